@@ -1,0 +1,1 @@
+"""Policies: pure functions from statistics to suggestions."""

@@ -1,0 +1,1 @@
+"""The epoch protocol: pure functions from journal state and events to instructions."""

@@ -1,0 +1,283 @@
+"""Records of the journal: what an epoch did, in the form that counts.
+
+The journal is event-sourced. Entry number `n` (0, 1, 2, ... without gaps) is a `Genesis`, a
+`Claim` or an `Epoch`; the state of the system is the fold of all entries in order (see
+`jobs.protocol.state`). Nothing that an entry does not name exists: not an output file, not a
+state manifest, not a cut.
+
+Hash ranges are prefixes of the unsigned 64-bit `key_hash`: `(depth, value)` covers every hash
+whose first `depth` bits are the number `value`. `(0, 0)` covers everything.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+Offsets = dict[str, list[int]]
+"""Per topic, one offset for each partition: the first offset that is *not* included."""
+
+HASH_BITS = 64
+
+
+class Prefix(NamedTuple):
+    """A hash range: all hashes whose first `depth` bits are `value`. A partition group is one."""
+
+    depth: int
+    value: int
+
+    @property
+    def lo(self) -> int:
+        """The least unsigned 64-bit hash of the range."""
+        return self.value << (HASH_BITS - self.depth)
+
+    @property
+    def hi(self) -> int:
+        """One more than the greatest hash of the range (2**64 for the last one)."""
+        return (self.value + 1) << (HASH_BITS - self.depth)
+
+    def covers(self, other: Prefix) -> bool:
+        """Whether `other` lies in this range."""
+        return self.depth <= other.depth and other.value >> (other.depth - self.depth) == self.value
+
+    def overlaps(self, other: Prefix) -> bool:
+        """Whether the two ranges share a hash (prefixes do so only when one covers the other)."""
+        return self.covers(other) or other.covers(self)
+
+
+class Record(BaseModel):
+    """Base of all journal records: immutable, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(Record):
+    """One data file, written under a fresh name and not yet (or already) in a table."""
+
+    table: str
+    path: str
+    """Relative to the table's folder, e.g. `session_date=2026-01-05/part-....parquet`."""
+    bytes: int
+    rows: int
+    digest: str
+    """`sha256:<hex>` of the file's bytes."""
+    partition: dict[str, str] = {}
+    stats: str = ""
+    """Delta's per-file statistics as JSON (numRecords, minValues, maxValues, nullCount)."""
+
+
+class Cut(Record):
+    """The state of `range` was spilled at `epoch` (rows of `epoch` included)."""
+
+    session: str
+    operator: int
+    range: Prefix
+    epoch: int
+
+
+class PartitionCount(Record):
+    """What one epoch read from one topic partition. Rows = every value, good or bad."""
+
+    topic: str
+    partition: int
+    rows: int
+    rejected: int
+    filtered: int
+    digest: int
+    """Sum modulo 2**64 of a digest of every value and its offset: independent of order."""
+
+    def __add__(self, other: PartitionCount) -> PartitionCount:
+        """Add up two parts of one topic partition."""
+        if (self.topic, self.partition) != (other.topic, other.partition):
+            raise ValueError(f"not one partition: {self} and {other}")
+        return PartitionCount(
+            topic=self.topic,
+            partition=self.partition,
+            rows=self.rows + other.rows,
+            rejected=self.rejected + other.rejected,
+            filtered=self.filtered + other.filtered,
+            digest=(self.digest + other.digest) % 2**64,
+        )
+
+
+class SlotTotals(Record):
+    """A slot's figures at the end of an epoch. Bytes are bytes of files."""
+
+    slot: int
+    host: str = ""
+    budget_bytes: int
+    state_bytes: int
+    """Live rows of the new manifest: what the budget's threshold is measured on."""
+    folder_bytes: int
+    """Every file in the slot's folder at the end of the step, the previous epoch's included."""
+    rows: int
+    """Rows in state, all inputs and open sessions."""
+    rows_in: dict[str, int] = {}
+    """New rows of this epoch per input."""
+    results: int = 0
+    spilled_bytes: int = 0
+    """State bytes that left memory in this epoch."""
+    spilled_rows: int = 0
+    groups: int = 0
+    """Groups that hold rows."""
+    busy_s: float = 0.0
+    seconds: dict[str, float] = {}
+    """Where the step's time went: load, install, join, write, spill, merge, manifest."""
+    delay_ms: list[int] = []
+    """Histogram over `DELAY_EDGES_MS` of sampled results: age of the newest input row."""
+
+
+DELAY_EDGES_MS: tuple[int, ...] = (
+    *(10 * i for i in range(1, 10)),
+    *(100 * i for i in range(1, 10)),
+    *(1_000 * i for i in range(1, 10)),
+    *(10_000 * i for i in range(1, 10)),
+    *(100_000 * i for i in range(1, 37)),
+)
+"""Upper edges of the delay histogram's buckets; one more bucket holds what is beyond."""
+
+
+class SlotReport(Record):
+    """What one step returns: the only way in which a step's work becomes known."""
+
+    slot: int
+    epoch: int
+    attempt: str
+    status: Literal["done", "missing"] = "done"
+    detail: str = ""
+    """For `missing`: what was not found. Nothing was written."""
+    manifest: str | None = None
+    files: list[FileRecord] = []
+    cuts: list[Cut] = []
+    read: list[PartitionCount] = []
+    """Counts of what the decoders read, as far as their blocks came to this slot."""
+    restored: list[PartitionCount] = []
+    totals: SlotTotals | None = None
+
+
+class Command(Record):
+    """A line of the `commands` table. Obeyed or refused once per `id`."""
+
+    id: str
+    kind: Literal["seal"]
+    session: str
+    at: str = "now"
+    """`now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
+    offsets: Offsets = {}
+    reason: str = ""
+    by: str = ""
+    issued_at: str = ""
+
+
+class CommandOutcome(Record):
+    """What became of a command."""
+
+    id: str
+    kind: str
+    obeyed: bool
+    reason: str = ""
+
+
+class SealRequest(Record):
+    """A session that ends at `end`; rows beyond belong to the next session."""
+
+    session: str
+    end: Offsets
+    command: str
+
+
+class Sealed(Record):
+    """A session that has ended: nothing may be appended to it at run time any more."""
+
+    session: str
+    epoch: int
+    start: Offsets
+    end: Offsets
+    ranges: list[Prefix]
+    """Cleanup's units of work: number n of `cleanup/<session>` always means `ranges[n]`.
+    Together they cover exactly the hash ranges that were ever cut; empty when none was."""
+    results: int
+    """Results that the session had at run time."""
+    spilled_rows: int
+    spilled_bytes: int
+    generations: int
+    """Cuts of the session, its last flush included."""
+
+
+class Topic(Record):
+    """A topic as the journal knows it."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+class Genesis(Record):
+    """Entry 0: what this warehouse is."""
+
+    kind: Literal["genesis"] = "genesis"
+    n: int = 0
+    warehouse_id: str
+    cluster_id: str
+    topics: list[Topic]
+    query: str
+    """Fingerprint of the query; a `stream` with another query is refused."""
+    session: str
+    start: Offsets
+    start_rule: str
+    """`stream.start` as it was obeyed, e.g. `previous-close 2026-01-02T21:00:00Z`."""
+    inputs: int
+    groups: list[tuple[Prefix, int]]
+    """The first assignment: each group with its slot; together they cover all hashes."""
+    written_at: str
+
+
+class Claim(Record):
+    """A driver takes over: every driver of a lower term ends itself."""
+
+    kind: Literal["claim"] = "claim"
+    n: int
+    term: int
+    driver: str
+    """Host and process of the driver, for people."""
+    topics: list[Topic] = []
+    """Present when topics have changed (more partitions) since the last entry."""
+    written_at: str
+
+
+class Epoch(Record):
+    """One epoch: every table gets exactly the files named here."""
+
+    kind: Literal["epoch"] = "epoch"
+    n: int
+    term: int
+    epoch: int
+    session: str
+    """The open session after this epoch."""
+    end: Offsets
+    manifests: dict[int, str | None]
+    assignment: list[tuple[Prefix, int]] | None = None
+    """Only when it changed; its version is this epoch's number."""
+    files: list[FileRecord]
+    cuts: list[Cut]
+    read: list[PartitionCount]
+    commands: list[CommandOutcome] = []
+    seal: SealRequest | None = None
+    """Present when a seal was accepted in this epoch."""
+    sealed: Sealed | None = None
+    """Present when this epoch sealed its session."""
+    results: dict[str, int]
+    """Results of this epoch per session."""
+    restored_slots: list[int] = []
+    slots: list[SlotTotals]
+    recent_input_ms: int = 0
+    """Kafka time of the newest row read so far (the stream's own clock), in ms since 1970."""
+    started_at: str
+    written_at: str
+    seconds: dict[str, float] = {}
+
+
+Entry = Annotated[Genesis | Claim | Epoch, Field(discriminator="kind")]
+ENTRY: TypeAdapter[Genesis | Claim | Epoch] = TypeAdapter(Entry)
+"""Validates and dumps an entry: `ENTRY.validate_json(text)`, `ENTRY.dump_json(entry)`."""
