@@ -153,6 +153,13 @@ class SlotReport(Record):
     read: list[PartitionCount] = []
     """Counts of what the decoders read, as far as their blocks came to this slot."""
     restored: list[PartitionCount] = []
+    """The same for what was read again to restore lost slots."""
+    results: dict[str, int] = {}
+    """New results per session."""
+    spilled_rows: dict[str, int] = {}
+    """Rows spilled per session."""
+    recent_input_ms: int = 0
+    """Greatest Kafka time among the new rows, in ms since 1970."""
     totals: SlotTotals | None = None
 
 
@@ -184,6 +191,8 @@ class SealRequest(Record):
 
     session: str
     end: Offsets
+    next_session: str
+    """The session that rows at or beyond `end` belong to."""
     command: str
 
 
@@ -196,11 +205,10 @@ class Sealed(Record):
     end: Offsets
     ranges: list[Prefix]
     """Cleanup's units of work: number n of `cleanup/<session>` always means `ranges[n]`.
-    Together they cover exactly the hash ranges that were ever cut; empty when none was."""
+    Disjoint, and together they cover every hash range that was ever cut; empty when none was."""
     results: int
     """Results that the session had at run time."""
     spilled_rows: int
-    spilled_bytes: int
     generations: int
     """Cuts of the session, its last flush included."""
 
@@ -269,6 +277,8 @@ class Epoch(Record):
     """Present when this epoch sealed its session."""
     results: dict[str, int]
     """Results of this epoch per session."""
+    spilled_rows: dict[str, int] = {}
+    """Rows spilled in this epoch per session."""
     restored_slots: list[int] = []
     slots: list[SlotTotals]
     recent_input_ms: int = 0

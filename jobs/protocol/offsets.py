@@ -1,0 +1,66 @@
+"""Arithmetic of Kafka offsets: per topic, one exclusive end offset a partition.
+
+A topic may gain partitions while the journal lives; a partition that an older record does not
+know began at offset 0, so shorter lists are padded with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas.journal import Offsets
+
+
+def padded(offsets: Offsets, like: Offsets) -> Offsets:
+    """`offsets` with the topics and the number of partitions of `like`, zeros where unknown."""
+    out: Offsets = {}
+    for topic, ends in like.items():
+        known = offsets.get(topic, [])
+        out[topic] = known + [0] * (len(ends) - len(known))
+    return out
+
+
+def greater(a: Offsets, b: Offsets) -> Offsets:
+    """Partition by partition the greater offset."""
+    like = wider(a, b)
+    left, right = padded(a, like), padded(b, like)
+    return {t: [max(x, y) for x, y in zip(left[t], right[t], strict=True)] for t in like}
+
+
+def lesser(a: Offsets, b: Offsets) -> Offsets:
+    """Partition by partition the lesser offset."""
+    like = wider(a, b)
+    left, right = padded(a, like), padded(b, like)
+    return {t: [min(x, y) for x, y in zip(left[t], right[t], strict=True)] for t in like}
+
+
+def reaches(a: Offsets, b: Offsets) -> bool:
+    """Whether `a` is at or beyond `b` on every partition."""
+    return all(
+        x >= y
+        for topic, ends in padded(a, wider(a, b)).items()
+        for x, y in zip(ends, padded(b, wider(a, b))[topic], strict=True)
+    )
+
+
+def wider(a: Offsets, b: Offsets) -> Offsets:
+    """The topics of both, each with the greater number of partitions (values of no meaning)."""
+    return {
+        topic: a.get(topic, []) if len(a.get(topic, [])) >= len(b.get(topic, [])) else b[topic]
+        for topic in {**a, **b}
+    }
+
+
+def partitions(offsets: Offsets) -> Iterable[tuple[str, int, int]]:
+    """Every (topic, partition, offset)."""
+    return ((t, p, end) for t, ends in offsets.items() for p, end in enumerate(ends))
+
+
+def rows_between(start: Offsets, end: Offsets) -> int:
+    """Offsets from `start` to `end`: an upper bound of the rows between them."""
+    return sum(e - s for s, e in _pairs(start, end))
+
+
+def _pairs(start: Offsets, end: Offsets) -> Iterable[tuple[int, int]]:
+    first = padded(start, end)
+    return ((s, e) for t, ends in end.items() for s, e in zip(first[t], ends, strict=True))

@@ -1,0 +1,233 @@
+"""The journal's fold: everything that is true after entry n, and nothing that is not.
+
+`fold(state, entry)` is the only way in which a state comes to be, so a driver that starts and a
+driver that has run all day hold the same state by construction.
+
+Invariants (checked by `fold`, each a `JournalBroken` when it fails):
+* entry numbers run 0, 1, 2, ... without gaps; entry 0 is the genesis, no other is;
+* terms never fall; an epoch is written under the term of the last claim;
+* epochs run 0, 1, 2, ... without gaps; offsets never fall;
+* a session is sealed once.
+
+What is kept of the past is what recovery can ask for: per open session, the last cut of every
+hash range and a `Mark` (offsets and counts) for each epoch at which such a cut, or the session,
+began. Everything older is in the journal only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from jobs.protocol.offsets import padded, reaches
+from schemas.journal import (
+    Claim,
+    Epoch,
+    Genesis,
+    Offsets,
+    Prefix,
+    Sealed,
+    SealRequest,
+    Topic,
+)
+
+Counts = Mapping[tuple[str, int], tuple[int, int]]
+"""Per topic partition: rows and digest (modulo 2**64) of all that was read since the genesis."""
+
+Groups = tuple[tuple[Prefix, int], ...]
+"""Each partition group with its slot."""
+
+
+class JournalBroken(Exception):
+    """The journal's entries contradict each other. Nothing may be written on top of it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where the input stood at the end of an epoch."""
+
+    end: Offsets
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open session's part of the state."""
+
+    date: str
+    start: Offsets
+    """Its first offsets: the end of the session before."""
+    base: int
+    """The last epoch that read no row of this session."""
+    last_cuts: Mapping[Prefix, int] = field(default_factory=dict)
+    """Per hash range that was ever cut, the epoch of its last cut. Ranges may nest, when groups
+    were split or merged: the last cut of a hash is the greatest of all that cover it."""
+    cuts: int = 0
+    results: int = 0
+    spilled_rows: int = 0
+
+
+@dataclass(frozen=True)
+class JournalState:
+    """What is true after entry `n`."""
+
+    n: int
+    term: int
+    epoch: int
+    genesis: Genesis
+    topics: tuple[Topic, ...]
+    end: Offsets
+    sessions: tuple[Session, ...]
+    """The open session, and the next one once a batch has run past the open one's end."""
+    seal: SealRequest | None
+    """The pending end of the open session."""
+    groups: Groups
+    assignment_version: int
+    manifests: Mapping[int, str | None]
+    marks: Mapping[int, Mark]
+    counts: Counts
+    sealed: Mapping[str, Sealed]
+    seen: frozenset[str]
+    """Ids of commands that were obeyed or refused."""
+    recent_input_ms: int = 0
+
+    @property
+    def session(self) -> Session:
+        """The open session."""
+        return self.sessions[0]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slot numbers in order."""
+        return tuple(sorted(self.manifests))
+
+
+def begin(genesis: Genesis) -> JournalState:
+    """The state after entry 0."""
+    if genesis.n != 0:
+        raise JournalBroken(f"the genesis is entry {genesis.n}, not 0")
+    start = dict(genesis.start)
+    return JournalState(
+        n=0,
+        term=0,
+        epoch=-1,
+        genesis=genesis,
+        topics=tuple(genesis.topics),
+        end=start,
+        sessions=(Session(date=genesis.session, start=start, base=-1),),
+        seal=None,
+        groups=tuple(genesis.groups),
+        assignment_version=-1,
+        manifests={slot: None for _, slot in genesis.groups},
+        marks={-1: Mark(start, {})},
+        counts={},
+        sealed={},
+        seen=frozenset(),
+    )
+
+
+def replay(entries: Iterable[Genesis | Claim | Epoch]) -> JournalState | None:
+    """Fold a whole journal; None when it is empty."""
+    state: JournalState | None = None
+    for entry in entries:
+        state = fold(state, entry)
+    return state
+
+
+def fold(state: JournalState | None, entry: Genesis | Claim | Epoch) -> JournalState:
+    """The state after one more entry. Raises `JournalBroken` when it cannot follow `state`."""
+    if state is None:
+        if not isinstance(entry, Genesis):
+            raise JournalBroken(f"the journal begins with a {entry.kind}, entry {entry.n}")
+        return begin(entry)
+    if isinstance(entry, Genesis) or entry.n != state.n + 1:
+        raise JournalBroken(f"entry {entry.n} ({entry.kind}) follows entry {state.n}")
+    if isinstance(entry, Claim):
+        return _fold_claim(state, entry)
+    return _fold_epoch(state, entry)
+
+
+def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
+    if claim.term <= state.term:
+        raise JournalBroken(f"entry {claim.n} claims term {claim.term} after term {state.term}")
+    grown = replace(state, n=claim.n, term=claim.term)
+    if not claim.topics:
+        return grown
+    like = {t.name: [0] * t.partitions for t in claim.topics}
+    return replace(
+        grown,
+        topics=tuple(claim.topics),
+        end=padded(state.end, like),
+        sessions=tuple(replace(s, start=padded(s.start, like)) for s in state.sessions),
+        seal=state.seal and state.seal.model_copy(update={"end": padded(state.seal.end, like)}),
+        marks={e: Mark(padded(m.end, like), m.counts) for e, m in state.marks.items()},
+    )
+
+
+def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
+    if entry.term != state.term:
+        raise JournalBroken(f"epoch {entry.epoch} of term {entry.term} in term {state.term}")
+    if entry.epoch != state.epoch + 1:
+        raise JournalBroken(f"epoch {entry.epoch} follows epoch {state.epoch}")
+    if not reaches(entry.end, state.end):
+        raise JournalBroken(f"epoch {entry.epoch} ends before epoch {state.epoch}")
+    counts = dict(state.counts)
+    for part in entry.read:
+        rows, digest = counts.get((part.topic, part.partition), (0, 0))
+        key = (part.topic, part.partition)
+        counts[key] = (rows + part.rows, (digest + part.digest) % 2**64)
+    seal = entry.seal or state.seal
+    sessions = _open_sessions(state, entry)
+    sealed = dict(state.sealed)
+    if entry.sealed is not None:
+        if entry.sealed.session != state.session.date or entry.sealed.session in sealed:
+            raise JournalBroken(f"epoch {entry.epoch} seals {entry.sealed.session} wrongly")
+        sealed[entry.sealed.session] = entry.sealed
+        sessions, seal = sessions[1:], None
+    marks = {**state.marks, entry.epoch: Mark(entry.end, counts)}
+    wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
+    return replace(
+        state,
+        n=entry.n,
+        epoch=entry.epoch,
+        end=entry.end,
+        sessions=sessions,
+        seal=seal,
+        groups=state.groups if entry.assignment is None else tuple(entry.assignment),
+        assignment_version=state.assignment_version if entry.assignment is None else entry.epoch,
+        manifests=dict(entry.manifests),
+        marks={e: m for e, m in marks.items() if e in wanted or e == entry.epoch},
+        counts=counts,
+        sealed=sealed,
+        seen=state.seen | {c.id for c in entry.commands},
+        recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
+    )
+
+
+def _open_sessions(state: JournalState, entry: Epoch) -> tuple[Session, ...]:
+    """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
+    sessions = list(state.sessions)
+    if entry.seal is not None:
+        if state.seal is not None or entry.seal.session != state.session.date:
+            raise JournalBroken(f"epoch {entry.epoch} accepts a second or foreign seal")
+        if not entry.seal.next_session > entry.seal.session:
+            raise JournalBroken(f"the session after {entry.seal.session} cannot come before it")
+        after = Session(date=entry.seal.next_session, start=entry.seal.end, base=state.epoch)
+        sessions.append(after)
+    known = {s.date for s in sessions}
+    named = {c.session for c in entry.cuts} | set(entry.results) | set(entry.spilled_rows)
+    if not named <= known:
+        raise JournalBroken(f"epoch {entry.epoch} writes to closed sessions {named - known}")
+    return tuple(
+        replace(
+            s,
+            last_cuts={
+                **s.last_cuts,
+                **{c.range: c.epoch for c in entry.cuts if c.session == s.date},
+            },
+            cuts=s.cuts + sum(c.session == s.date for c in entry.cuts),
+            results=s.results + entry.results.get(s.date, 0),
+            spilled_rows=s.spilled_rows + entry.spilled_rows.get(s.date, 0),
+        )
+        for s in sessions
+    )
