@@ -1,0 +1,48 @@
+# spillway: `make demo` and `make test` need Python 3.11+, Java 17 and make; each sets up what it needs.
+# PYTHON=/path/to/python3.11 chooses the interpreter of the environment; ARGS=... go to the program.
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export VENV PYTHON
+
+.PHONY: help setup setup-runtime demo check test soak bench docs lock clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## Environment, packages, jars (nothing when they are there)
+	@scripts/setup all
+
+setup-runtime:
+	@scripts/setup runtime
+
+demo: setup-runtime ## A trading day, end to end, with its proof (under 3 minutes)
+	@$(VENV)/bin/spillway demo $(ARGS)
+
+check: setup ## Lint, format, types, fast tests (under 2 minutes)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(PY) -m pytest -q -m "not server and not soak" tests $(ARGS)
+
+test: check ## Everything that check does, then the tests that start servers (under 20 minutes)
+	@$(PY) -m pytest -q -m "server and not soak" tests $(ARGS)
+
+soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
+	@$(PY) -m pytest -q -m soak --timeout=0 tests $(ARGS)
+
+bench: setup ## Side by side with Spark's own join and a plain copy
+	@$(PY) -m benchmarks $(ARGS)
+
+docs: setup ## The pages of docs/ as HTML in site/
+	@$(VENV)/bin/mkdocs build --strict --quiet
+
+lock: setup ## Resolve the locks again from pyproject.toml
+	@$(VENV)/bin/uv pip compile -q pyproject.toml --group build --generate-hashes --universal \
+		--python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
+	@$(VENV)/bin/uv pip compile -q pyproject.toml --group build --group dev -c requirements.lock \
+		--generate-hashes --universal --python-version 3.11 --custom-compile-command "make lock" \
+		-o requirements-dev.lock
+
+clean: ## Remove the environment and everything under var/ (stop the servers first)
+	rm -rf $(VENV) var site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
