@@ -1,0 +1,225 @@
+"""Blocks: everything that crosses the shuffle, as Arrow IPC inside one binary column.
+
+Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
+
+| kind | block |
+|---|---|
+| `anchor` | null; one a slot, pins the slot's task to its host |
+| `new` | IPC stream of the input's new-row schema (`spec`), sorted by unsigned `key_hash` |
+| `state` | IPC stream of the input's state schema, sorted: groups that moved here |
+| `restore` | the same: rows read again from Kafka for groups that were lost; no output |
+| `rejected` | IPC stream of `REJECTED_SCHEMA` |
+| `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
+
+The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and decoding
+stand side by side; the layout of every kind is checked when it is read (ValueError).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jobs.engine.groups import U64, Bool, GroupMap
+from jobs.engine.hashing import xxhash64
+from jobs.engine.spec import KAFKA_MS, KEY_HASH, OFFSET, PARTITION, JoinSpec
+from schemas.journal import PartitionCount
+
+BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field("slot", pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("operator", pa.int32()),
+        pa.field("input", pa.int32()),
+        pa.field("block", pa.binary()),
+    ]
+)
+KINDS = ("anchor", "new", "state", "restore", "rejected", "count")
+ROW_KINDS = ("new", "state", "restore")
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("value", pa.binary()),
+        pa.field("kafka_ms", pa.int64(), nullable=False),
+    ]
+)
+
+Hash = Callable[[Sequence[pa.Array]], U64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block row. `data` is bytes or a pyarrow buffer; None for an anchor."""
+
+    slot: int
+    kind: str
+    operator: int = 0
+    input: int = 0
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Where rows came from: `partition` int32 (n,), `offset` int64 (n,), `kafka_ms` int64 (n,)."""
+
+    partition: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    kafka_ms: npt.NDArray[np.int64]
+
+
+def to_batch(blocks: Iterable[Block]) -> pa.RecordBatch:
+    """Block rows as one Arrow batch of `BLOCK_SCHEMA`."""
+    rows = list(blocks)
+    columns = [
+        pa.array([b.slot for b in rows], pa.int32()),
+        pa.array([b.kind for b in rows], pa.string()),
+        pa.array([b.operator for b in rows], pa.int32()),
+        pa.array([b.input for b in rows], pa.int32()),
+        pa.array([b.data for b in rows], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=BLOCK_SCHEMA)
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
+    """The inverse of `to_batch`; the data are views of the batch's buffers."""
+    slots, kinds, operators, inputs = (batch.column(i).to_pylist() for i in range(4))
+    data = batch.column(4)
+    for row, (slot, kind, operator, input_) in enumerate(
+        zip(slots, kinds, operators, inputs, strict=True)
+    ):
+        yield Block(slot, kind, operator or 0, input_ or 0, data[row].as_buffer())
+
+
+def encode_rows(batch: pa.RecordBatch, *, session: str, stream: str) -> pa.Buffer:
+    """One batch of rows as an IPC stream whose metadata names session and stream."""
+    schema = batch.schema.with_metadata({b"session": session.encode(), b"stream": stream.encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.cast(schema) if batch.schema != schema else batch)
+    return sink.getvalue()
+
+
+def decode_rows(spec: JoinSpec, block: Block) -> tuple[str, pa.Table]:
+    """(session, rows) of a `new`, `state` or `restore` block, zero-copy.
+
+    Raises ValueError when the block's columns are not those of its kind and input.
+    """
+    reader = pa.ipc.open_stream(pa.py_buffer(block.data))
+    expected = spec.new_schema(block.input) if block.kind == "new" else spec.state_schema(block.input)
+    if reader.schema.names != expected.names or reader.schema.types != expected.types:
+        raise ValueError(
+            f"a {block.kind!r} block of input {block.input} has the columns "
+            f"{reader.schema.names}, not {expected.names}"
+        )
+    metadata = reader.schema.metadata or {}
+    if b"session" not in metadata:
+        raise ValueError(f"a {block.kind!r} block names no session")
+    return metadata[b"session"].decode(), reader.read_all()
+
+
+def encode_rejected(rows: pa.RecordBatch, *, session: str, stream: str) -> pa.Buffer:
+    """Rejected rows (`REJECTED_SCHEMA`) as a block's data."""
+    return encode_rows(rows, session=session, stream=stream)
+
+
+def decode_rejected(block: Block) -> tuple[str, pa.Table]:
+    """The inverse of `encode_rejected`: (session, rows)."""
+    reader = pa.ipc.open_stream(pa.py_buffer(block.data))
+    if reader.schema.names != REJECTED_SCHEMA.names:
+        raise ValueError(f"a 'rejected' block has the columns {reader.schema.names}")
+    return reader.schema.metadata[b"session"].decode(), reader.read_all()
+
+
+def encode_counts(counts: Iterable[PartitionCount]) -> bytes:
+    """Counts as a block's data."""
+    return json.dumps([count.model_dump() for count in counts]).encode()
+
+
+def decode_counts(block: Block) -> list[PartitionCount]:
+    """The inverse of `encode_counts`."""
+    return [PartitionCount.model_validate(each) for each in json.loads(bytes(block.data))]
+
+
+def route(
+    spec: JoinSpec,
+    input_: int,
+    groups: GroupMap,
+    rows: pa.RecordBatch,
+    coordinates: Coordinates,
+    *,
+    session: str,
+    kind: str = "new",
+    keep: Callable[[U64], Bool] | None = None,
+    hash_: Hash = xxhash64,
+) -> list[Block]:
+    """Hash, sort by hash and cut by slot: at most one block a slot.
+
+    `rows` has the key columns and then the payload columns of the input, all of one session.
+    `keep` sees the hashes in the order of `rows` and says which rows travel (restore: only rows
+    after their range's last cut, only lost groups). Raises ValueError for a null key.
+    """
+    if kind not in ROW_KINDS:
+        raise ValueError(f"kind must be one of {ROW_KINDS}, got {kind!r}")
+    keys = [rows.column(i) for i in range(len(spec.keys))]
+    for field, column in zip(spec.keys, keys, strict=True):
+        if column.null_count:
+            raise ValueError(f"null in key column {field.name!r} of {spec.inputs[input_].name}")
+    hashes = hash_(keys)
+    if keep is None:
+        order = np.argsort(hashes, kind="stable")
+    else:
+        kept = np.flatnonzero(keep(hashes))
+        order = kept[np.argsort(hashes[kept], kind="stable")]
+    if not len(order):
+        return []
+    hashes = hashes[order]
+    sorted_ = rows.take(pa.array(order))
+    arrays = [
+        pa.array(hashes),
+        *sorted_.columns,
+        pa.array(coordinates.partition[order], PARTITION.type),
+        pa.array(coordinates.offset[order], OFFSET.type),
+    ]
+    schema = spec.state_schema(input_)
+    if kind == "new":
+        arrays.append(pa.array(coordinates.kafka_ms[order], KAFKA_MS.type))
+        schema = spec.new_schema(input_)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    assert batch.schema.field(0).equals(KEY_HASH)
+    return list(cut_by_slot(spec, input_, groups, hashes, batch, session=session, kind=kind))
+
+
+def cut_by_slot(
+    spec: JoinSpec,
+    input_: int,
+    groups: GroupMap,
+    hashes: U64,
+    batch: pa.RecordBatch,
+    *,
+    session: str,
+    kind: str,
+) -> Iterator[Block]:
+    """Sorted rows as one block a slot. Neighbouring groups of one slot are one slice."""
+    bounds = groups.bounds(hashes)
+    first = np.flatnonzero(np.diff(groups.slots, prepend=-1) != 0)
+    last = np.append(first[1:], len(groups))
+    slices: dict[int, list[pa.RecordBatch]] = {}
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        rows = int(bounds[b] - bounds[a])
+        if rows:
+            piece = batch.slice(int(bounds[a]), rows)
+            slices.setdefault(int(groups.slots[a]), []).append(piece)
+    for slot, pieces in slices.items():
+        whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        data = encode_rows(whole, session=session, stream=spec.inputs[input_].name)
+        yield Block(slot, kind, spec.operator, input_, data)

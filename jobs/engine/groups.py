@@ -1,0 +1,127 @@
+"""Partition groups: prefixes of the key hash, and which slot owns each.
+
+Invariant: the prefixes of a `GroupMap` cover every hash exactly once. Depths may differ
+(extendible hashing: a hot group is split by one more bit), so a group is found by binary search
+in the sorted starts, or by a shift when all depths are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.journal import HASH_BITS, Prefix
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+
+class GroupMap:
+    """The assignment: groups in hash order, each with its slot. Immutable, picklable.
+
+    `prefixes` list[Prefix] (g,), `starts` uint64 (g,) ascending, `slots` int32 (g,).
+    """
+
+    def __init__(self, assignment: Iterable[tuple[Prefix, int]]) -> None:
+        """Take (prefix, slot) pairs in any order.
+
+        Raises ValueError when the prefixes do not cover every hash exactly once.
+        """
+        pairs = sorted((Prefix(*prefix), slot) for prefix, slot in assignment)
+        pairs.sort(key=lambda pair: pair[0].lo)
+        reached = 0
+        for prefix, _ in pairs:
+            if not (0 <= prefix.depth <= HASH_BITS and 0 <= prefix.value < 1 << prefix.depth):
+                raise ValueError(f"{prefix} is not a prefix of a {HASH_BITS}-bit hash")
+            if prefix.lo != reached:
+                what = "twice" if prefix.lo < reached else "by no group"
+                raise ValueError(f"hashes from {min(reached, prefix.lo):#x} are covered {what}")
+            reached = prefix.hi
+        if reached != 1 << HASH_BITS:
+            raise ValueError(f"hashes from {reached:#x} are covered by no group")
+        self.prefixes: list[Prefix] = [prefix for prefix, _ in pairs]
+        self.starts: U64 = np.array([p.lo for p in self.prefixes], dtype=np.uint64)
+        self.slots: I32 = np.array([slot for _, slot in pairs], dtype=np.int32)
+
+    @classmethod
+    def initial(cls, groups: int, slots: int) -> GroupMap:
+        """`groups` equal groups (a power of two) in contiguous shares over `slots` slots."""
+        depth = groups.bit_length() - 1
+        if groups < 1 or groups != 1 << depth:
+            raise ValueError(f"the number of groups must be a power of two, got {groups}")
+        if not 1 <= slots <= groups:
+            raise ValueError(f"slots must be between 1 and the {groups} groups, got {slots}")
+        return cls((Prefix(depth, v), v * slots // groups) for v in range(groups))
+
+    def __len__(self) -> int:
+        return len(self.prefixes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupMap) and self.assignment() == other.assignment()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.assignment()))
+
+    def assignment(self) -> list[tuple[Prefix, int]]:
+        """The pairs in hash order, as the journal keeps them."""
+        return list(zip(self.prefixes, self.slots.tolist(), strict=True))
+
+    @cached_property
+    def _uniform_depth(self) -> int:
+        depths = {p.depth for p in self.prefixes}
+        return depths.pop() if len(depths) == 1 else -1
+
+    def group_of(self, hashes: U64) -> I64:
+        """Index of each hash's group, int64 (n,)."""
+        depth = self._uniform_depth
+        if depth == 0:
+            return np.zeros(len(hashes), dtype=np.int64)
+        if depth > 0:
+            return (hashes >> np.uint64(HASH_BITS - depth)).astype(np.int64)
+        return np.searchsorted(self.starts, hashes, side="right") - 1
+
+    def slot_of(self, hashes: U64) -> I32:
+        """Slot of each hash, int32 (n,)."""
+        return self.slots[self.group_of(hashes)]
+
+    def bounds(self, sorted_hashes: U64) -> I64:
+        """Row bounds of every group in ascending hashes: group g is rows [b[g], b[g+1])."""
+        inner = np.searchsorted(sorted_hashes, self.starts, side="left")
+        return np.append(inner, len(sorted_hashes)).astype(np.int64)
+
+    def groups_of_slot(self, slot: int) -> I64:
+        """Indices of the groups that a slot owns, ascending."""
+        return np.flatnonzero(self.slots == slot)
+
+    def index(self, prefix: Prefix) -> int:
+        """Index of a group. Raises KeyError when no group has exactly this prefix."""
+        at = int(np.searchsorted(self.starts, np.uint64(prefix.lo)))
+        if at < len(self.prefixes) and self.prefixes[at] == prefix:
+            return at
+        raise KeyError(f"{prefix} is not a group of this assignment")
+
+
+def ranges_mask(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
+    """Which hashes (n,) lie in any of the ranges. Ranges may overlap. bool (n,)."""
+    disjoint = disjoint_ranges(ranges)
+    if not disjoint:
+        return np.zeros(len(hashes), dtype=np.bool_)
+    starts = np.array([p.lo for p in disjoint], dtype=np.uint64)
+    lasts = np.array([p.hi - 1 for p in disjoint], dtype=np.uint64)
+    at = np.searchsorted(starts, hashes, side="right") - 1
+    inside: Bool = (at >= 0) & (hashes <= lasts[np.maximum(at, 0)])
+    return inside
+
+
+def disjoint_ranges(ranges: Iterable[Prefix]) -> list[Prefix]:
+    """The largest of nested ranges, in hash order: together they cover the same hashes."""
+    kept: list[Prefix] = []
+    for prefix in sorted(set(ranges), key=lambda p: (p.lo, p.depth)):
+        if not kept or not kept[-1].covers(prefix):
+            kept.append(prefix)
+    return kept
