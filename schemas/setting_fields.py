@@ -1,0 +1,429 @@
+"""Every setting of spillway, with its unit and the reason for its default.
+
+The model is the documentation: `json_schema_extra` of each field holds `unit` and `why`, and
+`schemas.settings.catalogue` turns them into the settings page. `schemas.settings` loads it.
+Only settings that do something are listed; what later work needs comes with that work.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+ENV_PREFIX = "SPILLWAY_"
+ENV_DELIMITER = "__"
+
+GIB = 1 << 30
+
+# ------------------------------------------------------------------------------------ values
+
+RESERVED_KAFKA_OPTIONS: dict[str, str] = {
+    "bootstrap.servers": "use kafka.bootstrap_servers",
+    "group.id": "offsets are kept in the journal, not in a consumer group",
+    "auto.offset.reset": "use stream.start",
+    "enable.auto.commit": "offsets are kept in the journal",
+    "key.deserializer": "values are read as bytes",
+    "value.deserializer": "values are read as bytes",
+    "key.serializer": "values are written as bytes",
+    "value.serializer": "values are written as bytes",
+    "interceptor.classes": "Spark refuses interceptors: they could change what was read",
+}
+"""Client options that would break exactness or that Spark refuses, each with what to do."""
+
+
+def flat_options(value: object) -> object:
+    """Kafka's names hold dots, which TOML takes for tables when unquoted: join them again."""
+    if not isinstance(value, Mapping):
+        return value
+    flat: dict[str, object] = {}
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            below = flat_options(inner)
+            assert isinstance(below, dict)
+            flat |= {f"{name}.{rest}": item for rest, item in below.items()}
+        elif isinstance(inner, bool):
+            flat[str(name)] = "true" if inner else "false"
+        elif isinstance(inner, int | float):
+            flat[str(name)] = str(inner)
+        else:
+            flat[str(name)] = inner
+    return flat
+
+
+def _client_options(options: dict[str, str]) -> dict[str, str]:
+    for name in options:
+        if name in RESERVED_KAFKA_OPTIONS:
+            raise ValueError(f"{name} cannot be set here: {RESERVED_KAFKA_OPTIONS[name]}")
+        if not re.fullmatch(r"[a-z0-9]+(\.[a-z0-9]+)*", name):
+            raise ValueError(
+                f"{name!r} is no name of the Java client: they are written like fetch.max.wait.ms"
+            )
+    return options
+
+
+def _servers(value: str) -> str:
+    for server in value.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"{server.strip()!r} is not host:port (several: separated by commas)")
+    return ",".join(server.strip() for server in value.split(","))
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        below = 1 << (value.bit_length() - 1)
+        raise ValueError(f"a power of two is needed, e.g. {below} or {2 * below}")
+    return value
+
+
+def _start(value: str) -> str:
+    if value in ("previous-close", "earliest", "latest"):
+        return value
+    try:
+        if datetime.fromisoformat(value).tzinfo is not None:
+            return value
+    except ValueError:
+        pass
+    raise ValueError(
+        "one of previous-close, earliest, latest, or a time with its offset "
+        "such as 2026-01-05T09:30:00-05:00"
+    )
+
+
+def _location(value: str) -> str:
+    if not value.strip():
+        raise ValueError("an empty path; give a folder")
+    return value.removeprefix("file://") if value.startswith("file:///") else value
+
+
+Location = Annotated[str, AfterValidator(_location)]
+"""A local path, or a URI with a scheme that `jobs.storage` knows."""
+
+
+def _state_root() -> str:
+    shared = Path("/dev/shm")
+    usable = shared.is_dir() and os.access(shared, os.W_OK)
+    return str(shared / "spillway") if usable else "var/state"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _budget_bytes(data: dict[str, Any]) -> int:
+    """1 GiB a slot, or less where all slots together would take over a quarter of memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    slots = int(data.get("slots") or 1)
+    return max(64 << 20, min(GIB, memory // 4 // slots) // (1 << 20) * (1 << 20))
+
+
+def _about(unit: str, why: str) -> dict[str, Any]:
+    return {"unit": unit, "why": why}
+
+
+class Section(BaseModel):
+    """Base of the sections: immutable, unknown keys refused, defaults checked like values."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+
+# ---------------------------------------------------------------------------------- sections
+
+
+class Kafka(Section):
+    """The broker that the topics live on."""
+
+    bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
+        default="127.0.0.1:19092",
+        description="Brokers to connect to, host:port, several separated by commas.",
+        json_schema_extra=_about(
+            "host:port", "The embedded broker listens there; not 9092, which may be taken."
+        ),
+    )
+    data_dir: Location = Field(
+        default="var/kafka",
+        description="Folder of the embedded broker: its log, configuration and process id.",
+        json_schema_extra=_about("path", "Inside the project, so that removing var/ resets it."),
+    )
+    options: Annotated[
+        dict[str, str], BeforeValidator(flat_options), AfterValidator(_client_options)
+    ] = Field(
+        default={},
+        description=(
+            "Client options by their Java names (`security.protocol`, `isolation.level`, ...); "
+            "given to Spark as they are, translated for kafka-python."
+        ),
+        json_schema_extra=_about("table", "None are needed for the embedded broker."),
+    )
+
+
+class Warehouse(Section):
+    """Where the Delta tables live."""
+
+    root: Location = Field(
+        default="var/warehouse",
+        description="Folder of all tables: results, spill, quarantine, journal and the others.",
+        json_schema_extra=_about("path", "Inside the project, so that a first run needs no setup."),
+    )
+    fsync: bool = Field(
+        default=True,
+        description="Force files and folders to disk before the commit that names them.",
+        json_schema_extra=_about(
+            "true/false",
+            "Without it a power loss can take files that the journal says exist. It costs "
+            "milliseconds an epoch; turn it off for tests and on disks that are memory.",
+        ),
+    )
+
+
+class State(Section):
+    """The join's state in memory."""
+
+    root: Location = Field(
+        default_factory=_state_root,
+        description="Folder of the state files on every host; one warehouse uses a part of it.",
+        json_schema_extra=_about(
+            "path",
+            "/dev/shm is memory that outlives Spark's Python workers, so a task finds the state "
+            "again. Where it does not exist var/state is used; an NVMe path works too.",
+        ),
+    )
+    groups: Annotated[int, AfterValidator(_power_of_two)] = Field(
+        default=512,
+        ge=1,
+        le=1 << 16,
+        description="Partition groups per operator when a warehouse is made; a power of two.",
+        json_schema_extra=_about(
+            "groups",
+            "The papers use 300 to 500: enough to spill in small steps and to tell productive "
+            "keys from others, few enough for statistics of each to be kept every epoch.",
+        ),
+    )
+    slots: int = Field(
+        default_factory=_cores,
+        ge=1,
+        le=1024,
+        description="Shares of the join that work at the same time, each with its own memory.",
+        json_schema_extra=_about(
+            "slots",
+            "One per core: an epoch costs about 50 ms of a core for every slot even when it is "
+            "empty, so more slots than cores only wait for each other.",
+        ),
+    )
+    budget_bytes: ByteSize = Field(
+        default_factory=lambda data: ByteSize(_budget_bytes(data)),
+        ge=1 << 20,
+        description="Memory for the state files of one slot; also written as `512MiB`, `2GiB`.",
+        json_schema_extra=_about(
+            "bytes",
+            "1 GiB holds about 30 million rows of the shipped streams (31 bytes a row). Less "
+            "where all slots together would take more than a quarter of the machine's memory: "
+            "/dev/shm usually ends at a half, and Spark needs its own.",
+        ),
+    )
+
+
+class Spill(Section):
+    """What leaves memory when a slot's budget is nearly used."""
+
+    threshold: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Part of the budget in use at which a slot spills (theta_m).",
+        json_schema_extra=_about(
+            "fraction of state.budget_bytes",
+            "The rest is room for one epoch's rows and for a merge of runs; the papers spill "
+            "as late as that too, since what stays in memory yields results at once.",
+        ),
+    )
+    fraction: float = Field(
+        default=0.3,
+        gt=0,
+        le=1,
+        description="Part of the slot's state that one spill takes out (k).",
+        json_schema_extra=_about(
+            "fraction of the slot's state",
+            "TR-05-04 measured 10 to 100 %: small spills come again at once, large ones throw "
+            "out productive groups; 30 % gave the best throughput.",
+        ),
+    )
+    inactive_s: float = Field(
+        default=600.0,
+        ge=0,
+        description=(
+            "A group without a new row for longer is spilled before all others (theta_t); "
+            "measured on the stream's clock, the Kafka time of the newest row."
+        ),
+        json_schema_extra=_about(
+            "seconds",
+            "A group is one part in 512 of the keys; ten minutes without a single row in a "
+            "trading day mean that its keys have gone quiet. The paper uses half of the run, "
+            "which in a day would let quiet state push out busy state for three hours.",
+        ),
+    )
+    victims: Literal[
+        "inactive-then-productivity", "productivity", "random", "largest", "most-productive"
+    ] = Field(
+        default="inactive-then-productivity",
+        description="Policy that chooses the groups to spill.",
+        json_schema_extra=_about(
+            "policy",
+            "Keeps what yields the most results per byte (TR-05-04). `random`, `largest` and "
+            "`most-productive` are baselines to compare with.",
+        ),
+    )
+
+
+class Stream(Section):
+    """The streaming job."""
+
+    trigger_s: float = Field(
+        default=2.0,
+        ge=0,
+        le=3600,
+        description="Time between the beginnings of two epochs; 0: the next begins at once.",
+        json_schema_extra=_about(
+            "seconds",
+            "An epoch of 600,000 rows takes about 2 s on two cores, and every epoch costs one "
+            "commit per table: shorter epochs give fresher results and more small files.",
+        ),
+    )
+    max_rows_per_epoch: int = Field(
+        default=600_000,
+        ge=1,
+        description="Most rows that one epoch reads from Kafka; fewer when memory is scarce.",
+        json_schema_extra=_about(
+            "rows",
+            "Large enough that the fixed cost of an epoch (0.2 to 0.3 s) does not matter, small "
+            "enough that its rows (about 70 MB of messages) fit the room above the threshold.",
+        ),
+    )
+    start: Annotated[str, AfterValidator(_start)] = Field(
+        default="previous-close",
+        description=(
+            "Where the first session of a new warehouse begins: previous-close, earliest, "
+            "latest, or a time with its offset."
+        ),
+        json_schema_extra=_about(
+            "rule or RFC 3339 time",
+            "What arrives after the last close belongs to the next day. Where that lies in the "
+            "future or the topics hold nothing older it means earliest.",
+        ),
+    )
+
+
+class Session(Section):
+    """Trading days."""
+
+    calendar: str = Field(
+        default="XNYS",
+        min_length=1,
+        description="Exchange calendar (a name of exchange_calendars) that says when days close.",
+        json_schema_extra=_about("calendar", "The New York Stock Exchange, early closes included."),
+    )
+    grace_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="How long after the close rows still belong to the session.",
+        json_schema_extra=_about(
+            "seconds",
+            "The closing auction prints and producers' retries arrive within minutes of the "
+            "bell; five keep them in the day and let the seal come soon after it.",
+        ),
+    )
+    boundary: Literal["command", "calendar"] = Field(
+        default="command",
+        description=(
+            "Who says where a session ends: the `seal` command, or the calendar (close plus "
+            "grace, which a later `seal --at close` confirms)."
+        ),
+        json_schema_extra=_about(
+            "command/calendar",
+            "Replays and tests have no clock to obey. Under a scheduler use calendar: then an "
+            "outage of the scheduler puts no evening row into the day.",
+        ),
+    )
+
+
+class Recovery(Section):
+    """What happens when state is lost."""
+
+    wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long the driver waits for lost executors before it moves their slots.",
+        json_schema_extra=_about(
+            "seconds",
+            "A standalone cluster replaced a killed executor within 17 s. State on a host "
+            "outlives the executor, so waiting is cheaper than reading the day from Kafka again.",
+        ),
+    )
+
+
+class Spark(Section):
+    """Where the jobs run."""
+
+    master: str = Field(
+        default="local[*]",
+        min_length=1,
+        description="Spark master: local[*], local-cluster[n,cores,MiB], spark://host:port, ...",
+        json_schema_extra=_about("master", "All cores of this machine; nothing to install."),
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. Made by `load_settings`; the constructor itself reads no other source."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
+    )
+
+    query: str = Field(
+        default="symbol",
+        min_length=1,
+        description="The query: the name of a shipped one, or the path of a TOML file.",
+        json_schema_extra=_about(
+            "name or path", "The papers' query: three streams joined on their symbol."
+        ),
+    )
+    kafka: Kafka = Kafka()
+    warehouse: Warehouse = Warehouse()
+    state: State = Field(default_factory=State)
+    spill: Spill = Spill()
+    stream: Stream = Stream()
+    session: Session = Session()
+    recovery: Recovery = Recovery()
+    spark: Spark = Spark()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `load_settings` merged: it has to know the origin of every value."""
+        return (init_settings,)
