@@ -1,0 +1,99 @@
+"""Fixtures that start the real servers: one Kafka broker a session, Spark's surroundings.
+
+Everything binds to loopback on ports that the system gives, keeps its files in pytest's temporary
+folders, and is ended by process id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.jars import is_installed
+from jobs.kafka import broker as kafka_broker
+from jobs.kafka.client import Cluster
+
+
+@pytest.fixture(scope="session")
+def jars() -> None:
+    """The locked jars are there."""
+    if not is_installed():
+        pytest.fail("the jars of jars.lock are not installed: run 'make setup'")
+
+
+@pytest.fixture(scope="session")
+def broker(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real broker for the whole session: its `host:port`."""
+    folder = tmp_path_factory.mktemp("kafka")
+    status = kafka_broker.start(
+        folder, kafka_broker.free_port(), controller_port=kafka_broker.free_port()
+    )
+    try:
+        yield status.bootstrap
+    finally:
+        kafka_broker.stop(folder)
+
+
+@pytest.fixture
+def cluster(broker: str) -> Iterator[Cluster]:
+    """An admin connection to the session's broker."""
+    view = Cluster(broker)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+TopicMaker = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def topics(cluster: Cluster) -> Iterator[TopicMaker]:
+    """Make topics of fresh names: `topics("stock", "volume", partitions=3) -> {name: topic}`.
+
+    Each name gets a topic of its own for this test; `configs` are Kafka's topic settings.
+    """
+    made: list[str] = []
+
+    def make(
+        *names: str, partitions: int = 4, configs: dict[str, str] | None = None
+    ) -> dict[str, str]:
+        tag = uuid.uuid4().hex[:8]
+        fresh = {name: f"{name}-{tag}" for name in names}
+        cluster.create_topics(dict.fromkeys(fresh.values(), partitions), configs)
+        made.extend(fresh.values())
+        return fresh
+
+    yield make
+    left = set(made) & set(cluster.existing_topics())
+    if left:
+        cluster.delete_topics(left)
+
+
+@pytest.fixture(scope="session")
+def spark_env(jars: None) -> Iterator[dict[str, str]]:
+    """Surroundings of every Spark process, set for this one and returned for those it starts."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    wanted = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(Path(spec.origin).parent),
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield wanted
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
