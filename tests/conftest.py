@@ -80,7 +80,8 @@ def topics(cluster: Cluster) -> Iterator[TopicMaker]:
 def spark_env(jars: None) -> Iterator[dict[str, str]]:
     """Surroundings of every Spark process, set for this one and returned for those it starts."""
     spec = importlib.util.find_spec("pyspark")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     wanted = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
