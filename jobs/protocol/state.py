@@ -90,6 +90,9 @@ class JournalState:
     seen: frozenset[str]
     """Ids of commands that were obeyed or refused."""
     recent_input_ms: int = 0
+    """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Per slot, the host on which its state lies."""
 
     @property
     def session(self) -> Session:
@@ -201,6 +204,7 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         sealed=sealed,
         seen=state.seen | {c.id for c in entry.commands},
         recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
+        hosts={t.slot: t.host for t in entry.slots},
     )
 
 

@@ -1,0 +1,89 @@
+"""The exchange's calendar: which day is a session, when it closes, which comes next.
+
+Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is always an
+argument. The calendar's library imports pandas, so it is imported on first use.
+
+Known limitation: the calendar reaches about a year ahead; a date beyond it is refused with a
+message that says so.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+class CalendarError(ValueError):
+    """The calendar does not exist or does not know the date."""
+
+
+@cache
+def _calendar(name: str) -> Any:
+    import exchange_calendars
+
+    try:
+        return exchange_calendars.get_calendar(name)
+    except exchange_calendars.errors.InvalidCalendarName:
+        known = ", ".join(sorted(exchange_calendars.get_calendar_names())[:12])
+        raise CalendarError(
+            f"session.calendar = {name!r} is not an exchange calendar; for example: {known}, ..."
+        ) from None
+
+
+def _timestamp(date: str) -> Any:
+    import pandas as pd
+
+    return pd.Timestamp(date)
+
+
+def _check(calendar: Any, date: str) -> Any:
+    try:
+        day = _timestamp(date)
+    except ValueError:
+        raise CalendarError(f"{date!r} is not a date; write YYYY-MM-DD") from None
+    first, last = calendar.first_session, calendar.last_session
+    if not first <= day <= last:
+        raise CalendarError(
+            f"the calendar {calendar.name} knows {first:%Y-%m-%d} to {last:%Y-%m-%d}, "
+            f"not {date}; a newer exchange_calendars package reaches further"
+        )
+    return day
+
+
+def session_after(name: str, date: str) -> str:
+    """The calendar's first session after a date (which need not be a session itself)."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    found = calendar.date_to_session(day, direction="next")
+    if found == day:
+        found = calendar.next_session(day)
+    return str(found.strftime("%Y-%m-%d"))
+
+
+def close_ms(name: str, date: str) -> int:
+    """When the session of a date closes. Raises CalendarError when the date is no session."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    if not calendar.is_session(day):
+        raise CalendarError(f"{date} is no trading day of {name}: it has no close; use --at TIME")
+    return int(calendar.session_close(day).timestamp() * 1000)
+
+
+def open_or_next(name: str, now_ms: int) -> str:
+    """The session that is open at `now_ms`, or the next one."""
+    import pandas as pd
+
+    calendar = _calendar(name)
+    moment = pd.Timestamp(now_ms, unit="ms", tz="UTC").floor("min")
+    session = calendar.minute_to_session(moment, direction="next")
+    return str(session.strftime("%Y-%m-%d"))
+
+
+def previous_close_ms(name: str, date: str) -> int:
+    """When the last session before a date closed."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    found = calendar.date_to_session(day, direction="previous")
+    if found == day:
+        found = calendar.previous_session(day)
+    return int(calendar.session_close(found).timestamp() * 1000)

@@ -1,0 +1,41 @@
+"""How many rows an epoch may take, so that its intake fits into what the threshold leaves free.
+
+A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
+lies above the threshold is shared by the intake and by reclaiming spilled rows' files, so an
+epoch may bring at most `INTAKE_SHARE` of it to any slot.
+
+`rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew)`, where skew is the share
+of the fullest slot in the last epoch's rows, times the number of slots (1 when even).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.journal import SlotTotals
+
+INTAKE_SHARE = 0.5
+ASSUMED_ROW_BYTES = 80
+"""A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
+LEAST_ROWS = 1_000
+"""Below this an epoch costs more than its rows; slots spill more instead."""
+SHRINK, GROW = 0.8, 1.6
+"""A change of the limit restarts the query, so it must be worth it: below or above these."""
+
+
+def rows_per_epoch(
+    slots: Sequence[SlotTotals], budget_bytes: int, number: int, threshold: float, most: int
+) -> int:
+    """Rows that one epoch may bring to `number` slots of `budget_bytes` each, at most `most`."""
+    rows = sum(slot.rows for slot in slots)
+    row_bytes = max(sum(slot.state_bytes for slot in slots) / rows, 8.0) if rows else 0.0
+    intake = [sum(slot.rows_in.values()) for slot in slots]
+    skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
+    room = INTAKE_SHARE * (1 - threshold) * budget_bytes
+    fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew)) * number
+    return max(min(fits, most), min(LEAST_ROWS, most))
+
+
+def worth_changing(now: int, wanted: int) -> bool:
+    """Whether the limit should be changed from `now` to `wanted`."""
+    return wanted < SHRINK * now or wanted > GROW * now

@@ -1,0 +1,1 @@
+"""The streaming job: the Spark edge that carries out the epoch protocol."""

@@ -1,0 +1,197 @@
+"""One epoch as one Spark job: decode, shuffle by slot, union with the anchors, step, collect.
+
+    Kafka rows --> decode_batches --> blocks --+
+    lost rows, read again --> decode_batches --+--> repartition(slot) --> union(anchors) --> step
+
+Reports come from `collect()`: a task that ran twice is counted once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.decode import StreamPlan
+from jobs.engine.blocks import BLOCK_SCHEMA
+from jobs.engine.groups import GroupMap
+from jobs.engine.spec import JoinSpec
+from jobs.engine.step import StepTask
+from jobs.protocol.offsets import padded
+from jobs.protocol.plan import Plan
+from jobs.stream.pins import pinned, salts
+from jobs.stream.source import batch_rows
+from jobs.stream.worker import (
+    REPORT_SCHEMA,
+    DecodeTask,
+    StepJob,
+    decode_batches,
+    step_batches,
+)
+from schemas.journal import Offsets, SlotReport
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What every epoch of a stream has in common."""
+
+    spec: JoinSpec
+    streams: tuple[StreamPlan, ...]
+    warehouse_id: str
+    warehouse_root: str
+    state_root: str
+    budget_bytes: int
+    threshold: float
+    fraction: float
+    inactive_ms: int
+    victims: str
+    kafka: Mapping[str, str]
+
+
+@dataclass
+class Placement:
+    """Which host each slot is pinned to. On `local[...]` there is but one, and no pins."""
+
+    spark: Any
+    local: bool
+    hosts: dict[int, str] = field(default_factory=dict)
+    most_executors: int = 0
+
+    def executors(self) -> list[str]:
+        """Hosts of the executors that are alive, one entry an executor."""
+        if self.local:
+            return []
+        found = self.spark.sparkContext._jsc.sc().statusStore().executorList(True)
+        summaries = (found.apply(i) for i in range(found.size()))
+        alive = sorted(s.hostPort().rpartition(":")[0] for s in summaries if s.id() != "driver")
+        self.most_executors = max(self.most_executors, len(alive))
+        return alive
+
+    def wait(self, wait_s: float) -> None:
+        """Wait until as many executors are alive as there ever were, or `wait_s` has passed."""
+        until = time.monotonic() + wait_s
+        while not self.local and time.monotonic() < until:
+            if (alive := len(self.executors())) and alive >= self.most_executors:
+                return
+            time.sleep(0.2)
+
+    def place(self, slots: Iterable[int], unpin: Iterable[int] = ()) -> dict[int, str]:
+        """Pin every slot: surviving pins stay, the others go where the fewest are."""
+        if self.local:
+            return dict.fromkeys(slots, "")
+        alive = sorted(set(self.executors()))
+        if not alive:
+            return dict.fromkeys(slots, "")
+        gone = set(unpin)
+        kept = {s: h for s, h in self.hosts.items() if h in alive and s not in gone}
+        for slot in slots:
+            if slot not in kept:
+                kept[slot] = min(alive, key=lambda h: (list(kept.values()).count(h), h))
+        self.hosts = kept
+        return {slot: kept[slot] for slot in slots}
+
+
+class EpochJob:
+    """Builds and runs the Spark job of an epoch."""
+
+    def __init__(self, spark: Any, settings: JobSettings, slots: int, placement: Placement) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        self.spark = spark
+        self.settings = settings
+        self.placement = placement
+        self.salts = salts(spark, slots)
+        self.block_type = from_arrow_schema(BLOCK_SCHEMA)
+        self.report_type = from_arrow_schema(REPORT_SCHEMA)
+
+    def run(
+        self, plan: Plan, rows: Any | None, *, now_ms: int, written_at_us: int, statistics: bool
+    ) -> list[SlotReport]:
+        """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports."""
+        groups = GroupMap(plan.groups)
+        blocks = None
+        if rows is not None:
+            blocks = self._decoded(rows, self._decode_task(plan, groups, restored=False))
+        if plan.restore is not None:
+            lost = batch_rows(
+                self.spark, self.settings.kafka, plan.restore.read_from, plan.restore.read_to
+            )
+            again = self._decoded(lost, self._decode_task(plan, groups, restored=True))
+            blocks = again if blocks is None else blocks.unionAll(again)
+        slots = [slot for slot, _ in plan.manifests]
+        lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
+        hosts = self.placement.place(slots, unpin=lost_slots)
+        frame = pinned(self.spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
+        if blocks is not None:
+            frame = frame.unionAll(blocks.repartition(len(slots), "slot"))
+        job = StepJob(
+            spec=self.settings.spec,
+            tasks={
+                slot: self._step_task(plan, groups, slot, name, now_ms, written_at_us, statistics)
+                for slot, name in plan.manifests
+            },
+            salts=self.salts,
+            state_root=self.settings.state_root,
+            warehouse_root=self.settings.warehouse_root,
+        )
+        reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
+        found = [SlotReport.model_validate_json(bytes(row.report)) for row in reports.collect()]
+        return [_hosted(report, hosts) for report in found]
+
+    def _decoded(self, rows: Any, task: DecodeTask) -> Any:
+        return rows.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
+
+    def _decode_task(self, plan: Plan, groups: GroupMap, *, restored: bool) -> DecodeTask:
+        bound: Offsets | None = None
+        next_session = ""
+        if plan.seal is not None:
+            bound, next_session = padded(plan.seal.end, plan.end), plan.seal.next_session
+        return DecodeTask(
+            spec=self.settings.spec,
+            streams=self.settings.streams,
+            groups=groups,
+            salts=self.salts,
+            session=plan.session,
+            next_session=next_session,
+            bound=bound,
+            restore=plan.restore if restored else None,
+        )
+
+    def _step_task(
+        self,
+        plan: Plan,
+        groups: GroupMap,
+        slot: int,
+        manifest: str | None,
+        now_ms: int,
+        written_at_us: int,
+        statistics: bool,
+    ) -> StepTask:
+        return StepTask(
+            slot=slot,
+            epoch=plan.epoch,
+            attempt="",
+            warehouse_id=self.settings.warehouse_id,
+            session=plan.session,
+            manifest=manifest,
+            groups=groups,
+            flush={plan.session: plan.flush} if plan.sealing else {},
+            budget_bytes=self.settings.budget_bytes,
+            threshold=self.settings.threshold,
+            fraction=self.settings.fraction,
+            inactive_ms=self.settings.inactive_ms,
+            victims=self.settings.victims,
+            now_ms=now_ms,
+            written_at_us=written_at_us,
+            statistics=statistics,
+            seed=plan.epoch,
+        )
+
+
+def _hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:
+    """The report with the host that the slot was pinned to (a worker does not know its name)."""
+    if report.totals is None:
+        return report
+    totals = report.totals.model_copy(update={"host": hosts[report.slot]})
+    return report.model_copy(update={"totals": totals})

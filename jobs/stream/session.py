@@ -1,0 +1,120 @@
+"""The Spark sessions of the jobs: the settings that correctness rests on, in one place.
+
+The streaming job's exactness rests on a slot's task running where its state lies, and on the
+anchor frame meeting its blocks in one partition. The settings in `REQUIRED` make both so; the
+job refuses to start when one of them has another value.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobs.places import var_folder
+
+REQUIRED = {
+    "spark.locality.wait": "1h",
+    "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.sql.unionOutputPartitioning": "true",
+    "spark.speculation": "false",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""At Spark's defaults a slow task moved slots, an uneven shuffle moved 20 of 80 steps, a union
+ran a slot as two tasks; speculation and adaptive execution would do the same."""
+
+_STREAMING = {
+    **REQUIRED,
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    # A lost executor costs one job; the protocol runs the epoch again with what it knows.
+    "spark.task.maxFailures": "4",
+}
+_ALL = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+}
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+class SettingsRefused(Exception):
+    """Spark runs with a setting under which the join would not be exact."""
+
+
+def spark_session(
+    master: str,
+    app: str,
+    *,
+    options: dict[str, str] | None = None,
+    streaming: bool = False,
+    delta: bool = False,
+) -> Any:
+    """Start (or get) the session of a job. `options`: the user's own, checked against `REQUIRED`.
+
+    Raises `SettingsRefused` for an option under which the streaming job would not be exact.
+    """
+    wanted = {**_ALL, **(_STREAMING if streaming else {}), **(_DELTA if delta else {})}
+    wanted["spark.jars"] = ",".join(str(jar) for jar in spark_jars())
+    loopback = {}
+    if master.startswith("local"):
+        # Never reachable from outside: an embedded Spark listens on the loopback only.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if master.startswith("local["):
+        loopback["spark.driver.memory"] = "2g"
+    wanted = {"spark.ui.enabled": "false", **loopback, **wanted, **(options or {})}
+    if streaming:
+        refuse_wrong(wanted)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_HOME", _spark_home())
+
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app)
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if streaming:
+        refuse_wrong({name: spark.conf.get(name, "") for name in REQUIRED})
+    return spark
+
+
+def refuse_wrong(values: dict[str, str]) -> None:
+    """Raise `SettingsRefused` when a required setting has another value."""
+    wrong = {k: values.get(k) for k, v in REQUIRED.items() if values.get(k) != v}
+    if wrong:
+        lines = ", ".join(f"{k} = {v!r} (needs {REQUIRED[k]!r})" for k, v in wrong.items())
+        raise SettingsRefused(
+            f"Spark's settings would move state away from its slot: {lines}. "
+            "Remove them from spark.options."
+        )
+
+
+def spark_jars() -> list[Path]:
+    """The jars that Spark needs besides its own. Raises FileNotFoundError when not set up."""
+    jars = sorted((var_folder() / "jars" / "spark").glob("*.jar"))
+    if not jars:
+        raise FileNotFoundError(
+            f"No jars in {var_folder() / 'jars' / 'spark'}: run `make setup` first."
+        )
+    return jars
+
+
+def _spark_home() -> str:
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent)
