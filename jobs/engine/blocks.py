@@ -115,7 +115,9 @@ def decode_rows(spec: JoinSpec, block: Block) -> tuple[str, pa.Table]:
     Raises ValueError when the block's columns are not those of its kind and input.
     """
     reader = pa.ipc.open_stream(pa.py_buffer(block.data))
-    expected = spec.new_schema(block.input) if block.kind == "new" else spec.state_schema(block.input)
+    expected = (
+        spec.new_schema(block.input) if block.kind == "new" else spec.state_schema(block.input)
+    )
     if reader.schema.names != expected.names or reader.schema.types != expected.types:
         raise ValueError(
             f"a {block.kind!r} block of input {block.input} has the columns "
