@@ -1,0 +1,52 @@
+"""Delta tables, by delta-rs: the journal first, then the tables that it names.
+
+Every commit to every table of a warehouse is made here (Spark only reads them).
+
+| module | idea |
+|---|---|
+| `definitions` | columns and partitions of each table |
+| `names` | what a data file's name says |
+| `log` | one table: the only place that commits; conflicts, unknown outcomes, fsync |
+| `numbered`, `journal`, `events` | numbered tables: `journal`, `commands`, `sessions` |
+| `warehouse` | all tables: apply, cleanup's commits, upkeep |
+| `compaction` | few files instead of many |
+| `garbage` | which files may be deleted |
+| `damage`, `repair` | torn logs after a loss of power |
+
+Importing this package imports deltalake, which does not survive a `fork`: spawn.
+"""
+
+from jobs.tables.definitions import DATA_TABLES, TableDefinition, definitions
+from jobs.tables.errors import (
+    DamagedTable,
+    FileMismatch,
+    JournalConflict,
+    NoWarehouse,
+    OutcomeUnknown,
+    TableConflict,
+    WarehouseError,
+    WrongTable,
+)
+from jobs.tables.events import NumberedCommand, SessionEvent
+from jobs.tables.journal import Journal
+from jobs.tables.log import ActiveFile
+from jobs.tables.warehouse import Warehouse
+
+__all__ = [
+    "DATA_TABLES",
+    "ActiveFile",
+    "DamagedTable",
+    "FileMismatch",
+    "Journal",
+    "JournalConflict",
+    "NoWarehouse",
+    "NumberedCommand",
+    "OutcomeUnknown",
+    "SessionEvent",
+    "TableConflict",
+    "TableDefinition",
+    "Warehouse",
+    "WarehouseError",
+    "WrongTable",
+    "definitions",
+]

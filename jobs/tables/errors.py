@@ -1,0 +1,41 @@
+"""What can go wrong with the warehouse, and what each error means for whoever meets it."""
+
+from __future__ import annotations
+
+
+class WarehouseError(Exception):
+    """Base of the errors below; the message says what to do."""
+
+
+class NoWarehouse(WarehouseError):
+    """There is no warehouse (or not this table) at that place yet."""
+
+
+class WrongTable(WarehouseError):
+    """A table is there but is not the one that was asked for (columns, partitions, protocol)."""
+
+
+class TableConflict(WarehouseError):
+    """The commit did *not* happen: another writer took the same application transaction."""
+
+
+class JournalConflict(TableConflict):
+    """The entry was *not* appended: the journal holds something that the caller has not read.
+
+    Another driver has taken over: whoever meets this ends itself.
+    """
+
+
+class OutcomeUnknown(WarehouseError):
+    """Whether the commit happened cannot be known now. Whoever meets this ends itself.
+
+    The next start reads the table and knows.
+    """
+
+
+class FileMismatch(WarehouseError):
+    """A file that a journal entry names is not there, or not as the entry describes it."""
+
+
+class DamagedTable(WarehouseError):
+    """A table's log is torn, as after a loss of power. `spillway doctor --repair` mends it."""

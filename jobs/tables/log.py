@@ -1,0 +1,270 @@
+"""One Delta table and its transaction log: the only place that commits.
+
+Model: a `Table` holds one delta-rs handle, that is, one *seen* version of the table. `commit`
+checks and commits against that seen version. Only `refresh` (and a commit that succeeded) moves
+it forward.
+
+What delta-rs 1.6.6 does, tried, and what follows from it:
+
+* A commit whose application id was committed by anyone *after* the seen version is refused
+  ("Concurrent transaction failed"), however many retries are allowed: a retry re-checks every
+  version since the seen one. So retries are safe, and they let commits of *other* application
+  ids (cleanup, compaction) pass. `max_commit_retries=0` would refuse those too.
+* After a refresh the same id is accepted with any version, also a lower one. So the caller
+  must compare `transaction()` with what it wants, and commit with no refresh between.
+* Removing files is *not* checked against a concurrent removal of the same files when the data
+  does not change: two concurrent compactions, also delta-rs's own `optimize.compact`, double
+  every row. So a compaction is guarded by an application id of its own (see `compaction`), and
+  `optimize.compact` is never used.
+* An empty last log entry loads silently. See `damage`.
+* delta-rs never calls fsync. With `fsync` on, `commit` returns only when the new log entry, and
+  every older one that this process has not synced yet, is on disk.
+
+Failure paths:
+
+* *The commit is refused*: `TableConflict`, nothing was written but an orphan.
+* *The commit raised something else* (disk full, log folder unreadable): the table is read again;
+  when the commit is found there, it counts as done; when another writer is found in its place,
+  `TableConflict`; else `OutcomeUnknown`.
+
+Known limitation: a `Table` is for one thread. Log entries are kept for ever (30 days are kept by
+any other Delta writer too): they are what `damage` and readers of old versions work with.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    PostCommitHookProperties,
+    RemoveAction,
+    Transaction,
+)
+
+from jobs.storage import Folder
+from jobs.tables.damage import ADDS, REMOVES, check_log, last_checkpoint, log_name
+from jobs.tables.definitions import TableDefinition
+from jobs.tables.errors import NoWarehouse, OutcomeUnknown, TableConflict, WrongTable
+from schemas.journal import FileRecord
+
+RETRIES = 100
+"""Times that a commit moves behind commits of other application ids. At 15 (delta-rs's default)
+17 of 1,500 were refused when three processes raced."""
+
+CHECKPOINT_EVERY = 100
+"""Versions between two log checkpoints: bounds what opening a table reads."""
+
+ORDER = "n"
+"""The column that numbered tables are ordered by."""
+
+_PLAIN = (1, 2)
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True)
+class ActiveFile:
+    """A data file that is part of the table."""
+
+    path: str
+    bytes: int
+    rows: int
+    partition: Mapping[str, str]
+    least: Any = None
+    """Least value of the column that the table is ordered by (`n` of numbered tables)."""
+    greatest: Any = None
+
+
+class Table:
+    """One table, as one process sees it. Raises `NoWarehouse`, `WrongTable`, `DamagedTable`."""
+
+    def __init__(
+        self, place: Folder, definition: TableDefinition, *, create: bool, fsync: bool
+    ) -> None:
+        """Open the table in `place`; with `create`, make it when it is not there."""
+        self.place = place
+        self.definition = definition
+        self.name = definition.name
+        self._fsync = fsync
+        path = place.path()
+        if not deltalake.DeltaTable.is_deltatable(path):
+            if not create:
+                raise NoWarehouse(
+                    f"there is no table {self.name!r} at {path}: "
+                    "start `spillway stream` once, or name another warehouse.root"
+                )
+            self._create(path)
+        check_log(place, self.name)
+        try:
+            self._handle = deltalake.DeltaTable(path)
+        except TableNotFoundError as error:
+            raise NoWarehouse(f"there is no table {self.name!r} at {path}") from error
+        if definition.schema is None:
+            self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
+        else:
+            self._check_definition(definition.schema)
+        self._checkpoint = last_checkpoint(place)
+        self._synced = self._checkpoint
+        self.sync_log()
+
+    @property
+    def version(self) -> int:
+        """The table version that this process sees."""
+        return int(self._handle.version())
+
+    def refresh(self) -> None:
+        """See the newest version of the table."""
+        self._handle.update_incremental()
+
+    def transaction(self, app: str) -> int:
+        """Return the last version of an application transaction as seen; -1 when none."""
+        version = self._handle.transaction_version(app)
+        return -1 if version is None else int(version)
+
+    def files(self) -> list[ActiveFile]:
+        """Return the table's files as seen."""
+        actions = pa.table(self._handle.get_add_actions(flatten=True))
+        columns = set(actions.column_names)
+        by = self.definition.partition_by
+        bounds = [f"min.{ORDER}", f"max.{ORDER}"]
+        wanted = ["path", "size_bytes", "num_records", *(f"partition.{p}" for p in by)]
+        rows = actions.select([c for c in (*wanted, *bounds) if c in columns]).to_pylist()
+        return [
+            ActiveFile(
+                path=row["path"],
+                bytes=row["size_bytes"],
+                rows=row["num_records"],
+                partition={p: row[f"partition.{p}"] for p in by},
+                least=row.get(bounds[0]),
+                greatest=row.get(bounds[1]),
+            )
+            for row in rows
+        ]
+
+    def commit(
+        self,
+        adds: Sequence[FileRecord],
+        app: str,
+        version: int,
+        *,
+        removes: Sequence[ActiveFile] = (),
+        retries: int = RETRIES,
+    ) -> None:
+        """Add (and remove) files in one commit with the application transaction (app, version).
+
+        Checks against the version that this process sees, without looking for a newer one, and
+        then sees its own commit. With `removes` the rows stay the same (a compaction).
+        Raises `TableConflict`, `OutcomeUnknown`.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        change = not removes
+        actions: list[Any] = [
+            AddAction(f.path, f.bytes, f.partition, now_ms, change, f.stats) for f in adds
+        ]
+        actions += [
+            RemoveAction(f.path, change, now_ms, f.bytes, dict(f.partition)) for f in removes
+        ]
+        properties = CommitProperties(
+            custom_metadata={ADDS: len(adds), REMOVES: len(removes)},
+            max_commit_retries=retries,
+            app_transactions=[Transaction(app, version)],
+        )
+        try:
+            self._handle.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._handle.schema(),
+                partition_by=list(self.definition.partition_by),
+                commit_properties=properties,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except Exception as error:  # noqa: BLE001 - told apart by reading the table again
+            self._resolve(error, adds, app, version)
+        self.refresh()
+        self.sync_log()
+
+    def _resolve(
+        self, error: Exception, adds: Sequence[FileRecord], app: str, version: int
+    ) -> None:
+        """Return when a commit that raised did happen; else raise what is known of it."""
+        what = f"{self.name}: the commit of transaction ({app!r}, {version})"
+        try:
+            fresh = deltalake.DeltaTable(self.place.path())
+            taken = fresh.transaction_version(app)
+            there = {a["path"] for a in pa.table(fresh.get_add_actions()).to_pylist()}
+        except Exception as again:
+            raise OutcomeUnknown(f"{what} failed ({error}) and the table cannot be read") from again
+        if adds and all(f.path in there for f in adds):
+            return
+        if isinstance(error, CommitFailedError) or (taken is not None and taken >= version):
+            raise TableConflict(
+                f"{what} was refused: another writer has committed ({app!r}, {taken})"
+            ) from error
+        raise OutcomeUnknown(f"{what} failed: {error}") from error
+
+    def sync_files(self, records: Iterable[FileRecord]) -> None:
+        """Make data files durable, before anything names them (when `fsync` is on)."""
+        if self._fsync:
+            self.place.sync([record.path for record in records])
+
+    def sync_log(self) -> None:
+        """Make every log entry up to the seen version durable (when `fsync` is on)."""
+        version = self.version
+        if self._fsync and version > self._synced:
+            self.place.sync([log_name(v) for v in range(self._synced + 1, version + 1)])
+        self._synced = version
+
+    def checkpoint(self, every: int = CHECKPOINT_EVERY) -> bool:
+        """Write a log checkpoint when the last one is `every` versions old; whether it did."""
+        if self.version - self._checkpoint < every:
+            return False
+        self._handle.create_checkpoint()
+        self._checkpoint = self.version
+        if self._fsync:
+            self.place.sync(
+                [log_name(self.version, "checkpoint.parquet"), "_delta_log/_last_checkpoint"]
+            )
+        return True
+
+    def _create(self, path: str) -> None:
+        try:
+            deltalake.DeltaTable.create(
+                path,
+                schema=deltalake.Schema.from_arrow(self.definition.schema),
+                partition_by=list(self.definition.partition_by),
+                name=self.name,
+            )
+        except Exception:
+            if not deltalake.DeltaTable.is_deltatable(path):  # else another process was faster
+                raise
+
+    def _check_definition(self, schema: pa.Schema) -> None:
+        protocol = self._handle.protocol()
+        needs = (protocol.min_reader_version, protocol.min_writer_version)
+        if needs > _PLAIN:
+            raise WrongTable(
+                f"{self.name} asks for Delta protocol {needs}; spillway keeps to {_PLAIN}. "
+                "Something else has changed the table: make it anew or restore it"
+            )
+        wanted = json.loads(deltalake.Schema.from_arrow(schema).to_json())
+        found = json.loads(self._handle.schema().to_json())
+        by = list(self._handle.metadata().partition_columns)
+        if wanted != found or by != list(self.definition.partition_by):
+            raise WrongTable(
+                f"{self.name} at {self.place.path()} has the columns {_columns(found)} "
+                f"partitioned by {by}, but {_columns(wanted)} partitioned by "
+                f"{list(self.definition.partition_by)} are needed: the query has changed. "
+                "Use another warehouse.root"
+            )
+
+
+def _columns(schema: dict[str, Any]) -> str:
+    return ", ".join(f"{f['name']} {f['type']}" for f in schema["fields"])

@@ -1,0 +1,109 @@
+"""Numbered tables: row n is committed with application transaction (table's name, n).
+
+Model: a table whose rows are numbered 0, 1, 2, ... Each append is one commit of one small file.
+Numbers are taken exactly once, whoever races: `append_as` takes exactly the number that the
+caller says, `append_next` the next free one.
+
+Invariants:
+
+* `append_as(n)` succeeds only when the last number that this handle has *seen* is n - 1 and
+  nobody has committed n since. It never looks for something newer before it commits, so that a
+  caller who has not read number n cannot append n + 1 by accident.
+* Files carry the least and greatest n, so `read(after)` opens only the files that it needs,
+  also after compaction.
+* `read` raises when a number is missing or doubled.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jobs.engine.datafile import write_data_file
+from jobs.tables.errors import DamagedTable, JournalConflict, TableConflict
+from jobs.tables.log import Table
+from jobs.tables.names import entry_name
+
+NEXT_ATTEMPTS = 1000
+"""Times that `append_next` asks for another number when others are faster."""
+
+
+class Numbered:
+    """A numbered table as one process sees it."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._app = table.name
+
+    def last(self) -> int:
+        """Return the last number as seen; -1 when there is none."""
+        return self._table.transaction(self._app)
+
+    def refresh(self) -> None:
+        """See what others have appended."""
+        self._table.refresh()
+
+    def append_as(self, n: int, row: Mapping[str, Any]) -> None:
+        """Append `row` as number n. Raises `JournalConflict`, `OutcomeUnknown`."""
+        seen = self.last()
+        if n != seen + 1:
+            raise JournalConflict(
+                f"{self._app}: number {n} cannot follow {seen}: "
+                "another process has appended what this one has not read"
+            )
+        definition = self._table.definition
+        record = write_data_file(
+            self._table.place,
+            definition.name,
+            entry_name(n, uuid.uuid4().hex[:12]),
+            definition.file_schema,
+            [pa.Table.from_pylist([{"n": n, **row}], schema=definition.file_schema)],
+        )
+        assert record is not None  # one row
+        self._table.sync_files([record])
+        try:
+            self._table.commit([record], self._app, n)
+        except TableConflict as error:
+            raise JournalConflict(str(error)) from error
+
+    def append_next(self, row: Mapping[str, Any]) -> int:
+        """Append `row` under the next free number and return it."""
+        for _ in range(NEXT_ATTEMPTS):
+            self.refresh()
+            n = self.last() + 1
+            try:
+                self.append_as(n, row)
+            except JournalConflict:
+                continue
+            return n
+        raise TableConflict(f"{self._app}: {NEXT_ATTEMPTS} others were faster; try again")
+
+    def read(self, after: int = -1) -> pa.Table:
+        """Return the rows with a number above `after`, as seen, ordered by n.
+
+        Raises `DamagedTable` when one is missing or doubled.
+        """
+        place, schema = self._table.place, self._table.definition.file_schema
+        parts = [
+            pq.read_table(
+                pa.BufferReader(place.map(file.path)),
+                page_checksum_verification=True,
+                use_threads=False,
+            ).cast(schema)
+            for file in self._table.files()
+            if file.greatest is None or file.greatest > after
+        ]
+        rows = pa.concat_tables(parts) if parts else schema.empty_table()
+        rows = rows.filter(pc.field("n") > after).sort_by("n")
+        last = self.last()
+        if rows["n"].to_pylist() != list(range(after + 1, last + 1)):
+            raise DamagedTable(
+                f"{self._app} should hold the numbers {after + 1} to {last}, each once, but does "
+                "not: run `spillway doctor --repair`, and restore the table if that does not help"
+            )
+        return rows

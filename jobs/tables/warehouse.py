@@ -1,0 +1,279 @@
+"""The warehouse: all tables under one root, and the few things that may be done to them.
+
+Order of an epoch (the driver's): `sync_files(entry.files)`, `journal.append(entry)`, then
+`apply` for each table that the entry names, then `maintain()`. With `fsync` on each of these
+returns only when its effect is on disk, so that after a loss of power the journal never names a
+file that is torn, and no table holds what the journal does not.
+
+Invariants:
+
+* `apply(table, epoch, files)` takes effect at most once per (table, epoch), whoever calls it and
+  how often; a driver that was taken over can only repeat what is there.
+* `apply_cleanup(session, n, files)`: the same for (session, n), and in order of n.
+* A commit names only files that exist with the size that their record says.
+
+Known limitation: one `Warehouse` object is for one thread; another thread or process opens its
+own. It must not be made before a `fork` (deltalake does not survive one): spawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from jobs.protocol.redo import redo
+from jobs.storage import Folder, folder
+from jobs.tables.compaction import APP as COMPACTION
+from jobs.tables.compaction import COMPACTED, TARGET_BYTES, compact
+from jobs.tables.definitions import DATA_TABLES, definitions
+from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict
+from jobs.tables.events import Commands, Sessions
+from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
+from jobs.tables.journal import Journal
+from jobs.tables.log import ActiveFile, Table
+from schemas.journal import Epoch, FileRecord
+
+APP = "spillway"
+"""Application id of the streaming job's commits; the version is the epoch."""
+
+APPLY_ATTEMPTS = 100
+
+
+@dataclass
+class Maintained:
+    """What `maintain` did."""
+
+    checkpoints: list[str] = field(default_factory=list)
+    compacted: dict[str, int] = field(default_factory=dict)
+    """Per table: files that were replaced."""
+
+
+class Warehouse:
+    """All tables under one root.
+
+    With `results` (that table's schema) every table that is not there yet is made; without it
+    existing tables are opened as they are (what readers do).
+    Raises `NoWarehouse`, `WrongTable`, `DamagedTable`; ValueError for a root that is no path.
+    """
+
+    def __init__(self, root: str, results: pa.Schema | None = None, fsync: bool = True) -> None:
+        self.place: Folder = folder(root)
+        self._create = results is not None
+        self._fsync = fsync
+        self._definitions = definitions(results)
+        self._tables: dict[str, Table] = {}
+        if self._create:
+            for name in self._definitions:
+                self.table(name)
+        elif self.place.child("journal").size("_delta_log/00000000000000000000.json") is None:
+            raise NoWarehouse(
+                f"there is no warehouse at {self.place.path()}: "
+                "start `spillway stream` once, or name another warehouse.root"
+            )
+        self.journal = Journal(self.table("journal"))
+        self.commands = Commands(self.table("commands"))
+        self.sessions = Sessions(self.table("sessions"))
+
+    def table(self, name: str) -> Table:
+        """Return one table, opened on first use. Raises KeyError for a name that is none."""
+        if name not in self._tables:
+            self._tables[name] = Table(
+                self.place.child(name),
+                self._definitions[name],
+                create=self._create,
+                fsync=self._fsync,
+            )
+        return self._tables[name]
+
+    def files(self, name: str) -> list[ActiveFile]:
+        """Return the newest version's files of a table."""
+        table = self.table(name)
+        table.refresh()
+        return table.files()
+
+    def folder(self, name: str) -> Folder:
+        """Return a table's folder: where data files are written under fresh names."""
+        return self.place.child(name)
+
+    # --- the streaming job ---------------------------------------------------------------
+
+    def sync_files(self, records: Iterable[FileRecord]) -> None:
+        """Make data files durable, before the journal names them (when `fsync` is on)."""
+        for name, files in _by_table(records).items():
+            self.table(name).sync_files(files)
+
+    def applied(self, table: str) -> int:
+        """Return the epoch of the table's last application transaction; -1 when none."""
+        handle = self.table(table)
+        handle.refresh()
+        return handle.transaction(APP)
+
+    def applied_all(self) -> dict[str, int]:
+        """Return `applied` of every table whose files the journal names."""
+        return {name: self.applied(name) for name in DATA_TABLES}
+
+    def apply(self, table: str, epoch: int, files: Sequence[FileRecord]) -> bool:
+        """Commit exactly the files that the journal's entry of `epoch` names for the table.
+
+        Returns False when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
+        """
+        return self._commit_once(table, APP, epoch, files)
+
+    # --- cleanup -------------------------------------------------------------------------
+
+    def cleanup_applied(self, session: str) -> int:
+        """Return the last of the session's ranges whose missing results are in; -1 when none."""
+        results = self.table("results")
+        results.refresh()
+        return results.transaction(f"cleanup/{session}")
+
+    def apply_cleanup(self, session: str, n: int, files: Sequence[FileRecord]) -> bool:
+        """Commit the missing results of the session's range `n` (none is fine).
+
+        Returns False when that was done already. Raises ValueError when range n - 1 is not in,
+        `FileMismatch`, `OutcomeUnknown`.
+        """
+        before = self.cleanup_applied(session)
+        if n > before + 1:
+            raise ValueError(
+                f"range {n} of session {session} cannot be committed: {before + 1} comes first"
+            )
+        if n > before:
+            self.table("results").sync_files(files)
+        return self._commit_once("results", f"cleanup/{session}", n, files)
+
+    # --- upkeep --------------------------------------------------------------------------
+
+    def maintain(self, *, most_bytes: int = TARGET_BYTES) -> Maintained:
+        """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
+
+        Call it after every epoch: at most `most_bytes` are rewritten per table and call.
+        """
+        done = Maintained()
+        for name, table in self._tables.items():
+            if name in COMPACTED and (files := compact(table, most_bytes=most_bytes)):
+                done.compacted[name] = files
+            if table.checkpoint():
+                done.checkpoints.append(name)
+        return done
+
+    def settled(self) -> Settled:
+        """Return what can no longer change (see `garbage`)."""
+        transactions = {}
+        for name in self._definitions:
+            table = self.table(name)
+            table.refresh()
+            transactions[name] = {app: table.transaction(app) for app in (COMPACTION, name)}
+        entries = self.journal.read()
+        epochs = [entry.epoch for entry in entries if isinstance(entry, Epoch)]
+        owed = redo(entries, self.applied_all())
+        last = max(epochs, default=-1)
+        return Settled(
+            epoch=min([last, *(apply.epoch - 1 for apply in owed)]),
+            cleaned=frozenset(self.sessions.cleaned()),
+            transactions=transactions,
+        )
+
+    def vacuum(
+        self,
+        *,
+        min_age_s: float = MIN_AGE_S,
+        dry_run: bool = False,
+        now_s: float | None = None,
+    ) -> dict[str, Sorted]:
+        """Delete files that nothing names and nothing can name any more; say what was found.
+
+        Safe beside a running stream and a running cleanup. `dry_run` deletes nothing.
+        """
+        now_s = time.time() if now_s is None else now_s
+        settled = self.settled()  # before the listing, see `garbage`
+        found = {}
+        for name in self._definitions:
+            table = self.table(name)
+            listed = list(table.place.list())
+            table.refresh()
+            # A file must not go before the log entry that removed it is on disk.
+            table.sync_log()
+            found[name] = sort_orphans(
+                name,
+                listed,
+                [file.path for file in table.files()],
+                removals(table, now_s - min_age_s),
+                settled,
+                now_s=now_s,
+                min_age_s=min_age_s,
+            )
+            if not dry_run:
+                for info in found[name].delete:
+                    table.place.delete(info.name)
+        return found
+
+    def check(self) -> list[str]:
+        """Say what is wrong between the tables, in sentences; empty when nothing is.
+
+        A damaged log raises already when the table is opened.
+        """
+        problems = []
+        epochs = [e.epoch for e in self.journal.read() if isinstance(e, Epoch)]
+        last = max(epochs, default=-1)
+        for name, applied in self.applied_all().items():
+            if applied > last:
+                problems.append(
+                    f"{name} holds epoch {applied}, but the journal ends at {last}: journal "
+                    "entries were lost. Restore the journal from a backup, or use a new warehouse"
+                )
+            for file in self.table(name).files():
+                size = self.table(name).place.size(file.path)
+                if size != file.bytes:
+                    problems.append(
+                        f"{name}: {file.path} should have {file.bytes} bytes and has "
+                        f"{'gone' if size is None else size}. Restore it from a backup"
+                    )
+        return problems
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> bool:
+        table = self.table(name)
+        for _ in range(APPLY_ATTEMPTS):
+            # Checked on the handle that commits, with no refresh in between.
+            if table.transaction(app) >= version:
+                return False
+            _check_files(table, files)
+            try:
+                table.commit(files, app, version)
+            except TableConflict:
+                table.refresh()
+                continue
+            return True
+        raise TableConflict(f"{name}: {APPLY_ATTEMPTS} commits of ({app!r}, {version}) met others")
+
+
+def _check_files(table: Table, files: Sequence[FileRecord]) -> None:
+    by = set(table.definition.partition_by)
+    for file in files:
+        if file.table != table.name:
+            raise ValueError(f"{file.path} is for {file.table}, not for {table.name}")
+        if set(file.partition) != by:
+            raise ValueError(
+                f"{file.path}: {table.name} is partitioned by {sorted(by)}, "
+                f"the file says {file.partition}"
+            )
+        size = table.place.size(file.path)
+        if size != file.bytes:
+            there = "is not there" if size is None else f"has {size} bytes"
+            raise FileMismatch(
+                f"{table.name}: {table.place.path(file.path)} should have {file.bytes} bytes but "
+                f"{there}. Something else deletes or changes files of the warehouse, or power was "
+                "lost with warehouse.fsync off: restore the file, or use a new warehouse"
+            )
+
+
+def _by_table(records: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
+    tables: dict[str, list[FileRecord]] = {}
+    for record in records:
+        tables.setdefault(record.table, []).append(record)
+    return tables
