@@ -122,7 +122,7 @@ class EpochJob:
         slots = [slot for slot, _ in plan.manifests]
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
         hosts = self.placement.place(slots, unpin=lost_slots)
-        frame = pinned(self.spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
+        frame = pinned(spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
         if blocks is not None:
             frame = frame.unionAll(blocks.repartition(len(slots), "slot"))
         job = StepJob(

@@ -20,11 +20,11 @@ _SEED = 42
 
 def salts(spark: Any, slots: int) -> tuple[int, ...]:
     """For each slot an int that Spark's hash partitioning puts into the partition of its number."""
-    murmur = spark.sparkContext._jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32
+    murmur = spark.sparkContext._jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SEED)
     found: dict[int, int] = {}
     value = 0
     while len(found) < slots:
-        found.setdefault(murmur.hashInt(value, _SEED) % slots, value)
+        found.setdefault(murmur.hashInt(value) % slots, value)
         value += 1
     return tuple(found[slot] for slot in range(slots))
 

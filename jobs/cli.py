@@ -1,0 +1,412 @@
+"""The command line. Thin: each command loads the settings, calls one function, prints, exits.
+
+Exit codes everywhere: 0 yes, 1 `verify` found the day not complete, 2 wrong usage or settings,
+3 anything else (an uncaught error too). Heavy imports (Spark, deltalake, pandas) happen inside
+the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.places import var_folder
+from schemas.settings import Settings, SettingsError, load_settings
+
+app = typer.Typer(
+    name="spillway",
+    help="An exact stream join that outgrows its memory.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+NOT_COMPLETE, USAGE, FAILED = 1, 2, 3
+
+_loaded: dict[str, Any] = {}
+
+
+@app.callback()
+def common(
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file; spillway.toml here when it exists.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting, e.g. --set state.slots=4. May be repeated."),
+    ] = None,
+) -> None:
+    """Options of every command."""
+    _loaded.update(config=config, flags=dict(_flag(each) for each in set_ or []))
+
+
+def _flag(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r}: write --set section.name=value")
+    return name.strip(), value.strip()
+
+
+def _settings(**flags: object) -> Settings:
+    return _with_origins(**flags)[0]
+
+
+def _with_origins(**flags: object) -> tuple[Settings, Any]:
+    given = {name.replace("__", "."): value for name, value in flags.items()}
+    merged = {**_loaded.get("flags", {}), **{k: v for k, v in given.items() if v is not None}}
+    return load_settings(_loaded.get("config"), merged)
+
+
+def _query(settings: Settings) -> Any:
+    from schemas.query import load_query
+
+    return load_query(settings.query)
+
+
+def _warehouse(settings: Settings, *, create: bool = False) -> Any:
+    from jobs.decode import join_spec
+    from jobs.engine.results import result_schema
+    from jobs.tables import Warehouse
+
+    results = result_schema(join_spec(_query(settings))) if create else None
+    return Warehouse(settings.warehouse.root, results, fsync=settings.warehouse.fsync)
+
+
+# ------------------------------------------------------------------------------- stream
+
+
+@app.command()
+def stream(
+    session: Annotated[
+        str | None, typer.Option(help="The open session's date; names the first one.")
+    ] = None,
+    until_sealed: Annotated[
+        str | None, typer.Option(help="End when the session of this date is sealed.")
+    ] = None,
+    available_now: Annotated[
+        bool, typer.Option(help="End when everything that Kafka holds now was read.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help="No line for each epoch.")] = False,
+) -> None:
+    """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
+    from jobs.stream.progress import epoch_line, start_line
+    from jobs.stream.service import Stream, Wanted, Watcher
+
+    settings = _settings()
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    watcher = Watcher(stop=stop)
+    watcher.on_trouble = lambda text: err.print(f"[yellow]{_escaped(text)}[/]")
+    if not quiet:
+        watcher.on_epoch = lambda entry: out.print(epoch_line(entry), highlight=False)
+        watcher.on_start = lambda state: out.print(start_line(state), highlight=False)
+    wanted = Wanted(session, until_sealed, available_now)
+    Stream(settings, _query(settings), wanted, watcher).run()
+
+
+@app.command()
+def seal(
+    session: Annotated[str, typer.Option(help="The session's date, YYYY-MM-DD.")],
+    at: Annotated[
+        str, typer.Option(help="now, close (of the calendar, plus grace) or an RFC 3339 time.")
+    ] = "now",
+    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+) -> None:
+    """End a session: rows up to there belong to it, later ones to the next."""
+    from jobs.sealing import SealRefused, request_seal
+
+    settings = _settings()
+    try:
+        answer = request_seal(settings, _query(settings), session, at, reason, _who())
+    except SealRefused as error:
+        _fail(str(error), FAILED)
+    out.print(_escaped(answer))
+
+
+@app.command()
+def cleanup(
+    session: Annotated[str, typer.Option(help="The sealed session's date.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Append a sealed session's missing results, each once. Run again, it goes on."""
+    from jobs.cleanup import cleanup_command
+
+    settings = _settings()
+    report = cleanup_command(session, settings, _query(settings), None if json_ else out)
+    if json_:
+        sys.stdout.write(json.dumps(report) + "\n")
+
+
+@app.command()
+def verify(
+    session: Annotated[str, typer.Option(help="The session's date.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option(help="Join everything again instead of only the keys that fail.")
+    ] = False,
+) -> None:
+    """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""
+    from jobs.verify import verify_command
+
+    settings = _settings()
+    report = verify_command(session, settings, _query(settings), exhaustive=exhaustive)
+    if json_:
+        sys.stdout.write(json.dumps(report) + "\n")
+    else:
+        from jobs.verify import verdict_table
+
+        out.print(verdict_table(report))
+    if not report["complete"]:
+        raise typer.Exit(NOT_COMPLETE)
+
+
+# ------------------------------------------------------------------------------- looking
+
+
+@app.command()
+def status(
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    watch: Annotated[bool, typer.Option(help="Go on showing it until Ctrl-C.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the HTML report to this file.")
+    ] = None,
+) -> None:
+    """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
+    from jobs.report import status_command
+
+    status_command(_settings(), out, as_json=json_, watch=watch, report=report)
+
+
+@app.command()
+def doctor(
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    repair: Annotated[
+        bool, typer.Option(help="Mend a torn last log entry; tables are redone from the journal.")
+    ] = False,
+) -> None:
+    """Check everything that the stream needs, and say how to mend what fails."""
+    from jobs import doctor as checks
+
+    settings = _settings()
+    if repair:
+        for line in _warehouse(settings).repair():
+            out.print(_escaped(line))
+    found = checks.check_all(settings)
+    if json_:
+        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+    else:
+        out.print(checks.table(found))
+    if checks.blocking(found):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option(help="Keep the folder of an earlier demo's Kafka.")] = False,
+) -> None:
+    """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
+    from jobs.demo import demo as run
+
+    raise typer.Exit(run(_settings(), out, keep=keep))
+
+
+# ------------------------------------------------------------------------------- Kafka
+
+kafka_app = typer.Typer(help="The embedded broker (loopback only).", no_args_is_help=True)
+app.add_typer(kafka_app, name="kafka")
+
+
+def _port(settings: Settings) -> int:
+    return int(settings.kafka.bootstrap_servers.split(",")[0].rpartition(":")[2])
+
+
+@kafka_app.command("start")
+def kafka_start() -> None:
+    """Start the embedded broker; a no-op when it runs."""
+    from jobs.kafka import broker
+
+    settings = _settings()
+    up = broker.start(Path(settings.kafka.data_dir), _port(settings))
+    out.print(f"Kafka runs at {up.bootstrap} (process {up.pid}, log {up.log})")
+
+
+@kafka_app.command("stop")
+def kafka_stop() -> None:
+    """Stop the embedded broker; its data stay."""
+    from jobs.kafka import broker
+
+    stopped = broker.stop(Path(_settings().kafka.data_dir))
+    out.print("Kafka has stopped" if stopped else "Kafka was not running")
+
+
+@kafka_app.command("status")
+def kafka_status(
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Say whether the embedded broker runs."""
+    from jobs.kafka import broker
+
+    now = broker.status(Path(_settings().kafka.data_dir))
+    if json_:
+        sys.stdout.write(json.dumps(now.as_dict()) + "\n")
+    else:
+        out.print(_escaped(str(now)))
+
+
+@app.command()
+def produce(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A shipped scenario's name or a TOML file.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Send recorded rows (JSON lines or Parquet) instead.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="With --replay: the topic.")] = None,
+    speed: Annotated[
+        float, typer.Option(help="With --replay: 1 own timing, 60 a minute a second, 0 at once.")
+    ] = 0.0,
+    processes: Annotated[int | None, typer.Option(help="Producer processes.")] = None,
+) -> None:
+    """Produce a scenario's messages, or replay recorded ones."""
+    from jobs.produce import produce_command
+
+    produce_command(
+        _settings(),
+        out,
+        scenario=scenario,
+        replay=replay,
+        topic=topic,
+        speed=speed,
+        processes=processes,
+    )
+
+
+# ------------------------------------------------------------------------------- quarantine
+
+quarantine_app = typer.Typer(help="Rows that broke their contract.", no_args_is_help=True)
+app.add_typer(quarantine_app, name="quarantine")
+
+
+@quarantine_app.command("list")
+def quarantine_list(
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows to show.")] = 20,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+) -> None:
+    """Show quarantined rows with their coordinates and reasons."""
+    from jobs.quarantine import list_rows, table
+
+    rows = list_rows(_warehouse(_settings()), session, limit)
+    if json_:
+        for row in rows:
+            sys.stdout.write(json.dumps(row) + "\n")
+    else:
+        out.print(table(rows))
+
+
+@quarantine_app.command("replay")
+def quarantine_replay(
+    file: Annotated[Path, typer.Argument(help="Mended rows, as `list --json` prints them.")],
+) -> None:
+    """Send mended rows to their topics again; they count as new rows of the open session."""
+    from jobs.quarantine import replay_rows
+
+    sent = replay_rows(_settings(), file)
+    out.print(f"{sent} rows sent")
+
+
+# ------------------------------------------------------------------------------- config
+
+config_app = typer.Typer(help="Settings.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+
+@config_app.command("show")
+def config_show(
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Print every setting with its value, unit and origin."""
+    from schemas.settings import catalogue, values
+
+    settings, origins = _with_origins()
+    now = values(settings)
+    if json_:
+        shown = {n: {"value": v, "origin": str(origins[n])} for n, v in now.items()}
+        sys.stdout.write(json.dumps(shown, default=str) + "\n")
+        return
+    table = Table("setting", "value", "unit", "origin", box=None, header_style="bold")
+    for each in catalogue():
+        value = str(now[each.name])
+        table.add_row(each.name, _escaped(value), each.unit, _escaped(str(origins[each.name])))
+    out.print(table)
+
+
+# ------------------------------------------------------------------------------- errors
+
+
+def _who() -> str:
+    return os.environ.get("USER") or str(os.getuid())
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    err.print(f"[bold red]spillway:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def _usage_errors() -> tuple[type[BaseException], ...]:
+    """Errors of asking for something wrong; modules that were never loaded raised none."""
+    names = (
+        ("jobs.stream.genesis", "StartRefused"),
+        ("jobs.stream.session", "SettingsRefused"),
+        ("jobs.calendar", "CalendarError"),
+        ("schemas.query", "QueryError"),
+        ("schemas.scenario", "ScenarioError"),
+    )
+    found = (getattr(sys.modules.get(module), name, None) for module, name in names)
+    return (SettingsError, *(each for each in found if each is not None))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `spillway`."""
+    try:
+        app(args=arguments, standalone_mode=True)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt:
+        err.print("stopped")
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the last place that can explain it
+        usage = isinstance(error, _usage_errors())
+        message = str(error) or type(error).__name__
+        err.print(f"[bold red]spillway:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
+        if not usage:
+            log = var_folder() / "last-error.txt"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(traceback.format_exc())
+            err.print(f"(details: {log})", highlight=False, soft_wrap=True)
+        sys.exit(USAGE if usage else FAILED)

@@ -1,0 +1,184 @@
+"""The driver's edge: carries out the protocol's instructions and brings back their events.
+
+`jobs.protocol.driver` decides; here it is done, one instruction at a time and in order. What
+could not be done either has an event of its own (a conflict, an unknown outcome, a failed job)
+or is raised and ends the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jobs.protocol import driver as protocol
+from jobs.protocol.plan import Plan
+from jobs.protocol.redo import Apply
+from jobs.protocol.state import JournalState
+from jobs.stream.genesis import rfc3339
+from jobs.stream.job import EpochJob
+from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
+from schemas.journal import Command, Epoch, Offsets, SlotReport, Topic
+
+STATISTICS_EVERY_MS = 5_000
+"""Per-group statistics are written at this interval, and whenever something was spilled."""
+
+
+class Ended(Exception):
+    """The protocol ended this driver."""
+
+    def __init__(self, end: protocol.End) -> None:
+        super().__init__(end.reason)
+        self.fenced = end.fenced
+
+
+class Driver:
+    """One term's driver. Not thread-safe: its owner holds a lock around every call."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        topics: Sequence[Topic],
+        wait_s: float,
+        on_epoch: Callable[[Epoch], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._warehouse = warehouse
+        self._topics = topics
+        self._wait_s = wait_s
+        self._on_epoch = on_epoch
+        self._on_trouble = on_trouble
+        self._job: EpochJob | None = None
+        self._rows: Any | None = None
+        self._began = 0.0
+        self._statistics_ms = 0
+        name = f"{socket.gethostname()}/{os.getpid()}"
+        self._driver, instructions = protocol.start(name, _now())
+        self._carry_out(instructions)
+
+    @property
+    def state(self) -> JournalState:
+        """The journal's state as this driver knows it."""
+        if self._driver.state is None:
+            raise RuntimeError("the journal was not read")
+        return self._driver.state
+
+    def use(self, job: EpochJob) -> None:
+        """Run epochs with this job from now on."""
+        self._job = job
+
+    def epoch(
+        self, end: Offsets, rows: Any | None, commands: Sequence[Command], next_session: str
+    ) -> None:
+        """Carry one epoch through to every table. Raises `Ended` when this driver must stop."""
+        self._rows = rows
+        self._began = time.monotonic()
+        offered = protocol.Offered(end, commands, next_session, _now())
+        self._feed(offered)
+
+    def _feed(self, event: protocol.Event) -> None:
+        self._driver, instructions = protocol.step(self._driver, event)
+        self._carry_out(instructions)
+
+    def _carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
+        waiting = deque(instructions)
+        while waiting:
+            event = self._do(waiting.popleft())
+            if event is not None:
+                self._driver, more = protocol.step(self._driver, event)
+                waiting.extend(more)
+
+    def _do(self, instruction: protocol.Instruction) -> protocol.Event | None:
+        match instruction:
+            case protocol.ReadJournal():
+                return self.read_journal()
+            case protocol.Sync():
+                self.sync(instruction)
+                return None
+            case protocol.Append():
+                return self.append(instruction)
+            case Apply():
+                return self.apply(instruction)
+            case protocol.RunJob():
+                return self.run_job(instruction.plan, instruction.attempt)
+            case protocol.Ready():
+                return None
+            case protocol.End():
+                raise Ended(instruction)
+
+    def read_journal(self) -> protocol.Event:
+        """Read all entries and every table's last application transaction."""
+        entries = self._warehouse.journal.read()
+        applied = {table: self._warehouse.applied(table) for table in self._warehouse.epoch_tables}
+        return protocol.JournalRead(entries, applied, self._topics)
+
+    def sync(self, instruction: protocol.Sync) -> None:
+        """Make data files durable before the journal names them."""
+        self._warehouse.sync_files(instruction.files)
+
+    def append(self, instruction: protocol.Append) -> protocol.Event:
+        """One commit to the journal, with the handle as it was last used."""
+        try:
+            self._warehouse.journal.append(instruction.entry)
+        except JournalConflict:
+            return protocol.Conflict()
+        except OutcomeUnknown as error:
+            return protocol.Unknown(str(error))
+        if isinstance(instruction.entry, Epoch):
+            self._on_epoch(instruction.entry)
+        return protocol.Appended()
+
+    def apply(self, instruction: Apply) -> protocol.Event:
+        """Give a table its files; a no-op when it has them."""
+        self._warehouse.apply(instruction.table, instruction.epoch, list(instruction.files))
+        return protocol.Applied(instruction.table, instruction.epoch)
+
+    def run_job(self, plan: Plan, attempt: int) -> protocol.Event:
+        """Run the epoch's Spark job; wait for executors before a repeated attempt."""
+        if self._job is None:
+            raise RuntimeError("no job was given")
+        if attempt > 1:
+            self._job.placement.wait(self._wait_s)
+        now_ms = self.state.recent_input_ms
+        statistics = plan.sealing or now_ms - self._statistics_ms >= STATISTICS_EVERY_MS
+        try:
+            reports = self._job.run(
+                plan,
+                self._rows,
+                now_ms=now_ms,
+                written_at_us=time.time_ns() // 1000,
+                statistics=statistics,
+            )
+        except Exception as error:
+            detail = _first_lines(error)
+            self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
+            if self._job.spark.sparkContext._jsc.sc().isStopped():
+                raise
+            return protocol.JobFailed(detail)
+        for report in reports:
+            if report.status == "missing":
+                self._on_trouble(
+                    f"epoch {plan.epoch}: slot {report.slot} has lost its state "
+                    f"({report.detail}); reading it again from Kafka"
+                )
+        if statistics:
+            self._statistics_ms = now_ms
+        return self._reported(reports)
+
+    def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
+        seconds = {"job": round(time.monotonic() - self._began, 4)}
+        return protocol.Reported(reports, _now(), seconds)
+
+
+def _first_lines(error: BaseException, most: int = 600) -> str:
+    """The telling part of an error: Spark puts the Python worker's last line far down."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [ln for ln in lines if "Error: " in ln or "Exception: " in ln]
+    return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
+
+
+def _now() -> str:
+    return rfc3339(time.time_ns() // 1_000_000)

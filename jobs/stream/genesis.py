@@ -1,0 +1,115 @@
+"""The first entry of a warehouse's journal, and what must still be true on every later start."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jobs import calendar
+from jobs.engine.groups import GroupMap
+from jobs.kafka.client import Cluster
+from jobs.protocol.state import JournalState
+from schemas.journal import Genesis, Offsets, Topic
+from schemas.settings import Settings
+
+
+class StartRefused(Exception):
+    """`stream` cannot start as asked (exit code 2): the message says why and what to do."""
+
+
+def first_entry(
+    settings: Settings,
+    fingerprint: str,
+    topics: Sequence[str],
+    cluster: Cluster,
+    *,
+    session: str | None,
+    now_ms: int,
+) -> Genesis:
+    """The genesis of a new warehouse, by `stream.start` and the calendar or `session`."""
+    date = session or calendar.open_or_next(settings.session.calendar, now_ms)
+    start, rule = _start(settings, sorted(set(topics)), cluster, date, now_ms)
+    return Genesis(
+        warehouse_id=uuid.uuid4().hex[:12],
+        cluster_id=cluster.cluster_id(),
+        topics=cluster.topics(sorted(set(topics))),
+        query=fingerprint,
+        session=date,
+        start=start,
+        start_rule=rule,
+        inputs=len(topics),
+        groups=GroupMap.initial(settings.state.groups, settings.state.slots).assignment(),
+        written_at=rfc3339(now_ms),
+    )
+
+
+def _start(
+    settings: Settings, topics: list[str], cluster: Cluster, date: str, now_ms: int
+) -> tuple[Offsets, str]:
+    rule = settings.stream.start
+    if rule == "earliest":
+        return cluster.beginning_offsets(topics), rule
+    if rule == "latest":
+        return cluster.end_offsets(topics), rule
+    if rule == "previous-close":
+        at_ms = calendar.previous_close_ms(settings.session.calendar, date)
+        if at_ms > now_ms:
+            return cluster.beginning_offsets(topics), f"earliest ({rfc3339(at_ms)} is to come)"
+    else:
+        at_ms = int(datetime.fromisoformat(rule).timestamp() * 1000)
+    return cluster.offsets_for_time(topics, at_ms), f"{rule} {rfc3339(at_ms)}"
+
+
+def check_same(
+    state: JournalState, fingerprint: str, cluster: Cluster, topics: Sequence[str]
+) -> list[Topic]:
+    """The topics as they are now. Raises `StartRefused` when the journal is of something else."""
+    genesis = state.genesis
+    if genesis.query != fingerprint:
+        raise StartRefused(
+            "This warehouse holds another query's state and results (fingerprint "
+            f"{genesis.query[:12]}, now {fingerprint[:12]}). Go back to the old query file, or "
+            "name a new warehouse.root for the new query."
+        )
+    found = cluster.cluster_id()
+    if found != genesis.cluster_id:
+        raise StartRefused(
+            f"Kafka cluster {found} is not the one that the journal's offsets belong to "
+            f"({genesis.cluster_id}). Check kafka.bootstrap_servers, or name a new warehouse.root."
+        )
+    now = cluster.topics(sorted(set(topics)))
+    known = {topic.name: topic for topic in state.topics}
+    for topic in now:
+        before = known.get(topic.name)
+        if before is None or topic.id != before.id:
+            raise StartRefused(
+                f"Topic {topic.name!r} was made anew since epoch {state.epoch}: its id is "
+                f"{topic.id}, the journal knows {before.id if before else 'none'}. Its offsets "
+                "mean other rows now. Nothing was written. Name a new warehouse.root to begin "
+                "again with the new topic."
+            )
+        if topic.partitions < before.partitions:
+            raise StartRefused(
+                f"Topic {topic.name!r} has {topic.partitions} partitions, it had "
+                f"{before.partitions}: the broker's metadata is incomplete, or it was made anew."
+            )
+    beginning = cluster.beginning_offsets(sorted(set(topics)))
+    for name, firsts in beginning.items():
+        for partition, first in enumerate(firsts):
+            ends = state.end.get(name, [])
+            end = ends[partition] if partition < len(ends) else 0
+            if first > end:
+                raise StartRefused(
+                    f"Kafka no longer holds {name}/{partition} from offset {end}, where the "
+                    f"journal ends: the first offset is {first}. {first - end} offsets are gone "
+                    "(retention too short, or the stream was down too long). Rows that were "
+                    "never read cannot be joined; raise the topic's retention, and name a new "
+                    "warehouse.root to begin again with what is left."
+                )
+    return now
+
+
+def rfc3339(ms: int) -> str:
+    """Milliseconds since 1970 as RFC 3339, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,39 @@
+"""One line an epoch: what `spillway stream` prints while it runs."""
+
+from __future__ import annotations
+
+from jobs.protocol.state import JournalState
+from schemas.journal import Epoch
+
+
+def start_line(state: JournalState) -> str:
+    """The line at the start of a term."""
+    return (
+        f"term {state.term}: session {state.session.date}, epoch {state.epoch + 1} is next, "
+        f"{len(state.groups)} groups on {len(state.slots)} slots"
+    )
+
+
+def epoch_line(entry: Epoch) -> str:
+    """The line of one journaled epoch."""
+    rows = sum(count.rows for count in entry.read)
+    parts = [f"epoch {entry.epoch}:", f"{rows:,} rows,", f"{sum(entry.results.values()):,} results"]
+    rejected = sum(count.rejected for count in entry.read)
+    if rejected:
+        parts.append(f"({rejected:,} quarantined)")
+    state = sum(slot.state_bytes for slot in entry.slots)
+    budget = sum(slot.budget_bytes for slot in entry.slots)
+    parts.append(f"| state {_mib(state)} of {_mib(budget)} MiB")
+    spilled = sum(slot.spilled_bytes for slot in entry.slots)
+    if spilled:
+        parts.append(f"| spilled {_mib(spilled)} MiB, {len(entry.cuts)} cuts")
+    if entry.restored_slots:
+        parts.append(f"| restored slots {entry.restored_slots}")
+    if entry.sealed:
+        parts.append(f"| sealed {entry.sealed.session}")
+    parts.append(f"| {entry.seconds.get('job', 0.0):.2f} s")
+    return " ".join(parts)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"

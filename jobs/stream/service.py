@@ -1,0 +1,395 @@
+"""`spillway stream`: the long-running query, its epochs with and without rows, and its end.
+
+Two threads meet here: Spark's, which calls `_on_batch` with the rows of a batch, and the main
+one, which looks for commands, runs epochs without rows while Kafka is silent, and stops the
+query. One lock makes every epoch whole: it is held from the plan to the last table's commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs import calendar
+from jobs.decode import compile_streams, join_spec
+from jobs.engine.results import result_schema
+from jobs.kafka.client import cluster
+from jobs.places import var_folder
+from jobs.policy.intake import rows_per_epoch, worth_changing
+from jobs.protocol.plan import waits
+from jobs.protocol.state import JournalState, replay
+from jobs.stream.driver import Driver, Ended
+from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
+from jobs.stream.job import EpochJob, JobSettings, Placement
+from jobs.stream.session import spark_session
+from jobs.stream.source import batch_end, kafka_options, stream_rows
+from jobs.tables import JournalConflict, Warehouse
+from schemas.journal import Command, Epoch
+from schemas.query import Query
+from schemas.settings import Settings
+
+POLL_S = 0.1
+LOST_DATA = ("OffsetOutOfRange", "data may have been lost", "data loss", "was changed from")
+AWAY = (
+    "TimeoutException",
+    "DisconnectException",
+    "BrokerNotAvailable",
+    "NetworkException",
+    "No resolvable bootstrap",
+    "Connection refused",
+    "TimeoutError",
+)
+AWAY_S = 600.0
+"""How long a broker may be away before the stream ends with an error."""
+
+
+@dataclass
+class Wanted:
+    """What `spillway stream` was asked for."""
+
+    session: str | None = None
+    until_sealed: str | None = None
+    available_now: bool = False
+
+
+def _nothing(_: object) -> None:
+    """Nobody watches."""
+
+
+@dataclass
+class Watcher:
+    """What the stream tells whoever runs it."""
+
+    on_epoch: Callable[[Epoch], None] = _nothing
+    on_trouble: Callable[[str], None] = _nothing
+    on_start: Callable[[JournalState], None] = _nothing
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set to end the stream after its epoch (SIGTERM does)."""
+
+
+class StreamFailed(Exception):
+    """The stream ended with an error (exit code 3); what was journaled stays exact."""
+
+
+class Stream:
+    """One run of the streaming job."""
+
+    def __init__(self, settings: Settings, query: Query, wanted: Wanted, watcher: Watcher) -> None:
+        self.settings = settings
+        self.query = query
+        self.wanted = wanted
+        self.watcher = watcher
+        self.streams = compile_streams(query)
+        self.spec = join_spec(query)
+        self.topics = [stream.topic for stream in self.streams]
+        self.warehouse = Warehouse(
+            settings.warehouse.root, result_schema(self.spec), fsync=settings.warehouse.fsync
+        )
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._max_rows = settings.stream.max_rows_per_epoch
+        self._last: Epoch | None = None
+        self._wanted_rows = self._max_rows
+        self._query: Any = None
+        self._checkpoint = Path()
+        self._starts = 0
+
+    def run(self) -> None:
+        """Run until stopped, sealed, or out of input. Raises what ends it otherwise."""
+        state = self._open_journal()
+        if self.wanted.until_sealed in state.sealed:
+            return
+        self._check_session(state)
+        spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
+        try:
+            self._claim(spark)
+            self._loop(spark)
+        finally:
+            spark.stop()
+            shutil.rmtree(self._checkpoints(), ignore_errors=True)
+
+    # ------------------------------------------------------------------ beginning
+
+    def _open_journal(self) -> JournalState:
+        state = replay(self.warehouse.journal.read())
+        if state is None:
+            session = self.wanted.session or self.wanted.until_sealed
+            now_ms = time.time_ns() // 1_000_000
+            with cluster(
+                self.settings.kafka.bootstrap_servers, self.settings.kafka.options
+            ) as view:
+                genesis = first_entry(
+                    self.settings,
+                    self.query.fingerprint,
+                    self.topics,
+                    view,
+                    session=session,
+                    now_ms=now_ms,
+                )
+            calendar.session_after(self.settings.session.calendar, genesis.session)
+            try:
+                self.warehouse.journal.append(genesis)
+            except JournalConflict:
+                self.warehouse.journal.refresh()  # another first start was faster
+            state = replay(self.warehouse.journal.read())
+        if state is None:
+            raise StreamFailed("the journal is empty after its first entry was written")
+        return state
+
+    def _check_session(self, state: JournalState) -> None:
+        for date in (self.wanted.session, self.wanted.until_sealed):
+            if date is not None and date != state.session.date and date not in state.sealed:
+                raise StartRefused(
+                    f"{date} is not the open session: that is {state.session.date}. "
+                    f"Start with --session {state.session.date}, or without it."
+                )
+        if self.wanted.session in state.sealed:
+            raise StartRefused(
+                f"{self.wanted.session} is sealed; the open session is {state.session.date}."
+            )
+
+    def _claim(self, spark: Any) -> None:
+        """Take over the journal: a new term, with the topics as they are now."""
+        with cluster(self.settings.kafka.bootstrap_servers, self.settings.kafka.options) as view:
+            state = replay(self.warehouse.journal.read())
+            assert state is not None
+            topics = check_same(state, self.query.fingerprint, view, self.topics)
+        self.driver = Driver(
+            self.warehouse,
+            topics,
+            self.settings.recovery.wait_s,
+            self._journaled,
+            self.watcher.on_trouble,
+        )
+        state = self.driver.state
+        master = self.settings.spark.master
+        placement = Placement(spark, master.startswith("local["), dict(state.hosts))
+        self.driver.use(EpochJob(spark, self._job_settings(state), len(state.slots), placement))
+        self._max_rows = self._wanted_rows = self._rows_that_fit()
+        self.watcher.on_start(state)
+
+    def _job_settings(self, state: JournalState) -> JobSettings:
+        return JobSettings(
+            spec=self.spec,
+            streams=self.streams,
+            warehouse_id=state.genesis.warehouse_id,
+            warehouse_root=self.settings.warehouse.root,
+            state_root=self.settings.state.root,
+            budget_bytes=int(self.settings.state.budget_bytes),
+            threshold=self.settings.spill.threshold,
+            fraction=self.settings.spill.fraction,
+            inactive_ms=int(self.settings.spill.inactive_s * 1000),
+            victims=self.settings.spill.victims,
+            kafka=self._kafka(),
+        )
+
+    def _kafka(self) -> dict[str, str]:
+        kafka = self.settings.kafka
+        return kafka_options(kafka.bootstrap_servers, self.topics, kafka.options)
+
+    def _rows_that_fit(self) -> int:
+        slots = self._last.slots if self._last is not None else []
+        return rows_per_epoch(
+            slots,
+            int(self.settings.state.budget_bytes),
+            len(self.driver.state.slots),
+            self.settings.spill.threshold,
+            self.settings.stream.max_rows_per_epoch,
+        )
+
+    # ------------------------------------------------------------------ the query
+
+    def _checkpoints(self) -> Path:
+        return var_folder() / "checkpoints" / self.driver.state.genesis.warehouse_id
+
+    def _start_query(self, spark: Any) -> None:
+        """A new query with a new checkpoint, from the journal's end offsets."""
+        self._starts += 1
+        self._failure = None
+        self._checkpoint = self._checkpoints() / f"{self.driver.state.term}-{self._starts}"
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self._max_rows = self._wanted_rows
+        rows = stream_rows(spark, self._kafka(), self.driver.state.end, self._max_rows)
+        writer = rows.writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        if self.wanted.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime="0 seconds")
+        self._query = writer.start()
+
+    def _stop_query(self) -> None:
+        """Stop the query between two epochs."""
+        with self._lock:
+            self._stopping = True
+        self._query.stop()
+        self._stopping = False
+
+    def _on_batch(self, rows: Any, batch: int) -> None:
+        """Spark's thread: one batch is one epoch."""
+        began = time.monotonic()
+        while not self._lock.acquire(timeout=POLL_S):
+            if self._stopping:
+                return
+        try:
+            if self._stopping or self._finished():
+                return
+            before = self.driver.state.end
+            end = batch_end(self._checkpoint, batch)
+            if {t: len(p) for t, p in end.items()} != {t: len(p) for t, p in before.items()}:
+                raise _TopicsGrew
+            self._epoch(end, rows)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._lock.release()
+        self._pace(began, before)
+
+    def _pace(self, began: float, before: Any) -> None:
+        """Wait for the trigger's time when this batch has read all there was."""
+        read = sum(
+            e - s
+            for topic, ends in self.driver.state.end.items()
+            for s, e in zip(before[topic], ends, strict=True)
+        )
+        until = began + self.settings.stream.trigger_s
+        while (
+            read < self._max_rows // 2
+            and not self.wanted.available_now
+            and not self._stopping
+            and not self.watcher.stop.is_set()
+            and time.monotonic() < until
+        ):
+            time.sleep(0.02)
+
+    def _epoch(self, end: Any, rows: Any | None) -> None:
+        commands = self._commands()
+        date = self.driver.state.session.date
+        self.driver.epoch(end, rows, commands, self._session_after(date))
+
+    def _session_after(self, date: str) -> str:
+        return calendar.session_after(self.settings.session.calendar, date)
+
+    def _commands(self) -> list[Command]:
+        commands = [each.command for each in self.warehouse.commands.read()]
+        if self.settings.session.boundary == "calendar":
+            closing = self._calendar_seal()
+            if closing is not None:
+                commands.append(closing)
+        return commands
+
+    def _calendar_seal(self) -> Command | None:
+        """The calendar's own end of the open session, once close and grace have passed."""
+        state = self.driver.state
+        if state.seal is not None:
+            return None
+        date = state.session.date
+        at_ms = calendar.close_ms(self.settings.session.calendar, date)
+        at_ms += int(self.settings.session.grace_s * 1000)
+        if time.time_ns() // 1_000_000 < at_ms:
+            return None
+        with cluster(self.settings.kafka.bootstrap_servers, self.settings.kafka.options) as view:
+            offsets = view.offsets_for_time(sorted(set(self.topics)), at_ms)
+        return Command(
+            id=f"calendar/{date}",
+            kind="seal",
+            session=date,
+            at="close",
+            offsets=offsets,
+            reason=f"close and grace of {date}",
+            by="calendar",
+            issued_at=rfc3339(at_ms),
+        )
+
+    def _journaled(self, entry: Epoch) -> None:
+        self._last = entry
+        wanted = self._rows_that_fit()
+        if worth_changing(self._max_rows, wanted):
+            self._wanted_rows = wanted
+        self.watcher.on_epoch(entry)
+
+    # ------------------------------------------------------------------ the main thread
+
+    def _finished(self) -> bool:
+        return self.wanted.until_sealed in self.driver.state.sealed
+
+    def _loop(self, spark: Any) -> None:
+        self._start_query(spark)
+        away_since: float | None = None
+        looked = 0.0
+        while True:
+            if self.watcher.stop.is_set() or self._finished():
+                self._stop_query()
+                return
+            if not self._query.isActive:
+                if self._ended_well():
+                    if self._rows_wait_for_seal():
+                        self._idle_epoch()
+                    return
+                away_since = self._again(spark, away_since)
+                continue
+            if self._last is not None and away_since is not None:
+                away_since = None
+            if self._wanted_rows != self._max_rows:
+                self._stop_query()
+                self._start_query(spark)
+            if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
+                looked = time.monotonic()
+                self._idle_epoch()
+            time.sleep(POLL_S)
+
+    def _rows_wait_for_seal(self) -> bool:
+        return waits(self.driver.state, self._commands())
+
+    def _idle_epoch(self) -> None:
+        """An epoch without rows, when something waits and no batch is being worked on."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._failure is None and waits(self.driver.state, self._commands()):
+                self._epoch(self.driver.state.end, None)
+        finally:
+            self._lock.release()
+
+    def _ended_well(self) -> bool:
+        return self._failure is None and self._query.exception() is None
+
+    def _again(self, spark: Any, away_since: float | None) -> float | None:
+        """After the query failed: start it again, or raise what cannot be mended."""
+        failure = self._failure or self._query.exception()
+        if isinstance(failure, Ended):
+            raise failure
+        if isinstance(failure, _TopicsGrew):
+            self.watcher.on_trouble("a topic has more partitions than before; taking them in")
+            self._claim(spark)
+            self._start_query(spark)
+            return None
+        text = str(failure)
+        if any(mark in text for mark in LOST_DATA):
+            raise StreamFailed(
+                "Kafka no longer gives the rows that the journal's offsets name (retention too "
+                "short, or a topic was made anew). Nothing wrong was written. Check with "
+                f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
+            ) from failure
+        if not any(mark in text for mark in AWAY):
+            raise StreamFailed(f"the stream failed: {text}") from failure
+        now = time.monotonic()
+        since = away_since if away_since is not None else now
+        if now - since > AWAY_S:
+            raise StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}") from failure
+        self.watcher.on_trouble("Kafka does not answer; trying again")
+        self.watcher.stop.wait(min(5.0, 1.0 + (now - since) / 4))
+        self._last = None
+        self._start_query(spark)
+        return since
+
+
+class _TopicsGrew(Exception):
+    """A topic has more partitions than the journal knows: the driver must claim anew."""
