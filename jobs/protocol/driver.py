@@ -18,6 +18,12 @@ Failure paths and what holds on each:
 * *Append meets a conflict*: another driver has claimed the journal; this one ends.
 * *The outcome of Append is unknown* (the store did not answer): the entry may exist. This driver
   ends without touching a table; the next one reads the journal and knows.
+* *A table is ahead of the journal* (judged once the claim is in, for only then is it certain that
+  nobody journaled in between): the journal has lost an entry. This driver ends; going on would
+  give the lost epoch's number, and its place in the tables, to another epoch.
+* *Topics are gone, made anew or shrunk*: this driver ends without claiming.
+* *A step's report contradicts the journal* (a cut of a session that is not open, say): `step`
+  raises before Append, so nothing that `fold` would refuse is ever journaled.
 * *A frozen driver wakes up*: its next Append conflicts. Until then it can only repeat Apply of
   entries that are in the journal, which the table's application transaction makes a no-op.
 
@@ -32,7 +38,7 @@ from dataclasses import dataclass, replace
 from jobs.protocol.entry import entry_of, missing_slots
 from jobs.protocol.plan import Plan, plan_epoch
 from jobs.protocol.redo import Apply, applies_of, redo
-from jobs.protocol.state import JournalState, fold, replay
+from jobs.protocol.state import JournalState, changed_topics, fold, replay
 from schemas.journal import (
     Claim,
     Command,
@@ -170,6 +176,8 @@ class Driver:
     offer: Offered | None = None
     lost: frozenset[int] = frozenset()
     attempt: int = 0
+    ahead: str = ""
+    """What the tables have that the journal does not know of, seen before the claim."""
 
 
 def start(name: str, now: str) -> tuple[Driver, list[Instruction]]:
@@ -204,6 +212,8 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
     state = replay(event.entries)
     if state is None:
         raise ValueError("the journal is empty: it must begin with a genesis")
+    if problem := changed_topics(state.topics, event.topics):
+        return driver, [End(f"the input is not the journal's any more: {problem}", fenced=False)]
     grown = tuple(event.topics) if tuple(event.topics) != state.topics else ()
     claim = Claim(
         n=state.n + 1,
@@ -213,13 +223,28 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         written_at=driver.started_at,
     )
     behind = redo(event.entries, event.applied)
-    return replace(driver, state=state, pending=claim, applying=behind), [Append(claim)]
+    ahead = ", ".join(
+        f"{table} has epoch {epoch}"
+        for table, epoch in sorted(event.applied.items())
+        if epoch > state.epoch
+    )
+    claiming = replace(driver, state=state, pending=claim, applying=behind, ahead=ahead)
+    return claiming, [Append(claim)]
 
 
 def _appended(driver: Driver) -> tuple[Driver, list[Instruction]]:
     if driver.pending is None:
         raise ValueError("nothing was being appended")
     entry = driver.pending
+    if driver.ahead:
+        last = driver.state.epoch if driver.state else -1
+        return driver, [
+            End(
+                f"the journal ends at epoch {last}, but {driver.ahead}: the journal has lost "
+                "entries; see `spillway doctor`",
+                fenced=False,
+            )
+        ]
     applying = driver.applying
     if isinstance(entry, Epoch):
         applying = applies_of(entry)
@@ -265,6 +290,7 @@ def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction
         written_at=event.now,
         seconds=dict(event.seconds),
     )
+    fold(driver.state, entry)  # Refuses here what it would refuse once it is in the journal.
     moved = replace(driver, pending=entry)
     return moved, [Sync(tuple(entry.files)), Append(entry)]
 

@@ -44,6 +44,8 @@ def entry_of(
     """
     if missing_slots(plan, reports):
         raise ReportsWrong(f"Epoch {plan.epoch} has lost slots. Nothing was journaled.")
+    if unnamed := sorted(r.slot for r in reports if r.manifest is None):
+        raise ReportsWrong(f"Epoch {plan.epoch}: slots {unnamed} name no manifest of their state.")
     if plan.restore is not None:
         check_restored(plan.restore, [part for r in reports for part in r.restored])
     reports = sorted(reports, key=lambda r: r.slot)

@@ -28,6 +28,7 @@ class Plan:
     session: str
     """The open session."""
     start: Offsets
+    """Has every partition that `end` has, like every offsets of the plan: a topic may gain one."""
     end: Offsets
     seal: SealRequest | None
     """The end of the open session, when one is pending: rows at or beyond it are the next's."""
@@ -61,17 +62,18 @@ def plan_epoch(
     if not reaches(end, state.end):
         raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
     obeyed = obey(state, commands, next_session)
-    seal = obeyed.seal or state.seal
+    accepted = obeyed.seal and _widened(obeyed.seal, end)
+    seal = accepted or (state.seal and _widened(state.seal, end))
     sealing = seal is not None and reaches(end, seal.end)
     return Plan(
         epoch=state.epoch + 1,
         term=state.term,
         n=state.n + 1,
         session=state.session.date,
-        start=state.end,
+        start=padded(state.end, end),
         end=end,
         seal=seal,
-        accepted=obeyed.seal,
+        accepted=accepted,
         sealing=sealing,
         flush=tuple(sorted(state.session.last_cuts)) if sealing else (),
         groups=state.groups,
@@ -81,6 +83,11 @@ def plan_epoch(
         outcomes=obeyed.outcomes,
         restore=restore_of(state, lost),
     )
+
+
+def _widened(seal: SealRequest, end: Offsets) -> SealRequest:
+    """The seal with a partition that a topic has gained since: all its rows are the next's."""
+    return seal.model_copy(update={"end": padded(seal.end, end)})
 
 
 def waits(state: JournalState, commands: Iterable[Command]) -> bool:

@@ -7,7 +7,10 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * entry numbers run 0, 1, 2, ... without gaps; entry 0 is the genesis, no other is;
 * terms never fall; an epoch is written under the term of the last claim;
 * epochs run 0, 1, 2, ... without gaps; offsets never fall;
-* a session is sealed once.
+* a session is sealed once, by the seal that was accepted, when every partition has reached it;
+* topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
+  middle of a term by an epoch: every offset in the state is padded to the widest known);
+* every slot that owns a group has a manifest, and the other way round.
 
 What is kept of the past is what recovery can ask for: per open session, the last cut of every
 hash range and a `Mark` (offsets and counts) for each epoch at which such a cut, or the session,
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from jobs.protocol.offsets import padded, reaches
+from jobs.protocol.offsets import greater, padded, reaches
 from schemas.journal import (
     Claim,
     Epoch,
@@ -156,14 +159,42 @@ def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
     grown = replace(state, n=claim.n, term=claim.term)
     if not claim.topics:
         return grown
+    if problem := changed_topics(state.topics, claim.topics):
+        raise JournalBroken(f"entry {claim.n}: {problem}")
     like = {t.name: [0] * t.partitions for t in claim.topics}
+    return replace(_widened(grown, like), topics=tuple(claim.topics))
+
+
+def changed_topics(known: Iterable[Topic], now: Iterable[Topic]) -> str | None:
+    """What makes the broker's topics others than those that the journal knows, or None.
+
+    More partitions are no change of this kind: offsets keep their meaning.
+    """
+    found = {t.name: t for t in now}
+    for topic in known:
+        other = found.get(topic.name)
+        if other is None:
+            return f"topic {topic.name} does not exist any more"
+        if other.id != topic.id:
+            return f"topic {topic.name} was made anew: its id was {topic.id} and is {other.id}"
+        if other.partitions < topic.partitions:
+            return f"topic {topic.name} had {topic.partitions} partitions, has {other.partitions}"
+    return None
+
+
+def _widened(state: JournalState, like: Offsets) -> JournalState:
+    """The state with the partitions of `like`, where it knows fewer."""
+    like = greater(state.end, like)
+
+    def wide(offsets: Offsets) -> Offsets:
+        return padded(offsets, like)
+
     return replace(
-        grown,
-        topics=tuple(claim.topics),
-        end=padded(state.end, like),
-        sessions=tuple(replace(s, start=padded(s.start, like)) for s in state.sessions),
-        seal=state.seal and state.seal.model_copy(update={"end": padded(state.seal.end, like)}),
-        marks={e: Mark(padded(m.end, like), m.counts) for e, m in state.marks.items()},
+        state,
+        end=wide(state.end),
+        sessions=tuple(replace(s, start=wide(s.start)) for s in state.sessions),
+        seal=state.seal and state.seal.model_copy(update={"end": wide(state.seal.end)}),
+        marks={e: Mark(wide(m.end), m.counts) for e, m in state.marks.items()},
     )
 
 
@@ -174,6 +205,11 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         raise JournalBroken(f"epoch {entry.epoch} follows epoch {state.epoch}")
     if not reaches(entry.end, state.end):
         raise JournalBroken(f"epoch {entry.epoch} ends before epoch {state.epoch}")
+    groups = state.groups if entry.assignment is None else tuple(entry.assignment)
+    if set(entry.manifests) != {slot for _, slot in groups}:
+        raise JournalBroken(f"epoch {entry.epoch} names manifests of {sorted(entry.manifests)}")
+    if any(len(ends) > len(state.end.get(topic, ())) for topic, ends in entry.end.items()):
+        state = _widened(state, entry.end)
     counts = dict(state.counts)
     for part in entry.read:
         rows, digest = counts.get((part.topic, part.partition), (0, 0))
@@ -185,18 +221,25 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
     if entry.sealed is not None:
         if entry.sealed.session != state.session.date or entry.sealed.session in sealed:
             raise JournalBroken(f"epoch {entry.epoch} seals {entry.sealed.session} wrongly")
+        if seal is None or not reaches(entry.end, seal.end):
+            raise JournalBroken(f"epoch {entry.epoch} seals before the session's end")
+        if not (reaches(seal.end, entry.sealed.end) and reaches(entry.sealed.end, seal.end)):
+            raise JournalBroken(f"epoch {entry.epoch} seals at other offsets than the seal's")
         sealed[entry.sealed.session] = entry.sealed
         sessions, seal = sessions[1:], None
-    marks = {**state.marks, entry.epoch: Mark(entry.end, counts)}
+    if sessions[0].date != entry.session:
+        raise JournalBroken(f"epoch {entry.epoch} says {entry.session} is open, not the journal")
+    end = padded(entry.end, state.end)
+    marks = {**state.marks, entry.epoch: Mark(end, counts)}
     wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
     return replace(
         state,
         n=entry.n,
         epoch=entry.epoch,
-        end=entry.end,
+        end=end,
         sessions=sessions,
         seal=seal,
-        groups=state.groups if entry.assignment is None else tuple(entry.assignment),
+        groups=groups,
         assignment_version=state.assignment_version if entry.assignment is None else entry.epoch,
         manifests=dict(entry.manifests),
         marks={e: m for e, m in marks.items() if e in wanted or e == entry.epoch},
