@@ -1,0 +1,137 @@
+"""What must hold when a schedule has come to its end: the brute-force join, and the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from jobs.protocol.state import JournalState, replay
+from schemas.journal import ENTRY, Epoch, Offsets, Sealed
+
+from .rules import at
+from .slot import joined
+from .world import REJECTED, Identity, Row, World
+
+
+def problems(world: World) -> list[str]:
+    """Everything that is wrong, in words; empty when the schedule was exact."""
+    state = replay(world.journal)
+    assert state is not None
+    out = list(lost_files(world))
+    got = results(world)
+    for sealed in state.sealed.values():
+        out += compared(sealed.session, got.pop(sealed.session, Counter()), brute(world, sealed))
+    for session, found in got.items():
+        open_one = Counter(whole(world, state, session))
+        extra = found - open_one
+        if extra:
+            out.append(f"{session} (open): {total(extra)} results that cannot be: {few(extra)}")
+    out += records(world, state)
+    out += quarantined(world, state)
+    return out
+
+
+def lost_files(world: World) -> Iterable[str]:
+    """Files that a table names and nobody has."""
+    for name, table in world.tables.items():
+        for path in table.files():
+            if path not in world.store:
+                yield f"{name} names {path}, which is gone"
+
+
+def contents(world: World, name: str) -> Iterable[tuple[str, int, object]]:
+    """All rows of a table; a file that was added twice counts twice."""
+    for path, times in world.tables[name].files().items():
+        if path in world.store:
+            for _ in range(times):
+                yield from world.store[path].rows
+
+
+def results(world: World) -> dict[str, Counter[Identity]]:
+    """The results table: how often each result is there, per session."""
+    out: dict[str, Counter[Identity]] = {}
+    for session, _, identity in contents(world, "results"):
+        out.setdefault(session, Counter())[identity] += 1  # type: ignore[index]
+    return out
+
+
+def rows_between(world: World, start: Offsets, end: Offsets) -> list[Row]:
+    """All good rows of a range of offsets."""
+    return [(i, value, p, o) for i, p, o, value in world.read(start, end) if value != REJECTED]
+
+
+def brute(world: World, sealed: Sealed) -> Counter[Identity]:
+    """The join of a sealed session's input."""
+    return Counter(joined([], rows_between(world, sealed.start, sealed.end), world.inputs))
+
+
+def whole(world: World, state: JournalState, session: str) -> list[Identity]:
+    """The join of what the journal says an open session has read."""
+    for index, mine in enumerate(state.sessions):
+        if mine.date == session:
+            end = state.end
+            if index + 1 < len(state.sessions):
+                after = state.sessions[index + 1].start
+                end = {
+                    t: [min(e, at(after, t, p)) for p, e in enumerate(ends)]
+                    for t, ends in state.end.items()
+                }
+            return joined([], rows_between(world, mine.start, end), world.inputs)
+    return []
+
+
+def compared(session: str, got: Counter[Identity], expected: Counter[Identity]) -> list[str]:
+    """Missing and doubled results of a session."""
+    out = []
+    if lacking := expected - got:
+        out.append(f"{session}: MISSING {total(lacking)} of {total(expected)}: {few(lacking)}")
+    if extra := got - expected:
+        out.append(f"{session}: DOUBLED {total(extra)} of {total(expected)}: {few(extra)}")
+    return out
+
+
+def total(found: Counter[Identity]) -> int:
+    """How many results."""
+    return sum(found.values())
+
+
+def few(found: Counter[Identity]) -> str:
+    """Some of them, for people."""
+    return ", ".join(map(str, sorted(found)[:3]))
+
+
+def records(world: World, state: JournalState) -> list[str]:
+    """The journal's own figures against the tables, and the chain of sessions."""
+    out = []
+    start = state.genesis.start
+    spilled = Counter(session for session, _, _ in contents(world, "spill"))
+    at_run_time: Counter[str] = Counter()
+    for entry in world.journal:
+        if isinstance(entry, Epoch):
+            at_run_time.update(entry.results)
+        if ENTRY.validate_json(ENTRY.dump_json(entry)) != entry:
+            out.append(f"entry {entry.n} does not survive JSON")
+    for sealed in state.sealed.values():
+        if any(
+            at(start, t, p) != o for t, ends in sealed.start.items() for p, o in enumerate(ends)
+        ):
+            out.append(f"{sealed.session} starts at {sealed.start}, not at {start}")
+        if sealed.spilled_rows != spilled[sealed.session]:
+            out.append(
+                f"{sealed.session} says {sealed.spilled_rows} rows spilled, there are {spilled}"
+            )
+        if sealed.results != at_run_time[sealed.session]:
+            out.append(f"{sealed.session} says {sealed.results} results, entries {at_run_time}")
+        start = sealed.end
+    return out
+
+
+def quarantined(world: World, state: JournalState) -> list[str]:
+    """Every rejected value that was read is in quarantine, once."""
+    got = Counter(row for _, _, row in contents(world, "quarantine"))
+    expected = Counter(
+        (i, p, o)
+        for i, p, o, value in world.read(state.genesis.start, state.end)
+        if value == REJECTED
+    )
+    return [] if got == expected else [f"quarantine has {got}, should have {expected}"]

@@ -1,0 +1,44 @@
+"""How often things go wrong. Each is a probability per chance (an actor's step, or a tick)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from random import Random
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Rates of faults; `scaled` makes a calmer or wilder world."""
+
+    driver_killed: float = 0.015
+    driver_frozen: float = 0.015
+    second_driver: float = 0.006
+    task_killed: float = 0.02
+    task_hangs: float = 0.02
+    task_misplaced: float = 0.04
+    job_fails: float = 0.02
+    executors_waited_for: float = 0.3
+    """Of reports with a missing slot: the driver waits for executors and tries again first."""
+    host_lost: float = 0.004
+    power_lost: float = 0.003
+    outcome_unknown: float = 0.02
+    cleanup_killed: float = 0.03
+    second_cleanup: float = 0.3
+    vacuum: float = 0.012
+    compaction: float = 0.006
+    partition_added: float = 0.002
+    seal_odd: float = 0.02
+    """A command that is stale, repeated, or names a session that is not open."""
+
+    def scaled(self, factor: float) -> Faults:
+        """All rates multiplied (at most 0.5)."""
+        return Faults(**{f.name: min(0.5, getattr(self, f.name) * factor) for f in fields(self)})
+
+
+CALM = Faults(**{f.name: 0.0 for f in fields(Faults)})
+"""Nothing goes wrong."""
+
+
+def drawn(rng: Random) -> Faults:
+    """The rates of one schedule: some worlds are calm, some hardly work at all."""
+    return Faults().scaled(rng.choice((0.0, 0.3, 1.0, 1.0, 1.0, 2.0)))

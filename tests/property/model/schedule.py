@@ -1,0 +1,392 @@
+"""One seed, one schedule, one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from jobs.protocol.state import JournalBroken, replay
+from schemas.journal import Command, Epoch, Genesis, Offsets, Prefix
+
+from .check import problems
+from .faults import CALM, Faults, drawn
+from .keepers import cleanup, compact, vacuum
+from .rules import Rules
+from .shell import Context, Shell, topics
+from .world import GAP, KEY_BITS, REJECTED, Host, Killed, World, date
+
+QUIET_AFTER = 900
+"""Ticks after which nothing goes wrong any more."""
+GIVE_UP_AFTER = 6_000
+"""Ticks after which a schedule that has not come to its end has failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a schedule ended. `problems` is empty when all was exact."""
+
+    seed: int
+    problems: tuple[str, ...]
+    trace: tuple[str, ...]
+    ticks: int
+    epochs: int
+    results: int
+    restored: int
+    """Epochs that restored a slot."""
+    cuts: int
+    open_together: int
+    """Epochs after which two sessions were open."""
+
+
+def first_groups(rng: Random, slots: int) -> list[tuple[Prefix, int]]:
+    """A random prefix tree of groups, shared out so that every slot has one."""
+    groups = [Prefix(0, 0)]
+    wanted = max(slots, rng.randint(1, 6))
+    while len(groups) < wanted:
+        group = groups.pop(rng.randrange(len(groups)))
+        groups += [Prefix(group.depth + 1, group.value * 2 + bit) for bit in (0, 1)]
+    rng.shuffle(groups)
+    return sorted((group, i % slots) for i, group in enumerate(groups))
+
+
+class Schedule:
+    """The scheduler: who goes on, who dies, who freezes, who wakes up."""
+
+    def __init__(
+        self, seed: int, rules: Rules, faults: Faults | None = None, traced: bool = False
+    ) -> None:
+        rng = self.rng = Random(seed)
+        self.seed = seed
+        self.faults = drawn(rng) if faults is None else faults
+        inputs = rng.choice((2, 3))
+        slots = rng.choice((1, 2, 3))
+        self.sessions = rng.choice((1, 2, 2, 3))
+        self.quota = rng.choice((12, 18, 27))
+        """Rows of a session."""
+        self.keys = self.drawn_keys()
+        log: list[list[list[int]]] = [
+            [[GAP] * rng.randint(0, 2) for _ in range(rng.choice((1, 2)))] for _ in range(inputs)
+        ]
+        world = self.world = World(
+            rng=rng,
+            inputs=inputs,
+            log=log,
+            hosts=[Host() for _ in range(rng.choice((1, 2, 3)))],
+            journal=[],
+            trace=[] if traced else None,
+        )
+        world.journal.append(
+            Genesis(
+                warehouse_id="w",
+                cluster_id="c",
+                topics=topics(world),
+                query="q",
+                session=date(0),
+                start=world.ends() if rng.random() < 0.5 else zeros(world.ends()),
+                start_rule="earliest",
+                inputs=inputs,
+                groups=first_groups(rng, slots),
+                written_at="now",
+            )
+        )
+        self.context = Context(
+            world, rules, rng, self.faults, spill_rate=rng.choice((0.05, 0.2, 0.35, 0.6))
+        )
+        self.produced = 0
+        self.named = 0
+        """Drivers, cleanups and others that were started."""
+        self.drivers: list[Shell] = []
+        self.frozen: list[Shell] = []
+        self.keepers: list[tuple[str, Generator[None, None, None]]] = []
+        self.sealing: list[tuple[int, Offsets]] = []
+        """Seals that will be issued: session, E."""
+        self.folded = 0
+        self.sealed: dict[str, Epoch] = {}
+        self.clean: set[str] = set()
+
+    def drawn_keys(self) -> list[int]:
+        """A few keys, some of them neighbours."""
+        rng = self.rng
+        keys = [rng.randrange(2**KEY_BITS) for _ in range(rng.choice((2, 3, 4)))]
+        return [*keys, keys[0] ^ rng.choice((1, 2, 4, 8, 16, 32, 64, 128))]
+
+    def run(self) -> Outcome:
+        """Run to the end, and check."""
+        tick = 0
+        found: list[str] = []
+        try:
+            while not self.finished():
+                tick += 1
+                if tick > GIVE_UP_AFTER:
+                    found.append(f"not finished after {tick} ticks")
+                    break
+                self.context.quiet = tick > QUIET_AFTER
+                self.tick()
+            if not found:
+                self.drain()
+                found += problems(self.world)
+        except (JournalBroken, AssertionError, ValueError, KeyError, IndexError, TypeError) as e:
+            found.append(f"{type(e).__name__}: {e}")
+        return self.outcome(tick, found)
+
+    def tick(self) -> None:
+        """One random thing happens."""
+        rng, context = self.rng, self.context
+        chance = rng.random()
+        if chance < 0.12:
+            self.produce()
+        elif chance < 0.74:
+            self.advance_drivers()
+        elif chance < 0.84:
+            self.advance_keepers()
+        elif chance < 0.90:
+            self.advance_frozen(rng.choice((1, 1, 3, 10)))
+        elif chance < 0.95:
+            self.advance_hung()
+        else:
+            self.supervise()
+        if not context.quiet:
+            self.break_things()
+
+    def produce(self) -> None:
+        """Values into Kafka; a session's seal once its share is there."""
+        rng, world = self.rng, self.world
+        if self.produced < self.quota * self.sessions:
+            for _ in range(rng.choice((1, 1, 2, 4))):
+                parts = rng.choice(world.log)
+                weird = rng.random()
+                value = REJECTED if weird < 0.04 else GAP if weird < 0.08 else rng.choice(self.keys)
+                rng.choice(parts).append(value)
+                self.produced += 1
+        due = len(self.sealing)
+        if (
+            due < self.sessions
+            and self.produced >= self.quota * (due + 1)
+            and (due == 0 or date(due - 1) in self.sealed)
+        ):
+            self.sealing.append((due, world.ends()))
+            self.command(due, world.ends())
+
+    def command(self, session: int, end: Offsets) -> None:
+        """A seal in the commands table, perhaps with less than is there (read late)."""
+        rng, world = self.rng, self.world
+        if rng.random() < 0.3:
+            end = {
+                t: [max(0, e - rng.choice((0, 0, 1, 3))) for e in ends] for t, ends in end.items()
+            }
+        command = Command(
+            id=f"c{world.fresh()}", kind="seal", session=date(session), offsets=end, reason="close"
+        )
+        world.commands.append(command)
+        world.say(f"command {command.id}: seal {command.session} at {end}")
+
+    def odd_command(self) -> None:
+        """A seal that is stale, repeated under its id or another, or of a session to come."""
+        rng, world = self.rng, self.world
+        issued = [c for c in world.commands if c.session == date(0)]
+        if issued and rng.random() < 0.3:
+            world.commands.append(rng.choice(world.commands))
+        elif issued or rng.random() < 0.3:
+            session = rng.choice((0, 2, 3, 4)) if len(self.sealing) < 3 else 0
+            if session < len(self.sealing) or session > len(self.sealed) + 1:
+                self.command(session, world.ends())
+
+    def supervise(self) -> None:
+        """What restarts things: the stream when it is down, cleanup of what is sealed, vacuum."""
+        rng, context = self.rng, self.context
+        if not self.drivers:
+            self.start_driver()
+        self.look()
+        for session, entry in sorted(self.sealed.items()):
+            assert entry.sealed is not None
+            mine = [name for name, _ in self.keepers if name.startswith(f"cleanup {session}")]
+            if context.rules.cleaned(self.world, entry.sealed):
+                self.clean.add(session)
+                continue
+            self.clean.discard(session)
+            if not mine or (len(mine) < 2 and context.flip(self.faults.second_cleanup)):
+                name = self.name(f"cleanup {session} ")
+                self.keepers.append((name, cleanup(context, entry.sealed, name)))
+        if context.quiet and rng.random() < 0.05:
+            self.start_vacuum()
+
+    def look(self) -> None:
+        """Which sessions the journal says are sealed."""
+        self.sealed = {
+            e.sealed.session: e
+            for e in self.world.journal
+            if isinstance(e, Epoch) and e.sealed is not None
+        }
+
+    def name(self, prefix: str) -> str:
+        """A name for a process."""
+        self.named += 1
+        return f"{prefix}{self.named}"
+
+    def start_driver(self) -> None:
+        """A new driver process."""
+        shell = Shell(self.context, self.name("D"))
+        shell.say("starts")
+        self.drivers.append(shell)
+
+    def start_vacuum(self) -> None:
+        """A vacuum."""
+        name = self.name("vacuum ")
+        self.keepers.append((name, vacuum(self.context, name)))
+
+    def advance_drivers(self) -> None:
+        """A step of a driver; then it may die or freeze."""
+        if not self.drivers:
+            if self.rng.random() < 0.2:
+                self.start_driver()
+            return
+        shell = self.rng.choice(self.drivers)
+        try:
+            next(shell.running)
+        except StopIteration as end:
+            shell.say(f"ends: {end.value}")
+            self.drivers.remove(shell)
+            return
+        if self.context.flip(self.faults.driver_killed):
+            shell.say("killed")
+            self.drivers.remove(shell)
+            self.context.hung += [t for t in shell.tasks if self.rng.random() < 0.5]
+        elif self.context.flip(self.faults.driver_frozen):
+            shell.say("freezes")
+            self.drivers.remove(shell)
+            self.frozen.append(shell)
+
+    def advance_frozen(self, steps: int) -> None:
+        """A frozen driver wakes up for a while."""
+        if not self.frozen:
+            return
+        shell = self.rng.choice(self.frozen)
+        for _ in range(steps):
+            try:
+                next(shell.running)
+            except StopIteration as end:
+                shell.say(f"(was frozen) ends: {end.value}")
+                self.frozen.remove(shell)
+                return
+
+    def advance_hung(self) -> None:
+        """A task that nobody waits for any more goes on."""
+        hung = self.context.hung
+        if hung:
+            name, task = self.rng.choice(hung)
+            try:
+                next(task)
+            except (StopIteration, Killed) as end:
+                self.world.say(f"late task {name} ends ({type(end).__name__})")
+                hung.remove((name, task))
+
+    def advance_keepers(self) -> None:
+        """A step of a cleanup or a vacuum; a cleanup may be killed."""
+        if not self.keepers:
+            return
+        name, keeper = self.rng.choice(self.keepers)
+        if name.startswith("cleanup") and self.context.flip(self.faults.cleanup_killed):
+            self.world.say(f"{name} killed")
+            self.keepers.remove((name, keeper))
+            return
+        try:
+            next(keeper)
+        except StopIteration:
+            self.keepers.remove((name, keeper))
+
+    def break_things(self) -> None:
+        """Faults that come from outside."""
+        context, faults, world = self.context, self.faults, self.world
+        if context.flip(faults.host_lost):
+            index = self.rng.randrange(len(world.hosts))
+            world.lose_host(index)
+            world.say(f"host {index} lost")
+        if context.flip(faults.power_lost):
+            self.drivers, self.frozen, self.keepers = [], [], []
+            context.hung.clear()
+            world.lose_power()
+        if context.flip(faults.vacuum):
+            self.start_vacuum()
+        if context.flip(faults.compaction):
+            compact(context, self.name("c"))
+        if context.flip(faults.second_driver):
+            self.start_driver()
+        if context.flip(faults.seal_odd):
+            self.odd_command()
+        if context.flip(faults.partition_added):
+            parts = self.rng.choice(world.log)
+            if len(parts) < 3:
+                parts.append([])
+                world.say(f"topic {world.log.index(parts)} has {len(parts)} partitions")
+
+    def finished(self) -> bool:
+        """Whether every session is sealed and cleaned, and a driver waits with nothing to do."""
+        return (
+            len(self.clean) >= self.sessions
+            and any(shell.ready for shell in self.drivers)
+            and not any(name.startswith("cleanup") for name, _ in self.keepers)
+        )
+
+    def drain(self) -> None:
+        """Whoever was frozen or hangs wakes up now, after the end: it must do no harm."""
+        self.context.quiet = True
+        self.start_vacuum()
+        for _ in range(400):
+            if not (self.frozen or self.context.hung or self.keepers):
+                break
+            self.advance_frozen(3)
+            self.advance_hung()
+            self.advance_keepers()
+
+    def outcome(self, tick: int, found: Sequence[str]) -> Outcome:
+        """The outcome with figures that show what the schedule went through."""
+        epochs = [e for e in self.world.journal if isinstance(e, Epoch)]
+        return Outcome(
+            seed=self.seed,
+            problems=tuple(found),
+            trace=tuple(self.world.trace or ()),
+            ticks=tick,
+            epochs=len(epochs),
+            results=sum(sum(e.results.values()) for e in epochs),
+            restored=sum(bool(e.restored_slots) for e in epochs),
+            cuts=sum(len(e.cuts) for e in epochs),
+            open_together=open_together(epochs),
+        )
+
+
+def open_together(epochs: Sequence[Epoch]) -> int:
+    """After how many epochs two sessions were open."""
+    out, pending = 0, False
+    for entry in epochs:
+        pending = (pending or entry.seal is not None) and entry.sealed is None
+        out += pending
+    return out
+
+
+def zeros(ends: Offsets) -> Offsets:
+    """The same partitions, from their beginning."""
+    return {topic: [0] * len(parts) for topic, parts in ends.items()}
+
+
+def run(seed: int, rules: Rules | None = None, traced: bool = False) -> Outcome:
+    """Run one schedule with the true rules, or with planted ones."""
+    return Schedule(seed, rules or Rules(), traced=traced).run()
+
+
+def explain(outcome: Outcome, rules: Rules | None = None, lines: int = 150) -> str:
+    """The readable story of a failing schedule (it is run again with its trace)."""
+    told = run(outcome.seed, rules, traced=True)
+    story = told.trace[-lines:]
+    left = len(told.trace) - len(story)
+    return "\n".join(
+        [
+            f"seed {outcome.seed} failed:",
+            *(f"  ! {problem}" for problem in told.problems),
+            *([f"  ... {left} lines before ..."] if left else []),
+            *(f"  {line}" for line in story),
+        ]
+    )
+
+
+__all__ = ["CALM", "Outcome", "Schedule", "explain", "replay", "run"]

@@ -1,0 +1,3 @@
+"""Seeds that once failed, each with what it found."""
+
+REGRESSIONS: dict[int, str] = {}

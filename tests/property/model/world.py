@@ -1,0 +1,223 @@
+"""What exists in the simulated world, and what survives.
+
+A row is `(input, key, partition, offset)`; a key is a number of `KEY_BITS` bits, the top bits of
+its 64-bit hash. A value of a Kafka partition is a key, or `REJECTED` (breaks the contract), or
+`GAP` (an offset without a value: a control record, an aborted batch).
+
+Durability. A process that dies loses nothing; power loss takes every file that was not synced,
+the journal's entries that were not synced, and any number of the newest commits of any table
+(only its own writer syncs the journal; nobody syncs a table's log but vacuum).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+from schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
+
+KEY_BITS = 8
+REJECTED = -1
+GAP = -2
+
+Row = tuple[int, int, int, int]
+"""Input, key, partition, offset."""
+Identity = tuple[tuple[int, int], ...]
+"""A result: (partition, offset) of each input's row."""
+Entry = Genesis | Claim | Epoch
+
+TABLES = ("results", "spill", "quarantine")
+APP = "spillway"
+
+
+@cache
+def covers(prefix: Prefix, key: int) -> bool:
+    """Whether a hash range holds a key's hash."""
+    return (key << (HASH_BITS - KEY_BITS)) >> (HASH_BITS - prefix.depth) == prefix.value
+
+
+def date(index: int) -> str:
+    """The session number `index`."""
+    return f"2026-01-{index + 1:02d}"
+
+
+def digest(topic: int, partition: int, offset: int, value: int) -> int:
+    """A digest of one value and its place."""
+    seed = (value + 3) * 0x9E3779B97F4A7C15 + offset * 0xC2B2AE3D27D4EB4F
+    return (seed ^ (topic * 0x165667B19E3779F9 + partition * 0x27D4EB2F165667C5)) % 2**64
+
+
+class Conflict(Exception):
+    """A table's commit met a concurrent one of the same application."""
+
+
+class Killed(Exception):
+    """The host under a task is gone."""
+
+
+@dataclass
+class Stored:
+    """A data file of the warehouse."""
+
+    table: str
+    session: str
+    epoch: int
+    """Of the epoch that wrote it; -1 for cleanup's and compaction's."""
+    cleanup: str
+    """The session whose cleanup wrote it, or empty."""
+    rows: list[tuple[str, int, object]]
+    """Session, generation (spill) or 0, and the content: an `Identity` or a `Row`."""
+    phase: str = "run-time"
+    synced: bool = False
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table: files added and removed, with an application transaction or none."""
+
+    app: str
+    version: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass
+class Table:
+    """Delta's semantics, as far as the protocol leans on them (see DESIGN.md, "Tables")."""
+
+    log: list[Commit] = field(default_factory=list)
+    durable: int = 0
+    """Commits that power loss cannot take."""
+
+    def snapshot(self) -> int:
+        """A handle: what it knows of the log."""
+        return len(self.log)
+
+    def version_of(self, app: str, handle: int | None = None) -> int:
+        """The last application transaction that a handle knows, -1 for none."""
+        for commit in reversed(self.log[:handle]):
+            if commit.app == app:
+                return commit.version
+        return -1
+
+    def commit(self, handle: int, commit: Commit) -> None:
+        """Commit through a handle. A concurrent change of the same application id conflicts."""
+        for other in self.log[handle:]:
+            if commit.app and other.app == commit.app:
+                raise Conflict
+            if set(other.removed) & set(commit.removed):
+                raise Conflict
+        self.log.append(commit)
+
+    def files(self) -> dict[str, int]:
+        """Files in the newest version, each with how often it was added."""
+        out: dict[str, int] = {}
+        for commit in self.log:
+            for path in commit.removed:
+                out.pop(path, None)
+            for path in commit.added:
+                out[path] = out.get(path, 0) + 1
+        return out
+
+    def removed(self) -> set[str]:
+        """Files that a compaction took out."""
+        return {path for commit in self.log for path in commit.removed}
+
+
+@dataclass
+class Folder:
+    """A slot's folder on one host: state files under names that are never used again."""
+
+    runs: dict[str, tuple[int, list[tuple[str, Row]]]] = field(default_factory=dict)
+    """Name -> epoch of birth, rows with their session."""
+    manifests: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    """Name -> epoch of birth, names of its runs."""
+
+
+@dataclass
+class Host:
+    """A host's memory; `life` counts how often it was lost."""
+
+    folders: dict[int, Folder] = field(default_factory=dict)
+    life: int = 0
+
+    def folder(self, slot: int) -> Folder:
+        """The folder of a slot on this host."""
+        return self.folders.setdefault(slot, Folder())
+
+
+@dataclass
+class World:
+    """Everything that is outside of the processes."""
+
+    rng: Random
+    inputs: int
+    log: list[list[list[int]]]
+    """Input -> partition -> values."""
+    hosts: list[Host]
+    journal: list[Entry]
+    journal_durable: int = 1
+    store: dict[str, Stored] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in TABLES})
+    commands: list[Command] = field(default_factory=list)
+    placement: dict[int, int] = field(default_factory=dict)
+    """Slot -> the host that last held its state: what the anchors' preferences say."""
+    trace: list[str] | None = None
+    names: int = 0
+
+    def say(self, text: str) -> None:
+        """A line of the readable trace."""
+        if self.trace is not None:
+            self.trace.append(text)
+
+    def fresh(self) -> int:
+        """A number that was never given before."""
+        self.names += 1
+        return self.names
+
+    def topic(self, index: int) -> str:
+        """The topic of an input."""
+        return f"t{index}"
+
+    def ends(self) -> Offsets:
+        """Kafka's current ends."""
+        return {self.topic(i): [len(p) for p in parts] for i, parts in enumerate(self.log)}
+
+    def applied(self) -> dict[str, int]:
+        """Per table, the epoch of its last application transaction."""
+        return {name: table.version_of(APP) for name, table in self.tables.items()}
+
+    def read(self, start: Offsets, end: Offsets) -> Iterator[tuple[int, int, int, int]]:
+        """(input, partition, offset, value) of all values between, gaps left out."""
+        for i, parts in enumerate(self.log):
+            first, last = start.get(self.topic(i), []), end[self.topic(i)]
+            for p, stop in enumerate(last):
+                values = parts[p]
+                for o in range(first[p] if p < len(first) else 0, stop):
+                    if values[o] != GAP:
+                        yield i, p, o, values[o]
+
+    def lose_host(self, index: int) -> None:
+        """All that a host held in memory is gone, and every task on it."""
+        self.hosts[index] = Host(life=self.hosts[index].life + 1)
+
+    def lose_power(self) -> None:
+        """Every process and all memory is gone, and what was not synced may be."""
+        rng = self.rng
+        for index in range(len(self.hosts)):
+            self.lose_host(index)
+        keep = rng.randint(self.journal_durable, len(self.journal))
+        lost = [f"journal -{len(self.journal) - keep}"]
+        del self.journal[keep:]
+        self.journal_durable = keep
+        for name, table in self.tables.items():
+            kept = rng.randint(table.durable, len(table.log)) if rng.random() < 0.7 else None
+            if kept is not None and kept < len(table.log):
+                lost.append(f"{name} -{len(table.log) - kept}")
+                del table.log[kept:]
+            table.durable = len(table.log)
+        for path in [path for path, file in self.store.items() if not file.synced]:
+            del self.store[path]
+        self.say(f"POWER LOSS: {', '.join(lost)}")

@@ -1,0 +1,62 @@
+"""Random schedules of the epoch protocol are exact (see `model/`)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from model.schedule import explain, run
+from model.seeds import REGRESSIONS
+
+SCHEDULES = 2_000
+"""Schedules of every run of the tests; about 15 ms each."""
+SHARES = 4
+SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
+"""Schedules of `make soak`."""
+
+
+def exact(first: int, count: int) -> Counter[str]:
+    """Run schedules; what they went through. Fails with the story of the first that is wrong."""
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        outcome = run(seed)
+        if outcome.problems:
+            pytest.fail(explain(outcome), pytrace=False)
+        seen.update(
+            epochs=outcome.epochs,
+            results=outcome.results,
+            cuts=outcome.cuts,
+            restored=outcome.restored,
+            open_together=outcome.open_together,
+        )
+    return seen
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_schedules_are_exact(share: int) -> None:
+    count = SCHEDULES // SHARES
+    seen = exact(share * count, count)
+    # A model in which nothing happens proves nothing.
+    assert seen["epochs"] > 5 * count
+    assert seen["results"] > 10 * count
+    assert seen["cuts"] > 3 * count
+    assert seen["restored"] > 0.5 * count
+    assert seen["open_together"] > count
+
+
+@pytest.mark.parametrize("seed", sorted(REGRESSIONS), ids=lambda s: f"{s}: {REGRESSIONS[s]}")
+def test_seeds_that_once_failed(seed: int) -> None:
+    exact(seed, 1)
+
+
+def test_a_seed_is_one_schedule() -> None:
+    once, again = run(7, traced=True), run(7, traced=True)
+    assert once == again
+    assert len(once.trace) > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
+def test_soak() -> None:
+    exact(1_000_000, SOAK_SCHEDULES)
