@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -122,7 +122,13 @@ class DataFileWriter:
                 f"{self.table}: the rows' columns are not the file's:\n{table.schema}\n"
                 f"instead of\n{self.schema}"
             )
-        for piece in self._pieces(table):
+        # No piece takes much more than a row group.
+        parts = -(-table.nbytes // self._row_group_bytes)
+        step = max(1, -(-table.num_rows // max(1, parts)))
+        start = 0
+        while start < table.num_rows:
+            piece = table.slice(start, min(step, self._row_group_rows - self._held_rows))
+            start += piece.num_rows
             self._held.append(piece)
             self._held_bytes += piece.nbytes
             self._held_rows += piece.num_rows
@@ -172,15 +178,6 @@ class DataFileWriter:
                 stats=self._stats(),
             )
 
-    def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Cut a table so that no piece takes much more than a row group."""
-        if not table.num_rows:
-            return
-        parts = -(-table.nbytes // self._row_group_bytes)
-        step = min(self._row_group_rows, max(1, -(-table.num_rows // max(1, parts))))
-        for start in range(0, table.num_rows, step):
-            yield table.slice(start, step)
-
     def _open(self, dictionaries: list[str]) -> None:
         self._creation = self._folder.create(self.path)
         self._sink = _HashingSink(self._creation.__enter__())
@@ -206,8 +203,13 @@ class DataFileWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._creation is not None:
-            self._creation.__exit__(kind, error, trace)
+        if self._creation is None or self._sink is None:
+            return
+        if kind is not None and self._writer is not None:
+            # Otherwise the garbage collector would finish it, into a closed file.
+            self._sink.discards = True
+            self._writer.close()
+        self._creation.__exit__(kind, error, trace)
 
     def _stats(self) -> str:
         return file_statistics(self._metadata[0], self.schema, self._unbounded)
@@ -384,21 +386,25 @@ class _HashingSink:
         self._sink = sink
         self.digest = hashlib.sha256()
         self.size = 0
+        self.discards = False
+        """After a failure: the file goes away, what its writer still holds with it."""
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self.size += len(data)
-        self._sink.write(data)
+        if not self.discards:
+            self.digest.update(data)
+            self.size += len(data)
+            self._sink.write(data)
         return len(data)
 
     def tell(self) -> int:
         return self.size
 
     def flush(self) -> None:
-        self._sink.flush()
+        if not self.discards:
+            self._sink.flush()
 
     def close(self) -> None:
         """The folder's own context manager closes the file."""
