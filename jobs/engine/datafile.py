@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -206,9 +206,12 @@ class DataFileWriter:
         if self._creation is None or self._sink is None:
             return
         if kind is not None and self._writer is not None:
-            # Otherwise the garbage collector would finish it, into a closed file.
+            # Otherwise the garbage collector would finish it, into a closed file. What a half
+            # written file says about being closed is beside the error that is on its way.
             self._sink.discards = True
-            self._writer.close()
+            with suppress(Exception):
+                self._writer.close()
+            self._writer.is_open = False
         self._creation.__exit__(kind, error, trace)
 
     def _stats(self) -> str:
