@@ -77,10 +77,7 @@ class Driver:
         self._rows = rows
         self._began = time.monotonic()
         offered = protocol.Offered(end, commands, next_session, _now())
-        self._feed(offered)
-
-    def _feed(self, event: protocol.Event) -> None:
-        self._driver, instructions = protocol.step(self._driver, event)
+        self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
 
     def _carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
@@ -105,6 +102,7 @@ class Driver:
             case protocol.RunJob():
                 return self.run_job(instruction.plan, instruction.attempt)
             case protocol.Ready():
+                self._warehouse.maintain()
                 return None
             case protocol.End():
                 raise Ended(instruction)
@@ -112,8 +110,7 @@ class Driver:
     def read_journal(self) -> protocol.Event:
         """Read all entries and every table's last application transaction."""
         entries = self._warehouse.journal.read()
-        applied = {table: self._warehouse.applied(table) for table in self._warehouse.epoch_tables}
-        return protocol.JournalRead(entries, applied, self._topics)
+        return protocol.JournalRead(entries, self._warehouse.applied_all(), self._topics)
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""

@@ -122,6 +122,8 @@ class EpochJob:
         slots = [slot for slot, _ in plan.manifests]
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
         hosts = self.placement.place(slots, unpin=lost_slots)
+        # A batch's frame belongs to a session of its own, which Spark cloned for the query.
+        spark = self.spark if rows is None else rows.sparkSession
         frame = pinned(spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
         if blocks is not None:
             frame = frame.unionAll(blocks.repartition(len(slots), "slot"))

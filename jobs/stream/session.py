@@ -66,6 +66,8 @@ def spark_session(
     Raises `SettingsRefused` for an option under which the streaming job would not be exact.
     """
     wanted = {**_ALL, **(_STREAMING if streaming else {}), **(_DELTA if delta else {})}
+    quiet = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
+    wanted["spark.driver.extraJavaOptions"] = wanted["spark.executor.extraJavaOptions"] = quiet
     wanted["spark.jars"] = ",".join(str(jar) for jar in spark_jars())
     loopback = {}
     if master.startswith("local"):
@@ -87,7 +89,6 @@ def spark_session(
     for name, value in wanted.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     if streaming:
         refuse_wrong({name: spark.conf.get(name, "") for name in REQUIRED})
     return spark
