@@ -1,0 +1,341 @@
+"""A trading day on the real parts, for tests: own producer, own brute force, the real commands.
+
+Nothing here uses the engine: messages are made and joined by plain Python, and what the system
+gave is read from its Delta table. `Day.check()` compares whole multisets of coordinates and the
+values that belong to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+STREAMS = ("stock", "volume", "review")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def message(stream: str, symbol: str, number: int) -> dict[str, Any]:
+    """A valid message whose values tell it from every other."""
+    second = number % 3600
+    ts = f"2026-01-05T{9 + second // 1800:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
+    body: dict[str, Any] = {"symbol": symbol, "ts": ts}
+    if stream == "stock":
+        return {**body, "price": number + 0.25}
+    if stream == "volume":
+        return {**body, "shares": number}
+    return {**body, "reviewer": f"r{number}", "rating": 1 + number % 5}
+
+
+def messages(seed: int, rows: int, keys: int, malformed: float = 0.01) -> list[tuple[str, bytes]]:
+    """`rows` (stream, value) pairs in random order: skewed keys, some of them broken."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(rows):
+        stream = rng.choice(STREAMS)
+        # Half of the rows on a tenth of the keys.
+        symbol = (
+            f"S{rng.randrange(max(keys // 10, 1)) if rng.random() < 0.5 else rng.randrange(keys)}"
+        )
+        value = json.dumps(message(stream, symbol, number)).encode()
+        if rng.random() < malformed:
+            value = rng.choice([b"", b"not json", value[:-2], b'{"symbol": null}', b"\xff" + value])
+        made.append((stream, value))
+    return made
+
+
+@dataclass
+class Day:
+    """One warehouse, its topics and its settings. `topics` maps streams to fresh topic names."""
+
+    folder: Path
+    bootstrap: str
+    topics: Mapping[str, str]
+    spark_env: Mapping[str, str]
+    slots: int = 2
+    groups: int = 32
+    budget_bytes: int = 1 << 20
+    master: str = "local[2]"
+    max_rows: int = 4_000
+    extra: dict[str, str] = field(default_factory=dict)
+    partitions: int = 2
+    log: str = ""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state = Path("/dev/shm" if os.path.isdir("/dev/shm") else self.folder) / (
+            f"spillway-test-{os.getpid()}-{self.folder.name}"
+        )
+        lines = []
+        for stream, topic in self.topics.items():
+            lines += [f"[streams.{stream}]", f'schema = "{stream}"', f'topic = "{topic}"', ""]
+        names = ", ".join(f'"{s}"' for s in self.topics)
+        lines += ["[join]", f"inputs = [{names}]", 'on = ["symbol"]', ""]
+        (self.folder / "query.toml").write_text("\n".join(lines))
+
+    # ------------------------------------------------------------------ input
+
+    def produce(self, made: Sequence[tuple[str, bytes | None]]) -> None:
+        """Send (stream, value) pairs, spread over the partitions, in order."""
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, max_request_size=16 << 20, linger_ms=20
+        )
+        for number, (stream, value) in enumerate(made):
+            partition = number % self.partitions
+            producer.send(self.topics[stream], value, partition=partition)
+        producer.flush()
+        producer.close()
+
+    def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
+        """Per stream (partition, offset, value) of everything that Kafka holds."""
+        found: dict[str, list[tuple[int, int, bytes | None]]] = {}
+        for stream, topic in self.topics.items():
+            consumer = KafkaConsumer(
+                bootstrap_servers=self.bootstrap,
+                isolation_level="read_committed",
+                max_partition_fetch_bytes=16 << 20,
+                enable_auto_commit=False,
+            )
+            parts = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
+            consumer.assign(parts)
+            ends = consumer.end_offsets(parts)
+            consumer.seek_to_beginning(*parts)
+            rows = []
+            while any(consumer.position(tp) < ends[tp] for tp in parts):
+                for tp, records in consumer.poll(timeout_ms=500).items():
+                    rows += [(tp.partition, r.offset, r.value) for r in records]
+            consumer.close()
+            found[stream] = rows
+        return found
+
+    # ------------------------------------------------------------------ commands
+
+    def env(self) -> dict[str, str]:
+        """The environment of every command."""
+        settings = {
+            "KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
+            "WAREHOUSE__ROOT": str(self.folder / "warehouse"),
+            "WAREHOUSE__FSYNC": "false",
+            "STATE__ROOT": str(self.state),
+            "STATE__SLOTS": str(self.slots),
+            "STATE__GROUPS": str(self.groups),
+            "STATE__BUDGET_BYTES": str(self.budget_bytes),
+            "STREAM__START": "earliest",
+            "STREAM__TRIGGER_S": "0",
+            "STREAM__MAX_ROWS_PER_EPOCH": str(self.max_rows),
+            "RECOVERY__WAIT_S": "30",
+            "SPARK__MASTER": self.master,
+            "QUERY": str(self.folder / "query.toml"),
+            **self.extra,
+        }
+        return {
+            **os.environ,
+            **self.spark_env,
+            "PYTHONPATH": str(ROOT),
+            **{f"SPILLWAY_{name}": value for name, value in settings.items()},
+        }
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        """Start a command through the tests' entry point (which knows failpoints)."""
+        command = [sys.executable, "-m", "tests.integration.failpoints", *arguments]
+        with open(self.folder / "log.txt", "a") as log:
+            return subprocess.Popen(
+                command,
+                env={**self.env(), **env},
+                cwd=self.folder,
+                text=True,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def run(self, *arguments: str, timeout_s: float = 180, **env: str) -> int:
+        """Run a command to its end; its exit code (negative: the signal that ended it)."""
+        process = self.start(*arguments, **env)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            raise AssertionError(f"{arguments} took over {timeout_s} s\n{self.tail()}") from None
+        finally:
+            end_group(process)
+
+    def output(self, *arguments: str, timeout_s: float = 180) -> tuple[int, str]:
+        """Run a command; its exit code and what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.integration.failpoints", *arguments],
+            env=self.env(),
+            cwd=self.folder,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        return done.returncode, done.stdout + (done.stderr if done.returncode else "")
+
+    def ok(self, *arguments: str, timeout_s: float = 180, **env: str) -> None:
+        """Run a command that must succeed."""
+        code = self.run(*arguments, timeout_s=timeout_s, **env)
+        assert code == 0, f"{arguments} ended with {code}\n{self.tail()}"
+
+    def tail(self, lines: int = 60) -> str:
+        """The end of the commands' common log."""
+        return "\n".join((self.folder / "log.txt").read_text().splitlines()[-lines:])
+
+    def finish(self, session: str, *, sealed: bool = False, timeout_s: float = 240) -> None:
+        """Seal, stream to the seal, clean up, verify: all must succeed."""
+        if not sealed:
+            self.ok("seal", "--session", session)
+        self.ok("stream", "--until-sealed", session, timeout_s=timeout_s)
+        self.ok("cleanup", "--session", session, timeout_s=timeout_s)
+        code, text = self.output("verify", "--session", session, "--json", timeout_s=timeout_s)
+        assert code == 0, text
+        assert json.loads(text.strip().splitlines()[-1])["complete"] is True
+
+    # ------------------------------------------------------------------ output
+
+    def results(self, session: str | None = None) -> list[dict[str, Any]]:
+        """Every result of a session (of all), from the newest version of the Delta table."""
+        return delta_rows(self.folder / "warehouse" / "results", session)
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        """Every quarantined row."""
+        return delta_rows(self.folder / "warehouse" / "quarantine", None)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The journal, entry by entry."""
+        rows = delta_rows(self.folder / "warehouse" / "journal", None)
+        return [json.loads(row["entry"]) for row in sorted(rows, key=lambda r: r["n"])]
+
+    def sealed(self, session: str) -> dict[str, Any]:
+        """The sealed record of a session."""
+        [found] = [
+            e["sealed"]
+            for e in self.entries()
+            if e["kind"] == "epoch" and e["sealed"] and e["sealed"]["session"] == session
+        ]
+        return found
+
+    def check(self, session: str) -> Counter[str]:
+        """Compare the session's results with a brute-force join of what Kafka holds.
+
+        Returns the number of results of each phase.
+        """
+        sealed = self.sealed(session)
+        by_key: dict[str, list[list[tuple[Any, ...]]]] = defaultdict(
+            lambda: [[] for _ in self.topics]
+        )
+        for number, (stream, rows) in enumerate(self.read_topics().items()):
+            topic = self.topics[stream]
+            for partition, offset, value in rows:
+                start, end = sealed["start"][topic], sealed["end"][topic]
+                first = start[partition] if partition < len(start) else 0
+                if not first <= offset < end[partition]:
+                    continue
+                body = accepted(stream, value)
+                if body is not None:
+                    row = (partition, offset, body[VALUE[stream]])
+                    by_key[body["symbol"]][number].append(row)
+        expected = Counter(
+            (key, *combination)
+            for key, inputs in by_key.items()
+            for combination in itertools.product(*inputs)
+        )
+        got: Counter[tuple[Any, ...]] = Counter()
+        phases: Counter[str] = Counter()
+        for row in self.results(session):
+            parts = tuple(
+                (row[f"{s}_partition"], row[f"{s}_offset"], row[f"{s}_{VALUE[s]}"])
+                for s in self.topics
+            )
+            got[(row["symbol"], *parts)] += 1
+            phases[row["phase"]] += 1
+        missing, surplus = expected - got, got - expected
+        assert not missing, f"{missing.total()} missing, e.g. {next(iter(missing))}"
+        assert not surplus, f"{surplus.total()} too many, e.g. {next(iter(surplus))}"
+        return phases
+
+    def clean(self) -> None:
+        """Remove the state folder (the rest is pytest's)."""
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+VALUE = {"stock": "price", "volume": "shares", "review": "rating"}
+"""Per stream a field whose value results must carry unharmed."""
+
+
+def accepted(stream: str, value: bytes | None) -> dict[str, Any] | None:
+    """The tests' own idea of a good message (they make no borderline ones)."""
+    try:
+        body = json.loads((value or b"").decode())
+    except ValueError:
+        return None
+    good = isinstance(body, dict) and body.get("symbol") and VALUE[stream] in body
+    return body if good else None
+
+
+def delta_rows(table: Path, session: str | None) -> list[dict[str, Any]]:
+    """Rows of a Delta table by its log, as a reader without any of our code would."""
+    live: dict[str, dict[str, str]] = {}
+    log = table / "_delta_log"
+    checkpoint = -1
+    if (log / "_last_checkpoint").exists():
+        checkpoint = json.loads((log / "_last_checkpoint").read_text())["version"]
+        for row in pq.read_table(log / f"{checkpoint:020d}.checkpoint.parquet").to_pylist():
+            if row.get("add"):
+                live[row["add"]["path"]] = dict(row["add"]["partitionValues"])
+    for path in sorted(log.glob("*.json")):
+        if path.stem.isdigit() and int(path.stem) > checkpoint:
+            for line in path.read_text().splitlines():
+                action = json.loads(line)
+                if "add" in action:
+                    live[action["add"]["path"]] = action["add"]["partitionValues"]
+                elif "remove" in action:
+                    live.pop(action["remove"]["path"], None)
+    rows: list[dict[str, Any]] = []
+    for name, values in live.items():
+        if session is None or values.get("session_date") == session:
+            part = pq.read_table(pa.OSFile(str(table / name.replace("%3D", "="))))
+            rows += [{**row, **values} for row in part.to_pylist()]
+    return rows
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a command and whatever it started, by its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Wait until a condition holds."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, f"{what}: not within {timeout_s} s"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running(day: Day, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs beside the test and is ended with it."""
+    process = day.start(*arguments, **env)
+    try:
+        yield process
+    finally:
+        end_group(process)
