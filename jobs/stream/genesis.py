@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from jobs import calendar
 from jobs.engine.groups import GroupMap
 from jobs.kafka.client import Cluster
-from jobs.protocol.state import JournalState
+from jobs.protocol.state import JournalState, changed_topics
 from schemas.journal import Genesis, Offsets, Topic
 from schemas.settings import Settings
 
@@ -79,21 +79,11 @@ def check_same(
             f"({genesis.cluster_id}). Check kafka.bootstrap_servers, or name a new warehouse.root."
         )
     now = cluster.topics(sorted(set(topics)))
-    known = {topic.name: topic for topic in state.topics}
-    for topic in now:
-        before = known.get(topic.name)
-        if before is None or topic.id != before.id:
-            raise StartRefused(
-                f"Topic {topic.name!r} was made anew since epoch {state.epoch}: its id is "
-                f"{topic.id}, the journal knows {before.id if before else 'none'}. Its offsets "
-                "mean other rows now. Nothing was written. Name a new warehouse.root to begin "
-                "again with the new topic."
-            )
-        if topic.partitions < before.partitions:
-            raise StartRefused(
-                f"Topic {topic.name!r} has {topic.partitions} partitions, it had "
-                f"{before.partitions}: the broker's metadata is incomplete, or it was made anew."
-            )
+    if problem := changed_topics(state.topics, now):
+        raise StartRefused(
+            f"The input is not the journal's any more: {problem}. Its offsets mean other rows "
+            "now. Nothing was written. Name a new warehouse.root to begin again."
+        )
     beginning = cluster.beginning_offsets(sorted(set(topics)))
     for name, firsts in beginning.items():
         for partition, first in enumerate(firsts):

@@ -21,6 +21,7 @@ from jobs.engine.results import result_schema
 from jobs.kafka.client import cluster
 from jobs.places import var_folder
 from jobs.policy.intake import rows_per_epoch, worth_changing
+from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
@@ -29,7 +30,7 @@ from jobs.stream.job import EpochJob, JobSettings, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
 from jobs.tables import JournalConflict, Warehouse
-from schemas.journal import Command, Epoch
+from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
 from schemas.settings import Settings
 
@@ -242,8 +243,6 @@ class Stream:
                 return
             before = self.driver.state.end
             end = batch_end(self._checkpoint, batch)
-            if {t: len(p) for t, p in end.items()} != {t: len(p) for t, p in before.items()}:
-                raise _TopicsGrew
             self._epoch(end, rows)
         except BaseException as error:
             self._failure = error
@@ -252,13 +251,9 @@ class Stream:
             self._lock.release()
         self._pace(began, before)
 
-    def _pace(self, began: float, before: Any) -> None:
+    def _pace(self, began: float, before: Offsets) -> None:
         """Wait for the trigger's time when this batch has read all there was."""
-        read = sum(
-            e - s
-            for topic, ends in self.driver.state.end.items()
-            for s, e in zip(before[topic], ends, strict=True)
-        )
+        read = rows_between(before, self.driver.state.end)
         until = began + self.settings.stream.trigger_s
         while (
             read < self._max_rows // 2
@@ -269,7 +264,7 @@ class Stream:
         ):
             time.sleep(0.02)
 
-    def _epoch(self, end: Any, rows: Any | None) -> None:
+    def _epoch(self, end: Offsets, rows: Any | None) -> None:
         commands = self._commands()
         date = self.driver.state.session.date
         self.driver.epoch(end, rows, commands, self._session_after(date))
@@ -366,11 +361,6 @@ class Stream:
         failure = self._failure or self._query.exception()
         if isinstance(failure, Ended):
             raise failure
-        if isinstance(failure, _TopicsGrew):
-            self.watcher.on_trouble("a topic has more partitions than before; taking them in")
-            self._claim(spark)
-            self._start_query(spark)
-            return None
         text = str(failure)
         if any(mark in text for mark in LOST_DATA):
             raise StreamFailed(
@@ -389,7 +379,3 @@ class Stream:
         self._last = None
         self._start_query(spark)
         return since
-
-
-class _TopicsGrew(Exception):
-    """A topic has more partitions than the journal knows: the driver must claim anew."""

@@ -1,0 +1,145 @@
+"""Whole days on the real parts: each is verified complete and equal to a brute-force join."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.day import STREAMS, Day, messages, running, wait_for
+from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+
+FIRST, SECOND = "2026-01-05", "2026-01-06"
+ROWS = 12_000
+
+MakeDay = Callable[..., Day]
+
+
+@pytest.fixture
+def make_day(
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
+) -> Iterator[MakeDay]:
+    """Days on fresh topics; their state folders are removed afterwards."""
+    made: list[Day] = []
+
+    def make(**settings: object) -> Day:
+        names = topics(*STREAMS, partitions=2)
+        day = Day(tmp_path / f"day{len(made)}", broker, names, spark_env, **settings)  # type: ignore[arg-type]
+        made.append(day)
+        return day
+
+    yield make
+    for day in made:
+        day.clean()
+
+
+def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
+    """Groups spill, a day is sealed while the next one's rows arrive, both end exact."""
+    day = make_day(budget_bytes=96 << 10)
+    day.produce(messages(1, ROWS, keys=400))
+    assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
+    assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
+    day.ok("seal", "--session", FIRST)
+    day.ok("seal", "--session", FIRST)  # again: no harm
+    assert day.run("seal", "--session", SECOND) == 3  # not the open one
+    # The seal is read late: these rows lie beyond it, in one batch with the seal.
+    day.produce(messages(2, ROWS // 2, keys=400))
+    with running(day, "stream"):
+        wait_for(lambda: day.run("cleanup", "--session", FIRST) == 0, 120, "cleanup beside stream")
+        phases = day.check(FIRST)
+        assert phases["run-time"] > 0
+        assert phases["cleanup"] > 0, "nothing was spilled: the test shows nothing"
+    day.ok("verify", "--session", FIRST)
+    assert day.run("stream", "--session", FIRST) == 2  # sealed
+    assert day.run("stream", "--until-sealed", FIRST) == 0
+    day.finish(SECOND)
+    assert day.check(SECOND)["cleanup"] > 0
+    day.ok("cleanup", "--session", SECOND)  # does nothing
+    day.check(SECOND)
+    rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
+    assert rejected.total() > 0
+    code, text = day.output("status", "--json")
+    assert code == 0, text
+    assert json.loads(text)
+
+
+def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
+    """A day in which the driver dies once at each named point of an epoch."""
+    day = make_day(budget_bytes=96 << 10, max_rows=1_500)
+    day.produce(messages(3, ROWS, keys=300))
+    for point in DRIVER_POINTS:
+        code = day.run("stream", "--session", FIRST, "--available-now", FAILPOINT=f"{point}:1")
+        assert code == -signal.SIGKILL, f"{point} was not reached (exit {code})\n{day.tail()}"
+    day.produce(messages(4, 2_000, keys=300))
+    day.finish(FIRST)
+    assert day.check(FIRST)["cleanup"] > 0
+    terms = [e["term"] for e in day.entries() if e["kind"] == "claim"]
+    assert len(terms) >= len(DRIVER_POINTS)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_workers_killed(make_day: MakeDay, master: str) -> None:
+    """Python workers (and on a cluster an executor) die in the middle of an epoch."""
+    day = make_day(budget_bytes=128 << 10, max_rows=1_500, master=master)
+    day.produce(messages(5, ROWS, keys=300))
+    for number, point in enumerate(WORKER_POINTS):
+        executor = master != "local[2]" and point == "in-step"
+        marker = day.folder / f"fired-{point}"
+        day.ok(
+            "stream",
+            "--session",
+            FIRST,
+            "--available-now",
+            WORKER_FAILPOINT=f"{point}:{number}",
+            WORKER_FAILPOINT_TARGET="executor" if executor else "worker",
+            FAILPOINT_MARKER=str(marker),
+        )
+        assert marker.exists(), f"{point} was not reached"
+        day.produce(messages(50 + number, 1_000, keys=300))
+    day.finish(FIRST)
+    assert day.check(FIRST)["cleanup"] > 0
+
+
+def test_all_state_lost(make_day: MakeDay) -> None:
+    """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka."""
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day.produce(messages(6, ROWS, keys=300))
+    day.ok("stream", "--session", FIRST, "--available-now")
+    shutil.rmtree(day.state)
+    shutil.rmtree(day.folder / "var", ignore_errors=True)
+    day.produce(messages(7, ROWS // 3, keys=300))
+    day.ok("stream", "--available-now")
+    assert any(e.get("restored_slots") for e in day.entries())
+    day.finish(FIRST)
+    assert day.check(FIRST)["cleanup"] > 0
+
+
+def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
+    """A driver freezes in the middle of an epoch; another one takes over; the first wakes up."""
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day.produce(messages(8, ROWS, keys=300))
+    with running(day, "stream", "--session", FIRST, FAILPOINT="after-job:3:stop") as frozen:
+        wait_for(lambda: stopped(frozen.pid), 90, "the driver freezes")
+        before = len(day.entries())
+        day.ok("stream", "--available-now")
+        assert len(day.entries()) > before + 1
+        os.kill(frozen.pid, signal.SIGCONT)
+        assert frozen.wait(60) == 3
+    day.finish(FIRST)
+    day.check(FIRST)
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
