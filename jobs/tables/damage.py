@@ -4,7 +4,7 @@ delta-rs publishes a log entry by a link to a finished file, so a running system
 half an entry. After a loss of power an entry that was not synced may be empty, cut short or
 full of zero bytes. delta-rs loads an *empty* last entry silently and would commit on top of it.
 So every opening checks the log from the last checkpoint on: no gap, every line is JSON, the
-first line is the commit's description, and as many files are added and removed as it says.
+description of the commit is there, and there are as many actions as it says.
 
 `repair` moves the first bad entry, and every entry after it, into `_damaged/` of the
 warehouse. Why nothing is lost by that, as long as `warehouse.fsync` was on:
@@ -33,8 +33,8 @@ from jobs.storage import Folder
 from jobs.tables.errors import DamagedTable
 
 LOG = "_delta_log"
-ADDS, REMOVES = "spillwayAdds", "spillwayRemoves"
-"""Keys in a commit's description: how many files it adds and removes."""
+COUNTS = {"add": "spillwayAdds", "remove": "spillwayRemoves", "txn": "spillwayTransactions"}
+"""Per kind of action: the key in a commit's description that says how many there are."""
 
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -69,11 +69,11 @@ def entry_problem(text: bytes) -> str | None:
     described = [action["commitInfo"] for action in actions if "commitInfo" in action]
     if not described:
         return "it has no description"
-    for key, kind in ((ADDS, "add"), (REMOVES, "remove")):
+    for kind, key in COUNTS.items():
         said = described[0].get(key)
         found = sum(kind in action for action in actions)
         if said is not None and said != found:
-            return f"{said} files should be in {kind!r} actions, {found} are"
+            return f"it should hold {said} {kind!r} actions and holds {found}"
     return None
 
 
@@ -98,6 +98,12 @@ def log_versions(place: Folder) -> list[int]:
     """Versions of all log entries, ascending."""
     names = (info.name for info in place.child(LOG).list())
     return sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+
+
+def checkpoint_files(place: Folder) -> list[str]:
+    """Names of the log's checkpoint files, relative to the table's folder, oldest first."""
+    names = (info.name for info in place.child(LOG).list())
+    return sorted(f"{LOG}/{name}" for name in names if _CHECKPOINT.fullmatch(name))
 
 
 def check_log(place: Folder, name: str) -> None:

@@ -41,7 +41,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import (
     AddAction,
     CommitProperties,
@@ -51,9 +51,9 @@ from deltalake.transaction import (
 )
 
 from jobs.storage import Folder
-from jobs.tables.damage import ADDS, REMOVES, check_log, last_checkpoint, log_name
+from jobs.tables.damage import COUNTS, check_log, last_checkpoint, log_name
 from jobs.tables.definitions import TableDefinition
-from jobs.tables.errors import NoWarehouse, OutcomeUnknown, TableConflict, WrongTable
+from jobs.tables.errors import DamagedTable, NoWarehouse, OutcomeUnknown, TableConflict, WrongTable
 from schemas.journal import FileRecord
 
 RETRIES = 100
@@ -87,9 +87,18 @@ class Table:
     """One table, as one process sees it. Raises `NoWarehouse`, `WrongTable`, `DamagedTable`."""
 
     def __init__(
-        self, place: Folder, definition: TableDefinition, *, create: bool, fsync: bool
+        self,
+        place: Folder,
+        definition: TableDefinition,
+        *,
+        create: bool,
+        fsync: bool,
+        version: int | None = None,
     ) -> None:
-        """Open the table in `place`; with `create`, make it when it is not there."""
+        """Open the table in `place`; with `create`, make it when it is not there.
+
+        `version` opens it as it was then, whatever came later, to read only.
+        """
         self.place = place
         self.definition = definition
         self.name = definition.name
@@ -102,11 +111,17 @@ class Table:
                     "start `spillway stream` once, or name another warehouse.root"
                 )
             self._create(path)
-        check_log(place, self.name)
+        if version is None:
+            check_log(place, self.name)
         try:
-            self._handle = deltalake.DeltaTable(path)
+            self._handle = deltalake.DeltaTable(path, version=version)
         except TableNotFoundError as error:
             raise NoWarehouse(f"there is no table {self.name!r} at {path}") from error
+        except (DeltaError, OSError) as error:
+            raise DamagedTable(
+                f"the log of {self.name!r} at {path} cannot be read ({error}): stop everything "
+                "that uses the warehouse and run `spillway doctor --repair`"
+            ) from error
         if definition.schema is None:
             self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
         else:
@@ -173,7 +188,11 @@ class Table:
             RemoveAction(f.path, change, now_ms, f.bytes, dict(f.partition)) for f in removes
         ]
         properties = CommitProperties(
-            custom_metadata={ADDS: len(adds), REMOVES: len(removes)},
+            custom_metadata={
+                COUNTS["add"]: len(adds),
+                COUNTS["remove"]: len(removes),
+                COUNTS["txn"]: 1,
+            },
             max_commit_retries=retries,
             app_transactions=[Transaction(app, version)],
         )

@@ -1,0 +1,640 @@
+"""The tables on a real delta-rs: journal, apply once, cleanup's commits, upkeep, repair.
+
+Races run in spawned processes: deltalake does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.engine.datafile import write_data_file
+from jobs.tables import (
+    DamagedTable,
+    FileMismatch,
+    JournalConflict,
+    NoWarehouse,
+    OutcomeUnknown,
+    SessionEvent,
+    TableConflict,
+    Warehouse,
+    WrongTable,
+)
+from jobs.tables.compaction import compact
+from jobs.tables.definitions import SESSION_DATE
+from jobs.tables.names import cleanup_name, data_name
+from jobs.tables.repair import DAMAGED, repair
+from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
+
+DAY = "2026-01-05"
+RESULTS = pa.schema([pa.field("v", pa.int64(), nullable=False), SESSION_DATE])
+FILE = pa.schema([RESULTS.field("v")])
+TIME = "2026-01-05T10:00:00Z"
+OFFSETS: Offsets = {"stock": [1]}
+
+
+def warehouse(root: Path, *, fsync: bool = False) -> Warehouse:
+    return Warehouse(str(root), RESULTS, fsync=fsync)
+
+
+def genesis() -> Genesis:
+    return Genesis(
+        warehouse_id="w",
+        cluster_id="c",
+        topics=[],
+        query="q",
+        session=DAY,
+        start={},
+        start_rule="earliest",
+        inputs=3,
+        groups=[],
+        written_at=TIME,
+    )
+
+
+def claim(n: int, term: int = 1) -> Claim:
+    return Claim(n=n, term=term, driver="d", written_at=TIME)
+
+
+def epoch_entry(n: int, epoch: int, files: list[FileRecord] | None = None, **more: Any) -> Epoch:
+    return Epoch(
+        n=n,
+        term=1,
+        epoch=epoch,
+        session=DAY,
+        end=OFFSETS,
+        manifests={},
+        files=files or [],
+        cuts=[],
+        read=[],
+        results={},
+        slots=[],
+        started_at=TIME,
+        written_at=TIME,
+        **more,
+    )
+
+
+def write(w: Warehouse, name: str, values: list[int], table: str = "results") -> FileRecord:
+    rows = pa.table({"v": pa.array(values, pa.int64())}, schema=FILE)
+    record = write_data_file(w.folder(table), table, name, FILE, [rows], {"session_date": DAY})
+    assert record is not None
+    return record
+
+
+def values(root: Path) -> Counter[int]:
+    table = deltalake.DeltaTable(str(root / "results")).to_pyarrow_table(columns=["v"])
+    return Counter(table["v"].to_pylist())
+
+
+def spawn(*targets: tuple[Any, tuple[Any, ...]]) -> None:
+    context = mp.get_context("spawn")
+    racers = [context.Process(target=target, args=args) for target, args in targets]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(120)
+        assert racer.exitcode == 0
+
+
+# --- opening ---------------------------------------------------------------------------------
+
+
+def test_all_tables_are_plain_delta(tmp_path: Path) -> None:
+    warehouse(tmp_path, fsync=True)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names >= {"journal", "results", "spill", "quarantine", "commands", "sessions"}
+    for name in names:
+        protocol = deltalake.DeltaTable(str(tmp_path / name)).protocol()
+        assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_reader_needs_no_query_but_a_warehouse(tmp_path: Path) -> None:
+    with pytest.raises(NoWarehouse, match="start `spillway stream` once"):
+        Warehouse(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    warehouse(tmp_path)
+    assert Warehouse(str(tmp_path)).table("results").definition.schema == RESULTS
+
+
+def test_another_query_is_refused(tmp_path: Path) -> None:
+    warehouse(tmp_path)
+    other = RESULTS.insert(0, pa.field("w", pa.string()))
+    with pytest.raises(WrongTable, match="the query has changed"):
+        Warehouse(str(tmp_path), other, fsync=False)
+
+
+def _open(root: str) -> None:
+    Warehouse(root, RESULTS, fsync=False)
+
+
+def test_two_processes_may_make_the_warehouse_at_once(tmp_path: Path) -> None:
+    spawn((_open, (str(tmp_path),)), (_open, (str(tmp_path),)))
+    assert Warehouse(str(tmp_path)).journal.last_n() == -1
+
+
+# --- the journal -----------------------------------------------------------------------------
+
+
+def test_entries_come_back_as_they_went_in(tmp_path: Path) -> None:
+    w = warehouse(tmp_path, fsync=True)
+    entries = [genesis(), claim(1), epoch_entry(2, 0), epoch_entry(3, 1)]
+    for entry in entries:
+        w.journal.append(entry)
+    assert w.journal.read() == entries
+    assert w.journal.read(3) == entries[3:]
+    assert w.journal.read(4) == []
+    assert w.journal.last_n() == 3
+    assert Warehouse(str(tmp_path)).journal.read() == entries
+    rows = deltalake.DeltaTable(str(tmp_path / "journal")).to_pyarrow_table().sort_by("n")
+    assert rows.select(["n", "kind", "epoch", "term"]).to_pydict() == {
+        "n": [0, 1, 2, 3],
+        "kind": ["genesis", "claim", "epoch", "epoch"],
+        "epoch": [None, None, 0, 1],
+        "term": [0, 1, 1, 1],
+    }
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_only_the_next_number_is_taken(tmp_path: Path, n: int) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.journal.append(claim(1))
+    with pytest.raises(JournalConflict, match="has appended what this one has not read"):
+        w.journal.append(claim(n, 2))
+    assert w.journal.last_n() == 1
+
+
+def test_a_driver_that_was_taken_over_cannot_append(tmp_path: Path) -> None:
+    first = warehouse(tmp_path)
+    first.journal.append(genesis())
+    first.journal.append(claim(1))
+    second = warehouse(tmp_path)
+    second.journal.append(claim(2, 2))
+    with pytest.raises(JournalConflict):  # it has not seen the claim
+        first.journal.append(epoch_entry(2, 0))
+    with pytest.raises(JournalConflict):  # ... nor does the failed try let it through
+        first.journal.append(epoch_entry(2, 0))
+    first.journal.refresh()
+    with pytest.raises(JournalConflict):  # a refresh does not help: the number is gone
+        first.journal.append(epoch_entry(2, 0))
+    second.journal.append(epoch_entry(3, 0))
+    assert [e.n for e in Warehouse(str(tmp_path)).journal.read()] == [0, 1, 2, 3]
+
+
+def test_compaction_does_not_fence_the_driver(tmp_path: Path) -> None:
+    """Another process compacts between the driver's look and its commit: no conflict."""
+    driver = warehouse(tmp_path)
+    driver.journal.append(genesis())
+    for n in range(1, 20):
+        driver.journal.append(claim(n, n))
+    assert compact(warehouse(tmp_path).table("journal")) == 20
+    driver.journal.append(claim(20, 20))
+    assert [e.n for e in driver.journal.read()] == list(range(21))
+    assert len(driver.table("journal").files()) == 2
+    with pytest.raises(JournalConflict):
+        driver.journal.append(claim(20, 21))
+
+
+def _race_for_numbers(root: str, me: int, upto: int) -> None:
+    """Append as fast as the others let us; a conflict sends us back to reading."""
+    w = Warehouse(root, fsync=False)
+    won = 0
+    while w.journal.last_n() < upto:
+        n = w.journal.last_n() + 1
+        try:
+            w.journal.append(Claim(n=n, term=n, driver=f"{me}", written_at=TIME))
+            won += 1
+        except JournalConflict:
+            w.journal.refresh()
+        if me == 0:
+            w.maintain()
+    Path(root, f"won-{me}").write_text(str(won))
+
+
+def test_racing_drivers_take_each_number_once(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    upto = 120
+    spawn(*[(_race_for_numbers, (str(tmp_path), me, upto)) for me in range(3)])
+    reader = Warehouse(str(tmp_path))
+    entries = reader.journal.read()
+    last = reader.journal.last_n()
+    assert [e.n for e in entries] == list(range(last + 1))
+    told = sum(int(Path(tmp_path, f"won-{me}").read_text()) for me in range(3))
+    assert told == last  # every append that was told as done is there, and no other
+    assert len(reader.table("journal").files()) < last  # it was compacted meanwhile
+
+
+def test_an_unreadable_log_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    log = tmp_path / "journal" / "_delta_log"
+    log.rename(tmp_path / "away")
+    log.write_text("")
+    with pytest.raises(OutcomeUnknown):
+        w.journal.append(claim(1))
+    log.unlink()
+    (tmp_path / "away").rename(log)
+    assert Warehouse(str(tmp_path)).journal.last_n() == 0
+
+
+def test_a_commit_that_raised_but_happened_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    commit = deltalake.DeltaTable.create_write_transaction
+
+    def and_then_fail(*args: Any, **named: Any) -> None:
+        commit(*args, **named)
+        raise OSError("the store did not answer")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", and_then_fail)
+    w.journal.append(claim(1))
+    monkeypatch.undo()
+    w.journal.append(claim(2, 2))
+    assert w.journal.read() == [genesis(), claim(1), claim(2, 2)]
+
+
+# --- data tables -----------------------------------------------------------------------------
+
+
+def test_apply_takes_effect_once(tmp_path: Path) -> None:
+    w = warehouse(tmp_path, fsync=True)
+    first, second = (
+        write(w, data_name(0, "a", 0, 0), [1, 2]),
+        write(w, data_name(2, "a", 0, 0), [3]),
+    )
+    w.sync_files([first, second])
+    assert w.applied("results") == -1
+    assert w.apply("results", 0, [first])
+    assert not w.apply("results", 0, [first])
+    assert w.apply("results", 2, [second])
+    assert not w.apply("results", 0, [first])
+    assert not w.apply("results", 1, [first])  # an older epoch never comes late
+    assert w.applied_all()["results"] == 2
+    assert values(tmp_path) == Counter([1, 2, 3])
+
+
+def test_a_stale_handle_applies_nothing_twice(tmp_path: Path) -> None:
+    """A zombie that looked before the new driver's redo repeats the same epoch."""
+    zombie, driver = warehouse(tmp_path), warehouse(tmp_path)
+    record = write(driver, data_name(0, "a", 0, 0), [1])
+    assert zombie.applied("results") == -1
+    assert driver.apply("results", 0, [record])
+    assert not zombie.apply("results", 0, [record])
+    assert values(tmp_path) == Counter([1])
+
+
+def test_files_must_be_as_the_journal_says(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    record = write(w, data_name(0, "a", 0, 0), [1])
+    with pytest.raises(FileMismatch, match="is not there"):
+        w.apply("results", 0, [record.model_copy(update={"path": "session_date=x/y.parquet"})])
+    with pytest.raises(FileMismatch, match="has 4"):
+        w.apply("results", 0, [record.model_copy(update={"bytes": 1})])
+    with pytest.raises(ValueError, match="is for results, not for spill"):
+        w.apply("spill", 0, [record])
+    with pytest.raises(ValueError, match="partitioned by"):
+        w.apply("results", 0, [record.model_copy(update={"partition": {}})])
+    assert w.applied("results") == -1
+
+
+def test_cleanup_commits_in_order_and_once(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    one, three = (
+        write(w, cleanup_name(DAY, 0, "a", 0), [1]),
+        write(w, cleanup_name(DAY, 2, "a", 0), [3]),
+    )
+    assert w.cleanup_applied(DAY) == -1
+    with pytest.raises(ValueError, match="0 comes first"):
+        w.apply_cleanup(DAY, 1, [])
+    assert w.apply_cleanup(DAY, 0, [one])
+    assert not w.apply_cleanup(DAY, 0, [one])
+    assert w.apply_cleanup(DAY, 1, [])  # a range without missing results
+    assert w.cleanup_applied(DAY) == 1
+    assert w.apply_cleanup(DAY, 2, [three])
+    assert w.cleanup_applied("2026-01-06") == -1
+    assert values(tmp_path) == Counter([1, 3])
+
+
+def _apply_all(root: str, epochs: int) -> None:
+    w = Warehouse(root, fsync=False)
+    for epoch in range(epochs):
+        # The record is the journal's: every driver applies the same one.
+        path = f"session_date={DAY}/{data_name(epoch, 'a', 0, 0)}"
+        size = w.folder("results").size(path)
+        assert size is not None
+        w.apply("results", epoch, [_record(path, size)])
+
+
+def _clean_all(root: str, ranges: int) -> None:
+    w = Warehouse(root, fsync=False)
+    for n in range(ranges):
+        path = f"session_date={DAY}/{cleanup_name(DAY, n, 'a', 0)}"
+        size = w.folder("results").size(path)
+        assert size is not None
+        w.apply_cleanup(DAY, n, [_record(path, size)])
+
+
+def _compact_all(root: str, rows: int) -> None:
+    table = Warehouse(root, fsync=False).table("results")
+    while sum(file.rows for file in table.files()) < rows:
+        compact(table, fan_in=4)
+    compact(table, fan_in=4)
+
+
+def _record(path: str, size: int) -> FileRecord:
+    stats = '{"numRecords":1}'
+    return FileRecord(
+        table="results",
+        path=path,
+        bytes=size,
+        rows=1,
+        digest="",
+        partition={"session_date": DAY},
+        stats=stats,
+    )
+
+
+def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> None:
+    """Two compactions by delta-rs's own `optimize.compact` would double rows here."""
+    w = warehouse(tmp_path)
+    epochs, ranges = 80, 40
+    for epoch in range(epochs):
+        write(w, data_name(epoch, "a", 0, 0), [epoch])
+    for n in range(ranges):
+        write(w, cleanup_name(DAY, n, "a", 0), [1000 + n])
+    root = str(tmp_path)
+    spawn(
+        (_apply_all, (root, epochs)),
+        (_apply_all, (root, epochs)),
+        (_clean_all, (root, ranges)),
+        (_compact_all, (root, epochs + ranges)),
+        (_compact_all, (root, epochs + ranges)),
+    )
+    assert values(tmp_path) == Counter([*range(epochs), *range(1000, 1000 + ranges)])
+    after = warehouse(tmp_path)
+    assert after.applied("results") == epochs - 1
+    assert after.cleanup_applied(DAY) == ranges - 1
+    assert len(after.files("results")) < epochs
+
+
+# --- commands and sessions -------------------------------------------------------------------
+
+
+def _command(root: str, me: int) -> None:
+    w = Warehouse(root, fsync=False)
+    for k in range(10):
+        w.commands.append(Command(id=f"{me}-{k}", kind="seal", session=DAY))
+
+
+def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    spawn(*[(_command, (str(tmp_path), me)) for me in range(2)])
+    found = w.commands.read()
+    assert [n for n, _ in found] == list(range(20))
+    assert Counter(c.id for _, c in found) == Counter(
+        f"{me}-{k}" for me in (0, 1) for k in range(10)
+    )
+    assert w.commands.read(after=17) == found[18:]
+
+
+def test_sessions_remember_what_became_of_a_day(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    sealed = SessionEvent(session=DAY, event="sealed", run_time=5, written_at=TIME)
+    verdict = SessionEvent(
+        session=DAY,
+        event="verified",
+        missing=0,
+        complete=True,
+        details={"keys": ["A"]},
+        seconds=1.5,
+    )
+    w.sessions.append(sealed)
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=2))
+    w.sessions.append(verdict)
+    events = Warehouse(str(tmp_path)).sessions.read()
+    assert [e.event for e in events] == ["sealed", "cleaned", "verified"]
+    assert events[0].written_at == "2026-01-05T10:00:00+00:00"
+    assert events[2].model_copy(update={"written_at": ""}) == verdict
+    assert w.sessions.cleaned() == {DAY}
+
+
+# --- upkeep ----------------------------------------------------------------------------------
+
+
+def test_maintain_keeps_the_journal_fast_to_read(tmp_path: Path) -> None:
+    w = warehouse(tmp_path, fsync=True)
+    w.journal.append(genesis())
+    for n in range(1, 210):
+        w.journal.append(claim(n, n))
+        w.maintain()
+    table = w.table("journal")
+    assert len(table.files()) < 40
+    assert [e.n for e in Warehouse(str(tmp_path)).journal.read()] == list(range(210))
+    # Statistics survive compaction: reading the end opens few files.
+    assert sum(file.greatest > 205 for file in table.files()) <= 4
+    assert list((tmp_path / "journal" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert deltalake.DeltaTable(str(tmp_path / "journal")).transaction_version("journal") == 209
+
+
+def test_compaction_keeps_rows_types_and_transactions(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    for epoch in range(20):
+        w.apply("results", epoch, [write(w, data_name(epoch, "a", 0, 0), [epoch, epoch])])
+    w.apply_cleanup(DAY, 0, [write(w, cleanup_name(DAY, 0, "a", 0), [99])])
+    before = values(tmp_path)
+    assert w.maintain().compacted == {"results": 21}
+    assert len(w.files("results")) == 1
+    assert values(tmp_path) == before
+    assert w.applied("results") == 19
+    assert w.cleanup_applied(DAY) == 0
+    assert not w.apply("results", 19, [write(w, data_name(19, "b", 0, 0), [5])])
+    [file] = w.files("results")
+    assert pq.read_schema(str(tmp_path / "results" / file.path)).equals(FILE)
+
+
+def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    for epoch in range(20):
+        good, _abandoned = (write(w, data_name(epoch, a, 0, 0), [epoch]) for a in ("good", "bad"))
+        w.journal.append(epoch_entry(epoch + 1, epoch, [good]))
+        w.apply("results", epoch, [good])
+    owed = write(w, data_name(20, "good", 0, 0), [20])
+    w.journal.append(epoch_entry(21, 20, [owed]))  # journaled, not applied: redo owes it
+    running = write(w, data_name(21, "good", 0, 0), [21])  # not journaled yet
+    cleaning = write(w, cleanup_name(DAY, 0, "a", 0), [100])
+    (tmp_path / "results" / "notes.txt").write_text("mine")
+
+    assert w.vacuum()["results"].delete == []  # all too young
+    dry = w.vacuum(min_age_s=0, dry_run=True)["results"]
+    found = w.vacuum(min_age_s=0)["results"]
+    assert found == dry
+    assert {i.name.rsplit("/", 1)[-1] for i in found.delete} == {
+        data_name(epoch, "bad", 0, 0) for epoch in range(20)
+    }
+    assert [i.name for i in found.foreign] == ["notes.txt"]
+    # What was kept can still become part of the table.
+    assert w.apply("results", 20, [owed])
+    w.journal.append(epoch_entry(22, 21, [running]))
+    assert w.apply("results", 21, [running])
+    assert w.apply_cleanup(DAY, 0, [cleaning])
+    assert values(tmp_path) == Counter([*range(22), 100])
+
+
+def test_vacuum_takes_what_compaction_replaced_but_not_from_readers(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    for epoch in range(20):
+        record = write(w, data_name(epoch, "a", 0, 0), [epoch])
+        w.journal.append(epoch_entry(epoch + 1, epoch, [record]))
+        w.apply("results", epoch, [record])
+    w.maintain()
+    old = 10**6
+    for path in (tmp_path / "results").rglob("*.parquet"):  # written long ago ...
+        os.utime(path, (old, old))
+    assert w.vacuum()["results"].delete == []  # ... but replaced just now
+    assert len(w.vacuum(min_age_s=0)["results"].delete) == 20
+    assert values(tmp_path) == Counter(range(20))
+    assert w.check() == []
+
+
+def test_check_tells_of_lost_files_and_a_lost_journal(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    record = write(w, data_name(0, "a", 0, 0), [1])
+    w.apply("results", 0, [record])
+    (tmp_path / "results" / record.path).unlink()
+    problems = w.check()
+    assert len(problems) == 2
+    assert "journal entries were lost" in problems[0]
+    assert "has gone" in problems[1]
+
+
+# --- after a loss of power -------------------------------------------------------------------
+
+
+def log_file(root: Path, table: str, version: int) -> Path:
+    return root / table / "_delta_log" / f"{version:020d}.json"
+
+
+def test_a_torn_data_table_is_redone_from_the_journal(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    records = [write(w, data_name(epoch, "a", 0, 0), [epoch]) for epoch in range(4)]
+    for epoch, record in enumerate(records):
+        w.journal.append(epoch_entry(epoch + 1, epoch, [record]))
+        w.apply("results", epoch, [record])
+    log_file(tmp_path, "results", 3).write_bytes(b"")  # epoch 2, and 3 came after it
+    with pytest.raises(DamagedTable, match=r"results.*it is empty.*doctor --repair"):
+        warehouse(tmp_path)
+    done = repair(str(tmp_path))
+    assert len(done) == 1
+    assert "Took away 2 log entries" in done[0]
+    assert repair(str(tmp_path)) == []
+    assert len(list((tmp_path / DAMAGED).iterdir())) == 2
+    after = warehouse(tmp_path)
+    assert after.applied("results") == 1
+    for epoch, record in enumerate(records):
+        after.apply("results", epoch, [record])
+    assert values(tmp_path) == Counter(range(4))
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 512, b'{"commitInfo":{"time'])
+def test_a_torn_journal_entry_never_happened(tmp_path: Path, torn: bytes) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.journal.append(claim(1))
+    record = write(w, data_name(0, "a", 0, 0), [0])
+    w.journal.append(epoch_entry(2, 0, [record]))
+    w.apply("results", 0, [record])
+    w.journal.append(epoch_entry(3, 1))
+    log_file(tmp_path, "journal", 4).write_bytes(torn)
+    with pytest.raises(DamagedTable, match="journal"):
+        warehouse(tmp_path)
+    assert len(repair(str(tmp_path))) == 1
+    after = warehouse(tmp_path)
+    assert after.journal.last_n() == 2
+    after.journal.append(claim(3, 2))
+    assert after.check() == []
+
+
+def test_a_journal_that_lost_what_a_table_holds_is_not_shortened(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    record = write(w, data_name(0, "a", 0, 0), [0])
+    w.journal.append(epoch_entry(1, 0, [record]))
+    w.apply("results", 0, [record])
+    log_file(tmp_path, "journal", 2).write_bytes(b"")
+    with pytest.raises(DamagedTable, match="'results' already holds epoch 0"):
+        repair(str(tmp_path))
+    assert log_file(tmp_path, "journal", 2).exists()
+
+
+def test_a_journal_that_lost_a_seal_that_was_acted_on_is_not_shortened(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    sealed = Sealed(
+        session=DAY,
+        epoch=0,
+        start=OFFSETS,
+        end=OFFSETS,
+        ranges=[],
+        results=0,
+        spilled_rows=0,
+        spilled_bytes=0,
+        generations=0,
+    )
+    w.journal.append(epoch_entry(1, 0, sealed=sealed))
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    log_file(tmp_path, "journal", 2).write_bytes(b"")
+    with pytest.raises(DamagedTable, match=f"{DAY}.*sealed by what it held"):
+        repair(str(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["_last_checkpoint", "checkpoint.parquet", "both"])
+def test_a_torn_checkpoint_is_made_up_for_by_the_log(tmp_path: Path, what: str) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    for n in range(1, 12):
+        w.journal.append(claim(n, n))
+        w.table("journal").checkpoint(every=5)
+    log = tmp_path / "journal" / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint.parquet"))
+    assert len(checkpoints) == 2
+    if what != "checkpoint.parquet":
+        (log / "_last_checkpoint").write_bytes(b"")
+    if what != "_last_checkpoint":
+        checkpoints[-1].write_bytes(checkpoints[-1].read_bytes()[:100])
+    with pytest.raises(DamagedTable, match="doctor --repair"):
+        warehouse(tmp_path)
+    assert repair(str(tmp_path))
+    assert [e.n for e in warehouse(tmp_path).journal.read()] == list(range(12))
+
+
+def test_an_entry_whose_file_is_torn_is_no_entry(tmp_path: Path) -> None:
+    """With fsync off the data file may be torn though the log entry is whole."""
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.journal.append(claim(1))
+    [last] = [f for f in w.table("journal").files() if f.least == 1]
+    (tmp_path / "journal" / last.path).write_bytes(b"")
+    with pytest.raises(DamagedTable):
+        warehouse(tmp_path).journal.read()
+    assert repair(str(tmp_path))
+    assert warehouse(tmp_path).journal.read() == [genesis()]
+
+
+def test_conflicts_are_conflicts() -> None:
+    assert issubclass(JournalConflict, TableConflict)

@@ -1,0 +1,193 @@
+"""The pure rules of the tables: names, compaction plans, garbage, torn logs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobs.storage import FileInfo
+from jobs.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, level, plan
+from jobs.tables.damage import COUNTS, entry_problem, first_bad
+from jobs.tables.garbage import Settled, sort_orphans
+from jobs.tables.log import ActiveFile
+from jobs.tables.names import (
+    Origin,
+    cleanup_name,
+    compact_name,
+    data_name,
+    entry_name,
+    origin,
+)
+
+DAY = "2026-01-05"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (data_name(7, "a1", 0, 2), Origin("epoch", 7)),
+        (f"session_date={DAY}/" + data_name(0, "x", 11, 0), Origin("epoch", 0)),
+        (cleanup_name(DAY, 3, "ab", 0), Origin("cleanup", 3, DAY)),
+        (compact_name(12, "ab", 0), Origin("compact", 12)),
+        (entry_name(5, "ab"), Origin("entry", 5)),
+        ("7-5f-aa-bb-0-2.parquet", Origin("epoch", 7)),
+        ("part-00000-f150da39-3bbe-41ec-a80b-efb5e7e7dbd2-c000.zstd.parquet", None),
+        ("7-a1-0-2.parquet.crc", None),
+        ("notes.txt", None),
+        ("7.parquet", None),
+    ],
+)
+def test_names_say_who_wrote(name: str, expected: Origin | None) -> None:
+    assert origin(name) == expected
+
+
+@pytest.mark.parametrize("attempt", ["", "a-b", "a/b"])
+def test_an_attempt_is_one_word(attempt: str) -> None:
+    with pytest.raises(ValueError, match="attempt"):
+        data_name(1, attempt, 0, 0)
+
+
+# --- compaction ------------------------------------------------------------------------------
+
+
+def active(k: int, size: int, day: str = DAY) -> ActiveFile:
+    return ActiveFile(f"session_date={day}/{k}-a-0-0.parquet", size, 10, {"session_date": day})
+
+
+def test_levels_grow_by_the_fan_in() -> None:
+    assert level(1) == level(BASE_BYTES) == 0
+    assert level(BASE_BYTES + 1) == level(BASE_BYTES * FAN_IN) == 1
+    assert level(BASE_BYTES * FAN_IN + 1) == 2
+
+
+def test_nothing_is_planned_before_a_level_is_full() -> None:
+    few = [active(k, 1000) for k in range(FAN_IN - 1)]
+    assert plan(few) == []
+    assert plan([*few, active(99, BASE_BYTES * 2)]) == []
+    assert plan([*few, active(99, 1000, day="2026-01-06")]) == []
+
+
+def test_a_full_level_becomes_one_file_oldest_first() -> None:
+    files = [active(k, 1000) for k in reversed(range(FAN_IN + 3))]
+    assert plan(files) == [list(reversed(files))]
+
+
+def test_large_files_are_left_alone() -> None:
+    assert plan([active(k, TARGET_BYTES) for k in range(100)]) == []
+    big = [active(k, TARGET_BYTES // 4) for k in range(FAN_IN)]
+    assert plan(big) == [big[:4]]
+
+
+# --- garbage ---------------------------------------------------------------------------------
+
+SETTLED = Settled(
+    epoch=5,
+    cleaned=frozenset({"2026-01-02"}),
+    transactions={"results": {"compaction": 3, "results": -1}, "journal": {"journal": 9}},
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "age_s", "verdict"),
+    [
+        ("results", data_name(5, "a", 0, 0), 100, "delete"),
+        ("results", data_name(6, "a", 0, 0), 100, "keep"),  # may be journaled yet
+        ("results", data_name(5, "a", 0, 0), 99, "keep"),  # too young
+        ("results", cleanup_name("2026-01-02", 0, "a", 0), 100, "delete"),
+        ("results", cleanup_name(DAY, 0, "a", 0), 100, "keep"),  # not cleaned yet
+        ("results", compact_name(3, "a", 0), 100, "delete"),
+        ("results", compact_name(4, "a", 0), 100, "keep"),  # in progress
+        ("spill", compact_name(0, "a", 0), 100, "keep"),  # a table that is never compacted
+        ("journal", entry_name(9, "a"), 100, "delete"),
+        ("journal", entry_name(10, "a"), 100, "keep"),  # being appended
+        ("results", "somebody's.parquet", 10**9, "foreign"),
+        ("results", "_delta_log/00000000000000000000.json", 10**9, None),
+        ("results", data_name(1, "named", 0, 0), 10**9, None),
+        ("results", data_name(1, "removed", 0, 0), 10**9, "keep"),  # compacted 99 s ago
+    ],
+)
+def test_garbage_rules(table: str, path: str, age_s: float, verdict: str | None) -> None:
+    now_s = 10.0**10
+    found = sort_orphans(
+        table,
+        [FileInfo(path, 1, now_s - age_s)],
+        [data_name(1, "named", 0, 0)],
+        {data_name(1, "removed", 0, 0): now_s - 99},
+        SETTLED,
+        now_s=now_s,
+        min_age_s=100,
+    )
+    verdicts = {
+        name: verdict
+        for verdict in ("delete", "keep", "foreign")
+        for name in (info.name for info in getattr(found, verdict))
+    }
+    assert verdicts.get(path) == verdict
+
+
+# --- torn logs -------------------------------------------------------------------------------
+
+
+def entry(adds: int, removes: int = 0, said: tuple[int, int] | None = None) -> bytes:
+    counts = (*(said or (adds, removes)), 1)
+    info = dict(zip(("add", "remove", "txn"), counts, strict=True))
+    lines = [
+        {"commitInfo": {COUNTS[kind]: n for kind, n in info.items()}},
+        *[{"add": {"path": str(k)}} for k in range(adds)],
+        *[{"remove": {"path": str(k)}} for k in range(removes)],
+        {"txn": {"appId": "spillway", "version": 1}},
+    ]
+    return "\n".join(json.dumps(line) for line in lines).encode()
+
+
+def test_a_whole_entry_is_well() -> None:
+    assert entry_problem(entry(2, 1)) is None
+    assert entry_problem(b'{"commitInfo":{}}\n{"add":{}}') is None  # somebody else's commit
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (b"\0" * 4096, "cut short"),
+        (entry(2)[:-3], "cut short"),
+        (entry(2)[:100] + b"\0" * 100, "cut short"),
+        (entry(1, said=(2, 0)), "should hold 2 'add' actions and holds 1"),
+        (entry(1, 0, said=(1, 2)), "should hold 2 'remove' actions and holds 0"),
+        (b'{"add":{}}', "no description"),
+        (b"[1]", "no action"),
+        (b"\xff\xfe", "cut short"),
+    ],
+)
+def test_torn_entries_are_told(text: bytes, problem: str) -> None:
+    found = entry_problem(text)
+    assert found is not None
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("versions", "checkpoint", "torn", "bad"),
+    [
+        ([0, 1, 2], -1, None, None),
+        ([0, 1, 2], -1, 2, 2),
+        ([0, 1, 2], 2, 2, None),  # the checkpoint holds it
+        ([0, 2], -1, None, 1),
+        ([7, 8], 7, None, None),  # older ones were cleaned
+        ([0, 1, 2, 3], -1, 1, 1),
+        ([], -1, None, None),
+        ([5, 6], 2, None, 3),
+    ],
+)
+def test_the_first_bad_entry(
+    versions: list[int], checkpoint: int, torn: int | None, bad: int | None
+) -> None:
+    found = first_bad(versions, checkpoint, lambda v: b"" if v == torn else entry(1))
+    assert (found[0] if found else None) == bad
+
+
+def test_every_cut_of_an_entry_is_told() -> None:
+    whole = entry(3)
+    for length in range(len(whole)):
+        assert entry_problem(whole[:length]) is not None, length
