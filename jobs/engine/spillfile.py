@@ -230,7 +230,11 @@ class RowGroups:
 
     def touching(self, lo: int, hi: int) -> RowGroups:
         """Those that may hold a hash in [lo, hi)."""
-        return self.pick((self.lo <= np.uint64(hi - 1)) & (self.hi >= np.uint64(lo)))
+        return self.pick(self.touch(lo, hi))
+
+    def touch(self, lo: int, hi: int) -> npt.NDArray[np.bool_]:
+        """Which may hold a hash in [lo, hi)."""
+        return (self.lo <= np.uint64(hi - 1)) & (self.hi >= np.uint64(lo))
 
     def bytes_within(self, lo: int, hi: int) -> float:
         """Estimated uncompressed bytes of the rows in [lo, hi): hashes are spread evenly."""
@@ -300,8 +304,8 @@ def read_rows(
     *,
     operator: int,
     columns: Sequence[str] = ("input", "key_hash", "epoch", "partition", "offset", "row"),
-) -> Iterator[pa.Table]:
-    """Rows with unsigned `key_hash` in [lo, hi) of one operator, a table per row group.
+) -> Iterator[tuple[int, pa.Table]]:
+    """Rows with unsigned `key_hash` in [lo, hi) of one operator: (row group, its rows) each.
 
     Tables without rows are left out. `columns` must hold `key_hash`. Raises `SpillDamaged`.
     """
@@ -319,15 +323,16 @@ def read_rows(
             inside &= table["operator"].to_numpy() == operator
         table = table.select(list(columns))
         if inside.all():
-            yield table
+            yield group, table
         elif inside.any():
-            yield _where(table, inside)
+            yield group, _where(table, inside)
 
 
 def _where(table: pa.Table, inside: npt.NDArray[np.bool_]) -> pa.Table:
     first, last = int(np.argmax(inside)), len(inside) - int(np.argmax(inside[::-1]))
-    if inside[first:last].all():  # what sorted files give
+    if inside[first:last].all() and 2 * (last - first) >= len(inside):
         return table.slice(first, last - first)
+    # A copy: a small slice would keep the whole row group in memory.
     return table.filter(pa.array(inside))
 
 

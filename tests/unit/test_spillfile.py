@@ -65,7 +65,7 @@ def expected(inputs, lo=0, hi=2**64):
 
 def read_back(place, file, groups, lo=0, hi=2**64):
     found = Counter()
-    for table in read_rows(place, file, groups.group, lo, hi, operator=3):
+    for _, table in read_rows(place, file, groups.group, lo, hi, operator=3):
         inputs = table["input"].unique().to_pylist()
         assert len(inputs) == 1
         i = inputs[0]
@@ -183,7 +183,7 @@ def test_reading_does_not_rely_on_order_or_on_one_epoch_a_file(tmp_path, small_p
     assert set(groups.lo.tolist()) == {0}
     lo, hi = 2**62, 2**63 + 2**61
     found = Counter()
-    for part in read_rows(place, odd, groups.group, lo, hi, operator=3):
+    for _, part in read_rows(place, odd, groups.group, lo, hi, operator=3):
         for i, o, h in zip(
             part["input"].to_pylist(),
             part["offset"].to_pylist(),

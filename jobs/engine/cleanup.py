@@ -1,0 +1,336 @@
+"""Cleanup of hash ranges: the results that spilling has left out, each once.
+
+Model: what was spilled of a hash range lies there in *generations* (the epoch of the cut says
+which). Combinations within one generation were given at run time; missing are those whose rows
+are not all of one generation. So generations are merged in ascending order, and each step emits
+the combinations with at least one row of the merged base and at least one of the new generation:
+a combination is emitted at the step of its latest generation, and one within a single
+generation never.
+
+Invariants:
+
+* Every missing combination of a range is yielded exactly once, whatever the sizes below.
+* Bounded memory: rows are loaded in *pieces* of at most about `piece_bytes` (as spilled,
+  uncompressed); several ranges share a piece when they are small, and a range is cut by further
+  bits of the hash when it is large. Only the rows of one single hash are never cut: they are
+  held, and their results leave in batches of `batch_bytes`.
+* Cost is linear in the rows spilled and the results missing: rows are read once (a row group
+  that several pieces share, once for each), only rows whose hash has every input and two
+  generations are decoded, and the merged base is kept in runs of geometrically falling sizes.
+
+Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
+results that were yielded before are right, but not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.engine.groups import I64, U64, Bool
+from jobs.engine.join import BATCH_BYTES, Rows, join
+from jobs.engine.rowcodec import CorruptRows, decode_rows
+from jobs.engine.spec import JoinSpec
+from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
+from jobs.storage import Folder
+from schemas.journal import Prefix
+
+PIECE_BYTES = 48 * 2**20
+"""Rows loaded at a time, as spilled. Encoded, decoded and merged they take about five times this
+in memory at most (measured in `tests/integration/test_cleanup_memory.py`)."""
+
+CUT_BITS = 10
+"""A range that is too large is looked at in 2**10 equal parts."""
+
+
+@dataclass(frozen=True)
+class SpillIndex:
+    """A session's spill files and their row groups (`RowGroups.file` counts in `files`)."""
+
+    files: tuple[SpillFile, ...]
+    groups: RowGroups
+
+    @staticmethod
+    def of(surveyed: Sequence[tuple[SpillFile, RowGroups]]) -> SpillIndex:
+        """An index of files as `survey` returned them (the position it was given is ignored)."""
+        parts = []
+        for position, (_, groups) in enumerate(surveyed):
+            columns = {**vars(groups), "file": np.full(len(groups), position, np.int64)}
+            parts.append(RowGroups(**columns))
+        return SpillIndex(tuple(file for file, _ in surveyed), RowGroups.concat(parts))
+
+    def within(self, ranges: Sequence[Prefix]) -> SpillIndex:
+        """Only what the ranges need: what a task takes with it."""
+        wanted = np.zeros(len(self.groups), np.bool_)
+        for prefix in ranges:
+            wanted |= self.groups.touch(prefix.lo, prefix.hi)
+        groups = self.groups.pick(wanted)
+        used, file = np.unique(groups.file, return_inverse=True)
+        columns = {**vars(groups), "file": file.astype(np.int64)}
+        return SpillIndex(tuple(self.files[i] for i in used), RowGroups(**columns))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where spilled rows are: the `spill` table's folder and what its files hold."""
+
+    folder: Folder
+    index: SpillIndex
+    operator: int
+
+    def touching(self, lo: int, hi: int) -> RowGroups:
+        """Row groups that may hold rows of the operator with a hash in [lo, hi)."""
+        near = self.index.groups.touching(lo, hi)
+        return near.pick((near.operator == self.operator) | (near.operator == -1))
+
+    def rows(
+        self, near: RowGroups, lo: int, hi: int, columns: Sequence[str]
+    ) -> Iterator[tuple[int, int, pa.Table]]:
+        """Rows with a hash in [lo, hi): (file's position, row group, its rows) each."""
+        for file in np.unique(near.file).tolist():
+            groups = near.group[near.file == file].tolist()
+            for group, table in read_rows(
+                self.folder,
+                self.index.files[file],
+                groups,
+                lo,
+                hi,
+                operator=self.operator,
+                columns=columns,
+            ):
+                yield file, group, table
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one file, input and generation, still encoded, in any order."""
+
+    file: int
+    epoch: int
+    input: int
+    key_hash: U64
+    table: pa.Table
+    """`partition`, `offset`, `row`."""
+
+    def only(self, mask: Bool) -> Part:
+        """The rows where `mask` is true."""
+        if mask.all():
+            return self
+        table = self.table.filter(pa.array(mask))
+        return Part(self.file, self.epoch, self.input, self.key_hash[mask], table)
+
+
+def clean_ranges(
+    spec: JoinSpec,
+    source: Source,
+    ranges: Sequence[Prefix],
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (position of the range, missing results) for disjoint ranges in ascending order.
+
+    Tables have `spec.joined_schema` and about `batch_bytes` bytes at most; a range without
+    missing results yields nothing. Raises `SpillDamaged`; ValueError for ranges out of order.
+    """
+    if any(a.hi > b.lo for a, b in pairwise(ranges)):
+        raise ValueError("the ranges must be disjoint and in ascending order")
+    for first, last in windows(source, ranges, piece_bytes):
+        window = ranges[first:last]
+        lo, hi = window[0].lo, window[-1].hi
+        pieces = [(lo, hi)]
+        if last - first == 1:
+            pieces = cut(source, lo, hi, piece_bytes)
+        for piece_lo, piece_hi in pieces:
+            parts = load(source, piece_lo, piece_hi)
+            for i, prefix in enumerate(window, first):
+                own = parts
+                if len(window) > 1:
+                    own = _between(parts, prefix.lo, prefix.hi)
+                for table in missing(spec, source, own, batch_bytes=batch_bytes):
+                    yield i, table
+
+
+def windows(
+    source: Source, ranges: Sequence[Prefix], piece_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Cut the ranges into [first, last) that are read together, within `piece_bytes`."""
+    first = 0
+    while first < len(ranges):
+        last = first + 1
+        while last < len(ranges):
+            near = source.touching(ranges[first].lo, ranges[last].hi)
+            if int(near.bytes.sum()) > piece_bytes:
+                break
+            last += 1
+        yield first, last
+        first = last
+
+
+def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, int]]:
+    """Cut [lo, hi) into pieces [lo, hi) that hold at most `piece_bytes`, or one single hash.
+
+    Reads only hashes, and those only where the row groups alone do not say that all is small.
+    """
+    near = source.touching(lo, hi)
+    if hi - lo == 1 or int(near.bytes.sum()) <= piece_bytes:
+        return [(lo, hi)] if len(near) else []
+    width = max(1, -(-(hi - lo) // 2**CUT_BITS))
+    buckets = -(-(hi - lo) // width)
+    weight = np.zeros(buckets)
+    least = np.full(buckets, 2**64 - 1, np.uint64)
+    greatest = np.zeros(buckets, np.uint64)
+    row_bytes = {
+        (file, group): size / max(rows, 1)
+        for file, group, size, rows in zip(
+            *(x.tolist() for x in (near.file, near.group, near.bytes, near.rows)), strict=True
+        )
+    }
+    for file, group, table in source.rows(near, lo, hi, ("key_hash",)):
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        bucket = ((hashes - np.uint64(lo)) // np.uint64(width)).astype(np.int64)
+        weight += np.bincount(bucket, minlength=buckets) * row_bytes[(file, group)]
+        np.minimum.at(least, bucket, hashes)
+        np.maximum.at(greatest, bucket, hashes)
+    pieces: list[tuple[int, int]] = []
+    start, held = lo, 0.0
+    for k in range(buckets):
+        begin, end = lo + k * width, min(hi, lo + (k + 1) * width)
+        large = weight[k] > piece_bytes
+        if held and (large or held + weight[k] > piece_bytes):
+            pieces.append((start, begin))
+            held = 0.0
+        if large:
+            a, b = int(least[k]), int(greatest[k]) + 1
+            # Every level looks at a smaller range, so this ends, at a single hash at the latest.
+            pieces += [(a, b)] if b - a == 1 else cut(source, a, b, piece_bytes)
+            start = end
+        elif weight[k]:
+            start = begin if not held else start
+            held += float(weight[k])
+    if held:
+        pieces.append((start, hi))
+    return pieces
+
+
+def load(source: Source, lo: int, hi: int) -> list[Part]:
+    """All rows with a hash in [lo, hi), encoded."""
+    parts = []
+    columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
+    for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns):
+        inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        rest = table.select(["partition", "offset", "row"])
+        if (inputs[0] == inputs).all() and (epochs[0] == epochs).all():
+            parts.append(Part(file, int(epochs[0]), int(inputs[0]), hashes, rest))
+            continue
+        # Not one of our own row groups: still exact, only slower.
+        for epoch in np.unique(epochs).tolist():
+            for input_ in np.unique(inputs[epochs == epoch]).tolist():
+                mask: Bool = (epochs == epoch) & (inputs == input_)
+                parts.append(Part(file, epoch, input_, hashes, rest).only(mask))
+    return parts
+
+
+def missing(
+    spec: JoinSpec, source: Source, parts: Sequence[Part], *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[pa.Table]:
+    """Yield the combinations of the parts' rows that are not all of one generation."""
+    hashes = productive(parts, len(spec.inputs))
+    if not len(hashes):
+        return
+    kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
+    base: list[list[Rows]] = [[] for _ in spec.inputs]
+    for number, epoch in enumerate(sorted({part.epoch for part in kept})):
+        new = [
+            _rows(spec, source, [p for p in kept if (p.epoch, p.input) == (epoch, i)], i)
+            for i in range(len(spec.inputs))
+        ]
+        if number:
+            yield from join(spec, base, new, need_old=True, batch_bytes=batch_bytes)
+        base = [_merged([*old, *rows]) for old, rows in zip(base, new, strict=True)]
+
+
+def productive(parts: Sequence[Part], inputs: int) -> U64:
+    """Hashes (ascending) that have rows of every input, and rows of two generations."""
+    found: U64 | None = None
+    for i in range(inputs):
+        own = [part.key_hash for part in parts if part.input == i]
+        distinct = np.unique(np.concatenate(own)) if own else np.empty(0, np.uint64)
+        found = distinct if found is None else np.intersect1d(found, distinct, assume_unique=True)
+        if not len(found):
+            return found
+    assert found is not None
+    first = np.full(len(found), np.iinfo(np.int64).max)
+    last = np.full(len(found), np.iinfo(np.int64).min)
+    for part in parts:
+        place = np.searchsorted(found, part.key_hash)
+        place = place[_member(found, part.key_hash)]
+        first[place] = np.minimum(first[place], part.epoch)
+        last[place] = np.maximum(last[place], part.epoch)
+    return found[first < last]
+
+
+def _member(ascending: U64, hashes: U64) -> Bool:
+    """Which of `hashes` occur in `ascending` (not empty)."""
+    place = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
+    is_in: Bool = ascending[place] == hashes
+    return is_in
+
+
+def _between(parts: Sequence[Part], lo: int, hi: int) -> list[Part]:
+    cut_out = [
+        part.only((part.key_hash >= np.uint64(lo)) & (part.key_hash <= np.uint64(hi - 1)))
+        for part in parts
+    ]
+    return [part for part in cut_out if len(part.key_hash)]
+
+
+def _rows(spec: JoinSpec, source: Source, parts: Sequence[Part], input_: int) -> list[Rows]:
+    """Decode and sort the rows of one generation and input: one run, or none."""
+    filled = [part for part in parts if len(part.key_hash)]
+    if not filled:
+        return []
+    hashes = np.concatenate([part.key_hash for part in filled])
+    table = pa.concat_tables([part.table for part in filled])
+    order: I64 = np.argsort(hashes, kind="stable")
+    if (order[1:] < order[:-1]).any():
+        hashes, table = hashes[order], table.take(pa.array(order))
+    schema = spec.row_schema(input_)
+    columns = pa.schema(list(schema)[:-2])
+    try:
+        decoded = decode_rows(table["row"].combine_chunks(), columns)
+    except CorruptRows as error:
+        raise _damaged(source, filled, columns) from error
+    rows = [*decoded.columns, table["partition"], table["offset"]]
+    return [Rows(hashes, pa.Table.from_arrays(rows, schema=schema))]
+
+
+def _damaged(source: Source, parts: Sequence[Part], columns: pa.Schema) -> SpillDamaged:
+    """Name the file whose rows cannot be decoded."""
+    for part in parts:
+        try:
+            decode_rows(part.table["row"], columns)
+        except CorruptRows as error:
+            where = source.folder.path(source.index.files[part.file].path)
+            return SpillDamaged(
+                where, f"a row of input {part.input} is not one of this query: {error}"
+            )
+    raise AssertionError("rows that cannot be decoded together can be decoded apart")
+
+
+def _merged(runs: list[Rows]) -> list[Rows]:
+    """Merge runs from the end while the last is not much smaller than the one before it.
+
+    Sizes then fall geometrically: every row is copied O(log n) times, and there are O(log n) runs.
+    """
+    while len(runs) > 1 and 2 * len(runs[-1].key_hash) >= len(runs[-2].key_hash):
+        hashes = np.concatenate([run.key_hash for run in runs[-2:]])
+        order = np.argsort(hashes, kind="stable")
+        table = pa.concat_tables([run.table for run in runs[-2:]]).take(pa.array(order))
+        runs = [*runs[:-2], Rows(hashes[order], table)]
+    return runs
