@@ -110,10 +110,12 @@ class Stream:
         spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
         try:
             self._claim(spark)
-            self._loop(spark)
+            try:
+                self._loop(spark)
+            finally:
+                self._remove_checkpoints()
         finally:
             spark.stop()
-            shutil.rmtree(self._checkpoints(), ignore_errors=True)
 
     # ------------------------------------------------------------------ beginning
 
@@ -209,11 +211,17 @@ class Stream:
     def _checkpoints(self) -> Path:
         return var_folder() / "checkpoints" / self.driver.state.genesis.warehouse_id
 
+    def _remove_checkpoints(self) -> None:
+        """Remove this term's checkpoints and those of drivers that came before."""
+        for folder in self._checkpoints().glob("*"):
+            if int(folder.name) <= self.driver.state.term:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _start_query(self, spark: Any) -> None:
         """A new query with a new checkpoint, from the journal's end offsets."""
         self._starts += 1
         self._failure = None
-        self._checkpoint = self._checkpoints() / f"{self.driver.state.term}-{self._starts}"
+        self._checkpoint = self._checkpoints() / str(self.driver.state.term) / str(self._starts)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._max_rows = self._wanted_rows
         rows = stream_rows(spark, self._kafka(), self.driver.state.end, self._max_rows)
