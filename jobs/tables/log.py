@@ -126,6 +126,7 @@ class Table:
             self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
         else:
             self._check_definition(definition.schema)
+        self._transactions: dict[str, int] = {}
         self._checkpoint = last_checkpoint(place)
         self._synced = self._checkpoint
         self.sync_log()
@@ -137,12 +138,17 @@ class Table:
 
     def refresh(self) -> None:
         """See the newest version of the table."""
+        before = self.version
         self._handle.update_incremental()
+        if self.version != before:
+            self._transactions.clear()
 
     def transaction(self, app: str) -> int:
         """Return the last version of an application transaction as seen; -1 when none."""
-        version = self._handle.transaction_version(app)
-        return -1 if version is None else int(version)
+        if app not in self._transactions:  # delta-rs reads the log for it
+            version = self._handle.transaction_version(app)
+            self._transactions[app] = -1 if version is None else int(version)
+        return self._transactions[app]
 
     def files(self) -> list[ActiveFile]:
         """Return the table's files as seen."""
@@ -207,7 +213,10 @@ class Table:
             )
         except Exception as error:  # noqa: BLE001 - told apart by reading the table again
             self._resolve(error, adds, app, version)
+        known, before = dict(self._transactions), self.version
         self.refresh()
+        if self.version == before + 1:  # nobody else's commit: what was known still holds
+            self._transactions = {**known, app: version}
         self.sync_log()
 
     def _resolve(

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.engine.datafile import write_data_file
+from jobs.storage import Folder
 from jobs.tables.errors import DamagedTable, JournalConflict, TableConflict
 from jobs.tables.log import Table
 from jobs.tables.names import entry_name
@@ -90,11 +91,7 @@ class Numbered:
         """
         place, schema = self._table.place, self._table.definition.file_schema
         parts = [
-            pq.read_table(
-                pa.BufferReader(place.map(file.path)),
-                page_checksum_verification=True,
-                use_threads=False,
-            ).cast(schema)
+            self._rows(place, file.path, schema)
             for file in self._table.files()
             if file.greatest is None or file.greatest > after
         ]
@@ -107,3 +104,14 @@ class Numbered:
                 "not: run `spillway doctor --repair`, and restore the table if that does not help"
             )
         return rows
+
+    def _rows(self, place: Folder, path: str, schema: pa.Schema) -> pa.Table:
+        try:
+            source = pa.BufferReader(place.map(path))
+            rows = pq.read_table(source, page_checksum_verification=True, use_threads=False)
+            return rows.cast(schema)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedTable(
+                f"{place.path(path)} of the table {self._app!r} cannot be read ({error}): "
+                "stop everything that uses the warehouse and run `spillway doctor --repair`"
+            ) from error

@@ -6,10 +6,13 @@ only while nothing else uses the warehouse. Repairing twice does nothing the sec
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 
 import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from jobs.storage import Folder, folder
@@ -21,7 +24,7 @@ from jobs.tables.damage import (
     log_name,
     log_versions,
 )
-from jobs.tables.definitions import DATA_TABLES, JOURNAL, SESSIONS, definitions
+from jobs.tables.definitions import DATA_TABLES, JOURNAL, NUMBERED, SESSIONS, definitions
 from jobs.tables.errors import DamagedTable
 from jobs.tables.events import Sessions
 from jobs.tables.journal import Journal
@@ -30,6 +33,7 @@ from jobs.tables.warehouse import APP, Warehouse
 from schemas.journal import Epoch
 
 DAMAGED = "_damaged"
+NUMBERED_NAMES = frozenset(table.name for table in NUMBERED)
 
 
 def repair(root: str) -> list[str]:
@@ -48,21 +52,39 @@ def repair(root: str) -> list[str]:
             continue
         done += _checkpoints(place, table, name)
         bad = first_bad(log_versions(table), last_checkpoint(table), _reader(table))
-        if bad is None:
-            continue
-        version, problem = bad
-        if name == "journal":
-            _may_shorten(place, table, version)
-        taken = [v for v in reversed(log_versions(table)) if v >= version]
-        for entry in taken:  # the last one first: a stop in between leaves no gap
-            _set_aside(place, table, name, log_name(entry))
-        done.append(
-            f"{name}: log entry {version}: {problem}. Took away {len(taken)} log "
-            f"{'entry' if len(taken) == 1 else 'entries'} that nobody was told of"
-        )
+        bad = bad or (_torn_file(table) if name in NUMBERED_NAMES else None)
+        while bad:
+            done.append(_shorten(place, table, name, *bad))
+            bad = _torn_file(table) if name in NUMBERED_NAMES else None
     if done:
         done += [f"still wrong: {problem}" for problem in Warehouse(root).check()]
     return done
+
+
+def _shorten(place: Folder, table: Folder, name: str, version: int, problem: str) -> str:
+    """Take away the log entries from `version` on; say so."""
+    if name == "journal":
+        _may_shorten(place, table, version)
+    taken = [v for v in reversed(log_versions(table)) if v >= version]
+    for entry in taken:  # the last one first: a stop in between leaves no gap
+        _set_aside(place, table, name, log_name(entry))
+    entries = "entry" if len(taken) == 1 else "entries"
+    return f"{name}: log entry {version}: {problem}. Took away {len(taken)} log {entries}"
+
+
+def _torn_file(table: Folder) -> tuple[int, str] | None:
+    """The last log entry of a numbered table, when a file that it adds cannot be read."""
+    version = log_versions(table)[-1]
+    if version <= last_checkpoint(table):
+        return None
+    for line in table.read(log_name(version)).splitlines():
+        if add := json.loads(line).get("add"):
+            try:
+                with table.open(add["path"]) as file:
+                    pq.read_table(file, page_checksum_verification=True)
+            except (pa.ArrowException, OSError) as error:
+                return version, f"its file {add['path']} cannot be read ({error})"
+    return None
 
 
 def _checkpoints(place: Folder, table: Folder, name: str) -> list[str]:

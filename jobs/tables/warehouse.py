@@ -115,12 +115,12 @@ class Warehouse:
         """Return `applied` of every table whose files the journal names."""
         return {name: self.applied(name) for name in DATA_TABLES}
 
-    def apply(self, table: str, epoch: int, files: Sequence[FileRecord]) -> bool:
+    def apply(self, table: str, epoch: int, files: Sequence[FileRecord]) -> None:
         """Commit exactly the files that the journal's entry of `epoch` names for the table.
 
-        Returns False when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
+        Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
         """
-        return self._commit_once(table, APP, epoch, files)
+        self._commit_once(table, APP, epoch, files)
 
     # --- cleanup -------------------------------------------------------------------------
 
@@ -130,10 +130,10 @@ class Warehouse:
         results.refresh()
         return results.transaction(f"cleanup/{session}")
 
-    def apply_cleanup(self, session: str, n: int, files: Sequence[FileRecord]) -> bool:
+    def apply_cleanup(self, session: str, n: int, files: Sequence[FileRecord]) -> None:
         """Commit the missing results of the session's range `n` (none is fine).
 
-        Returns False when that was done already. Raises ValueError when range n - 1 is not in,
+        Does nothing when that was done already. Raises ValueError when range n - 1 is not in,
         `FileMismatch`, `OutcomeUnknown`.
         """
         before = self.cleanup_applied(session)
@@ -143,7 +143,7 @@ class Warehouse:
             )
         if n > before:
             self.table("results").sync_files(files)
-        return self._commit_once("results", f"cleanup/{session}", n, files)
+        self._commit_once("results", f"cleanup/{session}", n, files)
 
     # --- upkeep --------------------------------------------------------------------------
 
@@ -236,19 +236,19 @@ class Warehouse:
 
     # --- inside --------------------------------------------------------------------------
 
-    def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> bool:
+    def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
         table = self.table(name)
         for _ in range(APPLY_ATTEMPTS):
             # Checked on the handle that commits, with no refresh in between.
             if table.transaction(app) >= version:
-                return False
+                return
             _check_files(table, files)
             try:
                 table.commit(files, app, version)
             except TableConflict:
                 table.refresh()
                 continue
-            return True
+            return
         raise TableConflict(f"{name}: {APPLY_ATTEMPTS} commits of ({app!r}, {version}) met others")
 
 
