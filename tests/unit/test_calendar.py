@@ -1,0 +1,50 @@
+"""The exchange's calendar."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs import calendar
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("date", "after"),
+    [
+        ("2026-01-05", "2026-01-06"),
+        ("2026-01-02", "2026-01-05"),  # a weekend
+        ("2026-01-03", "2026-01-05"),  # a Saturday is no session
+        ("2025-12-24", "2025-12-26"),  # Christmas
+    ],
+)
+def test_session_after(date: str, after: str) -> None:
+    assert calendar.session_after("XNYS", date) == after
+
+
+def test_closes() -> None:
+    assert calendar.close_ms("XNYS", "2026-01-05") == ms("2026-01-05T21:00:00")
+    assert calendar.close_ms("XNYS", "2025-12-24") == ms("2025-12-24T18:00:00")  # 13:00 there
+    assert calendar.close_ms("XNYS", "2026-07-06") == ms("2026-07-06T20:00:00")  # summer time
+    assert calendar.previous_close_ms("XNYS", "2026-01-05") == ms("2026-01-02T21:00:00")
+    with pytest.raises(calendar.CalendarError, match="no trading day"):
+        calendar.close_ms("XNYS", "2026-01-04")
+
+
+def test_open_or_next() -> None:
+    assert calendar.open_or_next("XNYS", ms("2026-01-05T15:00:00")) == "2026-01-05"
+    assert calendar.open_or_next("XNYS", ms("2026-01-05T22:00:00")) == "2026-01-06"
+    assert calendar.open_or_next("XNYS", ms("2026-01-03T12:00:00")) == "2026-01-05"
+
+
+def test_what_the_calendar_does_not_know() -> None:
+    with pytest.raises(calendar.CalendarError, match="not an exchange calendar"):
+        calendar.session_after("NOWHERE", "2026-01-05")
+    with pytest.raises(calendar.CalendarError, match="not a date"):
+        calendar.session_after("XNYS", "today-ish")
+    with pytest.raises(calendar.CalendarError, match="reaches further"):
+        calendar.session_after("XNYS", "2099-01-05")

@@ -1,0 +1,126 @@
+"""The streaming job's pure parts: restore offsets, chunks, offset log, intake, placement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
+from jobs.protocol.recovery import SessionRestore, Since
+from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
+from jobs.stream.source import OffsetLogError, batch_end, spark_offsets
+from jobs.stream.worker import _chunks, since_offsets
+from schemas.journal import Prefix, SlotTotals
+
+PREFIXES = st.integers(0, 4).flatmap(
+    lambda depth: st.builds(Prefix, st.just(depth), st.integers(0, 2**depth - 1))
+)
+
+
+@given(st.lists(st.tuples(PREFIXES, st.integers(0, 50)), max_size=12), st.integers(0, 15))
+def test_rows_are_in_memory_since_the_last_cut_that_covers_them(
+    cuts: list[tuple[Prefix, int]], top: int
+) -> None:
+    ordered = sorted(cuts, key=lambda cut: cut[1])
+    session = SessionRestore(
+        "2026-01-05",
+        start={"t": [7]},
+        end={"t": [99]},
+        cuts=tuple(Since(prefix, {"t": [offset]}) for prefix, offset in ordered),
+    )
+    hash_ = (top << 60) + 12345
+    covering = [offset for p, offset in cuts if p.lo <= hash_ < p.hi]
+    found = since_offsets(session, "t", 0)(np.array([hash_], dtype=np.uint64))
+    assert found.tolist() == [max([7, *covering])]
+
+
+def test_a_partition_younger_than_a_cut_is_read_from_its_start() -> None:
+    session = SessionRestore(
+        "2026-01-05", {"t": [5, 0]}, {"t": [9, 9]}, (Since(Prefix(0, 0), {"t": [8]}),)
+    )
+    hashes = np.array([0, 2**64 - 1], dtype=np.uint64)
+    assert since_offsets(session, "t", 0)(hashes).tolist() == [8, 8]
+    assert since_offsets(session, "t", 1)(hashes).tolist() == [0, 0]
+
+
+def test_chunks_hold_one_topic_partition_each() -> None:
+    def batch(rows: list[tuple[str, int, int]]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {
+                "topic": pa.array([t for t, _, _ in rows], pa.string()),
+                "partition": pa.array([p for _, p, _ in rows], pa.int32()),
+                "offset": pa.array([o for _, _, o in rows], pa.int64()),
+                "value": pa.array([b"{}" for _ in rows], pa.binary()),
+                "timestamp": pa.array([1_000 * o for _, _, o in rows], pa.timestamp("us", "UTC")),
+            }
+        )
+
+    batches = [batch([("a", 0, 1), ("a", 0, 2), ("a", 1, 1)]), batch([]), batch([("a", 1, 2)])]
+    batches.append(batch([("b", 1, 5)]))
+    found = [
+        (c.topic, c.partition, c.offsets.tolist(), c.kafka_ms.tolist()) for c in _chunks(batches)
+    ]
+    assert found == [("a", 0, [1, 2], [1, 2]), ("a", 1, [1, 2], [1, 2]), ("b", 1, [5], [5])]
+
+
+def test_offset_log(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    log = tmp_path / "offsets" / "3"
+    log.write_text('v1\n{"batchWatermarkMs":0}\n{"b":{"1":7,"0":5},"a":{"0":2}}')
+    assert batch_end(tmp_path, 3) == {"a": [2], "b": [5, 7]}
+    assert json.loads(spark_offsets({"a": [2, 3]})) == {"a": {"0": 2, "1": 3}}
+    with pytest.raises(OffsetLogError, match="cannot be read"):
+        batch_end(tmp_path, 4)
+    log.write_text("what?")
+    with pytest.raises(OffsetLogError, match="unknown form"):
+        batch_end(tmp_path, 3)
+
+
+def totals(slot: int, rows: int, state_bytes: int, rows_in: int) -> SlotTotals:
+    return SlotTotals(
+        slot=slot,
+        budget_bytes=10**6,
+        state_bytes=state_bytes,
+        folder_bytes=state_bytes,
+        rows=rows,
+        rows_in={"stock": rows_in},
+    )
+
+
+@pytest.mark.parametrize(
+    ("slots", "budget", "expected"),
+    [
+        # Ample memory: the setting.
+        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**9, 600_000),
+        # 0.5 * 0.1 * 10 MB / 50 B = 10,000 rows for each of two slots.
+        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**7, 20_000),
+        # All rows go to one slot: half of that.
+        ([totals(0, 1000, 50_000, 20), totals(1, 1000, 50_000, 0)], 10**7, 10_000),
+        # Never so few that epochs cost more than their rows.
+        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**4, LEAST_ROWS),
+        # Nothing seen yet: 80 bytes a row.
+        ([], 10**7, 12_500),
+    ],
+)
+def test_rows_per_epoch(slots: list[SlotTotals], budget: int, expected: int) -> None:
+    found = rows_per_epoch(slots, budget, 2, threshold=0.9, most=600_000)
+    assert abs(found - expected) <= 2
+
+
+def test_small_changes_of_the_limit_are_not_worth_a_restart() -> None:
+    assert not worth_changing(1000, 900)
+    assert not worth_changing(1000, 1500)
+    assert worth_changing(1000, 700)
+    assert worth_changing(1000, 1700)
+
+
+def test_settings_that_move_slots_are_refused() -> None:
+    refuse_wrong(dict(REQUIRED))
+    with pytest.raises(SettingsRefused, match=r"spark\.locality\.wait = '3s' \(needs '1h'\)"):
+        refuse_wrong({**REQUIRED, "spark.locality.wait": "3s"})
