@@ -1,0 +1,1 @@
+"""Producers: messages from a scenario or a recording, sent to Kafka."""
