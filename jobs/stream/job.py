@@ -32,6 +32,10 @@ from jobs.stream.worker import (
 from schemas.journal import Offsets, SlotReport
 
 
+SETTLED_S = 1.5
+"""Executors register one after another: so long without a new one means that all are there."""
+
+
 @dataclass(frozen=True)
 class JobSettings:
     """What every epoch of a stream has in common."""
@@ -67,6 +71,19 @@ class Placement:
         alive = sorted(s.hostPort().rpartition(":")[0] for s in summaries if s.id() != "driver")
         self.most_executors = max(self.most_executors, len(alive))
         return alive
+
+    def settle(self, wait_s: float) -> None:
+        """At the start: wait for the hosts that hold state, and until no more executors come."""
+        wanted = {host for host in self.hosts.values() if host}
+        until = time.monotonic() + wait_s
+        seen, since = 0, time.monotonic()
+        while not self.local and time.monotonic() < until:
+            alive = self.executors()
+            if len(alive) != seen:
+                seen, since = len(alive), time.monotonic()
+            if seen and wanted <= set(alive) and time.monotonic() - since >= SETTLED_S:
+                return
+            time.sleep(0.1)
 
     def wait(self, wait_s: float) -> None:
         """Wait until as many executors are alive as there ever were, or `wait_s` has passed."""

@@ -173,6 +173,7 @@ class Stream:
         state = self.driver.state
         master = self.settings.spark.master
         placement = Placement(spark, master.startswith("local["), dict(state.hosts))
+        placement.settle(self.settings.recovery.wait_s)
         self.driver.use(EpochJob(spark, self._job_settings(state), len(state.slots), placement))
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
