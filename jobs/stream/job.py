@@ -31,7 +31,6 @@ from jobs.stream.worker import (
 )
 from schemas.journal import Offsets, SlotReport
 
-
 SETTLED_S = 1.5
 """Executors register one after another: so long without a new one means that all are there."""
 
