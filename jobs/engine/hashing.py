@@ -121,9 +121,8 @@ def _values(array: pa.Array, dtype: Any, words: int = 1) -> npt.NDArray[Any]:
     """The fixed-width values of an array without nulls considered, `words` for each."""
     if not len(array):
         return np.zeros(0, dtype=dtype)
-    flat = np.frombuffer(array.buffers()[1], dtype=dtype)
-    values: npt.NDArray[Any] = flat[array.offset * words : (array.offset + len(array)) * words]
-    return values
+    flat: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=dtype)
+    return flat[array.offset * words : (array.offset + len(array)) * words]
 
 
 def _bytes(array: pa.Array, offset_type: Any) -> tuple[U8, I64, I64]:
@@ -139,7 +138,7 @@ def _bytes(array: pa.Array, offset_type: Any) -> tuple[U8, I64, I64]:
 
 def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Values whose bits are Java's `doubleToLongBits` after Spark's normalisation."""
-    fixed = values + values.dtype.type(0.0)  # -0.0 + 0.0 is 0.0
+    fixed: npt.NDArray[Any] = values + values.dtype.type(0.0)  # -0.0 + 0.0 is 0.0
     fixed[np.isnan(values)] = np.nan
     return fixed
 

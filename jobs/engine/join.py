@@ -21,7 +21,7 @@ into an Arrow string column (2 GiB).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +36,9 @@ from jobs.engine.spec import JoinSpec
 BATCH_BYTES = 16 << 20
 """Default bound of a result batch."""
 
+NEVER_DROPPED = 1 << 62
+"""`born` of rows that no drop can cover."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -43,12 +46,14 @@ class Rows:
 
     `key_hash` uint64 (n,) ascending; `table` has the input's row schema (keys, payload,
     partition, offset), n rows, in one chunk or more. `kafka_ms` int64 (n,) is given for new
-    rows whose delay is to be measured.
+    rows whose delay is to be measured. Rows of a run with dead rows in it carry the epoch in
+    which it was `born`: see `last_drop` of `join_batches`.
     """
 
     key_hash: U64
     table: pa.Table
     kafka_ms: I64 | None = None
+    born: int = NEVER_DROPPED
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,17 @@ def join_batches(
     need_old: bool = False,
     batch_bytes: int = BATCH_BYTES,
     sample_every: int = 0,
+    last_drop: Callable[[U64], I64] | None = None,
 ) -> Iterator[Joined]:
-    """Like `join`, with what the statistics need. `sample_every` 0: no sample of ages."""
+    """Like `join`, with what the statistics need. `sample_every` 0: no sample of ages.
+
+    `last_drop` gives for hashes (n,) the epochs of their last drop (n,): old rows of a run born
+    at or before it do not count.
+    """
     found = probe(
-        [[run.key_hash for run in runs] for runs in old],
+        [[(run.key_hash, run.born) for run in runs] for runs in old],
         [[run.key_hash for run in runs] for runs in new],
+        last_drop,
     )
     if not len(found.hashes):
         return

@@ -14,7 +14,7 @@ left out from input to input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,8 +60,16 @@ class Candidates:
         return Candidates(self.hashes[wanted], sides)
 
 
-def probe(old: Sequence[Sequence[U64]], new: Sequence[Sequence[U64]]) -> Candidates:
-    """Find the hashes of new rows that have rows in every input. Sources are sorted hashes."""
+def probe(
+    old: Sequence[Sequence[tuple[U64, int]]],
+    new: Sequence[Sequence[U64]],
+    last_drop: Callable[[U64], I64] | None = None,
+) -> Candidates:
+    """Find the hashes of new rows that have rows in every input.
+
+    Sources are sorted hashes; an old one comes with the epoch in which it was born: it counts
+    only for hashes whose last drop is older.
+    """
     hashes = distinct([run for runs in new for run in runs])
     found = [[_find(run, hashes) for run in runs] for runs in new]
     counts_new = [_totals(spans, len(hashes)) for spans in found]
@@ -69,12 +77,20 @@ def probe(old: Sequence[Sequence[U64]], new: Sequence[Sequence[U64]]) -> Candida
     alive: Bool = np.ones(len(hashes), dtype=np.bool_)
     spans_old: list[list[Spans]] = []
     counts_old: list[I64] = []
+    dropped = None if last_drop is None else last_drop(hashes)
+    newest_drop = -1 if dropped is None else int(dropped.max(initial=-1))
     for runs, counts in zip(old, counts_new, strict=True):
         asked = np.flatnonzero(alive & (any_new > (counts > 0)))
         needles = hashes if len(asked) == len(hashes) else hashes[asked]
-        spans = [_find(run, needles) for run in runs]
-        if len(asked) != len(hashes):
-            spans = [Spans(asked[s.key], s.start, s.size) for s in spans]
+        spans = []
+        for run, born in runs:
+            found_here = _find(run, needles)
+            key = asked[found_here.key]
+            here = Spans(key, found_here.start, found_here.size)
+            if dropped is not None and born <= newest_drop:
+                live = np.flatnonzero(dropped[key] < born)
+                here = Spans(*(column[live] for column in here))
+            spans.append(here)
         spans_old.append(spans)
         counts_old.append(_totals(spans, len(hashes)))
         alive &= (counts_old[-1] + counts) > 0

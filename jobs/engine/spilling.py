@@ -1,0 +1,108 @@
+"""Which groups leave memory in this epoch, and where their rows lie.
+
+Model: memory of a slot = bytes of its live rows, the epoch's included. Above `threshold` x
+budget the slot spills `fraction` of its memory (more when that would not bring it below the
+threshold), victims by policy; a victim is a (session, group) pair, with all inputs. Apart from
+that the new rows that stay must fit into the folder; where they do not, victims are added, in
+the policy's order, up to everything that came: rows of a victim go straight to the spill file,
+so a slot never fails because a group is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.engine.arrangement import Segments, Session
+from jobs.engine.groups import I64, Bool, GroupMap, disjoint_ranges
+from jobs.engine.join import Rows
+from jobs.engine.runs import merge
+from jobs.engine.statistics import Figures
+from jobs.policy.victims import GroupFigures, Moment, victim_order
+from schemas.journal import Prefix
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that decide when and how much to spill. `room_bytes` is what new files may take."""
+
+    budget_bytes: int
+    threshold: float
+    fraction: float
+    room_bytes: int
+
+
+def choose_victims(
+    figures: Mapping[str, Figures],
+    forced: Mapping[str, Bool],
+    limits: Limits,
+    policy: str,
+    moment: Moment,
+) -> dict[str, Bool]:
+    """Per session the groups to spill, bool (g,); `forced` ones are among them."""
+    sessions = list(figures)
+    if not sessions:
+        return {}
+    size = np.concatenate([figures[s].bytes for s in sessions])
+    intake = np.concatenate([figures[s].intake_bytes for s in sessions])
+    chosen: Bool = np.concatenate([forced[s] for s in sessions]) & (size > 0)
+    memory = int(size.sum())
+    bound = int(limits.threshold * limits.budget_bytes)
+    wanted = max(int(limits.fraction * memory), memory - bound) if memory > bound else 0
+    overflow = int(intake[~chosen].sum()) - max(limits.room_bytes, 0)
+    freed = int(size[chosen].sum())
+    if freed < wanted or overflow > 0:
+        merged = GroupFigures(
+            size,
+            np.concatenate([figures[s].results for s in sessions]),
+            np.concatenate([figures[s].last_used_ms for s in sessions]),
+        )
+        for group in victim_order(policy, merged, moment).tolist():
+            needed = freed < wanted or (overflow > 0 and intake[group] > 0)
+            if not needed or chosen[group] or not size[group]:
+                continue
+            chosen[group] = True
+            freed += int(size[group])
+            overflow -= int(intake[group])
+    width = len(size) // len(sessions)
+    return {s: chosen[i * width : (i + 1) * width] for i, s in enumerate(sessions)}
+
+
+def all_intake(figures: Mapping[str, Figures]) -> dict[str, Bool]:
+    """Every group that something came for: the last resort of a full folder."""
+    return {session: each.intake_bytes > 0 for session, each in figures.items()}
+
+
+def rows_of(session: Session, segments: Segments, wanted: Bool) -> list[list[Rows]]:
+    """Per input the live rows of the wanted buckets, bool (b,), as slices."""
+    return [
+        [piece for rows, born in session.pieces(i) for piece in segments.slices(rows, born, wanted)]
+        for i in range(len(session.parts))
+    ]
+
+
+def staying(session: Session, segments: Segments, victims: Bool, input_: int) -> list[Rows]:
+    """The rows of an input that came in this epoch and stay, sorted within each piece."""
+    fresh = [*session.installed[input_], *session.new[input_]]
+    if not victims.any():
+        return fresh
+    kept = [segments.slices(rows, rows.born, ~victims) for rows in fresh]
+    return [merge(slices) for slices in kept if slices]
+
+
+def flush_ranges(groups: GroupMap, slot: int, ranges: Sequence[Prefix]) -> list[Prefix]:
+    """The parts of `ranges` that the slot owns, each within one group, disjoint, in order."""
+    found: list[Prefix] = []
+    wanted = disjoint_ranges(ranges)
+    owned = [groups.prefixes[g] for g in groups.groups_of_slot(slot).tolist()]
+    starts: I64 = np.array([p.lo for p in owned], dtype=np.uint64).astype(np.uint64)
+    for each in wanted:
+        # The group that may cover it begins at or before it; those that it covers lie in it.
+        first = max(int(np.searchsorted(starts, np.uint64(each.lo), side="right")) - 1, 0)
+        stop = int(np.searchsorted(starts, np.uint64(each.hi - 1), side="right"))
+        for group in owned[first:stop]:
+            if group.overlaps(each):
+                found.append(each if group.covers(each) else group)
+    return sorted(found, key=lambda p: p.lo)

@@ -1,0 +1,167 @@
+"""A slot's state folder: the manifest, loading exactly what it names, and garbage.
+
+Model: a manifest is one Arrow IPC file. Its rows are per-group figures that no run file holds
+(results of the current generation, last use); its schema metadata is JSON: the run files with
+their windows, the drops of each session, the merges under way. The journal names one manifest a
+slot and epoch; its name ends in the CRC-32 of its bytes, so that the journal names the content.
+
+Failure paths:
+
+* A manifest or a run file that is absent, of another size or damaged raises `Missing`, which
+  the step reports; nothing was written or deleted by then, and the caller never goes on with a
+  part of the state.
+* Files of attempts whose report was thrown away stay until a later epoch: only files born at or
+  before `born_before` that the named manifest does not use are garbage. (Another attempt of
+  this very epoch may be the one that the journal will name.)
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+
+from jobs.engine.arrangement import Drops
+from jobs.engine.runs import Missing, RunFile, born_of, name_of, note_verified, verify_crc
+from jobs.storage import Folder
+
+FORMAT = 1
+
+FIGURES_SCHEMA = pa.schema(
+    [
+        pa.field("session", pa.string(), nullable=False),
+        pa.field("depth", pa.int32(), nullable=False),
+        pa.field("value", pa.uint64(), nullable=False),
+        pa.field("results", pa.int64(), nullable=False),
+        pa.field("last_used_ms", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Merging:
+    """A merge under way: what is below the sources' windows is in the target run already."""
+
+    session: str
+    input: int
+    sources: tuple[int, ...]
+    target: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The state of one slot at the end of one epoch."""
+
+    slot: int
+    epoch: int
+    next_run: int = 0
+    """Number for the next logical run."""
+    runs: tuple[RunFile, ...] = ()
+    drops: Mapping[str, Drops] = field(default_factory=dict)
+    """Per session; sessions without files are not kept."""
+    merges: tuple[Merging, ...] = ()
+    figures: pa.Table = field(default_factory=FIGURES_SCHEMA.empty_table)
+
+
+def encode_manifest(manifest: Manifest) -> pa.Buffer:
+    """The manifest's bytes."""
+    facts = {
+        "format": FORMAT,
+        "slot": manifest.slot,
+        "epoch": manifest.epoch,
+        "next_run": manifest.next_run,
+        "runs": [list(asdict(run).values()) for run in manifest.runs],
+        "drops": {session: drops.to_json() for session, drops in manifest.drops.items()},
+        "merges": [list(asdict(merge).values()) for merge in manifest.merges],
+    }
+    text = json.dumps(facts, separators=(",", ":")).encode()
+    schema = FIGURES_SCHEMA.with_metadata({b"spillway": text})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        writer.write_table(manifest.figures.cast(schema))
+    return sink.getvalue()
+
+
+def decode_manifest(buffer: pa.Buffer) -> Manifest:
+    """The inverse of `encode_manifest`. Raises ValueError for a format of another version."""
+    figures = pa.ipc.open_file(pa.BufferReader(buffer)).read_all()
+    facts = json.loads(figures.schema.metadata[b"spillway"])
+    if facts["format"] != FORMAT:
+        raise ValueError(f"a manifest of format {facts['format']} instead of {FORMAT}")
+    merges = [
+        Merging(session, input_, tuple(sources), target)
+        for session, input_, sources, target in facts["merges"]
+    ]
+    return Manifest(
+        slot=facts["slot"],
+        epoch=facts["epoch"],
+        next_run=facts["next_run"],
+        runs=tuple(RunFile(*run) for run in facts["runs"]),
+        drops={session: Drops.from_json(pairs) for session, pairs in facts["drops"].items()},
+        merges=tuple(merges),
+        figures=figures.replace_schema_metadata(None),
+    )
+
+
+def manifest_name(warehouse_id: str, epoch: int, attempt: str, data: pa.Buffer) -> str:
+    """The name under which these bytes are written."""
+    return name_of(warehouse_id, epoch, attempt, f"{zlib.crc32(data):08x}", "manifest")
+
+
+def write_manifest(folder: Folder, name: str, data: pa.Buffer) -> None:
+    """Write a manifest under its name."""
+    folder.write_new(name, data)
+    note_verified(folder.path(name))
+
+
+def load_manifest(folder: Folder, name: str | None, sizes: Mapping[str, int]) -> Manifest | None:
+    """Load exactly the named manifest (None: None), all its files' sizes checked.
+
+    `sizes` is a listing of the folder. Raises Missing when anything is not as it was written.
+    """
+    if name is None:
+        return None
+    if name not in sizes:
+        raise Missing(f"manifest {name} is not in {folder.uri}")
+    try:
+        buffer = folder.map(name)
+        verify_crc(folder, name, buffer, int(name.rsplit("-", 1)[1].split(".")[0], 16))
+        manifest = decode_manifest(buffer)
+    except FileNotFoundError as error:
+        raise Missing(f"manifest {name} is not in {folder.uri}") from error
+    except (ValueError, KeyError, pa.ArrowException) as error:
+        raise Missing(f"manifest {name} cannot be read: {error}") from error
+    for run in manifest.runs:
+        found = sizes.get(run.file)
+        if found != run.bytes:
+            what = "is not there" if found is None else f"has {found} bytes"
+            raise Missing(f"state file {run.file} {what}, but manifest {name} names {run.bytes}")
+    return manifest
+
+
+def delete_garbage(
+    folder: Folder,
+    warehouse_id: str,
+    sizes: Mapping[str, int],
+    *,
+    born_before: int,
+    manifest_name: str | None,
+    manifest: Manifest | None,
+) -> dict[str, int]:
+    """Delete files born at or before `born_before` that the manifest does not use.
+
+    Returns name and bytes of the files that are left (others' files too: they take room).
+    """
+    used = {manifest_name, *(run.file for run in manifest.runs)} if manifest else set()
+    left: dict[str, int] = {}
+    for name, size in sizes.items():
+        born = born_of(warehouse_id, name)
+        if born is not None and born <= born_before and name not in used:
+            folder.delete(name)
+        else:
+            left[name] = size
+    return left

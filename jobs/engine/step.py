@@ -1,0 +1,583 @@
+"""One slot's part of one epoch: from the named manifest and the epoch's blocks to a report.
+
+Model: a step is a function of (task, blocks, the files that the task's manifest names). It writes
+files under fresh names only, deletes nothing that the manifest of the epoch before uses, and
+*returns* what it did; until a journal entry names its report, nothing of it exists. So it may
+run any number of times, also at once.
+
+Order, and why:
+
+1. load exactly the named manifest, sizes and digests checked; anything wrong is reported as
+   `missing` before a file is written or deleted
+2. delete garbage, so that there is room
+3. drop the groups that move away, install state and restored rows (no output)
+4. join the epoch's new rows; results leave in bounded batches
+5. flush sessions that this epoch seals: ranges that were ever cut become their last
+   generation, the rest is complete and goes
+6. spill: after the join, so a generation's own results are all out
+7. write the rows that stay as new runs; merge and reclaim within the room of the folder
+8. write the manifest, report
+
+Known limitation: the memory of the process is bounded by the epoch's intake, one result batch
+and one merged file, not by the budget, which counts files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.engine.arrangement import Drops, Part, Segments, Session
+from jobs.engine.blocks import Block, cut_by_slot
+from jobs.engine.datafile import write_data_files
+from jobs.engine.groups import I64, Bool, GroupMap
+from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
+from jobs.engine.join import BATCH_BYTES, join_batches
+from jobs.engine.merging import LEAST_FILE_BYTES, MOST_FILE_BYTES
+from jobs.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from jobs.engine.results import complete, file_schema
+from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, map_run
+from jobs.engine.spec import JoinSpec
+from jobs.engine.spillfile import write_spill
+from jobs.engine.spilling import (
+    Limits,
+    all_intake,
+    choose_victims,
+    flush_ranges,
+    rows_of,
+    staying,
+)
+from jobs.engine.statefiles import (
+    Manifest,
+    delete_garbage,
+    encode_manifest,
+    load_manifest,
+    manifest_name,
+    write_manifest,
+)
+from jobs.engine.statistics import (
+    STATISTICS_SCHEMA,
+    Figures,
+    carried,
+    figures_table,
+    measure,
+    statistics_table,
+)
+from jobs.engine.upkeep import Shelf, room_of, upkeep
+from jobs.policy.victims import DEFAULT, Moment
+from jobs.storage import Folder
+from schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
+
+SAMPLE_EVERY = 64
+"""One result in so many has its age measured (one in each batch at least)."""
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """Everything that the plan says to one slot. Picklable."""
+
+    slot: int
+    epoch: int
+    attempt: str
+    """Fresh for every try: part of every file's name."""
+    warehouse_id: str
+    session: str
+    """The open session."""
+    manifest: str | None
+    """The slot's state after the epoch before; None: a new or lost slot, starts empty."""
+    groups: GroupMap
+    """The assignment from this epoch on."""
+    leaving: tuple[Prefix, ...] = ()
+    """Groups of this slot that move away in this epoch."""
+    forced: tuple[Prefix, ...] = ()
+    """Ranges to spill whatever the memory."""
+    flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
+    """Sessions that this epoch seals, each with every range that was ever cut before."""
+    budget_bytes: int = 1 << 30
+    threshold: float = 0.9
+    fraction: float = 0.3
+    inactive_ms: int = 60_000
+    victims: str = DEFAULT
+    now_ms: int = 0
+    """The stream's clock."""
+    written_at_us: int = 0
+    """When the epoch's rows are said to be committed, us since 1970."""
+    statistics: bool = False
+    """Write the statistics of all groups in this epoch (they are when something is spilled)."""
+    seed: int = 0
+    batch_bytes: int = BATCH_BYTES
+    piece_bytes: int = PIECE_BYTES
+
+    @property
+    def born_before(self) -> int:
+        """Files born later than this are never garbage to this step."""
+        return self.epoch - 1
+
+    def stem(self) -> str:
+        """The beginning of every data file's name."""
+        return f"{self.epoch}-{self.attempt}-{self.slot}"
+
+
+def step(
+    spec: JoinSpec,
+    task: StepTask,
+    blocks: Iterable[Block],
+    state: Folder,
+    tables: Callable[[str], Folder],
+) -> SlotReport:
+    """Carry out a slot's part of an epoch.
+
+    `state` is the slot's own folder; `tables(name)` the folder of a table. Raises ValueError for
+    blocks that are not this slot's; whatever else it raises, nothing that counts has changed.
+    """
+    work = _Step(spec, task, state, tables)
+    try:
+        with work.timed("load"):
+            work.load()
+    except Missing as lost:
+        return SlotReport(
+            slot=task.slot,
+            epoch=task.epoch,
+            attempt=task.attempt,
+            status="missing",
+            detail=str(lost),
+        )
+    return work.run(blocks)
+
+
+def extract(spec: JoinSpec, task: StepTask, state: Folder) -> Iterator[Block]:
+    """State blocks of the groups in `task.leaving`, for their owners in `task.groups`.
+
+    Reads the manifest of the epoch before and writes nothing. Yields nothing when state is
+    missing: the slot's step finds that too and reports it, so the epoch is not journaled.
+    """
+    work = _Step(spec, task, state, lambda _: state)
+    try:
+        work.load()
+    except Missing:
+        return
+    for session in work.sessions.values():
+        ranges = sorted(task.leaving, key=lambda p: p.lo)
+        segments = Segments.of_ranges(ranges, session.drops)
+        wanted = np.ones(len(ranges), dtype=np.bool_)
+        for input_, pieces in enumerate(rows_of(session, segments, wanted)):
+            schema = spec.state_schema(input_)
+            for rows in merge_bounded(pieces, task.piece_bytes):
+                arrays = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
+                batch = pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
+                yield from cut_by_slot(
+                    spec,
+                    input_,
+                    task.groups,
+                    rows.key_hash,
+                    batch[0],
+                    session=session.name,
+                    kind="state",
+                )
+
+
+class _Step:
+    """The step under way."""
+
+    def __init__(
+        self, spec: JoinSpec, task: StepTask, state: Folder, tables: Callable[[str], Folder]
+    ) -> None:
+        self.spec = spec
+        self.task = task
+        self.state = state
+        self.tables = tables
+        self.inputs = range(len(spec.inputs))
+        self.began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        self.sizes: dict[str, int] = {}
+        self.manifest = Manifest(task.slot, task.epoch - 1)
+        self.sessions: dict[str, Session] = {}
+        self.figures: dict[str, Figures] = {}
+        self.segments: dict[str, Segments] = {}
+        self.files: list[FileRecord] = []
+        self.cuts: list[Cut] = []
+        self.results: dict[str, int] = {}
+        self.spilled_rows: dict[str, int] = {}
+        self.spilled_bytes = 0
+        self.spilled: dict[str, Figures] = {}
+        self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add what the block takes to a phase's seconds."""
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def load(self) -> None:
+        """Map the named state. Raises Missing; changes nothing."""
+        self.sizes = {info.name: info.bytes for info in self.state.list()}
+        self.manifest = load_manifest(self.state, self.task.manifest, self.sizes) or self.manifest
+        for file in self.manifest.runs:
+            part = Part(file, map_run(self.spec, self.state, file))
+            self.session(file.session).parts[file.input].append(part)
+
+    def session(self, name: str) -> Session:
+        """A session's state, begun when it is new."""
+        if name not in self.sessions:
+            drops = self.manifest.drops.get(name, Drops())
+            self.sessions[name] = Session(
+                name,
+                drops,
+                parts=[[] for _ in self.inputs],
+                installed=[[] for _ in self.inputs],
+                new=[[] for _ in self.inputs],
+            )
+        return self.sessions[name]
+
+    def run(self, blocks: Iterable[Block]) -> SlotReport:
+        """Everything after loading."""
+        task = self.task
+        with self.timed("load"):
+            left = delete_garbage(
+                self.state,
+                task.warehouse_id,
+                self.sizes,
+                born_before=task.born_before,
+                manifest_name=task.manifest,
+                manifest=self.manifest if task.manifest else None,
+            )
+        with self.timed("install"):
+            intake = take_in(self.spec, task.groups, task.slot, blocks, task.piece_bytes)
+            for name in sorted(intake.sessions()):
+                session = self.session(name)
+                session.new = intake.new.get(name, session.new)
+                session.installed = intake.installed.get(name, session.installed)
+            for session in self.sessions.values():
+                session.drops = session.drops.drop(task.leaving, task.epoch)
+        with self.timed("quarantine"):
+            self._quarantine(intake)
+        generated = {name: self._join(name) for name in self.sessions}
+        with self.timed("spill"):
+            for name in [s for s in self.sessions if s in task.flush]:
+                self._flush(self.sessions[name], task.flush[name])
+                del self.sessions[name]
+            for name in self.sessions:
+                self._measure(name, generated[name])
+        files = len(self.manifest.runs) + len(self.inputs) * len(self.sessions)
+        room = room_of(
+            task.budget_bytes, sum(left.values()), files, len(task.groups) * len(self.sessions)
+        )
+        shelf = Shelf(self.spec, self.state, task.warehouse_id, task.epoch, task.attempt, room)
+        next_run, intake_bytes = self._spill_and_store(shelf)
+        with self.timed("merge"):
+            kept = upkeep(shelf, self.sessions, self.manifest.merges, next_run, intake_bytes)
+        with self.timed("manifest"):
+            for session in self.sessions.values():
+                born = [part.file.born for parts in session.parts for part in parts]
+                session.drops = session.drops.since(min(born, default=task.epoch + 1))
+            manifest = Manifest(
+                slot=task.slot,
+                epoch=task.epoch,
+                next_run=kept.next_run,
+                runs=tuple(
+                    part.file
+                    for session in self.sessions.values()
+                    for parts in session.parts
+                    for part in parts
+                ),
+                drops={s.name: s.drops for s in self.sessions.values() if any(s.parts)},
+                merges=kept.merges,
+                figures=figures_table(task.groups, self.figures),
+            )
+            data = encode_manifest(manifest)
+            name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data)
+            write_manifest(self.state, name, data)
+            room.used_bytes += data.size
+        with self.timed("statistics"):
+            self._statistics()
+        return self._report(intake, name, room.used_bytes)
+
+    # --- join -----------------------------------------------------------------------------
+
+    def _join(self, name: str) -> I64:
+        """Join a session's new rows and write the results; results per group, int64 (g,)."""
+        session = self.sessions[name]
+        generated = np.zeros(len(self.task.groups), dtype=np.int64)
+        if not any(session.new):
+            return generated
+        old = [
+            [*(part.rows for part in session.parts[i]), *session.installed[i]] for i in self.inputs
+        ]
+        batches = join_batches(
+            self.spec,
+            old,
+            session.new,
+            batch_bytes=self.task.batch_bytes,
+            sample_every=SAMPLE_EVERY,
+            last_drop=session.drops.last,
+        )
+
+        def tables() -> Iterator[pa.Table]:
+            for batch in self._timing("join", batches):
+                groups = self.task.groups.group_of(batch.hashes)
+                np.add.at(generated, groups, batch.results)
+                self._note_delays(batch.newest_ms)
+                yield complete(
+                    batch.table,
+                    epoch=self.task.epoch,
+                    phase="run-time",
+                    committed_us=self.task.written_at_us,
+                )
+
+        start, joining = time.perf_counter(), self.seconds.get("join", 0.0)
+        self.files += write_data_files(
+            self.tables("results"),
+            "results",
+            self.task.stem(),
+            file_schema(self.spec),
+            tables(),
+            {"session_date": name},
+        )
+        joined = self.seconds.get("join", 0.0) - joining
+        spent = time.perf_counter() - start - joined
+        self.seconds["write"] = self.seconds.get("write", 0.0) + spent
+        if total := int(generated.sum()):
+            self.results[name] = total
+        return generated
+
+    def _timing(self, phase: str, items: Iterator[Any]) -> Iterator[Any]:
+        """The same items, with the time that it takes to make them noted."""
+        while True:
+            with self.timed(phase):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def _note_delays(self, newest_ms: I64) -> None:
+        ages = np.maximum(self.task.written_at_us // 1000 - newest_ms, 0)
+        bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages, side="left")
+        self.delays += np.bincount(bucket, minlength=len(self.delays))
+
+    # --- spill ----------------------------------------------------------------------------
+
+    def _measure(self, name: str, generated: I64) -> None:
+        """Figures of a session's groups, the epoch's rows and results included."""
+        task = self.task
+        session = self.sessions[name]
+        segments = Segments.of_groups(task.groups, session.drops)
+        rows, size, intake = measure(session, segments, len(self.spec.inputs))
+        results, last_used = carried(self.manifest.figures, name, task.groups)
+        unknown = (rows.sum(axis=0) > 0) & (last_used == 0)
+        for pieces in session.new:
+            for piece in pieces:
+                unknown[task.groups.group_of(piece.key_hash)] = True
+        last_used[unknown] = task.now_ms
+        self.segments[name] = segments
+        self.figures[name] = Figures(rows, size, intake, results + generated, last_used)
+
+    def _flush(self, session: Session, ever_cut: tuple[Prefix, ...]) -> None:
+        """Write the last generation of a session that ends; what was never cut is complete."""
+        task = self.task
+        ranges = flush_ranges(task.groups, task.slot, ever_cut)
+        if not ranges:
+            return
+        segments = Segments.of_ranges(ranges, session.drops)
+        rows, size, _ = measure(session, segments, len(self.spec.inputs))
+        held = rows.sum(axis=0) > 0
+        self._write_spill(session, segments, held, rows, size)
+        for at in np.flatnonzero(held).tolist():
+            self.cuts.append(self._cut(session.name, ranges[at]))
+
+    def _spill_and_store(self, shelf: Shelf) -> tuple[int, int]:
+        """Spill victims, write what stays: (number of the next run, bytes that stay)."""
+        task = self.task
+        with self.timed("spill"):
+            overhead = FILE_OVERHEAD_BYTES * sum(
+                1 for s in self.sessions.values() for i in self.inputs if s.new[i] or s.installed[i]
+            )
+            forced = self._forced()
+            victims = choose_victims(
+                self.figures,
+                forced,
+                Limits(
+                    task.budget_bytes, task.threshold, task.fraction, shelf.room.left() - overhead
+                ),
+                task.victims,
+                Moment(task.now_ms, task.inactive_ms, task.seed),
+            )
+        with self.timed("store"):
+            next_run, encoded = self._encode(shelf, victims)
+            if sum(data.size for _, data in encoded) > max(shelf.room.left(), 0):
+                more = all_intake(self.figures)
+                victims = {s: victims[s] | more[s] for s in victims}
+                next_run, encoded = self._encode(shelf, victims)
+        with self.timed("spill"):
+            for name, groups in victims.items():
+                self._spill(self.sessions[name], groups)
+        with self.timed("store"):
+            for part, data in encoded:
+                shelf.write(part, data)
+                self.sessions[part.file.session].parts[part.file.input].append(part)
+        return next_run, sum(data.size for _, data in encoded)
+
+    def _forced(self) -> dict[str, Bool]:
+        prefixes = self.task.groups.prefixes
+        mine = self.task.groups.slots == self.task.slot
+        forced: Bool = np.array(
+            [any(p.overlaps(f) for f in self.task.forced) for p in prefixes], dtype=np.bool_
+        )
+        return dict.fromkeys(self.sessions, forced & mine)
+
+    def _encode(
+        self, shelf: Shelf, victims: Mapping[str, Bool]
+    ) -> tuple[int, list[tuple[Part, Any]]]:
+        """The files of what came and stays, not written yet, and the next run's number."""
+        most = min(max(self.task.budget_bytes // 16, LEAST_FILE_BYTES), MOST_FILE_BYTES)
+        next_run = self.manifest.next_run
+        encoded: list[tuple[Part, Any]] = []
+        for name, session in self.sessions.items():
+            for input_ in self.inputs:
+                kept = staying(session, self.segments[name], victims[name], input_)
+                pieces = merge_bounded(kept, most)
+                encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
+                next_run += bool(pieces)
+        return next_run, encoded
+
+    def _spill(self, session: Session, victims: Bool) -> None:
+        """Write the victims' rows, and leave them out of what follows."""
+        figures = self.figures[session.name]
+        held = victims & (figures.rows.sum(axis=0) > 0)
+        if held.any():
+            self._write_spill(
+                session, self.segments[session.name], held, figures.rows, figures.bytes
+            )
+            groups = [self.task.groups.prefixes[g] for g in np.flatnonzero(held).tolist()]
+            self.cuts += [self._cut(session.name, prefix) for prefix in groups]
+            session.drops = session.drops.drop(groups, self.task.epoch)
+            self.spilled[session.name] = Figures(
+                figures.rows * held,
+                figures.bytes * held,
+                figures.intake_bytes * held,
+                figures.results * held,
+                figures.last_used_ms * held,
+            )
+            figures.rows = figures.rows * ~held
+            figures.bytes = figures.bytes * ~held
+            figures.results = figures.results * ~held
+        session.new = [[] for _ in self.inputs]
+        session.installed = [[] for _ in self.inputs]
+
+    def _write_spill(
+        self, session: Session, segments: Segments, wanted: Bool, rows: I64, size: I64
+    ) -> None:
+        task = self.task
+        if not wanted.any():
+            return
+        record = write_spill(
+            self.tables("spill"),
+            f"{task.stem()}-0.parquet",
+            self.spec,
+            session.name,
+            task.epoch,
+            rows_of(session, segments, wanted),
+        )
+        expected = int(rows[:, wanted].sum())
+        if record is None or record.rows != expected:
+            raise RuntimeError(
+                f"slot {task.slot}: {expected} rows were to be spilled, "
+                f"{record.rows if record else 0} were written. Nothing was journaled."
+            )
+        self.files.append(record)
+        self.spilled_rows[session.name] = expected
+        self.spilled_bytes += int(size[wanted].sum())
+
+    def _cut(self, session: str, range_: Prefix) -> Cut:
+        return Cut(
+            session=session, operator=self.spec.operator, range=range_, epoch=self.task.epoch
+        )
+
+    # --- tables and report ----------------------------------------------------------------
+
+    def _quarantine(self, intake: Intake) -> None:
+        task = self.task
+        for name in sorted({session for session, _ in intake.rejected}):
+            rows = [table for session, table in intake.rejected if session == name]
+            self.files += write_data_files(
+                self.tables("quarantine"),
+                "quarantine",
+                task.stem(),
+                QUARANTINE_SCHEMA,
+                quarantine_tables(rows, epoch=task.epoch, written_at_us=task.written_at_us),
+                {"session_date": name},
+            )
+
+    def _statistics(self) -> None:
+        task = self.task
+        if not (task.statistics or self.spilled):
+            return
+        both = [(self.figures, True), (self.spilled, False)]
+        self.files += write_data_files(
+            self.tables("statistics"),
+            "statistics",
+            task.stem(),
+            STATISTICS_SCHEMA,
+            (
+                statistics_table(
+                    task.groups,
+                    figures,
+                    epoch=task.epoch,
+                    slot=task.slot,
+                    resident=resident,
+                    written_at_us=task.written_at_us,
+                )
+                for figures, resident in both
+            ),
+        )
+
+    def _report(self, intake: Intake, manifest: str, folder_bytes: int) -> SlotReport:
+        task = self.task
+        rows_in = {
+            self.spec.inputs[i].name: sum(
+                len(rows.key_hash) for inputs in intake.new.values() for rows in inputs[i]
+            )
+            for i in self.inputs
+        }
+        stamps = [
+            int(rows.kafka_ms.max(initial=0))
+            for inputs in intake.new.values()
+            for pieces in inputs
+            for rows in pieces
+            if rows.kafka_ms is not None
+        ]
+        rejected = [table.column(5).to_numpy().max(initial=0) for _, table in intake.rejected]
+        return SlotReport(
+            slot=task.slot,
+            epoch=task.epoch,
+            attempt=task.attempt,
+            manifest=manifest,
+            files=self.files,
+            cuts=self.cuts,
+            read=intake.read,
+            restored=intake.restored,
+            results=self.results,
+            spilled_rows=self.spilled_rows,
+            recent_input_ms=max([*stamps, *map(int, rejected)], default=0),
+            totals=SlotTotals(
+                slot=task.slot,
+                budget_bytes=task.budget_bytes,
+                state_bytes=sum(int(f.bytes.sum()) for f in self.figures.values()),
+                folder_bytes=folder_bytes,
+                rows=sum(int(f.rows.sum()) for f in self.figures.values()),
+                rows_in=rows_in,
+                results=sum(self.results.values()),
+                spilled_bytes=self.spilled_bytes,
+                spilled_rows=sum(self.spilled_rows.values()),
+                groups=sum(int((f.rows.sum(axis=0) > 0).sum()) for f in self.figures.values()),
+                busy_s=round(time.perf_counter() - self.began, 6),
+                seconds={phase: round(s, 6) for phase, s in self.seconds.items()},
+                delay_ms=self.delays.tolist(),
+            ),
+        )

@@ -1,0 +1,263 @@
+"""Writing runs, advancing merges and reclaiming dead bytes, within the room of the folder.
+
+Invariant: the bytes of all files in the slot's folder (those of the manifest before, files of
+thrown-away attempts, everything written now) stay within the budget. `Room` is asked before
+every write; a merge or a reclaim that does not fit waits, new rows that do not fit are spilled.
+A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
+
+Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
+this matters only for budgets of a few kilobytes, or after many thrown-away attempts of one epoch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.engine.arrangement import ALL, Part, Segments, Session, everything
+from jobs.engine.join import Rows
+from jobs.engine.merging import (
+    RunSize,
+    Worn,
+    due_merges,
+    file_bytes,
+    fuel_bytes,
+    to_reclaim,
+)
+from jobs.engine.runs import (
+    FILE_OVERHEAD_BYTES,
+    RunFile,
+    bytes_before,
+    encode_run,
+    merge,
+    name_of,
+    note_verified,
+    part_of,
+)
+from jobs.engine.spec import JoinSpec
+from jobs.engine.spillfile import quantiles
+from jobs.engine.statefiles import Merging
+from jobs.storage import Folder
+
+MANIFEST_RUN_BYTES = 320
+MANIFEST_GROUP_BYTES = 32
+MANIFEST_BASE_BYTES = 4096
+"""Generous estimates of a manifest's size, from which room is set aside."""
+
+
+@dataclass
+class Room:
+    """Bytes in the folder against the budget."""
+
+    budget_bytes: int
+    used_bytes: int
+    reserve_bytes: int
+    """For the manifest."""
+    slack_bytes: int
+    """For reclaiming only."""
+
+    def left(self, *, reclaiming: bool = False) -> int:
+        """Bytes that may still be written (negative: none)."""
+        slack = 0 if reclaiming else self.slack_bytes
+        return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
+
+
+def room_of(budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
+    """The room at the start of a step."""
+    reserve = MANIFEST_BASE_BYTES + MANIFEST_RUN_BYTES * files + MANIFEST_GROUP_BYTES * groups
+    slack = min(2 * file_bytes(budget_bytes), budget_bytes // 16)
+    return Room(budget_bytes, used_bytes, min(reserve, budget_bytes // 4), slack)
+
+
+@dataclass
+class Shelf:
+    """The slot's folder as one attempt of one epoch writes to it."""
+
+    spec: JoinSpec
+    folder: Folder
+    warehouse_id: str
+    epoch: int
+    attempt: str
+    room: Room
+    files: int = 0
+    buffers: dict[str, pa.Buffer] = field(default_factory=dict)
+
+    def encode(self, session: str, input_: int, run: int, rows: Rows) -> tuple[Part, pa.Buffer]:
+        """A file of rows (not empty) that is not written yet."""
+        data = encode_run(self.spec, input_, rows)
+        name = name_of(self.warehouse_id, self.epoch, self.attempt, f"{self.files:05d}")
+        self.files += 1
+        file = RunFile(
+            file=name,
+            bytes=data.size,
+            crc=zlib.crc32(data),
+            session=session,
+            input=input_,
+            run=run,
+            born=self.epoch,
+            rows=len(rows.key_hash),
+            lo=int(rows.key_hash[0]),
+            hi=int(rows.key_hash[-1]),
+        )
+        return Part(file, Rows(rows.key_hash, rows.table, born=self.epoch)), data
+
+    def write(self, part: Part, data: pa.Buffer) -> None:
+        """Write an encoded file."""
+        self.folder.write_new(part.file.file, data)
+        note_verified(self.folder.path(part.file.file))
+        self.room.used_bytes += data.size
+
+    def write_if_room(
+        self, session: str, input_: int, run: int, rows: Rows, *, reclaiming: bool = False
+    ) -> Part | None:
+        """Write a file of rows; None when there is no room for it."""
+        if int(bytes_of(rows)) > self.room.left(reclaiming=reclaiming):
+            return None
+        part, data = self.encode(session, input_, run, rows)
+        if data.size > self.room.left(reclaiming=reclaiming):
+            return None
+        self.write(part, data)
+        return part
+
+
+def bytes_of(rows: Rows) -> int:
+    """Bytes of rows in a file, without the file's own overhead."""
+    n = len(rows.key_hash)
+    return 8 * n + int(bytes_before(rows.table, np.array([n]))[0])
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What upkeep leaves behind for the manifest, and what it copied."""
+
+    merges: tuple[Merging, ...]
+    next_run: int
+    merged_bytes: int
+    reclaimed_bytes: int
+
+
+def upkeep(
+    shelf: Shelf,
+    sessions: dict[str, Session],
+    under_way: Sequence[Merging],
+    next_run: int,
+    intake_bytes: int,
+) -> Upkeep:
+    """Drop what is dead, advance merges, reclaim. Changes the sessions' lists of parts."""
+    budget = shelf.room.budget_bytes
+    live: dict[str, tuple[int, int]] = {}
+    for session in sessions.values():
+        whole = everything(session.drops)
+        for parts in session.parts:
+            live.update({p.file.file: _live(p, whole) for p in parts})
+            parts[:] = [p for p in parts if live[p.file.file][0]]
+    sizes: dict[tuple[str, int, int], int] = {}
+    for session, part in _all(sessions):
+        key = (session.name, part.file.input, part.file.run)
+        sizes[key] = sizes.get(key, 0) + live[part.file.file][0]
+    kept = [m for m in under_way if any((m.session, m.input, s) in sizes for s in m.sources)]
+    due, next_run = due_merges([RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run)
+    fuel = fuel_bytes(intake_bytes, budget)
+    merged, left = 0, []
+    for merging in due:
+        copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged)
+        merged += copied
+        if not done:
+            left.append(merging)
+    busy = {(m.session, m.input, s) for m in left for s in m.sources}
+    worn = [
+        Worn(part.file.file, part.file.bytes, live[part.file.file][1] + FILE_OVERHEAD_BYTES)
+        for session, part in _all(sessions)
+        if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
+    ]
+    wanted = to_reclaim(worn, folder_bytes=shelf.room.used_bytes, budget_bytes=budget, fuel=fuel)
+    return Upkeep(tuple(left), next_run, merged, _reclaim(shelf, sessions, wanted))
+
+
+def _all(sessions: dict[str, Session]) -> Iterator[tuple[Session, Part]]:
+    for session in sessions.values():
+        for parts in session.parts:
+            for part in parts:
+                yield session, part
+
+
+def _live(part: Part, whole: Segments) -> tuple[int, int]:
+    """(rows, bytes) of a part that are not dead."""
+    rows, sizes = whole.tally(part.rows, part.file.born)
+    return int(rows[0]), int(sizes[0])
+
+
+def _advance(shelf: Shelf, session: Session, merging: Merging, fuel: int) -> tuple[int, bool]:
+    """Work on a merge: (bytes written, whether it is done)."""
+    parts = session.parts[merging.input]
+    sources = [p for p in parts if p.file.run in merging.sources]
+    hashes = [p.rows.key_hash for p in sources]
+    rows = sum(len(h) for h in hashes)
+    size = sum(bytes_of(p.rows) for p in sources)
+    aim = file_bytes(shelf.room.budget_bytes)
+    bounds: list[int] = []
+    if size > aim + aim // 4:
+        bounds = quantiles(hashes, max(1, rows * aim // size)).tolist()
+    copied = 0
+    whole = everything(session.drops)
+    for bound in [*bounds, None]:
+        if copied >= fuel:
+            return copied, False
+        stretch = []
+        for part in sources:
+            end = len(part.rows.key_hash)
+            if bound is not None:
+                end = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
+            stretch += whole.slices(part_of(part.rows, 0, end), part.file.born, ALL)
+        made = None
+        if stretch:
+            rows_out = merge(stretch)
+            made = shelf.write_if_room(session.name, merging.input, merging.target, rows_out)
+            if made is None:
+                return copied, False
+            copied += made.file.bytes
+        gone = {p.file.file for p in sources}
+        sources = [] if bound is None else [q for p in sources if (q := _from(p, bound))]
+        parts[:] = [
+            *(p for p in parts if p.file.file not in gone),
+            *sources,
+            *([made] if made else []),
+        ]
+    return copied, True
+
+
+def _from(part: Part, bound: int) -> Part | None:
+    """A part with its window begun at `bound`; None when nothing is left."""
+    file = part.file.from_hash(bound)
+    first = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
+    if file is None or first == len(part.rows.key_hash):
+        return None
+    return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
+
+
+def _reclaim(shelf: Shelf, sessions: dict[str, Session], wanted: Sequence[str]) -> int:
+    """Rewrite the live part of files, in order, as long as there is room; bytes written."""
+    where = {
+        part.file.file: (session, parts)
+        for session in sessions.values()
+        for parts in session.parts
+        for part in parts
+    }
+    copied = 0
+    for name in wanted:
+        session, parts = where[name]
+        at = next(i for i, part in enumerate(parts) if part.file.file == name)
+        old = parts[at]
+        rows = merge(everything(session.drops).slices(old.rows, old.file.born, ALL))
+        made = shelf.write_if_room(
+            session.name, old.file.input, old.file.run, rows, reclaiming=True
+        )
+        if made is None:
+            break
+        parts[at] = made
+        copied += made.file.bytes
+    return copied
