@@ -4,7 +4,8 @@ A library evaluates expressions (`jobs.decode.expressions`); nothing here parses
 module only cuts the text into tokens and refuses every token that is not on a list: columns,
 literals, operators, a few keywords, and functions that look at one row and nothing else.
 What is not listed cannot reach the library: no sub-select, no file or table function, no
-aggregate or window (their value would depend on how rows were batched), no clock, no chance.
+aggregate or window (their value would depend on how rows were batched), no clock, no chance,
+and no cast that fails on a row (`try_cast` gives null).
 
 Brackets must balance and never close more than was opened, so that `(<expression>)` stays one
 expression whatever it holds.
@@ -15,115 +16,40 @@ from __future__ import annotations
 import difflib
 import re
 
-FUNCTIONS = frozenset(
-    [
-        "abs",
-        "ceil",
-        "ceiling",
-        "floor",
-        "round",
-        "sign",
-        "mod",
-        "div",
-        "sqrt",
-        "lower",
-        "upper",
-        "length",
-        "char_length",
-        "octet_length",
-        "left",
-        "right",
-        "substr",
-        "substring",
-        "trim",
-        "ltrim",
-        "rtrim",
-        "replace",
-        "reverse",
-        "starts_with",
-        "ends_with",
-        "strpos",
-        "concat",
-        "concat_ws",
-        "initcap",
-        "coalesce",
-        "nullif",
-        "greatest",
-        "least",
-        "date_trunc",
-        "date_part",
-        "extract",
-        "strftime",
-        "cast",
-        "try_cast",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FUNCTIONS = _words(
+    """
+    abs ceil ceiling floor round sign mod div sqrt lower upper length char_length octet_length
+    left right substr substring trim ltrim rtrim replace reverse starts_with ends_with strpos
+    concat concat_ws initcap coalesce nullif greatest least date_trunc date_part extract
+    strftime try_cast
+    """
 )
 """Functions that may be called: each gives one value per row from that row alone."""
 
-KEYWORDS = frozenset(
-    [
-        "and",
-        "or",
-        "not",
-        "is",
-        "null",
-        "in",
-        "between",
-        "like",
-        "ilike",
-        "case",
-        "when",
-        "then",
-        "else",
-        "end",
-        "true",
-        "false",
-        "as",
-        "from",
-        "for",
-        "interval",
-        "date",
-        "timestamp",
-    ]
+KEYWORDS = _words(
+    """
+    and or not is null in between like ilike case when then else end true false as from for
+    interval date timestamp
+    """
 )
-TYPES = frozenset(
-    [
-        "int",
-        "integer",
-        "bigint",
-        "smallint",
-        "double",
-        "float",
-        "real",
-        "varchar",
-        "text",
-        "string",
-        "boolean",
-        "bool",
-        "date",
-        "timestamp",
-    ]
+TYPES = _words(
+    """
+    int integer bigint smallint double float real varchar text string boolean bool date
+    timestamp
+    """
 )
-"""What may follow `cast(x as`."""
+"""What may follow `try_cast(x as`."""
 
-PARTS = frozenset(
-    [
-        "year",
-        "quarter",
-        "month",
-        "week",
-        "day",
-        "dow",
-        "doy",
-        "hour",
-        "minute",
-        "second",
-        "millisecond",
-        "microsecond",
-        "epoch",
-        "isoyear",
-        "isodow",
-    ]
+PARTS = _words(
+    """
+    year quarter month week day dow doy hour minute second millisecond microsecond epoch
+    isoyear isodow
+    """
 )
 """What `extract(<part> from x)` may name."""
 
@@ -133,11 +59,14 @@ _TOKEN = re.compile(
       | (?P<quoted>"[^"]+")
       | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<comment>--|/\*|\*/)
       | (?P<operator><=|>=|<>|!=|\|\||[=<>+\-*/%(),])""",
     re.VERBOSE,
 )
-_BEFORE_OPERAND = frozenset(
-    ["(", ",", "=", "<", ">", "<=", ">=", "<>", "!=", "||", "+", "-", "*", "/", "%"]
+_BEFORE_OPERAND = _words(
+    """
+    ( , = < > <= >= <> != || + - * / %
+    """
 )
 
 
@@ -172,6 +101,8 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
     for position, (kind, token) in enumerate(tokens):
         before = tokens[position - 1][1] if position else "("
         after = tokens[position + 1][1] if position + 1 < len(tokens) else ""
+        if kind == "comment":
+            raise ExpressionError("comments are not allowed; put a space between - and -")
         if token == "(":
             depth += 1
         elif token == ")":
@@ -180,20 +111,22 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
                 raise ExpressionError(") without (")
         elif token == "*" and (before in _BEFORE_OPERAND or before.lower() in KEYWORDS):
             raise ExpressionError("* stands for multiplication only")
-        elif (before, token) in (("-", "-"), ("/", "*"), ("*", "/")):
-            raise ExpressionError("comments are not allowed; put a space between - and -")
         elif kind == "quoted":
             used.add(_column(token.strip('"'), columns))
         elif kind == "name":
             _name(token, before, after, columns, used)
     if depth:
         raise ExpressionError("( without )")
+    if not used:
+        raise ExpressionError("it reads no column, so it is the same for every row")
     return frozenset(used)
 
 
 def _name(token: str, before: str, after: str, columns: frozenset[str], used: set[str]) -> None:
     lower = token.lower()
     if after == "(" and lower not in ("in", "and", "or", "not", "when", "then", "else"):
+        if lower == "cast":
+            raise ExpressionError("use try_cast: it gives null where cast would fail")
         if lower not in FUNCTIONS:
             raise ExpressionError(
                 f"function {token} is not allowed; allowed: {', '.join(sorted(FUNCTIONS))}"
@@ -201,11 +134,9 @@ def _name(token: str, before: str, after: str, columns: frozenset[str], used: se
     elif before.lower() == "as":
         if lower not in TYPES:
             raise ExpressionError(f"type {token} is not allowed; allowed: {_listed(TYPES)}")
-    elif after.lower() == "from" and lower in PARTS and before == "(":
-        pass
-    elif token in columns and lower not in KEYWORDS:
-        used.add(token)
-    elif lower not in KEYWORDS:
+    elif lower in PARTS and before == "(" and after.lower() == "from":
+        pass  # extract(<part> from ...)
+    elif lower not in KEYWORDS or (lower in ("date", "timestamp") and not after.startswith("'")):
         used.add(_column(token, columns))
 
 

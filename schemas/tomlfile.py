@@ -93,7 +93,8 @@ def _scan(text: str) -> dict[Key, int]:
             if header.group(1) == "[[":
                 elements[table] = elements.get(table, -1) + 1
                 table = (*table, elements[table])
-            lines.setdefault(table, number)
+            for length in range(1, len(table) + 1):
+                lines.setdefault(table[:length], number)
         elif assign := _ASSIGN.match(line):
             key = table
             for part in _parts(assign.group(1)):

@@ -7,6 +7,7 @@ Everything that can be wrong with a query is found here, before the first row is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -98,7 +99,7 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
     if stream.filter is not None:
         reads |= columns_of(stream.filter, names)
         where = query.where("streams", name, "filter")
-        for problem in _filter_problems(stream.filter, schema):
+        for problem in _filter_problems(stream.filter, _only(schema, reads)):
             problems.append(f"{where}: filter of {name}: {problem}")
     keys, sources, plain = [], [], []
     for position, key in enumerate(query.join.keys):
@@ -107,13 +108,16 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
         where = f"{query.where('join', 'on', position)}: key {key.name} of {name}"
         type_ = pa.null()
         try:
-            type_ = schema.field(column).type if column else type_of(source, schema)
+            if column:
+                type_ = schema.field(column).type
+            else:
+                used = columns_of(source, names)
+                reads |= used
+                type_ = type_of(source, _only(schema, used))
             if not _may_be_key(type_):
                 problems.append(f"{where}: a join key is {KEY_TYPES}, not {type_}")
         except EvaluationError as error:
             problems.append(f"{where}: {error}")
-        if column is None:
-            reads |= columns_of(source, names)
         keys.append(pa.field(key.name, type_, nullable=False))
         sources.append(column or source)
         plain.append(column is not None)
@@ -129,6 +133,10 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
         filter=stream.filter,
         reads=tuple(sorted(reads)),
     )
+
+
+def _only(schema: Any, names: AbstractSet[str]) -> Any:
+    return pa.schema([field for field in schema if field.name in names])
 
 
 def _filter_problems(expression: str, schema: Any) -> Iterator[str]:
