@@ -91,7 +91,7 @@ def raw_schema(rules: Sequence[FieldRule]) -> Any | None:
 def parse_many(schema: Any, values: Any) -> tuple[list[Parsed], Rows]:
     """Parse a batch in pieces. Returns the pieces that hold, and the positions left over.
 
-    `values`: pyarrow binary array without regard to nulls; `schema`: of `raw_schema`.
+    `values`: pyarrow binary or large_binary array, nulls included; `schema`: of `raw_schema`.
     """
     done: list[Parsed] = []
     left: list[Rows] = []
@@ -102,7 +102,7 @@ def parse_many(schema: Any, values: Any) -> tuple[list[Parsed], Rows]:
         if not fit.all():
             left.append(rows[~fit])
             rows, piece = rows[fit], piece.filter(pa.array(fit))
-        columns = _parse_piece(schema, piece) if len(rows) else None
+        columns = _parse_piece(schema, piece.cast(pa.binary())) if len(rows) else None
         if columns is not None:
             done.append(Parsed(rows, columns))
         elif len(rows):
@@ -188,10 +188,10 @@ def _owners(layout: Layout, at: Rows) -> Rows:
 
 
 def _parse_piece(schema: Any, values: Any) -> Any | None:
-    """Raw columns of values that may be joined; None when they do not line up."""
+    """Raw columns of values (pa.binary) that may be joined; None when they do not line up."""
     try:
         # Checks UTF-8 and copies nothing; pyarrow.json does not look at what it skips.
-        values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
+        values.cast(pa.string())
         joined = _join(values)
         table = pj.read_json(
             pa.BufferReader(joined),
@@ -212,7 +212,5 @@ def _parse_piece(schema: Any, values: Any) -> Any | None:
 
 def _join(values: Any) -> Any:
     """The values' bytes with a newline between them, as a buffer."""
-    wide = pa.types.is_large_binary(values.type)
-    ends = pa.array([0, len(values)], pa.int64() if wide else pa.int32())
-    lists = pa.LargeListArray if wide else pa.ListArray
-    return pc.binary_join(lists.from_arrays(ends, values), b"\n")[0].as_buffer()
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return pc.binary_join(lists, b"\n")[0].as_buffer()

@@ -70,6 +70,7 @@ def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
     """One plan per input of the query's join. Raises QueryError with file and line."""
     problems: list[str] = []
     plans = tuple(_compile(query, name, i, problems) for i, name in enumerate(query.inputs))
+    _raise(problems)
     for position, key in enumerate(query.join.keys):
         types = {plan.name: plan.keys.field(position).type for plan in plans}
         if len(set(types.values())) > 1:
@@ -78,9 +79,13 @@ def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
                 f"{query.where('join', 'on', position)}: key {key.name} is not of one type: "
                 f"{listed}; cast it in an expression"
             )
+    _raise(problems)
+    return plans
+
+
+def _raise(problems: list[str]) -> None:
     if problems:
         raise QueryError("\n".join(dict.fromkeys(problems)))
-    return plans
 
 
 def join_spec(query: Query, operator: int = 0) -> JoinSpec:
@@ -106,7 +111,7 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
         source = key.source(name) or key.name
         column = plain_column(source)
         where = f"{query.where('join', 'on', position)}: key {key.name} of {name}"
-        type_ = pa.null()
+        type_ = pa.string()
         try:
             if column:
                 type_ = schema.field(column).type

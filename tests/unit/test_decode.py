@@ -1,0 +1,525 @@
+"""Decode: every kind of bad input, batches of all sizes, filters and keys, plans, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import jobs.decode
+import jobs.decode.parse as parse
+from jobs.decode import (
+    Decoded,
+    StreamPlan,
+    compile_streams,
+    decode,
+    join_spec,
+    partition_digest,
+    value_digest,
+)
+from jobs.decode.expressions import evaluate, type_of
+from jobs.decode.timestamps import parse_timestamps
+from schemas.expressions import FUNCTIONS, columns_of
+from schemas.query import QueryError, load_query, query_of
+from schemas.tomlfile import parse_toml
+
+STOCK, VOLUME, REVIEW = compile_streams(load_query("symbol"))
+
+
+def plans(text: str) -> tuple[StreamPlan, ...]:
+    return compile_streams(query_of(parse_toml(text, Path("q.toml"))))
+
+
+def stock(i: int, more: str = "") -> bytes:
+    ts = f"2026-01-05T14:30:{i % 60:02}.{i % 1000:03}Z"
+    return f'{{"symbol":"S{i}","ts":"{ts}","price":{i}.25{more}}}'.encode()
+
+
+def check(plan: StreamPlan, values: list[bytes | None], **kwargs: Any) -> Decoded:
+    """Decode and check what holds for every result."""
+    result = decode(plan, pa.array(values, pa.binary()), **kwargs)
+    assert result.rows.schema.equals(plan.schema)
+    assert result.rows.num_rows == len(result.kept)
+    assert len(result.rejected) == len(result.reasons)
+    assert result.kept.dtype == result.rejected.dtype == np.int64
+    assert (np.diff(result.kept) > 0).all()
+    assert (np.diff(result.rejected) > 0).all()
+    assert not set(result.kept.tolist()) & set(result.rejected.tolist())
+    assert len(result.kept) + len(result.rejected) + result.filtered == len(values)
+    result.rows.validate(full=True)
+    return result
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+TS = b'"ts":"2026-01-05T14:30:00Z"'
+BAD: dict[str, bytes | None] = {
+    "not JSON": b"hello",
+    "half of it": b'{"symbol":"A",%s,"price":1' % TS,
+    "empty": b"",
+    "white space": b"  \n",
+    "tombstone": None,
+    "string for a number": b'{"symbol":"A",%s,"price":"1"}' % TS,
+    "number for a string": b'{"symbol":7,%s,"price":1}' % TS,
+    "list for a string": b'{"symbol":["A"],%s,"price":1}' % TS,
+    "missing field": b'{"symbol":"A",%s}' % TS,
+    "null field": b'{"symbol":"A",%s,"price":null}' % TS,
+    "null key": b'{"symbol":null,%s,"price":1}' % TS,
+    "NaN": b'{"symbol":"A",%s,"price":NaN}' % TS,
+    "infinity": b'{"symbol":"A",%s,"price":-Infinity}' % TS,
+    "1e400": b'{"symbol":"A",%s,"price":1e400}' % TS,
+    "very large integer": b'{"symbol":"A",%s,"price":1%s}' % (TS, b"0" * 400),
+    "invalid UTF-8": b'{"symbol":"\xff",%s,"price":1}' % TS,
+    "invalid UTF-8 that is ignored": b'{"symbol":"A",%s,"price":1,"x":"\xc3"}' % TS,
+    "lone surrogate": b'{"symbol":"\\ud800",%s,"price":1}' % TS,
+    "raw control character": b'{"symbol":"A\x01",%s,"price":1}' % TS,
+    "NUL": b'{"symbol":"A",%s,"price":1}\x00{"a":1}' % TS,
+    "1,000 levels": b'{"symbol":"A",%s,"price":1,"x":%s%s}' % (TS, b"[" * 999, b"]" * 999),
+    "1,000 open levels": b'{"x":' * 1000,
+    "year 0": b'{"symbol":"A","ts":"0000-12-31T23:59:59Z","price":1}',
+    "no offset": b'{"symbol":"A","ts":"2026-01-05T14:30:00","price":1}',
+    "no time": b'{"symbol":"A","ts":"soon","price":1}',
+    "two objects": stock(1) * 2,
+    "two objects and a comma": stock(1) + b"," + stock(2),
+    "two lines": stock(1) + b"\n" + stock(2),
+    "a list": b"[" + stock(1) + b"]",
+    "a comment": b'{"symbol":"A",%s,"price":1/* one */}' % TS,
+    "byte order mark": b"\xef\xbb\xbf" + stock(1),
+    "single quotes": b"{'symbol':'A'}",
+    "5 MB of no JSON": b"x" * 5_000_000,
+    "5 MB cut off": b'{"symbol":"' + b"x" * 5_000_000,
+    "end of a string and of an object": b'{"symbol":"}',
+    "begin of a string": b'{","price":1}',
+}
+GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
+    "unknown fields": (stock(1, ',"x":{"y":[1,null]},"z":"q"'), {"symbol": "S1"}),
+    "white space": (b" \r\n\t" + stock(1) + b"\n", {"symbol": "S1"}),
+    "white space inside": (stock(1).replace(b",", b" ,\n\t"), {"symbol": "S1"}),
+    "repeated field": (stock(1, ',"symbol":"last"'), {"symbol": "last"}),
+    "repeated field of wrong type": (stock(1).replace(b"{", b'{"price":"x",'), {"price": 1.25}),
+    "escaped name": (stock(1).replace(b"symbol", b"symbo\\u006c"), {"symbol": "S1"}),
+    "int for a double": (b'{"symbol":"A",%s,"price":3}' % TS, {"price": 3.0}),
+    "long int for a double": (
+        b'{"symbol":"A",%s,"price":9007199254740993}' % TS,
+        {"price": 9007199254740992.0},
+    ),
+    "minus zero": (b'{"symbol":"A",%s,"price":-0}' % TS, {"price": 0.0}),
+    "year 9999": (
+        b'{"symbol":"A","ts":"9999-12-31T23:59:59.999999Z","price":3}',
+        {"ts": datetime.max.replace(tzinfo=UTC)},
+    ),
+    "year 1": (
+        b'{"symbol":"A","ts":"0001-01-01T00:00:00Z","price":3}',
+        {"ts": datetime(1, 1, 1, tzinfo=UTC)},
+    ),
+    "symbol of 10,000": (
+        b'{"symbol":"%s",%s,"price":3}' % (b"s" * 10_000, TS),
+        {"symbol": "s" * 10_000},
+    ),
+    "5 MB": (stock(1, ',"x":"' + "x" * 5_000_000 + '"'), {"symbol": "S1"}),
+    "escaped control": (b'{"symbol":"\\u0000\\n",%s,"price":3}' % TS, {"symbol": "\0\n"}),
+    "empty key": (b'{"symbol":"",%s,"price":3}' % TS, {"symbol": ""}),
+    "190 levels": (stock(1, ',"x":' + "[" * 189 + "]" * 189), {"symbol": "S1"}),
+    "NaN in an unknown field": (stock(1, ',"x":NaN'), {"symbol": "S1"}),
+}
+
+
+@pytest.mark.parametrize("few_rows", [0, 10**9], ids=["columns", "contract"])
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_rejected_and_nothing_else_is_lost(name: str, few_rows: int) -> None:
+    values: list[bytes | None] = [stock(i) for i in range(50)]
+    values.insert(17, BAD[name])
+    result = check(STOCK, values, few_rows=few_rows)
+    assert result.rejected.tolist() == [17]
+    assert len(result.reasons[0]) < 200
+    symbols = result.rows.column("symbol").to_pylist()
+    assert symbols == [f"S{i}" for i in range(50)]
+    assert result.rows.column("price").to_pylist() == [i + 0.25 for i in range(50)]
+    assert check(STOCK, [BAD[name]], few_rows=few_rows).reasons == result.reasons
+
+
+@pytest.mark.parametrize("few_rows", [0, 10**9], ids=["columns", "contract"])
+@pytest.mark.parametrize("name", GOOD)
+def test_unusual_input_is_accepted(name: str, few_rows: int) -> None:
+    value, expected = GOOD[name]
+    values: list[bytes | None] = [stock(i) for i in range(5)]
+    values.insert(3, value)
+    result = check(STOCK, values, few_rows=few_rows)
+    assert not result.reasons
+    row = result.rows.slice(3, 1).to_pylist()[0]
+    assert {column: row[column] for column in expected} == expected
+    assert not str(row["price"]).startswith("-")
+
+
+def test_all_bad_input_in_one_batch() -> None:
+    values = [value for _ in range(3) for value in [*BAD.values(), stock(1)]]
+    result = check(STOCK, values, few_rows=0)
+    assert len(result.kept) == 3
+    assert result.reasons == check(STOCK, values, few_rows=10**9).reasons
+
+
+def test_values_that_would_line_up_by_accident() -> None:
+    # Two rows from one value and none from another: the counts agree, the rows do not.
+    for one, other in [
+        (stock(1) + stock(2), b""),
+        (stock(1) + stock(2), b'{"symbol":"}'),
+        (b'{"symbol":"}', b'{",%s,"price":1}' % TS),
+        (stock(1) + stock(2) + stock(3) + b"\x00}", stock(4)),
+        (stock(1) + b" " + stock(2), b"{"),
+    ]:
+        values: list[bytes | None] = [stock(0), one, other, stock(9)]
+        result = check(STOCK, values, few_rows=0)
+        assert result.rejected.tolist() == check(STOCK, values, few_rows=99).rejected.tolist()
+        assert 1 in result.rejected.tolist()
+        assert result.rows.column("symbol").to_pylist()[0] == "S0"
+        assert result.rows.column("symbol").to_pylist()[-1] == "S9"
+
+
+def test_good_batches_never_leave_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object) -> object:
+        raise AssertionError("a good batch took the slow path")
+
+    monkeypatch.setattr(jobs.decode, "parse_each", never)
+    monkeypatch.setattr(jobs.decode, "read", never)
+    values = [stock(i, ',"venue":{"a":[1]}') for i in range(20_000)]
+    assert len(check(STOCK, [*values]).kept) == 20_000
+
+
+def test_a_bad_value_slows_its_piece_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one = []
+    real = parse.parse_each
+
+    def spy(rules: Any, values: Any, rows: Any) -> Any:
+        one_by_one.extend(rows.tolist())
+        return real(rules, values, rows)
+
+    monkeypatch.setattr(jobs.decode, "parse_each", spy)
+    values: list[bytes | None] = [stock(i) for i in range(3 * parse.PIECE_ROWS)]
+    values[parse.PIECE_ROWS + 5] = BAD["string for a number"]
+    values[7] = None
+    result = check(STOCK, values)
+    assert result.rejected.tolist() == [7, parse.PIECE_ROWS + 5]
+    assert one_by_one == [7, *range(parse.PIECE_ROWS, 2 * parse.PIECE_ROWS)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 31, 32, 33, 8191, 8192, 8193, 20_000])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_sizes_slices_and_offset_types(size: int, kind: Any) -> None:
+    values = [stock(i) for i in range(size + 7)]
+    values[3] = b"bad, but sliced off"
+    result = decode(STOCK, pa.array(values, kind).slice(5, size))
+    assert result.kept.tolist() == list(range(size))
+    assert result.rows.column("symbol").to_pylist() == [f"S{i + 5}" for i in range(size)]
+
+
+def test_nulls_whose_slots_hold_bytes() -> None:
+    values = pa.array([stock(1), stock(2), stock(3)], pa.binary())
+    hollow = pa.Array.from_buffers(
+        pa.binary(), 3, [pa.py_buffer(b"\x05"), values.buffers()[1], values.buffers()[2]]
+    )
+    result = decode(STOCK, hollow, few_rows=0)
+    assert result.kept.tolist() == [0, 2]
+    assert result.reasons == ["tombstone: the record has no value"]
+
+
+def test_values_of_another_type_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="binary"):
+        decode(STOCK, pa.array([1] * 50))
+
+
+def test_the_other_shipped_streams() -> None:
+    review = b'{"symbol":"A",%s,"reviewer":"r","rating":%d,"text":null}'
+    values: list[bytes | None] = [review % (TS, i) for i in range(7)]
+    for few_rows in (0, 99):
+        result = check(REVIEW, values, few_rows=few_rows)
+        assert result.rows.column("rating").to_pylist() == [1, 2, 3, 4, 5]
+        assert result.rejected.tolist() == [0, 6]
+    volume = b'{"symbol":"A",%s,"shares":%s}'
+    shares = [b"1", b"9223372036854775807", b"9223372036854775808", b"1.0", b"-9223372036854775808"]
+    for few_rows in (0, 99):
+        result = check(VOLUME, [volume % (TS, each) for each in shares], few_rows=few_rows)
+        assert result.rows.column("shares").to_pylist() == [1, 2**63 - 1, -(2**63)]
+
+
+# ------------------------------------------------------------------------- own fields and keys
+
+OWN = """
+[streams.stock]
+schema = "stock"
+filter = "price > 1 and currency = 'USD'"
+[streams.trade]
+fields = { ticker = "string?", at = "timestamp", size = "int", price = "double?", ok = "bool?" }
+[join]
+inputs = ["stock", "trade"]
+on = [
+  { name = "symbol", columns = { stock = "symbol", trade = "ticker" } },
+  { name = "minute", columns = { stock = "MINUTE, ts)", trade = "MINUTE, at)" } },
+]
+[results]
+columns = ["trade.size", "stock.price", "trade.ok"]
+""".replace("MINUTE", "date_trunc('minute'")
+
+
+def test_filter_keys_and_projection() -> None:
+    first, second = plans(OWN)
+    assert first.keys == pa.schema(
+        [
+            pa.field("symbol", pa.string(), nullable=False),
+            pa.field("minute", pa.timestamp("us", "UTC"), nullable=False),
+        ]
+    )
+    assert first.payload == pa.schema([("price", pa.float64())])
+    assert second.payload == pa.schema([("size", pa.int64()), ("ok", pa.bool_())])
+    values: list[bytes | None] = [
+        stock(0, ',"currency":"USD"'),
+        stock(61, ',"currency":"USD"'),
+        stock(2, ',"currency":"EUR"'),
+        stock(3),
+        b"bad",
+        stock(5, ',"currency":"USD"'),
+    ]
+    for few_rows in (0, 99):
+        result = check(first, values, few_rows=few_rows)
+        assert result.filtered == 3
+        assert result.kept.tolist() == [1, 5]
+        assert result.rejected.tolist() == [4]
+        minute = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
+        assert result.rows.to_pylist() == [
+            {"symbol": "S61", "minute": minute, "price": 61.25},
+            {"symbol": "S5", "minute": minute, "price": 5.25},
+        ]
+
+
+def test_a_null_join_key_is_rejected() -> None:
+    trade = plans(OWN)[1]
+    at = b'"at":"2026-01-05T14:30:00Z"'
+    values: list[bytes | None] = [
+        b'{"ticker":"A",%s,"size":1}' % at,
+        b'{"ticker":null,%s,"size":2}' % at,
+        b'{%s,"size":3,"ok":true}' % at,
+        b'{"ticker":"B",%s,"size":4,"ok":false,"price":null}' % at,
+    ]
+    for few_rows in (0, 99):
+        result = check(trade, values, few_rows=few_rows)
+        assert result.reasons == ["symbol: the join key is null"] * 2
+        assert result.rows.column("size").to_pylist() == [1, 4]
+        assert result.rows.column("ok").to_pylist() == [None, False]
+
+
+def test_a_null_derived_key_is_rejected() -> None:
+    text = OWN.replace('trade = "ticker"', "trade = \"nullif(ticker, '')\"")
+    trade = plans(text)[1]
+    at = b'"at":"2026-01-05T14:30:00Z"'
+    result = check(trade, [b'{"ticker":"%s",%s,"size":1}' % (t, at) for t in (b"A", b"", b"B")])
+    assert result.reasons == ["symbol: the join key is null"]
+    assert result.kept.tolist() == [0, 2]
+
+
+def test_decimal_and_json_streams_are_read_by_the_contract() -> None:
+    text = OWN.replace('price = "double?"', 'price = "decimal(10,2)?", raw = "json?"').replace(
+        '"trade.size"', '"trade.price", "trade.raw"'
+    )
+    trade = plans(text)[1]
+    at = b'"ticker":"A","at":"2026-01-05T14:30:00Z","size":1'
+    values: list[bytes | None] = [
+        b'{%s,"price":"1.50","raw":{"a": [1]}}' % at,
+        b'{%s,"price":1.005}' % at,
+        b"{%s}" % at,
+    ] * 20
+    result = check(trade, values, few_rows=0)
+    assert len(result.reasons) == 20
+    assert set(result.reasons) == {"price: does not fit decimal(10,2)"}
+    rows = result.rows.to_pylist()
+    assert (str(rows[0]["price"]), rows[0]["raw"]) == ("1.50", '{"a":[1]}')
+    assert (rows[1]["price"], rows[1]["raw"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("price > 1 and", "price + 1 and", "q.toml:4: filter of stock: "),
+        ("price > 1 and currency = 'USD'", "price + 1", "filter is true or false, this is double"),
+        ("price > 1 and currency = 'USD'", "price > 'x'", "q.toml:4: filter of stock: "),
+        ("date_trunc('minute', ts)", "date_trunc('blink', ts)", "does not support 'blink'"),
+        ("date_trunc('minute', ts)", "price", "join key is string, int, bool, date"),
+        ("date_trunc('minute', ts)", "extract(minute from ts)", "is not of one type: stock int64"),
+        ("date_trunc('minute', ts)", "ts - ts", "join key is string"),
+    ],
+)
+def test_types_are_checked_before_the_first_row(old: str, new: str, message: str) -> None:
+    assert old in OWN
+    with pytest.raises(QueryError) as caught:
+        plans(OWN.replace(old, new))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("q.toml:")
+
+
+def test_every_allowed_function_is_known_to_the_library() -> None:
+    uses = {
+        "substring": "substring(s, 1, 1)",
+        "substr": "substr(s, 1, 1)",
+        "extract": "extract(hour from ts)",
+        "try_cast": "try_cast(s as int)",
+    }
+    alike = {
+        "{}(p)": "abs ceil ceiling floor round sign sqrt",
+        "{}(s)": "lower upper length char_length octet_length trim ltrim rtrim reverse initcap",
+        "{}(s, 1)": "left right",
+        "{}(s, 'a')": "starts_with ends_with strpos",
+        "{}(s, s)": "concat coalesce nullif greatest least",
+    }
+    uses |= {name: form.format(name) for form, names in alike.items() for name in names.split()}
+    uses |= {"mod": "mod(n, 2)", "div": "div(n, 2)", "concat_ws": "concat_ws('-', s, s)"}
+    uses |= {"replace": "replace(s, 'a', 'b')", "strftime": "strftime(ts, '%Y')"}
+    uses |= {"date_trunc": "date_trunc('hour', ts)", "date_part": "date_part('hour', ts)"}
+    assert uses.keys() == FUNCTIONS
+    rows = pa.table(
+        {
+            "s": ["b", None, "a"],
+            "n": pa.array([1, None, 2], pa.int64()),
+            "p": [1.5, None, 2.5],
+            "ts": pa.array([0, None, 1], pa.timestamp("us", "UTC")),
+        }
+    )
+    for text in uses.values():
+        columns_of(text, frozenset(rows.column_names))
+        type_ = type_of(text, rows.schema)
+        whole, failed = evaluate(text, rows, type_)
+        assert not failed, text
+        # One row at a time gives the same: no function looks at other rows.
+        single = [evaluate(text, rows.slice(i, 1), type_)[0][0] for i in range(3)]
+        assert whole.to_pylist() == [each.as_py() for each in single], text
+
+
+def test_rows_on_which_an_expression_fails_stand_alone() -> None:
+    rows = pa.table({"s": ["1", "x", "3", "4", "y"]})
+    result, failed = evaluate("cast(s as int)", rows, pa.int64())
+    assert result.to_pylist() == [1, None, 3, 4, None]
+    assert sorted(failed) == [1, 4]
+    assert all("conversion" in reason and "\n" not in reason for reason in failed.values())
+
+
+def test_plans_and_specs_travel() -> None:
+    for plan in plans(OWN):
+        assert plan.contract
+        again = pickle.loads(pickle.dumps(plan))
+        assert again == plan
+        assert len(pickle.dumps(plan)) < 4000
+        decode(again, pa.array([b"x"], pa.binary()))
+    spec = join_spec(load_query("symbol_minute"))
+    assert spec.keys.names == ["symbol", "minute"]
+    assert [each.name for each in spec.inputs] == ["stock", "volume", "review"]
+    assert spec.inputs[1].payload.names == ["ts", "shares"]
+
+
+# ------------------------------------------------------------------------------------- digests
+
+
+GOLDEN = [
+    "25b1b7f2678efa81",
+    "bc3b948fe3c84801",
+    "f81c2ad4bd00ee6a",
+    "8ab40398f0eee0b5",
+    "e4928e81ac861401",
+    "761a7f8774eec950",
+    "58c8a560541f25e4",
+    "5ca1ab1e0ddba11d",
+]
+GOLDEN_SUM = "63041ea324c0d6b8"
+
+
+def plain_digest(value: bytes | None) -> int:
+    """The digest by its description, one value at a time."""
+    bits = 2**64 - 1
+    if value is None:
+        return 0x5CA1AB1E0DDBA11D
+    if len(value) > 1024:
+        return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+    state = (len(value) * 0x9E3779B97F4A7C15 + 0x94D049BB133111EB) & bits
+    full = range(0, max(0, len(value) - 8), 8)
+    for word in [*(value[at : at + 8] for at in full), value[-8:]] if value else []:
+        state = ((state ^ int.from_bytes(word, "little")) * 0x9E3779B97F4A7C15) & bits
+        state ^= state >> 32
+    if not value:  # a value under 8 bytes is one word, filled up with zeros
+        state = (state * 0x9E3779B97F4A7C15) & bits
+        state ^= state >> 32
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & bits
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & bits
+    return state ^ (state >> 31)
+
+
+def test_digests_stay_as_they_are() -> None:
+    # Journals hold sums of these: another function would call every topic changed.
+    values = [b"", b"a", b"1234567", b"12345678", b"123456789", stock(1), b"x" * 1025, None]
+    digests = value_digest(pa.array(values, pa.binary()))
+    assert [f"{d:016x}" for d in digests.tolist()] == GOLDEN
+    offsets = np.arange(len(values), dtype=np.int64)
+    assert f"{partition_digest(digests, offsets):016x}" == GOLDEN_SUM
+
+
+def test_a_digest_is_of_the_value_alone() -> None:
+    rng = np.random.default_rng(5)
+    sizes = [0, 1, 7, 8, 9, 15, 16, 17, 100, 110, 1023, 1024, 1025, 5000] * 3
+    values = [rng.bytes(size) for size in sizes] + [None]
+    alone = [int(value_digest(pa.array([v], pa.binary()))[0]) for v in values]
+    for kind in (pa.binary(), pa.large_binary()):
+        together = value_digest(pa.array(values, kind))
+        assert together.dtype == np.uint64
+        assert together.tolist() == alone
+        assert value_digest(pa.array(values, kind).slice(3, 20)).tolist() == alone[3:23]
+    assert len(set(alone)) == len(set(values))
+    assert alone == [plain_digest(value) for value in values]
+
+
+def test_every_changed_byte_and_length_is_noticed() -> None:
+    for size in (1, 5, 8, 13, 110, 1100):
+        value = hashlib.shake_128(b"x").digest(size)
+        changed = {value}
+        for at in range(size):
+            for flip in (1, 128, 255):
+                other = bytearray(value)
+                other[at] ^= flip
+                changed.add(bytes(other))
+        changed |= {value + b"\0", value[:-1], value[::-1] + b"\1"}
+        digests = value_digest(pa.array(sorted(changed), pa.binary()))
+        assert len(set(digests.tolist())) == len(changed)
+
+
+def test_partition_digests_add_up_and_know_places() -> None:
+    digests = value_digest(pa.array([stock(i) for i in range(100)], pa.binary()))
+    offsets = np.arange(1000, 1100)
+    whole = partition_digest(digests, offsets)
+    parts = partition_digest(digests[:30], offsets[:30]) + partition_digest(
+        digests[30:], offsets[30:]
+    )
+    assert parts % 2**64 == whole
+    order = np.random.default_rng(1).permutation(100)
+    assert partition_digest(digests[order], offsets[order]) == whole
+    assert partition_digest(digests[order], offsets) != whole
+    assert partition_digest(digests, offsets + 1) != whole
+    assert partition_digest(digests[:0], offsets[:0]) == 0
+
+
+def test_an_empty_value_is_no_tombstone() -> None:
+    empty, null = value_digest(pa.array([b"", None], pa.binary())).tolist()
+    assert empty != null
+
+
+# ---------------------------------------------------------------------------------- timestamps
+
+
+def test_columns_of_times_of_many_forms() -> None:
+    texts = ["2026-01-05T14:30:00Z", None, "2026-01-05T14:30:00.123+01:00", "", "x", "é" * 10]
+    micros, valid = parse_timestamps(pa.array(texts))
+    assert valid.tolist() == [True, False, True, False, False, False]
+    assert micros[[0, 2]].tolist() == [1_767_623_400_000_000, 1_767_619_800_123_000]
+    sliced = parse_timestamps(pa.array(texts).slice(2, 2))
+    assert sliced[1].tolist() == [True, False]
+    assert parse_timestamps(pa.array([], pa.string()))[0].tolist() == []
+    assert parse_timestamps(pa.array([None, None], pa.string()))[1].tolist() == [False, False]
