@@ -85,9 +85,19 @@ def to_batch(blocks: Iterable[Block]) -> pa.RecordBatch:
         pa.array([b.kind for b in rows], pa.string()),
         pa.array([b.operator for b in rows], pa.int32()),
         pa.array([b.input for b in rows], pa.int32()),
-        pa.array([b.data for b in rows], pa.binary()),
+        _binary([b.data for b in rows]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=BLOCK_SCHEMA)
+
+
+def _binary(values: Sequence[Any]) -> pa.Array:
+    """Bytes and buffers as one binary column, each copied once."""
+    ends = np.cumsum([0 if v is None else len(memoryview(v)) for v in values], dtype=np.int32)
+    offsets = np.concatenate([np.zeros(1, dtype=np.int32), ends])
+    present = pa.array([v is not None for v in values], pa.bool_())
+    data = pa.py_buffer(b"".join(v for v in values if v is not None))
+    buffers = [present.buffers()[1], pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:

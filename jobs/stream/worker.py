@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jobs.decode import StreamPlan, decode, partition_digest
+from jobs.decode import StreamPlan, decode, partition_digest, value_digest
 from jobs.engine.blocks import (
     REJECTED_SCHEMA,
     Block,
@@ -102,7 +102,7 @@ def _decode_chunk(
         rows=len(chunk.offsets),
         rejected=len(decoded.rejected),
         filtered=decoded.filtered,
-        digest=partition_digest(chunk.values, chunk.offsets),
+        digest=partition_digest(value_digest(chunk.values), chunk.offsets),
     )
     where = Coordinates(
         partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
