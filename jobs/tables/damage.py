@@ -46,10 +46,11 @@ def log_name(version: int, suffix: str = "json") -> str:
 
 
 def last_checkpoint(place: Folder) -> int:
-    """Version of the table's newest checkpoint; -1 when there is none."""
+    """Version of the table's newest checkpoint; -1 when there is none. Raises `DamagedTable`."""
     name = f"{LOG}/_last_checkpoint"
     if place.size(name) is None:
-        return -1
+        files = checkpoint_files(place)
+        return int(files[-1][len(LOG) + 1 :][:20]) if files else -1
     try:
         return int(json.loads(place.read(name))["version"])
     except (ValueError, KeyError, TypeError) as error:

@@ -17,6 +17,9 @@ import pyarrow as pa
 from jobs.engine.spillfile import SPILL_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+REMOVED_KNOWN_S = 2 * 24 * 3600
+"""How long a table's log remembers that a file was removed, in seconds."""
+
 SESSION_DATE = pa.field("session_date", pa.string(), nullable=False)
 
 

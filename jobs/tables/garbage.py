@@ -26,8 +26,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow.parquet as pq
+
 from jobs.storage import FileInfo
-from jobs.tables.damage import LOG, log_name, log_versions
+from jobs.tables.damage import LOG, last_checkpoint, log_name, log_versions
 from jobs.tables.log import Table
 from jobs.tables.names import origin
 
@@ -104,16 +106,23 @@ def _decided(table: str, path: str, settled: Settled) -> bool:
             return made.number <= transactions.get(table, -1)
 
 
-def removals(table: Table, since_s: float) -> dict[str, float]:
-    """When paths were removed from the table, for log entries written since `since_s`."""
+def removals(table: Table) -> dict[str, float]:
+    """When paths were removed from the table (s since 1970), for the last `REMOVED_KNOWN_S`."""
     found: dict[str, float] = {}
     place = table.place
-    recent = {i.name for i in place.child(LOG).list() if i.modified_s >= since_s}
+    checkpoint = last_checkpoint(place)
+    if checkpoint >= 0:
+        with place.open(log_name(checkpoint, "checkpoint.parquet")) as file:
+            columns = ["remove.path", "remove.deletionTimestamp"]
+            removes = pq.read_table(file, columns=columns)["remove"].combine_chunks()
+        paths, stamps = removes.field("path"), removes.field("deletionTimestamp")
+        for path, stamp in zip(paths.to_pylist(), stamps.to_pylist(), strict=True):
+            if path is not None:
+                found[path] = stamp / 1000
     for version in log_versions(place):
-        name = log_name(version)
-        if name.split("/", 1)[1] not in recent:
+        if version <= checkpoint:
             continue
-        for line in place.read(name).splitlines():
+        for line in place.read(log_name(version)).splitlines():
             if line.startswith(b'{"remove"'):
                 removed = json.loads(line)["remove"]
                 found[removed["path"]] = removed["deletionTimestamp"] / 1000

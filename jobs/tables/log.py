@@ -23,18 +23,24 @@ What delta-rs 1.6.6 does, tried, and what follows from it:
 Failure paths:
 
 * *The commit is refused*: `TableConflict`, nothing was written but an orphan.
-* *The commit raised something else* (disk full, log folder unreadable): the table is read again;
-  when the commit is found there, it counts as done; when another writer is found in its place,
-  `TableConflict`; else `OutcomeUnknown`.
+* *The commit raised something else* (disk full, log folder unreadable), or others committed at
+  the same time: the log is searched for the commit's own id. Found: done. Another writer took
+  the transaction: `TableConflict`. Neither: `OutcomeUnknown`.
+* *The process was frozen inside a commit* for so long that the log entry's number was taken and
+  pruned: the same search; the entry that it wrote is below the last checkpoint, where nobody
+  looks.
 
-Known limitation: a `Table` is for one thread. Log entries are kept for ever (30 days are kept by
-any other Delta writer too): they are what `damage` and readers of old versions work with.
+The log is kept short (`KEEP_ENTRIES`): delta-rs lists its folder several times a commit. So a
+table cannot be read as of a version of long ago; the journal says what happened.
+
+Known limitation: a `Table` is for one thread.
 """
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,8 +57,8 @@ from deltalake.transaction import (
 )
 
 from jobs.storage import Folder
-from jobs.tables.damage import COUNTS, check_log, last_checkpoint, log_name
-from jobs.tables.definitions import TableDefinition
+from jobs.tables.damage import COUNTS, LOG, check_log, last_checkpoint, log_name
+from jobs.tables.definitions import REMOVED_KNOWN_S, TableDefinition
 from jobs.tables.errors import DamagedTable, NoWarehouse, OutcomeUnknown, TableConflict, WrongTable
 from schemas.journal import FileRecord
 
@@ -62,6 +68,13 @@ RETRIES = 100
 
 CHECKPOINT_EVERY = 100
 """Versions between two log checkpoints: bounds what opening a table reads."""
+
+KEEP_ENTRIES, KEEP_S = 300, 600.0
+"""Log entries that are kept before the last checkpoint: this many at least, and all that are
+younger than this many seconds. `repair` and readers that have just begun work with them."""
+
+COMMIT_ID = "spillwayCommit"
+"""Key in a commit's description: a fresh id, by which a commit is found in the log again."""
 
 ORDER = "n"
 """The column that numbered tables are ordered by."""
@@ -144,9 +157,18 @@ class Table:
             self._transactions.clear()
 
     def transaction(self, app: str) -> int:
-        """Return the last version of an application transaction as seen; -1 when none."""
-        if app not in self._transactions:  # delta-rs reads the log for it
-            version = self._handle.transaction_version(app)
+        """Return the last version of an application transaction as seen; -1 when none.
+
+        Raises `TableConflict` when what this process sees is so old that its log is pruned.
+        """
+        if app not in self._transactions:
+            try:  # delta-rs reads the log for it
+                version = self._handle.transaction_version(app)
+            except DeltaError as error:
+                raise TableConflict(
+                    f"{self.name}: others have committed so much since this process looked "
+                    f"last (version {self.version}) that it must look again ({error})"
+                ) from error
             self._transactions[app] = -1 if version is None else int(version)
         return self._transactions[app]
 
@@ -193,15 +215,19 @@ class Table:
         actions += [
             RemoveAction(f.path, change, now_ms, f.bytes, dict(f.partition)) for f in removes
         ]
+        commit_id = uuid.uuid4().hex
         properties = CommitProperties(
             custom_metadata={
                 COUNTS["add"]: len(adds),
                 COUNTS["remove"]: len(removes),
                 COUNTS["txn"]: 1,
+                COMMIT_ID: commit_id,
             },
             max_commit_retries=retries,
             app_transactions=[Transaction(app, version)],
         )
+        known, before = dict(self._transactions), self.version
+        failure: Exception | None = None
         try:
             self._handle.create_write_transaction(
                 actions,
@@ -211,32 +237,46 @@ class Table:
                 commit_properties=properties,
                 post_commithook_properties=_NO_HOOKS,
             )
-        except Exception as error:  # noqa: BLE001 - told apart by reading the table again
-            self._resolve(error, adds, app, version)
-        known, before = dict(self._transactions), self.version
-        self.refresh()
-        if self.version == before + 1:  # nobody else's commit: what was known still holds
+        except Exception as error:  # noqa: BLE001 - told apart by reading the log again
+            failure = error
+        else:
+            self.refresh()
+        if failure or self.version != before + 1:
+            self._confirm(commit_id, before, app, version, failure)
+        else:  # nobody else's commit: what was known still holds
             self._transactions = {**known, app: version}
         self.sync_log()
 
-    def _resolve(
-        self, error: Exception, adds: Sequence[FileRecord], app: str, version: int
+    def _confirm(
+        self, commit_id: str, before: int, app: str, version: int, failure: Exception | None
     ) -> None:
-        """Return when a commit that raised did happen; else raise what is known of it."""
+        """Return, with a handle that sees it, when the commit is in the log; else raise.
+
+        Needed when the commit raised, and when others committed since `before`: a process that
+        was frozen inside a commit may have written a log entry whose number was used, and
+        pruned, long ago. delta-rs calls that a success; no reader ever sees it.
+        """
         what = f"{self.name}: the commit of transaction ({app!r}, {version})"
         try:
             fresh = deltalake.DeltaTable(self.place.path())
             taken = fresh.transaction_version(app)
-            there = {a["path"] for a in pa.table(fresh.get_add_actions()).to_pylist()}
-        except Exception as again:
-            raise OutcomeUnknown(f"{what} failed ({error}) and the table cannot be read") from again
-        if adds and all(f.path in there for f in adds):
+            newer = range(before + 1, int(fresh.version()) + 1)
+            found = any(commit_id.encode() in self.place.read(log_name(v)) for v in newer)
+        except FileNotFoundError as error:
+            raise OutcomeUnknown(
+                f"{what}: this process was suspended for so long that the table's log has moved on"
+            ) from error
+        except Exception as error:
+            raise OutcomeUnknown(f"{what}: the table cannot be read ({error})") from error
+        if found:
+            self._handle = fresh
+            self._transactions = {}
             return
-        if isinstance(error, CommitFailedError) or (taken is not None and taken >= version):
+        if isinstance(failure, CommitFailedError) or (taken is not None and taken >= version):
             raise TableConflict(
                 f"{what} was refused: another writer has committed ({app!r}, {taken})"
-            ) from error
-        raise OutcomeUnknown(f"{what} failed: {error}") from error
+            ) from failure
+        raise OutcomeUnknown(f"{what}: {failure or 'it is not in the log'}") from failure
 
     def sync_files(self, records: Iterable[FileRecord]) -> None:
         """Make data files durable, before anything names them (when `fsync` is on)."""
@@ -260,7 +300,20 @@ class Table:
             self.place.sync(
                 [log_name(self.version, "checkpoint.parquet"), "_delta_log/_last_checkpoint"]
             )
+        self._prune()
         return True
+
+    def _prune(self) -> None:
+        """Delete log entries and checkpoints that are far behind the last checkpoint.
+
+        A commit lists the log's folder several times: with 10,000 entries it took 60 ms.
+        """
+        oldest = self._checkpoint - KEEP_ENTRIES
+        written_before = time.time() - KEEP_S
+        for info in self.place.child(LOG).list():
+            number = info.name[:20]
+            if number.isdigit() and int(number) < oldest and info.modified_s < written_before:
+                self.place.delete(f"{LOG}/{info.name}")
 
     def _create(self, path: str) -> None:
         try:
@@ -269,6 +322,9 @@ class Table:
                 schema=deltalake.Schema.from_arrow(self.definition.schema),
                 partition_by=list(self.definition.partition_by),
                 name=self.name,
+                configuration={
+                    "delta.deletedFileRetentionDuration": f"interval {REMOVED_KNOWN_S} seconds"
+                },
             )
         except Exception:
             if not deltalake.DeltaTable.is_deltatable(path):  # else another process was faster

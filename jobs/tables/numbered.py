@@ -51,7 +51,10 @@ class Numbered:
 
     def append_as(self, n: int, row: Mapping[str, Any]) -> None:
         """Append `row` as number n. Raises `JournalConflict`, `OutcomeUnknown`."""
-        seen = self.last()
+        try:
+            seen = self.last()
+        except TableConflict as error:
+            raise JournalConflict(str(error)) from error
         if n != seen + 1:
             raise JournalConflict(
                 f"{self._app}: number {n} cannot follow {seen}: "

@@ -28,7 +28,7 @@ from jobs.protocol.redo import redo
 from jobs.storage import Folder, folder
 from jobs.tables.compaction import APP as COMPACTION
 from jobs.tables.compaction import COMPACTED, TARGET_BYTES, compact
-from jobs.tables.definitions import DATA_TABLES, definitions
+from jobs.tables.definitions import DATA_TABLES, REMOVED_KNOWN_S, definitions
 from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict
 from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
@@ -188,6 +188,11 @@ class Warehouse:
 
         Safe beside a running stream and a running cleanup. `dry_run` deletes nothing.
         """
+        if min_age_s > REMOVED_KNOWN_S:
+            raise ValueError(
+                f"a minimum age of {min_age_s:.0f} s cannot be kept: the tables remember removed "
+                f"files for {REMOVED_KNOWN_S:.0f} s"
+            )
         now_s = time.time() if now_s is None else now_s
         settled = self.settled()  # before the listing, see `garbage`
         found = {}
@@ -201,7 +206,7 @@ class Warehouse:
                 name,
                 listed,
                 [file.path for file in table.files()],
-                removals(table, now_s - min_age_s),
+                removals(table),
                 settled,
                 now_s=now_s,
                 min_age_s=min_age_s,
@@ -239,6 +244,7 @@ class Warehouse:
     def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
         table = self.table(name)
         for _ in range(APPLY_ATTEMPTS):
+            table.refresh()
             # Checked on the handle that commits, with no refresh in between.
             if table.transaction(app) >= version:
                 return
@@ -246,7 +252,6 @@ class Warehouse:
             try:
                 table.commit(files, app, version)
             except TableConflict:
-                table.refresh()
                 continue
             return
         raise TableConflict(f"{name}: {APPLY_ATTEMPTS} commits of ({app!r}, {version}) met others")

@@ -265,6 +265,56 @@ def test_a_commit_that_raised_but_happened_counts_as_done(
     assert w.journal.read() == [genesis(), claim(1), claim(2, 2)]
 
 
+def test_a_commit_into_a_pruned_log_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver frozen inside a commit: delta-rs had found version 2 free, and writes it much later.
+
+    By then others have used version 2, and the log before the checkpoint is pruned.
+    """
+    monkeypatch.setattr("jobs.tables.log.KEEP_ENTRIES", 0)
+    monkeypatch.setattr("jobs.tables.log.KEEP_S", -1.0)
+    frozen, other = warehouse(tmp_path), warehouse(tmp_path)
+    other.journal.append(genesis())
+    frozen.journal.refresh()
+    commit = deltalake.DeltaTable.create_write_transaction
+
+    def and_then_wake_up(*args: Any, **named: Any) -> None:
+        monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", commit)
+        for n in range(1, 6):
+            other.journal.append(claim(n, n))
+        other.table("journal").checkpoint(every=1)
+        other.journal.append(claim(6, 6))
+        late = log_file(tmp_path, "journal", 2)
+        assert not late.exists()  # pruned: the frozen write finds the name free
+        late.write_bytes(log_file(tmp_path, "journal", 6).read_bytes())
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", and_then_wake_up)
+    with pytest.raises(OutcomeUnknown, match="suspended"):
+        frozen.journal.append(claim(1, 9))
+    assert [e.n for e in warehouse(tmp_path).journal.read()] == list(range(7))
+    frozen.journal.refresh()
+    with pytest.raises(JournalConflict):
+        frozen.journal.append(claim(2, 9))
+
+
+def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.tables.log.KEEP_ENTRIES", 10)
+    monkeypatch.setattr("jobs.tables.log.KEEP_S", -1.0)
+    w, stale = warehouse(tmp_path), warehouse(tmp_path)
+    w.journal.append(genesis())
+    for n in range(1, 60):
+        w.journal.append(claim(n, n))
+        w.table("journal").checkpoint(every=7)
+    assert len(list((tmp_path / "journal" / "_delta_log").glob("*.json"))) < 20
+    assert [e.n for e in warehouse(tmp_path).journal.read()] == list(range(60))
+    with pytest.raises((JournalConflict, OutcomeUnknown)):
+        stale.journal.append(claim(0))
+    stale.journal.refresh()
+    assert [e.n for e in stale.journal.read()] == list(range(60))
+    assert repair(str(tmp_path)) == []
+
+
 # --- data tables -----------------------------------------------------------------------------
 
 
