@@ -49,8 +49,8 @@ def replay(
         progress: called now and then.
         clock, sleep: time, for tests.
 
-    Returns the summary once the broker has acknowledged everything. Raises RecordingError for a file
-    that cannot be read, KafkaUnavailable and TopicProblem.
+    Returns the summary once the broker has acknowledged everything. Raises RecordingError for a
+    file that cannot be read, KafkaUnavailable and TopicProblem.
     """
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")

@@ -143,26 +143,13 @@ class Sender:
 
 
 def _hand_over(producer: Any, topic: str, batch: Batch) -> Any:
-    """Queue a finished batch, as `RecordAccumulator.append` queues one that is full.
-
-    The builder is kafka-python's own, with the records filled in; it writes the header, compresses
-    and signs when the batch is sent.
-    """
+    """Queue a finished batch, as `RecordAccumulator.append` queues one that is full."""
     from kafka import TopicPartition
     from kafka.producer.future import FutureRecordMetadata
     from kafka.producer.producer_batch import ProducerBatch
-    from kafka.record.memory_records import MemoryRecordsBuilder
 
     place = TopicPartition(topic, batch.partition)
-    records = MemoryRecordsBuilder(2, producer.config["compression_attrs"], batch_size=1)
-    builder = records._builder
-    builder._buffer += batch.body
-    builder._first_timestamp = batch.first_ms
-    builder._max_timestamp = batch.max_ms
-    builder._last_offset = batch.count - 1
-    builder._num_records = batch.count
-    records._next_offset = batch.count
-    queued = ProducerBatch(place, records)
+    queued = ProducerBatch(place, _builder(batch, producer.config["compression_attrs"]))
     queued.max_record_size = batch.largest
     future = FutureRecordMetadata(
         queued.produce_future, batch.count - 1, batch.max_ms, None, -1, len(batch.body), -1
@@ -177,3 +164,21 @@ def _hand_over(producer: Any, topic: str, batch: Batch) -> Any:
         accumulator._appends_in_progress.decrement()
     producer._sender.wakeup()
     return future
+
+
+def _builder(batch: Batch, compression: int) -> Any:
+    """kafka-python's own builder with the records filled in.
+
+    It writes the header, compresses and signs when the batch is sent.
+    """
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+    records = MemoryRecordsBuilder(2, compression, batch_size=1)
+    builder = records._builder
+    builder._buffer += batch.body
+    builder._first_timestamp = batch.first_ms
+    builder._max_timestamp = batch.max_ms
+    builder._last_offset = batch.count - 1
+    builder._num_records = batch.count
+    records._next_offset = batch.count
+    return records

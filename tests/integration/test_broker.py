@@ -1,0 +1,163 @@
+"""The embedded broker, for real: start, stop, restart, and what a cluster says of its topics."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from kafka import KafkaProducer
+
+from jobs.kafka import broker
+from jobs.kafka.broker import BrokerError
+from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, cluster
+from jobs.produce.send import Sender
+
+pytestmark = pytest.mark.server
+
+
+def group_of(leader: int) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == leader and process.status() != "zombie":
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            continue
+    return found
+
+
+def test_a_life_of_a_broker(jars, tmp_path):
+    port, controller = broker.free_port(), broker.free_port()
+    first = broker.start(tmp_path, port, controller_port=controller)
+    try:
+        assert first.running
+        assert first.healthy
+        assert first.bootstrap == f"127.0.0.1:{port}"
+        assert os.getpgid(first.pid) == first.pid != os.getpgid(0)
+        listening = {
+            c.laddr.ip for c in psutil.Process(first.pid).net_connections() if c.status == "LISTEN"
+        }
+        assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+        # A second start is a no-op, also from another process and when told the same port.
+        assert broker.start(tmp_path, port).pid == first.pid
+        with cluster(first.bootstrap) as view:
+            assert view.create_topics({"kept": 3}) == ["kept"]
+            with pytest.raises(BrokerError, match="runs already, on port"):
+                broker.start(tmp_path, broker.free_port())
+        # Another folder's broker on this port is refused, and is told who has it.
+        with pytest.raises(BrokerError, match=rf"port {port} .* by process {first.pid} \(.*java"):
+            broker.start(tmp_path / "other", port)
+        assert broker.stop(tmp_path) is True
+        assert group_of(first.pid) == []
+        assert not broker.status(tmp_path).running
+        assert broker.stop(tmp_path) is False
+        # What was written is still there after a kill, on another port.
+        other = broker.free_port()
+        again = broker.start(tmp_path, other)
+        os.kill(again.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while broker.status(tmp_path).running and time.monotonic() < deadline:
+            time.sleep(0.05)
+        again = broker.start(tmp_path, other)
+        assert again.cluster_id == first.cluster_id
+        with cluster(again.bootstrap) as view:
+            assert view.topics(["kept"])[0].partitions == 3
+    finally:
+        broker.stop(tmp_path)
+    assert group_of(again.pid) == []
+
+
+def test_a_broker_outlives_the_command_that_started_it(jars, tmp_path):
+    port = broker.free_port()
+    script = (
+        "import sys; from pathlib import Path; from jobs.kafka import broker; "
+        "print(broker.start(Path(sys.argv[1]), int(sys.argv[2]), "
+        "controller_port=int(sys.argv[3])).pid)"
+    )
+    arguments = [str(tmp_path), str(port), str(broker.free_port())]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+    )
+    try:
+        status = broker.status(tmp_path)
+        assert status.healthy
+        assert status.pid == int(done.stdout)
+        assert done.stderr == ""
+    finally:
+        broker.stop(tmp_path)
+
+
+def test_a_broker_that_cannot_start_shows_its_log(jars, tmp_path):
+    ports = broker.free_port(), broker.free_port()
+    broker.start(tmp_path, ports[0], controller_port=ports[1])
+    broker.stop(tmp_path)
+    (tmp_path / "data" / "meta.properties").write_text("version=1\nnode.id=99\ncluster.id=other\n")
+    with pytest.raises(BrokerError, match=r"ended while it started(.|\n)*node.id"):
+        broker.start(tmp_path, ports[0])
+    assert not broker.status(tmp_path).running
+
+
+def test_no_broker_is_an_error_that_says_what_to_do():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(KafkaUnavailable, match="spillway kafka start"):
+        Cluster(address, timeout_s=1.0)
+    with pytest.raises(KafkaUnavailable, match="spillway kafka start"):
+        Sender(address, timeout_s=1.0)
+
+
+def test_offsets_ids_and_settings(cluster, topics, broker):
+    names = topics("a", "b", partitions=3, configs={"retention.ms": "1000000"})
+    a, b = names["a"], names["b"]
+    with pytest.raises(TopicProblem, match="no topic 'absent'"):
+        cluster.end_offsets([a, "absent"])
+    ids = {t.name: t.id for t in cluster.topics([b, a])}
+    assert len(set(ids.values())) == 2
+    producer = KafkaProducer(bootstrap_servers=broker)
+    for n in range(10):
+        producer.send(a, b"x", partition=n % 2, timestamp_ms=1000 * n)
+    producer.flush()
+    producer.close()
+    assert cluster.end_offsets([a, b]) == {a: [5, 5, 0], b: [0, 0, 0]}
+    assert cluster.beginning_offsets([a]) == {a: [0, 0, 0]}
+    # The first record of that time or later; the end where there is none.
+    assert cluster.offsets_for_time([a], 4500) == {a: [3, 2, 0]}
+    assert cluster.offsets_for_time([a], 9000) == {a: [5, 4, 0]}
+    assert cluster.offsets_for_time([a], 9001) == {a: [5, 5, 0]}
+    assert cluster.offsets_for_time([a], 0) == {a: [0, 0, 0]}
+    settings = cluster.topic_configs([a])[a]
+    assert settings["retention.ms"] == "1000000"
+    assert settings["cleanup.policy"] == "delete"
+    cluster.add_partitions(b, 5)
+    assert cluster.topics([b])[0].partitions == 5
+    with pytest.raises(TopicProblem, match="exists with 5 partitions, not 3"):
+        cluster.create_topics({b: 3})
+    cluster.delete_topics([b])
+    assert cluster.create_topics({b: 1}) == [b]
+    assert cluster.topics([b])[0].id != ids[b]
+    assert len(cluster.cluster_id()) == 22
+
+
+def test_the_end_under_read_committed_is_the_last_stable_offset(cluster, topics, broker):
+    (name,) = topics("t", partitions=1).values()
+    plain = KafkaProducer(bootstrap_servers=broker)
+    open_one = KafkaProducer(bootstrap_servers=broker, transactional_id=f"{name}-tx")
+    open_one.init_transactions()
+    plain.send(name, b"before").get(10)
+    open_one.begin_transaction()
+    open_one.send(name, b"open").get(10)
+    plain.send(name, b"after").get(10)
+    assert cluster.end_offsets([name]) == {name: [1]}
+    assert cluster.end_offsets([name], read_committed=False) == {name: [3]}
+    open_one.abort_transaction()
+    # The abort's control record takes an offset of its own.
+    assert cluster.end_offsets([name]) == {name: [4]}
+    open_one.close()
+    plain.close()

@@ -1,0 +1,75 @@
+"""`kafka.options`: one table of Java names, for Spark and for kafka-python."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.kafka.options import OptionError, python_options, spark_options
+
+
+def test_spark_takes_the_names_as_they_are():
+    assert spark_options({"fetch.max.wait.ms": "20"}) == {"kafka.fetch.max.wait.ms": "20"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "role", "wanted"),
+    [
+        ("fetch.max.wait.ms", "20", "consumer", {"fetch_max_wait_ms": 20}),
+        ("fetch.max.wait.ms", "20", "producer", {}),
+        ("isolation.level", "read_committed", "consumer", {"isolation_level": "read_committed"}),
+        ("client.id", "7", "admin", {"client_id": "7"}),
+        ("acks", "all", "producer", {"acks": "all"}),
+        ("compression.type", "zstd", "producer", {"compression_type": "zstd"}),
+        ("check.crcs", "false", "consumer", {"check_crcs": False}),
+        ("send.buffer.bytes", "131072", "producer", {"send_buffer_bytes": 131072}),
+        ("security.protocol", "SASL_SSL", "admin", {"security_protocol": "SASL_SSL"}),
+        ("sasl.mechanism", "SCRAM-SHA-512", "admin", {"sasl_mechanism": "SCRAM-SHA-512"}),
+        ("ssl.endpoint.identification.algorithm", "", "admin", {"ssl_check_hostname": False}),
+        ("ssl.endpoint.identification.algorithm", "https", "admin", {"ssl_check_hostname": True}),
+        ("partition.assignment.strategy.of.the.java.client", "x", "consumer", {}),
+    ],
+)
+def test_names_and_types_are_kafka_pythons(name, value, role, wanted):
+    assert python_options({name: value}, role) == wanted
+
+
+def test_jaas_gives_user_and_password():
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="ann" password="p\'; w=1";'
+    )
+    assert python_options({"sasl.jaas.config": jaas}, "admin") == {
+        "sasl_plain_username": "ann",
+        "sasl_plain_password": "p'; w=1",
+    }
+
+
+def test_pem_stores_are_files():
+    options = {
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.truststore.type": "PEM",
+        "ssl.keystore.location": "/me.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.key.password": "secret",
+    }
+    assert python_options(options, "consumer") == {
+        "ssl_cafile": "/ca.pem",
+        "ssl_certfile": "/me.pem",
+        "ssl_keyfile": "/me.pem",
+        "ssl_password": "secret",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fetch.max.wait.ms": "soon"}, "fetch.max.wait.ms must be a number"),
+        ({"check.crcs": "maybe"}, "check.crcs must be true or false"),
+        ({"sasl.login.callback.handler.class": "X"}, "has no counterpart in kafka-python"),
+        ({"ssl.truststore.location": "/ca.jks"}, "is a JKS store"),
+        ({"sasl.jaas.config": "Krb5LoginModule required;"}, "needs username and password"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        python_options(options, "consumer")

@@ -1,0 +1,52 @@
+"""Messages: what is meant to be valid is, what is meant to be malformed is refused, all of it."""
+
+from __future__ import annotations
+
+import json
+import typing
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jobs.produce.messages import broken, messages, rfc3339
+from schemas.messages import SHIPPED, Rejected, read
+from schemas.scenario import MalformedKind
+
+KINDS = typing.get_args(MalformedKind)
+
+
+def made(kind: str, count: int = 300) -> list[bytes]:
+    symbols = pa.array([f"S{n}" for n in range(count)])
+    ts = np.arange(count) * 1_234_567 + 1_767_623_400_000_000
+    return messages(kind, symbols, ts, np.random.default_rng(1)).to_pylist()
+
+
+@pytest.mark.parametrize("kind", SHIPPED)
+def test_valid_messages_are_accepted_by_their_contract(kind):
+    texts = made(kind)
+    rows = [read(SHIPPED[kind], text) for text in texts]
+    assert [row.symbol for row in rows] == [f"S{n}" for n in range(300)]
+    assert rows[1].ts.isoformat() == "2026-01-05T14:30:01.234567+00:00"
+    assert len(set(texts)) == 300
+    # Compact JSON, as `json` would write it (numbers may keep a trailing zero).
+    assert all(b" :" not in text and json.loads(text) for text in texts)
+
+
+@pytest.mark.parametrize("breakage", KINDS)
+@pytest.mark.parametrize("kind", SHIPPED)
+def test_malformed_messages_are_refused_by_their_contract(kind, breakage):
+    for text in made(kind, 20):
+        bad = broken(breakage, text)
+        with pytest.raises(Rejected):
+            read(SHIPPED[kind], bad)
+
+
+def test_times_are_written_to_the_microsecond():
+    ts = np.array([0, 1, 999_999, 1_000_000, 1_767_623_400_000_001, -1])
+    texts = rfc3339(ts).to_pylist()
+    assert texts[:2] == ["1970-01-01T00:00:00.000000Z", "1970-01-01T00:00:00.000001Z"]
+    back = [datetime.fromisoformat(text) for text in texts]
+    epoch = datetime.fromisoformat("1970-01-01T00:00:00Z")
+    assert [round((b - epoch).total_seconds() * 1e6) for b in back] == ts.tolist()
