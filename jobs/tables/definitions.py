@@ -2,7 +2,8 @@
 
 `results` depends on the query: its columns are `jobs.engine.results.result_schema(spec)`. The
 others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
-column `session_date` is a string `YYYY-MM-DD` and is not stored in the Parquet files.
+column `session_date` is a string `YYYY-MM-DD` and is not stored in the Parquet files;
+`statistics` is not partitioned.
 
 `journal`, `commands` and `sessions` are *numbered* tables: row n is committed with application
 transaction (table's name, n), so that each number is taken exactly once and rows have an order.
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from jobs.engine.quarantine import QUARANTINE_SCHEMA
 from jobs.engine.spillfile import SPILL_SCHEMA
+from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.engine.statistics import STATISTICS_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 REMOVED_KNOWN_S = 2 * 24 * 3600
@@ -98,25 +102,14 @@ SESSIONS = TableDefinition(
 SPILL = TableDefinition("spill", pa.schema([*SPILL_SCHEMA, SESSION_DATE]), ("session_date",))
 
 QUARANTINE = TableDefinition(
-    "quarantine",
-    pa.schema(
-        [
-            _required("topic", pa.string()),
-            _required("partition", pa.int32()),
-            _required("offset", pa.int64()),
-            _required("reason", pa.string()),
-            pa.field("value", pa.binary()),  # null for a tombstone
-            _required("kafka_timestamp", TIMESTAMP),
-            _required("epoch", pa.int64()),
-            _required("written_at", TIMESTAMP),
-            SESSION_DATE,
-        ]
-    ),
-    ("session_date",),
+    "quarantine", pa.schema([*QUARANTINE_SCHEMA, SESSION_DATE]), ("session_date",)
 )
+STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
+
+STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
 
 NUMBERED = (JOURNAL, COMMANDS, SESSIONS)
-DATA_TABLES = ("spill", "results", "quarantine")
+DATA_TABLES = ("spill", "results", "quarantine", "statistics")
 """Tables whose files the journal names."""
 
 
@@ -126,6 +119,7 @@ def definitions(results: pa.Schema | None) -> dict[str, TableDefinition]:
         *NUMBERED,
         SPILL,
         QUARANTINE,
+        STATISTICS,
         TableDefinition("results", results, ("session_date",)),
     )
     return {table.name: table for table in tables}

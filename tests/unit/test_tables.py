@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -687,3 +688,30 @@ def test_an_entry_whose_file_is_torn_is_no_entry(tmp_path: Path) -> None:
 
 def test_conflicts_are_conflicts() -> None:
     assert issubclass(JournalConflict, TableConflict)
+
+
+def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    schema = w.table("statistics").definition.file_schema
+    row = {
+        "epoch": 1,
+        "session_date": DAY,
+        "slot": 0,
+        "depth": 9,
+        "value": 3,
+        "bytes": 100,
+        "rows": [1, 2, 3],
+        "results": 5,
+        "last_used_ms": 7,
+        "resident": True,
+        "written_at": datetime(2026, 1, 5, tzinfo=UTC),
+    }
+    for epoch in range(16):
+        rows = pa.Table.from_pylist([{**row, "epoch": epoch}], schema=schema)
+        name = data_name(epoch, "a", 0, 0)
+        record = write_data_file(w.folder("statistics"), "statistics", name, schema, [rows])
+        assert record is not None
+        w.apply("statistics", epoch, [record])
+    assert w.maintain().compacted == {"statistics": 16}
+    found = deltalake.DeltaTable(str(tmp_path / "statistics")).to_pyarrow_table().to_pylist()
+    assert sorted(found, key=lambda r: r["epoch"]) == [{**row, "epoch": e} for e in range(16)]
