@@ -1,0 +1,21 @@
+"""What people look at: one data function, a terminal view and an HTML report.
+
+| module | idea |
+|---|---|
+| `model` | `Status`: every figure that is shown anywhere |
+| `tally` | the journal added up in bounded space (pure) |
+| `memory` | the tally kept from look to look (a cache) |
+| `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
+| `ends` | Kafka's end offsets, without waiting long |
+| `words`, `terminal`, `command` | numbers as text; `spillway status` |
+| `svg`, `charts`, `html` | plain SVG; which charts; the page |
+
+Nothing here imports Spark.
+"""
+
+from jobs.report.command import Looker, status_command
+from jobs.report.html import write_report
+from jobs.report.model import Status
+from jobs.report.status import NothingYet
+
+__all__ = ["Looker", "NothingYet", "Status", "status_command", "write_report"]

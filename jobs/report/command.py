@@ -1,0 +1,128 @@
+"""`spillway status`: one look, or one every second until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from jobs.report import memory as remembering
+from jobs.report.ends import kafka_ends
+from jobs.report.html import write_report
+from jobs.report.memory import Memory
+from jobs.report.model import Status
+from jobs.report.status import NothingYet, status, topics_of
+from jobs.report.terminal import render, updated_text
+from jobs.tables import NoWarehouse, Warehouse
+from schemas.settings import Settings
+
+WATCH_EVERY_S = 1.0
+ENDS_EVERY_S = 5.0
+"""How often a broker that did not answer is asked again."""
+
+
+class Looker:
+    """Looks at one warehouse again and again; opens it once it is there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._warehouse: Warehouse | None = None
+        self._memory: Memory | None = None
+        self._silent_until = 0.0
+
+    def look(self, detail_session: str | None = None) -> Status:
+        """The status now. Raises `NoWarehouse` and `NothingYet` while there is nothing."""
+        if self._warehouse is None or self._memory is None:
+            # A reader writes nothing, so there is nothing to sync.
+            self._warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
+            self._memory = remembering.load(self._warehouse.place.path())
+        now = datetime.now(UTC)
+        found = status(
+            self._warehouse,
+            self._settings,
+            now,
+            None,
+            memory=self._memory,
+            detail_session=detail_session,
+        )
+        ends = None
+        if time.monotonic() >= self._silent_until:
+            ends = kafka_ends(self._settings, [topic.topic for topic in found.topics])
+            if ends is None:
+                self._silent_until = time.monotonic() + ENDS_EVERY_S
+        return found if ends is None else with_lag(found, self._memory, ends)
+
+
+def with_lag(found: Status, memory: Memory, ends: dict[str, list[int]]) -> Status:
+    """The same status with the lag behind these ends."""
+    topics, lag_rows = topics_of(memory.tally, ends)
+    return found.model_copy(update={"topics": topics, "lag_rows": lag_rows})
+
+
+def status_command(
+    settings: Settings,
+    out: Console,
+    *,
+    as_json: bool = False,
+    watch: bool = False,
+    report: Path | None = None,
+) -> None:
+    """Show where the stream stands: once, or with `watch` until Ctrl-C.
+
+    `as_json` prints one JSON object a look (one a line with `watch`); `report` also writes the
+    HTML report of the newest session that has results. Raises `NoWarehouse`, `NothingYet`.
+    """
+    looker = Looker(settings)
+    if not watch:
+        found = looker.look()
+        _print(found, out, as_json)
+    elif as_json or not out.is_terminal:
+        _repeat(looker, out, as_json)
+    else:
+        _live(looker, out)
+    if report is not None:
+        found = looker.look()
+        session = next((s.session for s in found.sessions if s.results_run_time), found.session)
+        write_report(looker.look(session), report)
+        out.print(Text(f"report: {report}"), soft_wrap=True)
+
+
+def _print(found: Status, out: Console, as_json: bool) -> None:
+    if as_json:
+        out.file.write(found.model_dump_json(exclude={"detail"}) + "\n")
+        out.file.flush()
+    else:
+        out.print(render(found, out), highlight=False)
+
+
+def _repeat(looker: Looker, out: Console, as_json: bool) -> None:
+    """`--watch` without a terminal: one look after another."""
+    try:
+        while True:
+            _print(looker.look(), out, as_json)
+            time.sleep(WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _live(looker: Looker, out: Console) -> None:
+    try:
+        with Live(console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_frame(looker, out), refresh=True)
+                time.sleep(WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _frame(looker: Looker, out: Console) -> RenderableType:
+    try:
+        found = looker.look()
+    except (NoWarehouse, NothingYet) as nothing:
+        # Whoever watches may have started it before the stream.
+        return Text(f"{nothing}\n\nwaiting ...", style="dim")
+    return Group(render(found, out), Text(), updated_text(found))

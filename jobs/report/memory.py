@@ -1,0 +1,80 @@
+"""What one look at a warehouse remembers for the next: the tally, and reasons counted per file.
+
+Model: a small JSON file in the variable folder, named by the warehouse's place. It is a cache and
+nothing more: it may be deleted at any time, two processes may write it at once (the last one
+wins, whole), and a folder that cannot be written means that every look reads the whole journal.
+
+Invariant: a memory is used only when the journal's entry of its number has the text that the
+memory was made from. Attempts, manifests and files have fresh names in every entry, so another
+warehouse at the same place, or a journal that was repaired, is noticed and everything is read
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from jobs.places import var_folder
+from jobs.report.tally import Tally
+
+VERSION = 1
+"""Raised when `Memory` or `Tally` change their meaning."""
+SAVE_EVERY = 50
+"""Entries that are read again at most, after a start."""
+
+
+class Memory(BaseModel):
+    """Sums of the journal up to `tally.n`, and what else is slow to find again."""
+
+    version: int = VERSION
+    digest: str = ""
+    """SHA-256 of the text of entry `tally.n`."""
+    tally: Tally = Tally()
+    reasons: dict[str, dict[str, int]] = {}
+    """Per data file of `quarantine`: rows by reason."""
+    saved_n: int = -1
+
+    def follows(self, text: str) -> bool:
+        """Whether `text` is the entry that this memory ends with."""
+        return self.digest == digest(text)
+
+
+def digest(text: str) -> str:
+    """SHA-256 of an entry's text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def memory_file(place: str) -> Path:
+    """The file for the warehouse at `place`."""
+    name = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return var_folder() / "status" / f"{name}.json"
+
+
+def load(place: str) -> Memory:
+    """What was remembered of the warehouse at `place`; an empty memory when there is nothing."""
+    try:
+        found = Memory.model_validate_json(memory_file(place).read_bytes())
+    except (OSError, ValidationError):
+        return Memory()
+    return found if found.version == VERSION else Memory()
+
+
+def save(memory: Memory, place: str) -> None:
+    """Remember, when enough is new since the last time. Never raises for lack of a folder."""
+    if memory.tally.n - memory.saved_n < SAVE_EVERY:
+        return
+    memory.saved_n = memory.tally.n
+    path = memory_file(place)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(memory.model_dump_json())
+        fresh.replace(path)
+    except OSError:  # a cache that cannot be kept costs time, not truth
+        with contextlib.suppress(OSError):
+            fresh.unlink()

@@ -1,0 +1,207 @@
+"""What people look at, as one value: `Status`, JSON-able, with units last in the names.
+
+`spillway status`, its `--json`, the demo's table and the HTML report all show this value and
+nothing else, so that two places never disagree. Times are RFC 3339 in UTC. A figure that is not
+known now is None, never 0: lag when Kafka does not answer, a delay before the first result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Figures(BaseModel):
+    """Base: immutable, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TopicStatus(Figures):
+    """One Kafka input, over the open session."""
+
+    topic: str
+    partitions: int
+    rows: int
+    """Every value read, good or bad."""
+    rejected: int
+    filtered: int
+    lag_rows: int | None
+    """Offsets from the journal's end to Kafka's: at most so many rows wait. None: no answer."""
+
+
+class SlotStatus(Figures):
+    """One query processor. Peaks, spills and flushes are of the open session."""
+
+    slot: int
+    host: str
+    rows: int
+    groups: int
+    """Groups that hold rows."""
+    budget_bytes: int
+    state_bytes: int
+    peak_state_bytes: int
+    folder_bytes: int
+    peak_folder_bytes: int
+    spills: int
+    """Epochs in which the slot spilled."""
+    spilled_bytes: int
+
+
+class Verdict(Figures):
+    """What `verify` found, the last time it looked."""
+
+    complete: bool
+    expected: int | None
+    run_time: int | None
+    cleanup: int | None
+    missing: int | None
+    doubled: int | None
+    seconds: float | None
+    verified_at: str
+
+
+class SessionStatus(Figures):
+    """One trading day."""
+
+    session: str
+    stage: Literal["open", "ending", "next", "sealed", "cleaning", "cleaned"]
+    """`ending`: its end is fixed but not reached by every partition; `next`: rows beyond that end
+    belong to it already."""
+    rows_in: dict[str, int]
+    """Per topic."""
+    rejected: int
+    filtered: int
+    results_run_time: int
+    results_cleanup: int | None
+    """None before cleanup has begun."""
+    cleanup_ranges: int | None
+    """Hash ranges that cleanup has to do; None before the seal."""
+    cleanup_ranges_done: int
+    spills: int
+    """How often a slot has spilled (the flush at the seal is not one)."""
+    spilled_rows: int
+    """The flush included."""
+    spilled_bytes: int
+    flushed_bytes: int
+    """State that left memory when the session was sealed."""
+    generations: int
+    """Cuts; the seal's included."""
+    most_generations: int
+    """The most cuts of any one hash range."""
+    peak_state_bytes: int
+    """Of the fullest slot, measured against the budget of one slot."""
+    budget_bytes: int
+    restored_slots: int
+    """How often a slot's state was lost and read again."""
+    delay_p50_ms: int | None
+    delay_p99_ms: int | None
+    began_at: str | None
+    """When its first epoch began."""
+    ended_at: str | None
+    """When it was sealed."""
+    cleanup_s: float | None
+    verdict: Verdict | None
+
+
+class Point(Figures):
+    """One epoch of the history, or several in a row when there are too many to draw."""
+
+    epoch: int
+    """The last of them."""
+    epochs: int
+    session: str
+    """The open session."""
+    started_ms: int
+    ended_ms: int
+    """Ms since 1970."""
+    rows: int
+    rejected: int
+    results: dict[str, int]
+    """Per session."""
+    state_bytes: dict[int, int]
+    """Per slot; the greatest of the epochs."""
+    folder_bytes: dict[int, int]
+    spilled_bytes: dict[int, int]
+    """Only slots that spilled."""
+    flush: bool
+    """What was spilled was the seal's flush."""
+    seconds: dict[str, float]
+    """The epochs' time by part, in the order of its happening; the slots' parts are those of the
+    slot that was busy longest."""
+
+
+class Spread(Figures):
+    """Productivity (results per KiB of state) of some partition groups."""
+
+    groups: int
+    p10: float
+    p50: float
+    p90: float
+
+
+class SpillChoice(Figures):
+    """One spill of one slot: what it kept and what it spilled."""
+
+    epoch: int
+    slot: int
+    kept: Spread | None
+    """None: nothing was kept."""
+    spilled: Spread
+
+
+class Cleaning(Figures):
+    """Missing results that cleanup wrote, as a step in time."""
+
+    written_ms: int
+    rows: int
+
+
+class Detail(Figures):
+    """What only the HTML report draws, of one session."""
+
+    session: str
+    points: list[Point]
+    choices: list[SpillChoice]
+    cleaning: list[Cleaning]
+
+
+class Status(Figures):
+    """Everything that people look at."""
+
+    at: str
+    warehouse_root: str
+    warehouse_id: str
+    query: str
+    session: str
+    """The open one."""
+    epoch: int
+    """The last; -1 before the first."""
+    term: int
+    driver: str
+    """Host and process of the last driver, whether it lives or not."""
+    entries: int
+    """Of the journal."""
+    last_epoch_at: str | None
+    last_epoch_age_s: float | None
+    rows_per_s: float
+    """Rows read, over the last minute (or the last epochs, where a minute holds too many)."""
+    results_per_s: float
+    delay_p50_ms: int | None
+    """Production delay over the last epochs: age of a result's newest input row."""
+    delay_p99_ms: int | None
+    lag_rows: int | None
+    threshold: float
+    """Part of its budget at which a slot spills."""
+    topics: list[TopicStatus]
+    slots: list[SlotStatus]
+    quarantine: dict[str, int]
+    """Rows of the whole warehouse by reason, the most frequent first."""
+    sessions: list[SessionStatus]
+    """All of them, the newest first."""
+    detail: Detail | None = None
+
+    def session_of(self, date: str) -> SessionStatus | None:
+        """The figures of one session; None when the journal does not know it."""
+        return next((s for s in self.sessions if s.session == date), None)

@@ -1,0 +1,242 @@
+"""`Status` in a terminal: a few tables with bars of memory.
+
+Works from 40 columns on (the less important columns go first), without colour (a pipe, `NO_COLOR`)
+and without Unicode: bars then are made of `#`. Every text that came from outside (topics, hosts,
+reasons) is shown as text, never as markup.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jobs.report.model import SessionStatus, SlotStatus, Status
+from jobs.report.words import (
+    bytes_text,
+    clock_text,
+    count_text,
+    ms_text,
+    part_text,
+    rate_text,
+    span_text,
+    times_text,
+)
+
+NARROW = 76
+"""Below so many columns only the main ones are shown."""
+STALE_S = 60.0
+"""After so long without an epoch the age is marked (Kafka may just be silent)."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def render(status: Status, console: Console, width: int | None = None) -> RenderableType:
+    """What `spillway status` shows."""
+    width = console.width if width is None else width
+    fancy = unicode_works(console)
+    parts: list[RenderableType] = [_head(status, width), Text(), _topics(status, width), Text()]
+    parts += [_slots(status, width, fancy), Text(), _sessions(status, width)]
+    if status.quarantine:
+        parts += [Text(), _quarantine(status, width)]
+    return Group(*parts)
+
+
+def unicode_works(console: Console) -> bool:
+    """Whether the terminal's encoding has the characters of the bars."""
+    try:
+        _EIGHTHS.encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def memory_bar(
+    state: int, peak: int, budget: int, threshold: float, cells: int, fancy: bool
+) -> Text:
+    """Memory in use against its budget, `cells` wide: `|` is the threshold, `·` the peak."""
+    if budget <= 0:
+        return Text(" " * cells)
+    used = min(state / budget, 1.0)
+    style = "red" if used > threshold else "yellow" if used > 0.75 * threshold else "green"
+    eighths = round(used * cells * 8)
+    if used > 0 and eighths == 0:
+        eighths = 1
+    if fancy:
+        body = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+        empty, mark, dot = "░", "│", "·"
+    else:
+        body = "#" * ((eighths + 4) // 8)
+        empty, mark, dot = ".", "|", ":"
+    bar = list(body + empty * (cells - len(body)))
+    peak_at = min(cells - 1, int(peak / budget * cells))
+    if peak_at >= len(body):
+        bar[peak_at] = dot
+    mark_at = min(cells - 1, int(threshold * cells))
+    if mark_at >= len(body):
+        bar[mark_at] = mark
+    text = Text("".join(bar[: len(body)]), style=style)
+    text.append("".join(bar[len(body) :]), style="dim")
+    return text
+
+
+def _head(status: Status, width: int) -> RenderableType:
+    age = status.last_epoch_age_s
+    open_ = status.session_of(status.session)
+    line = Table.grid(padding=(0, 2))
+    line.add_column(style="dim", no_wrap=True)
+    line.add_column(overflow="fold")
+    session = Text(status.session, style="bold")
+    if open_ is not None:
+        session.append(f"  {_stage(open_)}", style="dim")
+    line.add_row("session", session)
+    epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
+    if age is not None:
+        epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
+    epoch.append(f"  (term {status.term}, {status.driver})", style="dim")
+    line.add_row("epoch", epoch)
+    line.add_row(
+        "now",
+        Text(
+            f"{rate_text(status.rows_per_s)[:-2]} rows/s in, "
+            f"{rate_text(status.results_per_s)[:-2]} results/s out"
+        ),
+    )
+    line.add_row(
+        "delay",
+        Text(f"p50 {ms_text(status.delay_p50_ms)}, p99 {ms_text(status.delay_p99_ms)}"),
+    )
+    lag = "unknown: Kafka does not answer" if status.lag_rows is None else ""
+    line.add_row("lag", Text(lag or f"{count_text(status.lag_rows)} rows"))
+    if width >= NARROW:
+        line.add_row("warehouse", Text(status.warehouse_root))
+    return line
+
+
+def _topics(status: Status, width: int) -> Table:
+    table = _table("stream", "rows in", "quarantined", "lag")
+    wide = width >= NARROW
+    if wide:
+        table.add_column("filtered", justify="right")
+        table.add_column("partitions", justify="right")
+    for topic in status.topics:
+        row: list[RenderableType] = [
+            Text(topic.topic),
+            count_text(topic.rows),
+            count_text(topic.rejected),
+            count_text(topic.lag_rows),
+        ]
+        if wide:
+            row += [count_text(topic.filtered), str(topic.partitions)]
+        table.add_row(*row)
+    return table
+
+
+def _slots(status: Status, width: int, fancy: bool) -> Table:
+    cells = max(8, min(30, width - 58)) if width >= NARROW else 10
+    columns = ["slot", "state", "memory", "of budget"]
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
+    wide = width >= NARROW
+    if wide:
+        for name in ("peak", "spills", "spilled"):
+            table.add_column(name, justify="right", no_wrap=True)
+    for slot in status.slots:
+        bar = memory_bar(
+            slot.state_bytes,
+            slot.peak_state_bytes,
+            slot.budget_bytes,
+            status.threshold,
+            cells,
+            fancy,
+        )
+        row: list[RenderableType] = [
+            str(slot.slot),
+            bytes_text(slot.state_bytes),
+            bar,
+            _share(slot),
+        ]
+        if wide:
+            row += [
+                bytes_text(slot.peak_state_bytes),
+                count_text(slot.spills),
+                bytes_text(slot.spilled_bytes),
+            ]
+        table.add_row(*row)
+    return table
+
+
+def _share(slot: SlotStatus) -> str:
+    if slot.budget_bytes <= 0:
+        return "–"
+    return f"{part_text(slot.state_bytes / slot.budget_bytes)} of {bytes_text(slot.budget_bytes)}"
+
+
+def _sessions(status: Status, width: int) -> Table:
+    table = _table("session", "stage", "run time", "cleanup")
+    wide = width >= NARROW
+    if wide:
+        table.add_column("spills", justify="right")
+        table.add_column("generations", justify="right")
+    table.add_column("verdict", overflow="fold")
+    for session in status.sessions:
+        row: list[RenderableType] = [
+            session.session,
+            _stage(session),
+            count_text(session.results_run_time),
+            count_text(session.results_cleanup),
+        ]
+        if wide:
+            row += [count_text(session.spills), count_text(session.generations)]
+        table.add_row(*row, _verdict(session))
+    return table
+
+
+def _stage(session: SessionStatus) -> str:
+    if session.stage == "cleaning":
+        return f"cleaning {session.cleanup_ranges_done}/{session.cleanup_ranges}"
+    return session.stage
+
+
+def _verdict(session: SessionStatus) -> Text:
+    verdict = session.verdict
+    if verdict is None:
+        return Text("–", style="dim")
+    if verdict.complete:
+        return Text("complete", style="bold green")
+    return Text(
+        f"NOT complete: {count_text(verdict.missing)} missing, "
+        f"{count_text(verdict.doubled)} doubled",
+        style="bold red",
+    )
+
+
+def _quarantine(status: Status, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("quarantined", justify="right", no_wrap=True)
+    table.add_column("reason", overflow="ellipsis", no_wrap=True, max_width=max(20, width - 14))
+    shown = list(status.quarantine.items())
+    for reason, rows in shown[:5]:
+        table.add_row(count_text(rows), Text(visible(reason)))
+    if len(shown) > 5:
+        rest = sum(rows for _, rows in shown[5:])
+        table.add_row(count_text(rest), Text(times_text(len(shown) - 5, "other reason")))
+    return table
+
+
+def visible(text: str) -> str:
+    """Text from outside on one line: control characters, which move the cursor, made visible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    return table
+
+
+def updated_text(status: Status) -> Text:
+    """The last line of `--watch`."""
+    return Text(f"{clock_text(status.at)}   Ctrl-C ends this", style="dim")
