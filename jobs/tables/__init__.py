@@ -30,7 +30,7 @@ from jobs.tables.errors import (
 from jobs.tables.events import NumberedCommand, SessionEvent
 from jobs.tables.journal import Journal
 from jobs.tables.log import ActiveFile
-from jobs.tables.warehouse import Warehouse
+from jobs.tables.warehouse import Warehouse, exists
 
 __all__ = [
     "DATA_TABLES",
@@ -49,4 +49,5 @@ __all__ = [
     "WarehouseError",
     "WrongTable",
     "definitions",
+    "exists",
 ]

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import deltalake
 import pyarrow as pa
 
 from jobs.protocol.redo import redo
@@ -51,6 +52,11 @@ class Maintained:
     """Per table: files that were replaced."""
 
 
+def exists(root: str) -> bool:
+    """Whether there is a warehouse at `root`."""
+    return bool(deltalake.DeltaTable.is_deltatable(folder(root).child("journal").path()))
+
+
 class Warehouse:
     """All tables under one root.
 
@@ -68,7 +74,7 @@ class Warehouse:
         if self._create:
             for name in self._definitions:
                 self.table(name)
-        elif self.place.child("journal").size("_delta_log/00000000000000000000.json") is None:
+        elif not exists(root):
             raise NoWarehouse(
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"

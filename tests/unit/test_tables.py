@@ -313,6 +313,7 @@ def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
         stale.journal.append(claim(0))
     stale.journal.refresh()
     assert [e.n for e in stale.journal.read()] == list(range(60))
+    assert [e.n for e in Warehouse(str(tmp_path)).journal.read(55)] == list(range(55, 60))
     assert repair(str(tmp_path)) == []
 
 
