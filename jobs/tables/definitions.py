@@ -18,7 +18,6 @@ import pyarrow as pa
 from jobs.engine.quarantine import QUARANTINE_SCHEMA
 from jobs.engine.spillfile import SPILL_SCHEMA
 from jobs.engine.statistics import STATISTICS_SCHEMA
-from jobs.engine.statistics import STATISTICS_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 REMOVED_KNOWN_S = 2 * 24 * 3600
