@@ -117,8 +117,8 @@ def stream(
     watcher = Watcher(stop=stop)
     watcher.on_trouble = lambda text: err.print(f"[yellow]{_escaped(text)}[/]")
     if not quiet:
-        watcher.on_epoch = lambda entry: out.print(epoch_line(entry), highlight=False)
-        watcher.on_start = lambda state: out.print(start_line(state), highlight=False)
+        watcher.on_epoch = lambda entry: out.print(epoch_line(entry), highlight=False, soft_wrap=True)
+        watcher.on_start = lambda state: out.print(start_line(state), highlight=False, soft_wrap=True)
     wanted = Wanted(session, until_sealed, available_now)
     Stream(settings, _query(settings), wanted, watcher).run()
 

@@ -129,7 +129,7 @@ def test_a_host_is_lost_and_another_comes(
         max_rows=2_000,
         extra={"RECOVERY__WAIT_S": "5"},
     )
-    day.produce(messages(1, 6_000, keys=200))
+    day.produce(messages(1, 6_000, keys=1_500))
     with running(day, "stream", "--session", FIRST) as stream:
         wait_for(lambda: read(day) >= 6_000, 120, "the first rows are joined")
         hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
@@ -139,12 +139,12 @@ def test_a_host_is_lost_and_another_comes(
         ]
         assert len(set(placed)) == 1, "slots moved though no host was lost"
         spark_cluster.lose("127.0.0.3")
-        day.produce(messages(2, 3_000, keys=200))
+        day.produce(messages(2, 3_000, keys=1_500))
         wait_for(lambda: read(day) >= 9_000, 120, "the surviving host goes on")
         assert any(e.get("restored_slots") for e in day.entries())
         spark_cluster.start_worker("127.0.0.4")
         time.sleep(3)
-        day.produce(messages(3, 2_000, keys=200))
+        day.produce(messages(3, 2_000, keys=1_500))
         wait_for(lambda: read(day) >= 11_000, 120, "rows go on")
         stream.send_signal(signal.SIGTERM)
         assert stream.wait(60) == 0

@@ -120,7 +120,7 @@ def test_transactions(day: Day) -> None:
 
 def test_topics_that_change(day: Day, cluster: Cluster) -> None:
     """More partitions are taken in; a topic made anew, or missing, is refused with a reason."""
-    day.produce(messages(1, 3_000, keys=100))
+    day.produce(messages(1, 3_000, keys=500))
     day.ok("stream", "--session", FIRST, "--available-now")
     cluster.add_partitions(day.topics["stock"], 4)
     producer = KafkaProducer(bootstrap_servers=day.bootstrap)
@@ -154,7 +154,7 @@ def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars
         view.create_topics(dict.fromkeys(names.values(), 2))
         view.close()
         day = Day(tmp_path / "day", bootstrap, names, spark_env)
-        day.produce(messages(1, 3_000, keys=100))
+        day.produce(messages(1, 3_000, keys=500))
         with running(day, "stream", "--session", FIRST) as stream:
             wait_for(lambda: "epoch 0:" in log(day), 90, "the first epoch")
             kafka_broker.stop(folder)
