@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import pickle
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic_core import PydanticCustomError
 
 import jobs.decode
 import jobs.decode.parse as parse
@@ -24,8 +27,10 @@ from jobs.decode import (
     value_digest,
 )
 from jobs.decode.expressions import evaluate, type_of
+from jobs.decode.layout import Layout
 from jobs.decode.timestamps import parse_timestamps
 from schemas.expressions import FUNCTIONS, columns_of
+from schemas.messages import micros_of, parse_timestamp
 from schemas.query import QueryError, load_query, query_of
 from schemas.tomlfile import parse_toml
 
@@ -164,21 +169,54 @@ def test_all_bad_input_in_one_batch() -> None:
     assert result.reasons == check(STOCK, values, few_rows=10**9).reasons
 
 
-def test_values_that_would_line_up_by_accident() -> None:
+@pytest.mark.parametrize(
+    ("odd", "bad"),
+    [
+        ([stock(1) + stock(2), b""], [1, 2]),
+        ([stock(1) + stock(2), None], [1, 2]),
+        ([stock(1) + stock(2), b'{"symbol":"}'], [1, 2]),
+        ([b'{"symbol":"}', b'{",%s,"price":1}' % TS], [1, 2]),
+        # Joined by anything that may stand in a string, the last two would be one object.
+        ([stock(1) + stock(2), b'{"symbol":"}', b'{",%s,"price":1}' % TS], [1, 2, 3]),
+        ([stock(1) + stock(2) + stock(3) + b"\x00}", stock(4)], [1]),
+        ([stock(1) + b" " + stock(2), b"{"], [1, 2]),
+        ([stock(1)[:-1] + b',"x":{}', stock(2)[1:] + stock(3)], [1, 2]),
+    ],
+)
+def test_values_that_would_line_up_by_accident(odd: list[bytes | None], bad: list[int]) -> None:
     # Two rows from one value and none from another: the counts agree, the rows do not.
-    for one, other in [
-        (stock(1) + stock(2), b""),
-        (stock(1) + stock(2), b'{"symbol":"}'),
-        (b'{"symbol":"}', b'{",%s,"price":1}' % TS),
-        (stock(1) + stock(2) + stock(3) + b"\x00}", stock(4)),
-        (stock(1) + b" " + stock(2), b"{"),
-    ]:
-        values: list[bytes | None] = [stock(0), one, other, stock(9)]
-        result = check(STOCK, values, few_rows=0)
-        assert result.rejected.tolist() == check(STOCK, values, few_rows=99).rejected.tolist()
-        assert 1 in result.rejected.tolist()
-        assert result.rows.column("symbol").to_pylist()[0] == "S0"
-        assert result.rows.column("symbol").to_pylist()[-1] == "S9"
+    values = [stock(0), *odd, stock(9)]
+    for few_rows in (0, 99):
+        result = check(STOCK, values, few_rows=few_rows)
+        assert result.rejected.tolist() == bad
+        good = [json.loads(v)["symbol"] for i, v in enumerate(values) if i not in bad and v]
+        assert result.rows.column("symbol").to_pylist() == good
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"{}", True),
+        (b'{"a":{}}', True),
+        ("{é\u2028}".encode(), True),
+        (None, False),
+        (b"", False),
+        (b"}", False),
+        (b"{", False),
+        (b" {}", False),
+        (b"{} ", False),
+        (b"{\n}", False),
+        (b"{\x00}", False),
+        (b"{\t}", False),
+        (b"{" * 64 + b"}", True),
+        (b"{" * 65 + b"}", False),
+        (b"{" + b"[" * 64 + b"}", False),
+    ],
+)
+def test_values_that_may_be_joined(value: bytes | None, expected: bool) -> None:
+    values = pa.array([b"{}", value, b"{" * 30 + b"}"], pa.binary())
+    assert parse._may_be_joined(Layout.of(values)).tolist() == [True, expected, True]
+    assert parse._may_be_joined(Layout.of(values.slice(1, 1))).tolist() == [expected]
 
 
 def test_good_batches_never_leave_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,3 +561,24 @@ def test_columns_of_times_of_many_forms() -> None:
     assert sliced[1].tolist() == [True, False]
     assert parse_timestamps(pa.array([], pa.string()))[0].tolist() == []
     assert parse_timestamps(pa.array([None, None], pa.string()))[1].tolist() == [False, False]
+
+
+def test_times_at_every_edge_agree_with_the_contract() -> None:
+    years = [0, 1, 2, 1900, 1969, 1970, 2000, 2023, 2024, 2100, 9998, 9999]
+    days = [0, 1, 28, 29, 30, 31, 32]
+    clocks = ["00:00:00", "23:59:59.999999", "23:59:60", "24:00:00", "12:60:00", "12:34:56.7"]
+    offsets = ["Z", "z", "+00:01", "-00:01", "+23:59", "-23:59", "+24:00", "+01:60", "*01:00"]
+    texts = [
+        f"{year:04}-{month:02}-{day:02}T{clock}{offset}"
+        for year, month, day, clock, offset in itertools.product(
+            years, [0, 1, 2, 4, 12, 13], days, clocks, offsets
+        )
+    ]
+    micros, valid = parse_timestamps(pa.array(texts))
+    for text, number, held in zip(texts, micros.tolist(), valid.tolist(), strict=True):
+        try:
+            expected = micros_of(parse_timestamp(text))
+        except PydanticCustomError:
+            assert not held, text
+        else:
+            assert (held, number) == (True, expected), text
