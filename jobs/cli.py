@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -117,8 +118,12 @@ def stream(
     watcher = Watcher(stop=stop)
     watcher.on_trouble = lambda text: err.print(f"[yellow]{_escaped(text)}[/]")
     if not quiet:
-        watcher.on_epoch = lambda entry: out.print(epoch_line(entry), highlight=False, soft_wrap=True)
-        watcher.on_start = lambda state: out.print(start_line(state), highlight=False, soft_wrap=True)
+        watcher.on_epoch = lambda entry: out.print(
+            epoch_line(entry), highlight=False, soft_wrap=True
+        )
+        watcher.on_start = lambda state: out.print(
+            start_line(state), highlight=False, soft_wrap=True
+        )
     wanted = Wanted(session, until_sealed, available_now)
     Stream(settings, _query(settings), wanted, watcher).run()
 
@@ -267,9 +272,12 @@ def kafka_status(
 
     now = broker.status(Path(_settings().kafka.data_dir))
     if json_:
-        sys.stdout.write(json.dumps(now.as_dict()) + "\n")
+        sys.stdout.write(json.dumps(asdict(now)) + "\n")
+    elif now.running:
+        health = "healthy" if now.healthy else "does not answer"
+        out.print(f"Kafka runs at {now.bootstrap} (process {now.pid}), {health}; log {now.log}")
     else:
-        out.print(_escaped(str(now)))
+        out.print(f"Kafka does not run; its data are in {now.data_dir}")
 
 
 @app.command()
@@ -282,21 +290,48 @@ def produce(
     ] = None,
     topic: Annotated[str | None, typer.Option(help="With --replay: the topic.")] = None,
     speed: Annotated[
-        float, typer.Option(help="With --replay: 1 own timing, 60 a minute a second, 0 at once.")
-    ] = 0.0,
+        float | None,
+        typer.Option(help="1: own timing, 60: a minute a second, 0: as fast as possible."),
+    ] = None,
     processes: Annotated[int | None, typer.Option(help="Producer processes.")] = None,
 ) -> None:
     """Produce a scenario's messages, or replay recorded ones."""
-    from jobs.produce import produce_command
+    from jobs.produce.bar import progress_bar
+    from jobs.produce.replay import replay as replay_file
+    from jobs.produce.run import produce as produce_scenario
+    from schemas.scenario import load_scenario
 
-    produce_command(
-        _settings(),
-        out,
-        scenario=scenario,
-        replay=replay,
-        topic=topic,
-        speed=speed,
-        processes=processes,
+    settings = _settings()
+    servers, options = settings.kafka.bootstrap_servers, settings.kafka.options
+    if (scenario is None) == (replay is None):
+        raise typer.BadParameter("name a scenario, or a recording with --replay")
+    with progress_bar(console=err) as progress:
+        if replay is not None:
+            summary = replay_file(
+                replay,
+                servers,
+                options=options,
+                topic=topic,
+                speed=speed or None,
+                progress=progress,
+            )
+        else:
+            assert scenario is not None
+            summary = produce_scenario(
+                load_scenario(scenario),
+                servers,
+                options=options,
+                speed="auto" if speed is None else speed or None,
+                processes=processes,
+                progress=progress,
+            )
+    table = Table("topic", "rows", "malformed", "late", "repeated", "bytes", box=None)
+    for each in summary.topics:
+        counts = (each.rows, sum(each.malformed.values()), each.late, each.repeated)
+        table.add_row(each.topic, *(f"{n:,}" for n in counts), f"{each.value_bytes:,}")
+    out.print(table)
+    out.print(
+        f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second"
     )
 
 

@@ -232,7 +232,7 @@ class State(Section):
     )
     budget_bytes: ByteSize = Field(
         default_factory=lambda data: ByteSize(_budget_bytes(data)),
-        ge=1 << 20,
+        ge=1,
         description="Memory for the state files of one slot; also written as `512MiB`, `2GiB`.",
         json_schema_extra=_about(
             "bytes",
