@@ -10,7 +10,6 @@ error that names it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -65,16 +64,10 @@ class Cluster:
             "client_id": "spillway-admin",
         } | python_options(options or {}, "admin")
         self._bootstrap = bootstrap
-        quiet = logging.getLogger("kafka")
-        level = quiet.level
-        # A broker that is not there is an answer that we give ourselves, once.
-        quiet.setLevel(logging.CRITICAL)
         try:
             self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
             raise self._unavailable(error) from error
-        finally:
-            quiet.setLevel(level)
 
     def close(self) -> None:
         """Close the connection."""
