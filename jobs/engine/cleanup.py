@@ -43,6 +43,8 @@ PIECE_BYTES = 48 * 2**20
 """Rows loaded at a time, as spilled. Encoded, decoded and merged they take about five times this
 in memory at most (measured in `tests/integration/test_cleanup_memory.py`)."""
 
+MAX_CHUNK_BYTES = 2**30
+
 CUT_BITS = 10
 """A range that is too large is looked at in 2**10 equal parts."""
 
@@ -146,12 +148,9 @@ def clean_ranges(
         if last - first == 1:
             pieces = cut(source, lo, hi, piece_bytes)
         for piece_lo, piece_hi in pieces:
-            parts = load(source, piece_lo, piece_hi)
+            steps = generations(spec, source, load(source, piece_lo, piece_hi))
             for i, prefix in enumerate(window, first):
-                own = parts
-                if len(window) > 1:
-                    own = _between(parts, prefix.lo, prefix.hi)
-                for table in missing(spec, source, own, batch_bytes=batch_bytes):
+                for table in missing(spec, steps, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
                     yield i, table
 
 
@@ -236,23 +235,65 @@ def load(source: Source, lo: int, hi: int) -> list[Part]:
     return parts
 
 
-def missing(
-    spec: JoinSpec, source: Source, parts: Sequence[Part], *, batch_bytes: int = BATCH_BYTES
-) -> Iterator[pa.Table]:
-    """Yield the combinations of the parts' rows that are not all of one generation."""
+def generations(spec: JoinSpec, source: Source, parts: Sequence[Part]) -> list[list[Rows]]:
+    """The rows that can give a result, decoded: `[k][i]` is input i of every hash's generation k.
+
+    Generations are counted for each hash by itself (its first one is 0), which keeps their order
+    and makes as many steps as the hash with the most generations needs.
+    """
     hashes = productive(parts, len(spec.inputs))
     if not len(hashes):
-        return
+        return []
     kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
+    # In order of generations, so that the rows of one single hash need no sorting.
+    kept = sorted((part for part in kept if len(part.key_hash)), key=lambda part: part.epoch)
+    epochs = sorted({part.epoch for part in kept})
+    # One number for each hash and epoch, ascending by hash, then epoch.
+    numbers = [
+        np.searchsorted(hashes, part.key_hash) * len(epochs) + epochs.index(part.epoch)
+        for part in kept
+    ]
+    pairs = np.unique(np.concatenate([np.unique(number) for number in numbers]))
+    first = np.searchsorted(pairs, pairs // len(epochs) * len(epochs))
+    generation = np.arange(len(pairs)) - first
+    steps: list[list[Rows]] = [[] for _ in range(int(generation.max()) + 1)]
+    for i in range(len(spec.inputs)):
+        own = [(p, n) for p, n in zip(kept, numbers, strict=True) if p.input == i]
+        of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
+        own_hashes = np.concatenate([p.key_hash for p, _ in own])
+        order = np.lexsort((own_hashes, of_row))
+        table = _permuted(_decoded(spec, source, [p for p, _ in own], i), order)
+        own_hashes = own_hashes[order]
+        bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
+        for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
+            step.append(Rows(own_hashes[start:end], table.slice(start, end - start)))
+    return steps
+
+
+def missing(
+    spec: JoinSpec,
+    steps: Sequence[Sequence[Rows]],
+    lo: int,
+    hi: int,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.Table]:
+    """Yield the combinations with a hash in [lo, hi) that are not all of one generation."""
     base: list[list[Rows]] = [[] for _ in spec.inputs]
-    for number, epoch in enumerate(sorted({part.epoch for part in kept})):
-        new = [
-            _rows(spec, source, [p for p in kept if (p.epoch, p.input) == (epoch, i)], i)
-            for i in range(len(spec.inputs))
-        ]
-        if number:
+    for step in steps:
+        new = [_between(rows, lo, hi) for rows in step]
+        if any(base):
             yield from join(spec, base, new, need_old=True, batch_bytes=batch_bytes)
         base = [_merged([*old, *rows]) for old, rows in zip(base, new, strict=True)]
+
+
+def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
+    """The rows with a hash in [lo, hi): one run, or none."""
+    start = int(np.searchsorted(rows.key_hash, np.uint64(lo)))
+    end = int(np.searchsorted(rows.key_hash, np.uint64(hi - 1), side="right"))
+    if start == end:
+        return []
+    return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
 
 
 def productive(parts: Sequence[Part], inputs: int) -> U64:
@@ -282,32 +323,29 @@ def _member(ascending: U64, hashes: U64) -> Bool:
     return is_in
 
 
-def _between(parts: Sequence[Part], lo: int, hi: int) -> list[Part]:
-    cut_out = [
-        part.only((part.key_hash >= np.uint64(lo)) & (part.key_hash <= np.uint64(hi - 1)))
-        for part in parts
-    ]
-    return [part for part in cut_out if len(part.key_hash)]
-
-
-def _rows(spec: JoinSpec, source: Source, parts: Sequence[Part], input_: int) -> list[Rows]:
-    """Decode and sort the rows of one generation and input: one run, or none."""
-    filled = [part for part in parts if len(part.key_hash)]
-    if not filled:
-        return []
-    hashes = np.concatenate([part.key_hash for part in filled])
-    table = pa.concat_tables([part.table for part in filled])
-    order: I64 = np.argsort(hashes, kind="stable")
-    if (order[1:] < order[:-1]).any():
-        hashes, table = hashes[order], table.take(pa.array(order))
+def _decoded(spec: JoinSpec, source: Source, parts: Sequence[Part], input_: int) -> pa.Table:
+    """The parts' rows, all of one input, as its row schema."""
+    table = pa.concat_tables([part.table for part in parts])
     schema = spec.row_schema(input_)
     columns = pa.schema(list(schema)[:-2])
     try:
-        decoded = decode_rows(table["row"].combine_chunks(), columns)
+        # In one go, unless there are so many that a chunk could not hold them.
+        encoded = table["row"]
+        decoded = decode_rows(
+            encoded.combine_chunks() if encoded.nbytes < MAX_CHUNK_BYTES else encoded, columns
+        )
     except CorruptRows as error:
-        raise _damaged(source, filled, columns) from error
+        raise _damaged(source, parts, columns) from error
     rows = [*decoded.columns, table["partition"], table["offset"]]
-    return [Rows(hashes, pa.Table.from_arrays(rows, schema=schema))]
+    return pa.Table.from_arrays(rows, schema=schema)
+
+
+def _permuted(table: pa.Table, order: I64) -> pa.Table:
+    """The rows in another order; nothing is copied when it is the same (`take` of one hot hash
+    could overflow the 2 GiB of a string column)."""
+    if (order[1:] > order[:-1]).all():
+        return table
+    return table.take(pa.array(order))
 
 
 def _damaged(source: Source, parts: Sequence[Part], columns: pa.Schema) -> SpillDamaged:
@@ -331,6 +369,6 @@ def _merged(runs: list[Rows]) -> list[Rows]:
     while len(runs) > 1 and 2 * len(runs[-1].key_hash) >= len(runs[-2].key_hash):
         hashes = np.concatenate([run.key_hash for run in runs[-2:]])
         order = np.argsort(hashes, kind="stable")
-        table = pa.concat_tables([run.table for run in runs[-2:]]).take(pa.array(order))
+        table = _permuted(pa.concat_tables([run.table for run in runs[-2:]]), order)
         runs = [*runs[:-2], Rows(hashes[order], table)]
     return runs

@@ -123,12 +123,12 @@ def schedules(draw):
         "depth": draw(st.integers(0, 4)),
         "files": draw(st.integers(1, 3)),
         "group_rows": draw(st.sampled_from([1, 3, 8192])),
-        "piece_bytes": draw(st.sampled_from([1, 300, 2000, 2**20])),
+        "piece_bytes": draw(st.sampled_from([1, 300, 700, 1500, 3000, 2**20])),
         "batch_bytes": draw(st.sampled_from([1, 500, 2**20])),
     }
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules())
 def test_exactly_what_is_missing(case):
     spec = spec_of(case["inputs"])

@@ -1,0 +1,100 @@
+"""`spillway cleanup`: settings and query in, progress on the terminal, a report out."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from jobs.cleanup.job import Cleaned, Progress, run_cleanup
+from jobs.decode import join_spec
+from jobs.stream.session import spark_session
+from jobs.tables import Warehouse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from schemas.query import Query
+    from schemas.settings import Settings
+
+
+def run(session: str, settings: Settings, query: Query, console: Console | None) -> dict[str, Any]:
+    """Clean a session; what came of it, as JSON would say it.
+
+    Without a console nothing is printed. Raises what `run_cleanup` raises, and `NoWarehouse`.
+    """
+    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    started: list[Any] = []
+
+    def start_spark() -> Any:
+        spark = spark_session(settings.spark.master, f"spillway cleanup {session}")
+        started.append(spark)
+        return spark
+
+    try:
+        with _Bar(console, session) if console is not None else nullcontext(None) as bar:
+            cleaned = run_cleanup(
+                start_spark,
+                warehouse,
+                join_spec(query),
+                session,
+                fingerprint=query.fingerprint,
+                on_progress=(lambda _: None) if bar is None else bar.show,
+            )
+    finally:
+        for spark in started:
+            spark.stop()
+    if console is not None:
+        console.print(sentence(cleaned), highlight=False)
+    return asdict(cleaned)
+
+
+def sentence(cleaned: Cleaned) -> str:
+    """The outcome for people."""
+    if cleaned.already:
+        return (
+            f"Session {cleaned.session} was cleaned already: {cleaned.cleanup:,} results by "
+            "cleanup. Nothing was done."
+        )
+    if not cleaned.ranges:
+        return f"Session {cleaned.session}: nothing was spilled, so nothing was missing."
+    return (
+        f"Session {cleaned.session} is cleaned: {cleaned.cleanup:,} missing results added to "
+        f"{cleaned.run_time:,}, from {cleaned.spilled_rows:,} spilled rows in "
+        f"{cleaned.generations:,} cuts, in {cleaned.seconds:.1f} s."
+    )
+
+
+class _Bar:
+    """A progress bar: ranges, results, results a second."""
+
+    def __init__(self, console: Console, session: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rows]:,} results, {task.fields[rate]:,.0f}/s"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bars.add_task(f"cleanup {session}", total=None, rows=0, rate=0.0)
+
+    def __enter__(self) -> _Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Take over what the job reports."""
+        self._bars.update(
+            self._task,
+            completed=progress.ranges_done,
+            total=progress.ranges_total,
+            rows=progress.rows,
+            rate=progress.rows / max(progress.seconds, 1e-3),
+        )

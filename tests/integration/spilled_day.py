@@ -1,0 +1,223 @@
+"""A sealed day made by hand: spilled generations, run-time results, the journal that names them.
+
+No stream ran: what it would have left is written here with the engine's own writers, from rows
+and generations that the tests choose. A row is (input, key, generation's epoch); its offset is
+its place in the list.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.engine.datafile import write_data_file
+from jobs.engine.hashing import xxhash64
+from jobs.engine.join import Rows, join
+from jobs.engine.results import complete, file_schema, result_schema
+from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.engine.spillfile import write_spill
+from jobs.protocol.seal import cleanup_ranges
+from jobs.tables import Warehouse
+from jobs.tables.names import data_name
+from schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
+
+AT = "2026-01-05T21:00:00+00:00"
+DAY, NEXT = "2026-01-05", "2026-01-06"
+
+SPEC = JoinSpec(
+    0,
+    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+    (
+        InputSpec("stock", pa.schema([("price", pa.float64())])),
+        InputSpec("volume", pa.schema([("shares", pa.int64())])),
+        InputSpec("review", pa.schema([("text", pa.string())])),
+    ),
+)
+
+Row = tuple[int, str, int]
+
+
+def random_rows(seed: int, n: int, keys: int, generations: int) -> list[Row]:
+    """`n` rows of skewed keys; generations are epochs 1 to `generations`."""
+    rng = np.random.default_rng(seed)
+    which = (keys * rng.random(n) ** 2).astype(int)
+    inputs, epochs = rng.integers(0, 3, n), rng.integers(1, generations + 1, n)
+    return [(int(i), f"k{k}", int(e)) for i, k, e in zip(inputs, which, epochs, strict=True)]
+
+
+def brute_force(rows: list[Row]) -> Counter:
+    """All results: key and coordinates, with the phase that each belongs to."""
+    found: Counter = Counter()
+    by_key: dict[str, list[list[tuple[int, int]]]] = {}
+    for offset, (i, key, epoch) in enumerate(rows):
+        by_key.setdefault(key, [[], [], []])[i].append((offset, epoch))
+    for key, sides in by_key.items():
+        for combination in product(*sides):
+            phase = "run-time" if len({epoch for _, epoch in combination}) == 1 else "cleanup"
+            found[(phase, key, *(offset for offset, _ in combination))] += 1
+    return found
+
+
+def results_of(warehouse: Warehouse, session: str = DAY) -> Counter:
+    """What the results table holds, as `brute_force` counts it; payloads are checked."""
+    import deltalake
+
+    table = pa.table(deltalake.DeltaTable(warehouse.folder("results").path()).to_pyarrow_table())
+    table = table.filter(pc.field("session_date") == session)
+    found: Counter = Counter()
+    for row in table.to_pylist():
+        offsets = [row[f"{each.name}_offset"] for each in SPEC.inputs]
+        assert row["stock_price"] == offsets[0] / 2
+        assert row["volume_shares"] == offsets[1]
+        assert row["review_text"] == (f"é{offsets[2]}" if offsets[2] % 3 else None)
+        found[(row["phase"], row["symbol"], *offsets)] += 1
+    return found
+
+
+def rows_of(rows: list[tuple[int, Row]], input_: int) -> Rows:
+    """The engine's rows of one input, from (offset, row)."""
+    own = [(offset, row) for offset, row in rows if row[0] == input_]
+    offsets = [offset for offset, _ in own]
+    keys = pa.array([row[1] for _, row in own], pa.string())
+    payload = (
+        [o / 2 for o in offsets],
+        offsets,
+        [f"é{o}" if o % 3 else None for o in offsets],
+    )[input_]
+    schema = SPEC.row_schema(input_)
+    columns = [keys, payload, [input_] * len(own), offsets]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    hashes = xxhash64([keys])
+    order = np.argsort(hashes, kind="stable")
+    return Rows(hashes[order], pa.Table.from_arrays(arrays, schema=schema).take(pa.array(order)))
+
+
+@dataclass
+class SpilledDay:
+    """Where the day lies, and what it must come to."""
+
+    root: str
+    rows: list[Row]
+    sealed: Sealed
+
+    def warehouse(self) -> Warehouse:
+        """The warehouse as a reader opens it."""
+        return Warehouse(self.root, fsync=False)
+
+
+def make_day(
+    root: str, rows: list[Row], *, depth: int = 4, apply: bool = True, slots: int = 2
+) -> SpilledDay:
+    """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
+    warehouse = Warehouse(root, result_schema(SPEC), fsync=False)
+    offsets = {"t": [0]}
+    end = {"t": [len(rows)]}
+    groups = [(Prefix(depth, v), v % slots) for v in range(1 << depth)]
+    topic = Topic(name="t", id="x", partitions=1)
+    warehouse.journal.append(
+        Genesis(
+            warehouse_id="w",
+            cluster_id="c",
+            topics=[topic],
+            query="q",
+            session=DAY,
+            start=offsets,
+            start_rule="earliest",
+            inputs=3,
+            groups=groups,
+            written_at=AT,
+        )
+    )
+    warehouse.journal.append(Claim(n=1, term=1, driver="d", written_at=AT))
+    last = max((row[2] for row in rows), default=0)
+    cuts: list[Cut] = []
+    sealed = None
+    given = spilled = 0
+    for epoch in range(last + 1):
+        own = [(offset, row) for offset, row in enumerate(rows) if row[2] == epoch]
+        inputs = [rows_of(own, i) for i in range(3)]
+        attempt = uuid.uuid4().hex[:8]
+        files = []
+        batches = [
+            complete(table, epoch=epoch, phase="run-time", committed_us=0)
+            for table in join(SPEC, [[], [], []], [[r] for r in inputs])
+        ]
+        record = write_data_file(
+            warehouse.folder("results"),
+            "results",
+            data_name(epoch, attempt, 0, 0),
+            file_schema(SPEC),
+            batches,
+            {"session_date": DAY},
+        )
+        files += [record] if record else []
+        results = sum(batch.num_rows for batch in batches)
+        given += results
+        for slot in range(slots):
+            # The owner of a group is its number modulo the slots.
+            mine = [
+                Rows(r.key_hash[mask], r.table.filter(pa.array(mask)))
+                for r in inputs
+                for mask in [(r.key_hash >> np.uint64(64 - depth)) % np.uint64(slots) == slot]
+            ]
+            record = write_spill(
+                warehouse.folder("spill"),
+                data_name(epoch, attempt, slot, 1),
+                SPEC,
+                DAY,
+                epoch,
+                [[r] for r in mine],
+            )
+            files += [record] if record else []
+        touched = {int(h) >> (64 - depth) for r in inputs for h in r.key_hash}
+        new_cuts = [
+            Cut(session=DAY, operator=0, range=Prefix(depth, v), epoch=epoch)
+            for v in sorted(touched)
+        ]
+        cuts += new_cuts
+        spilled += len(own)
+        done = epoch == last
+        if done:
+            sealed = Sealed(
+                session=DAY,
+                epoch=epoch,
+                start=offsets,
+                end=end,
+                ranges=cleanup_ranges([cut.range for cut in cuts]),
+                results=given,
+                spilled_rows=spilled,
+                generations=len(cuts),
+            )
+        warehouse.journal.append(
+            Epoch(
+                n=epoch + 2,
+                term=1,
+                epoch=epoch,
+                session=NEXT if done else DAY,
+                end=end if done else offsets,
+                manifests={slot: f"m{epoch}-{slot}" for slot in range(slots)},
+                files=files,
+                cuts=new_cuts,
+                read=[],
+                seal=SealRequest(session=DAY, end=end, next_session=NEXT, command="s")
+                if done
+                else None,
+                sealed=sealed,
+                results={DAY: results},
+                spilled_rows={DAY: len(own)},
+                slots=[],
+                started_at=AT,
+                written_at=AT,
+            )
+        )
+        if apply:
+            for table in sorted({file.table for file in files}):
+                warehouse.apply(table, epoch, [f for f in files if f.table == table])
+    assert sealed is not None
+    return SpilledDay(root, rows, sealed)

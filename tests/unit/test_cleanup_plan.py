@@ -1,0 +1,195 @@
+"""What a cleanup does and refuses to do, from the journal alone."""
+
+import numpy as np
+import pytest
+
+from jobs.cleanup.plan import (
+    CleanupRefused,
+    owed,
+    sealed_session,
+    shares,
+    spill_files,
+)
+from jobs.cleanup.task import RangeDone
+from jobs.engine.cleanup import SpillIndex
+from jobs.engine.spillfile import RowGroups, SpillFile
+from jobs.protocol.state import replay
+from jobs.tables.names import cleanup_name, origin
+from schemas.journal import Claim, Epoch, FileRecord, Genesis, Prefix, Sealed, SealRequest, Topic
+
+DAY, NEXT = "2026-01-05", "2026-01-06"
+AT = "2026-01-05T21:00:00Z"
+
+
+def record(table: str, path: str, day: str = DAY) -> FileRecord:
+    return FileRecord(
+        table=table,
+        path=path,
+        bytes=10,
+        rows=1,
+        digest=f"sha256:{path}",
+        partition={"session_date": day},
+    )
+
+
+def journal(*, sealed: bool = False, pending: bool = False, files=()):
+    """Genesis, claim, epoch 0 (with the files) and, when asked for, a seal."""
+    start, end = {"t": [0]}, {"t": [5]}
+    request = SealRequest(session=DAY, end=end, next_session=NEXT, command="c")
+    entries = [
+        Genesis(
+            warehouse_id="w",
+            cluster_id="c",
+            topics=[Topic(name="t", id="x", partitions=1)],
+            query="q",
+            session=DAY,
+            start=start,
+            start_rule="earliest",
+            inputs=2,
+            groups=[(Prefix(0, 0), 0)],
+            written_at=AT,
+        ),
+        Claim(n=1, term=1, driver="d", written_at=AT),
+    ]
+    common = {
+        "term": 1,
+        "cuts": [],
+        "read": [],
+        "results": {},
+        "slots": [],
+        "manifests": {0: None},
+        "started_at": AT,
+        "written_at": AT,
+    }
+    entries.append(Epoch(n=2, epoch=0, session=DAY, end=start, files=list(files), **common))
+    if sealed or pending:
+        done = Sealed(
+            session=DAY,
+            epoch=1,
+            start=start,
+            end=end,
+            ranges=[],
+            results=0,
+            spilled_rows=0,
+            generations=0,
+        )
+        entries.append(
+            Epoch(
+                n=3,
+                epoch=1,
+                session=NEXT if sealed else DAY,
+                end=end if sealed else start,
+                files=[],
+                seal=request,
+                sealed=done if sealed else None,
+                **common,
+            )
+        )
+    return entries
+
+
+def test_a_sealed_session_is_found():
+    assert sealed_session(replay(journal(sealed=True)), DAY, "q").epoch == 1
+    assert sealed_session(replay(journal(sealed=True)), DAY, "").session == DAY
+
+
+@pytest.mark.parametrize(
+    ("entries", "session", "query", "why"),
+    [
+        ([], DAY, "q", "journal is empty"),
+        (journal(), DAY, "q", f"not sealed.*spillway seal --session {DAY}"),
+        (journal(pending=True), DAY, "q", f"being sealed.*--until-sealed {DAY}"),
+        (journal(sealed=True), NEXT, "q", "not sealed"),
+        (journal(sealed=True), "2025-12-31", "q", f"not in the journal.*{DAY}.*{NEXT}"),
+        (journal(sealed=True), DAY, "other", "another query"),
+    ],
+)
+def test_refusals_say_why(entries, session, query, why):
+    with pytest.raises(CleanupRefused, match=f"(?s){why}"):
+        sealed_session(replay(entries), session, query)
+
+
+def test_what_tables_owe_up_to_the_seal():
+    entries = journal(sealed=True, files=[record("spill", "a"), record("results", "b")])
+    behind = owed(entries, {"spill": -1, "results": 0}, 1)
+    assert [(a.table, a.epoch) for a in behind] == [("spill", 0)]
+    assert owed(entries, {"spill": 0, "results": 0}, 1) == ()
+    # What comes after the seal is another session's business.
+    assert owed(entries, {"spill": -1, "results": -1}, -1) == ()
+
+
+def test_spill_files_are_the_sessions_own_with_the_journals_digests():
+    entries = journal(
+        files=[record("spill", "b"), record("spill", "a"), record("spill", "z", NEXT)]
+    )
+    found = spill_files(entries, {"a": 10, "b": 10}, DAY)
+    assert found == (SpillFile("a", 10, "sha256:a"), SpillFile("b", 10, "sha256:b"))
+
+
+@pytest.mark.parametrize(
+    ("in_table", "why"),
+    [
+        ({"a": 10}, "the journal names but the spill table does not, b among"),
+        ({"a": 10, "b": 10, "x": 10}, "the spill table names but the journal does not, x among"),
+    ],
+)
+def test_tables_and_journal_must_agree(in_table, why):
+    entries = journal(files=[record("spill", "a"), record("spill", "b")])
+    with pytest.raises(CleanupRefused, match=why):
+        spill_files(entries, in_table, DAY)
+
+
+def index_of(weights: dict[int, int], depth: int) -> SpillIndex:
+    """One row group for each prefix."""
+    prefixes = [Prefix(depth, v) for v in weights]
+    n = len(prefixes)
+    zeros = np.zeros(n, np.int64)
+    return SpillIndex(
+        (SpillFile("a", 1),),
+        RowGroups(
+            file=zeros,
+            group=np.arange(n),
+            operator=zeros,
+            lo=np.array([p.lo for p in prefixes], np.uint64),
+            hi=np.array([p.hi - 1 for p in prefixes], np.uint64),
+            rows=zeros + 1,
+            bytes=np.array(list(weights.values()), np.int64),
+        ),
+    )
+
+
+MB = 2**20
+
+
+def test_shares_balance_bytes_and_keep_the_numbers_in_order():
+    weights = dict.fromkeys(range(16), 10 * MB) | {5: 200 * MB}
+    ranges = [Prefix(4, v) for v in range(16)]
+    found = shares(ranges, 3, index_of(weights, 4), cores=2)
+    units = [unit for share in found for unit in share.units]
+    assert units == [(n, ranges[n]) for n in range(3, 16)]
+    assert any(share.units == ((5, ranges[5]),) for share in found)
+    assert 5 <= len(found) <= 13
+    assert shares(ranges, 16, index_of(weights, 4), cores=2) == []
+
+
+def test_little_work_is_one_share():
+    ranges = [Prefix(4, v) for v in range(16)]
+    found = shares(ranges, 0, index_of({3: 1000}, 4), cores=8)
+    assert len(found) == 1
+    assert found[0].last == 15
+
+
+def test_numbers_that_are_not_in_hash_order_stay_as_they_are():
+    ranges = [Prefix(2, 1), Prefix(2, 3), Prefix(2, 0), Prefix(2, 2)]
+    found = shares(ranges, 0, SpillIndex.of([]), cores=2)
+    assert [[n for n, _ in share.units] for share in found] == [[0, 1], [2, 3]]
+
+
+def test_file_names_are_known_to_the_garbage_rules():
+    # `task` may not import `jobs.tables`; the names that it makes are these.
+    assert cleanup_name(DAY, 7, "abc", 2) == f"cleanup-{DAY}-7-abc" + "-2.parquet"
+    assert origin(f"session_date={DAY}/cleanup-{DAY}-7-abc-2.parquet").session == DAY
+
+
+def test_rows_of_a_range():
+    assert RangeDone(0, (record("results", "a"), record("results", "b")), 0.0).rows == 2
