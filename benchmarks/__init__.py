@@ -1,0 +1,1 @@
+"""Benchmarks: each is a program of its own; `make bench` runs the one side by side."""

@@ -1,0 +1,216 @@
+"""Spark's copy, Spark's join, and spillway with ample and with little memory, side by side.
+
+make bench                                     3 x 2,000,000 rows over 1,000,000 keys
+make bench ARGS="--rows 100000"                a minute or two
+make bench ARGS="--repeat 3 --docs"            also renews docs/measured.md and its chart
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.side_by_side import report
+from benchmarks.side_by_side.chart import chart
+from benchmarks.side_by_side.programs import LEAST_BUDGET, NAMES, TITLES, Bench, Run, run
+from benchmarks.side_by_side.summary import Disagreement, agree, lines, targets
+from benchmarks.side_by_side.topics import Filled, filled, scenario
+from benchmarks.side_by_side.watch import ProgramFailed
+from jobs.places import project_root, var_folder
+from jobs.produce.summary import Progress
+
+GIB = 1 << 30
+out = Console()
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--rows", type=int, default=2_000_000, help="rows of each of the three topics")
+    add("--keys", type=int, help="keys; half of --rows when not given")
+    add("--programs", default=",".join(NAMES), help="which, in this order; all when not given")
+    add("--repeat", type=int, default=1, help="rounds over all programs")
+    add("--max-rows", type=int, default=600_000, help="rows an epoch, of all topics")
+    add("--master", default="local[*]", help="spark.master of all programs")
+    add("--slots", type=int, default=len(os.sched_getaffinity(0)), help="spillway's slots")
+    add("--budget", type=int, default=GIB, help="bytes a slot of spillway with ample memory")
+    add("--quarter-budget", type=int, help="bytes a slot, instead of a quarter of the ample run's")
+    add("--driver-memory", default="2g", help="heap of Spark's copy (spillway has 2g too)")
+    add("--join-memory", default="4g", help="heap of Spark's join")
+    add("--spark", action="append", default=[], metavar="NAME=VALUE", help="setting for the peers")
+    add("--local-on-disk", action="store_true", help="RocksDB's working files on disk, not tmpfs")
+    add("--folder", type=Path, help="where everything is kept; var/bench when not given")
+    add("--keep", action="store_true", help="keep the filled topics for the next time")
+    add("--docs", action="store_true", help="renew the figures and the chart under docs/")
+    given = parser.parse_args(arguments)
+    given.programs = [name.strip() for name in given.programs.split(",")]
+    unknown = set(given.programs) - set(NAMES)
+    if unknown:
+        parser.error(f"--programs: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if "quarter" in given.programs and given.quarter_budget is None:
+        before = given.programs[: given.programs.index("quarter")]
+        if "ample" not in before:
+            parser.error("quarter needs ample before it, or --quarter-budget")
+    given.keys = given.keys or max(given.rows // 2, 1)
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill the topics, run the programs, report. 1: they disagree; 3: a program failed."""
+    given = options(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    folder = (given.folder or var_folder() / "bench").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        out.print(f"[yellow]The machine is busy (load {load:.1f}): the figures will suffer.[/]")
+    try:
+        wanted = scenario(given.rows, given.keys)
+        with (
+            _memory() as memory,
+            filled(folder / "kafka", wanted, keep=given.keep, report=_fill_progress) as topics,
+        ):
+            runs = _all(given, _bench(given, folder, memory, topics))
+            about = _about(given, topics, wanted.partitions, load)
+        return _report(given, folder, about, runs, topics)
+    except (Disagreement, ProgramFailed) as error:
+        out.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1 if isinstance(error, Disagreement) else 3
+    except KeyboardInterrupt:
+        out.print("stopped")
+        return 130
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _memory() -> Iterator[Path]:
+    """A folder on tmpfs of this process's own, removed at the end."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        raise ProgramFailed("There is no /dev/shm: the benchmark keeps state there")
+    folder = shared / f"spillway-bench-{os.getpid()}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fill_progress(progress: Progress) -> None:
+    if sys.stdout.isatty():
+        done = f"filling the topics: {progress.rows:,} of {progress.total:,}"
+        out.print(done, end="\r", highlight=False)
+
+
+def _bench(given: argparse.Namespace, folder: Path, memory: Path, topics: Filled) -> Bench:
+    return Bench(
+        filled=topics,
+        folder=folder,
+        memory=memory,
+        master=given.master,
+        max_rows=given.max_rows,
+        slots=given.slots,
+        driver_memory=given.driver_memory,
+        join_memory=given.join_memory,
+        ample_budget=given.budget,
+        spark_options=dict(each.split("=", 1) for each in given.spark),
+        local_on_tmpfs=not given.local_on_disk,
+    )
+
+
+def _all(given: argparse.Namespace, bench: Bench) -> list[Run]:
+    runs: list[Run] = []
+    for name in NAMES:
+        (bench.folder / f"{name}.log").unlink(missing_ok=True)
+    for repetition in range(given.repeat):
+        for program in given.programs:
+            budget = _quarter(given, runs, bench.slots) if program == "quarter" else None
+            done = run(bench, program, repetition, budget)
+            runs.append(done)
+            out.print(
+                f"{TITLES[program]}: run {done.run_s:.1f} s, {done.rows_per_s:,.0f} rows/s, "
+                f"total {done.total_s:.1f} s, CPU {done.cpu_s:.0f} s",
+                highlight=False,
+            )
+    return runs
+
+
+def _quarter(given: argparse.Namespace, runs: Sequence[Run], slots: int) -> int:
+    """A slot's share of a quarter of the state that the last ample run ended with."""
+    if given.quarter_budget is not None:
+        return int(given.quarter_budget)
+    ample = [r for r in runs if r.program == "ample"][-1]
+    return max(int(ample.found["state_bytes"]) // 4 // slots, LEAST_BUDGET)
+
+
+def _about(
+    given: argparse.Namespace, topics: Filled, partitions: int, load: float
+) -> dict[str, Any]:
+    said = " ".join(sys.argv[1:])
+    return {
+        "command": f'make bench ARGS="{said}"' if said else "make bench",
+        "date": datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d"),
+        "machine": report.machine(),
+        "load_before": load,
+        "sizes": {
+            "rows": topics.rows,
+            "keys": topics.keys,
+            "value_bytes": topics.value_bytes,
+            "partitions": partitions,
+            "max_rows": given.max_rows,
+            "repetitions": given.repeat,
+        },
+        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(given).items()},
+    }
+
+
+def _report(
+    given: argparse.Namespace,
+    folder: Path,
+    about: dict[str, Any],
+    runs: Sequence[Run],
+    topics: Filled,
+) -> int:
+    found = lines(runs)
+    goals = targets(found)
+    series = [(each.program, TITLES[each.program], each.shown.epochs) for each in found]
+    drawing = chart(series, f"{topics.rows:,} rows from Kafka, {topics.keys:,} keys")
+    text = report.as_json(about, runs, goals)
+    (folder / "bench.json").write_text(text + "\n")
+    (folder / "bench.svg").write_text(drawing)
+    agree(runs, topics.rows)  # after the JSON is written: a disagreement wants to be looked into
+    out.print(report.table(found))
+    for line in [*report.target_lines(goals), *report.details(found)]:
+        out.print(line, highlight=False)
+    if given.docs:
+        docs = project_root() / "docs"
+        page = docs / "measured.md"
+        page.write_text(
+            report.replace_section(page.read_text(), "bench", report.markdown(about, found, goals))
+        )
+        (docs / "measured").mkdir(exist_ok=True)
+        (docs / "measured" / "bench.json").write_text(text + "\n")
+        (docs / "measured" / "bench.svg").write_text(drawing)
+    out.print(f"JSON and chart: {folder / 'bench.json'}, {folder / 'bench.svg'}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What a program wrote, read from its Delta table with no code of any of the programs.
+
+The digest is the sum of a hash of every row's content (the join's values, without coordinates
+and times of ours), so it depends on which rows there are and how often, not on their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable
+
+from benchmarks.side_by_side.peer import FIELDS, KEY
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table's content."""
+
+    rows: int
+    digest: str
+    files: int
+    bytes: int
+
+
+def of_join(table: Path) -> Outcome:
+    """Rows, digest, files and bytes of a table of joined rows."""
+    values = [f'"{KEY}"']
+    for stream, fields in FIELDS.items():
+        for name, kind in fields.items():
+            if name != KEY:
+                column = f'"{stream}_{name}"'
+                values.append(f"epoch_us({column})" if kind == "timestamp" else column)
+    return _outcome(table, f"sum(hash({', '.join(values)})::hugeint)")
+
+
+def of_copy(table: Path) -> Outcome:
+    """Rows, files and bytes of the copied rows (their digest is of the coordinates)."""
+    return _outcome(table, 'sum(hash(topic, "partition", "offset")::hugeint)')
+
+
+def _outcome(table: Path, digest: str) -> Outcome:
+    files = DeltaTable(str(table)).file_uris()
+    size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
+    if not files:
+        return Outcome(0, "0", 0, 0)
+    with duckdb.connect() as database:
+        query = f"SELECT count(*), coalesce({digest}, 0) FROM read_parquet($files)"
+        found = database.execute(query, {"files": files}).fetchone()
+    assert found is not None
+    return Outcome(int(found[0]), str(found[1]), len(files), size)

@@ -1,0 +1,164 @@
+"""The two programs in plain Spark, as a user of Spark would write them, tuned for this machine.
+
+    python -m benchmarks.side_by_side.peer copy|join PLAN.json
+
+Both read with `from_json` and write with Spark's Delta writer; both have the same session
+settings, client options and rows an epoch as spillway. What is tuned is said beside the setting.
+
+The copy reads all topics with one query, parses each value once with the union of the fields,
+and adds topic, partition and offset. The join reads each topic with a query of its own (Spark
+would read a common one three times), has no watermark (its state only grows, like ours), and
+carries no coordinates (ours does: Spark is spared them).
+
+Known limitation: Spark takes an ill-typed field for null, where spillway puts the row into
+quarantine; so the benchmark's rows are all well-formed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FIELDS = {
+    "stock": {"symbol": "string", "ts": "timestamp", "price": "double", "currency": "string"},
+    "volume": {"symbol": "string", "ts": "timestamp", "shares": "long"},
+    "review": {
+        "symbol": "string",
+        "ts": "timestamp",
+        "reviewer": "string",
+        "rating": "int",
+        "text": "string",
+    },
+}
+"""Per topic what the contracts of `schemas.messages` name, in Spark's types."""
+KEY = "symbol"
+
+
+@dataclass(frozen=True)
+class PeerPlan:
+    """What a peer is asked to do."""
+
+    bootstrap: str
+    table: str
+    """Folder of the Delta table."""
+    scratch: str
+    """Folder for the checkpoint."""
+    local: str
+    """Spark's local folder: shuffle files, and RocksDB's working files."""
+    outcome: str
+    """File that the peer writes what it knows into."""
+    master: str
+    max_rows: int
+    """Rows an epoch, of all topics."""
+    driver_memory: str
+    options: dict[str, str]
+    """Further Spark settings, to try a tuning."""
+
+    def write(self, path: Path) -> None:
+        """Write it down for the peer."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+_COMMON = {
+    # Timestamps as INT96 are larger and slower than this.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    # Two cores: more partitions are more tasks and more, smaller, state stores and files.
+    "spark.sql.shuffle.partitions": "2",
+}
+_STATE = "spark.sql.streaming.stateStore"
+_JOIN = {
+    f"{_STATE}.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.join.stateFormatVersion": "3",
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting keys costs a read before every write.
+    f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
+    # The default of 8 MB a store is for many stores a host; here there are four.
+    f"{_STATE}.rocksdb.blockCacheSizeMB": "256",
+}
+
+
+def run(kind: str, plan: PeerPlan) -> None:
+    """Run one peer until it has read everything that Kafka holds now."""
+    from jobs.stream.session import spark_session
+
+    options = {
+        **_COMMON,
+        **(_JOIN if kind == "join" else {}),
+        "spark.driver.memory": plan.driver_memory,
+        "spark.local.dir": plan.local,
+        **plan.options,
+    }
+    spark = spark_session(plan.master, f"benchmark {kind}", delta=True, options=options)
+    try:
+        rows = _copied(spark, plan) if kind == "copy" else _joined(spark, plan)
+        begun_s = time.time()
+        query = (
+            rows.writeStream.format("delta")
+            .outputMode("append")
+            .option("checkpointLocation", f"{plan.scratch}/checkpoint")
+            .trigger(availableNow=True)
+            .start(plan.table)
+        )
+        query.awaitTermination()
+        progress = [json.loads(each.json) for each in query.recentProgress]
+        outcome = {"begun_at_s": begun_s, "progress": progress}
+        Path(plan.outcome).write_text(json.dumps(outcome, indent=1) + "\n")
+    finally:
+        spark.stop()
+
+
+def _values(spark: Any, plan: PeerPlan, topics: str, max_rows: int) -> Any:
+    from jobs.stream.source import kafka_options
+
+    return (
+        spark.readStream.format("kafka")
+        .options(**kafka_options(plan.bootstrap, topics.split(","), {}))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(max_rows))
+        .load()
+    )
+
+
+def _parsed(kafka: Any, fields: dict[str, str], extra: tuple[str, ...] = ()) -> Any:
+    from pyspark.sql.functions import col, from_json
+
+    ddl = ", ".join(f"{name} {kind}" for name, kind in fields.items())
+    value = from_json(col("value").cast("string"), ddl).alias("row")
+    return kafka.select(*extra, value).select(*extra, "row.*")
+
+
+def _copied(spark: Any, plan: PeerPlan) -> Any:
+    fields = {name: kind for each in FIELDS.values() for name, kind in each.items()}
+    kafka = _values(spark, plan, ",".join(FIELDS), plan.max_rows)
+    return _parsed(kafka, fields, ("topic", "partition", "offset"))
+
+
+def _joined(spark: Any, plan: PeerPlan) -> Any:
+    joined = None
+    for topic, fields in FIELDS.items():
+        kafka = _values(spark, plan, topic, plan.max_rows // len(FIELDS))
+        rows = _parsed(kafka, fields)
+        for name in fields:
+            if name != KEY:
+                rows = rows.withColumnRenamed(name, f"{topic}_{name}")
+        joined = rows if joined is None else joined.join(rows, KEY)
+    return joined
+
+
+def main(arguments: list[str]) -> int:
+    """Run the peer that the arguments name."""
+    kind, plan = arguments
+    run(kind, PeerPlan(**json.loads(Path(plan).read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

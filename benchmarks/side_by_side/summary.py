@@ -1,0 +1,130 @@
+"""From runs to what is reported: agreement, medians, factors, targets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.side_by_side.epochs import steadiness
+from benchmarks.side_by_side.programs import NAMES, Run
+
+JOIN_FACTOR, COPY_FACTOR, STEADY = 9.0, 0.7, 0.9
+"""Targets at full size: times faster than Spark's join, part of the copy's time, and the last
+quarter's rate over the second's."""
+FULL_ROWS = 6_000_000
+
+
+class Disagreement(RuntimeError):
+    """The programs do not have the same results, so their times mean nothing."""
+
+
+def agree(runs: Sequence[Run], rows: int) -> None:
+    """Raise `Disagreement` unless every program read all rows and all joins are the same."""
+    problems = []
+    for run in runs:
+        read = sum(epoch.rows for epoch in run.epochs)
+        if read != rows:
+            problems.append(f"{_name(run)} read {read:,} of {rows:,} rows")
+    copies = [run for run in runs if run.program == "copy"]
+    problems += [
+        f"{_name(run)} wrote {run.outcome.rows:,} of {rows:,} rows"
+        for run in copies
+        if run.outcome.rows != rows
+    ]
+    joins = [run for run in runs if run.program != "copy"]
+    contents = {(run.outcome.rows, run.outcome.digest) for run in joins}
+    if len(contents) > 1:
+        problems += [
+            f"{_name(run)} has {run.outcome.rows:,} results with digest {run.outcome.digest}"
+            for run in joins
+        ]
+    for run in joins:
+        for phase in run.phases:
+            if phase.name == "verify" and not phase.found.get("complete"):
+                problems.append(f"{_name(run)}: verify says {phase.found}")
+    if problems:
+        raise Disagreement("The programs disagree:\n  " + "\n  ".join(problems))
+
+
+def _name(run: Run) -> str:
+    return f"{run.program} ({run.repetition + 1})"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One program over its repetitions: medians, and the run that stands for it."""
+
+    program: str
+    shown: Run
+    """The run whose time is the median (of an even number the faster of the two)."""
+    runs: int
+    run_s: float
+    spread_s: tuple[float, float]
+    start_s: float
+    total_s: float
+    cpu_s: float
+    peak_bytes: int
+    rows_per_s: float
+    steady: float | None
+
+
+def lines(runs: Sequence[Run]) -> list[Line]:
+    """A line for each program that ran, in the order of `NAMES`."""
+    made = []
+    for program in NAMES:
+        mine = sorted((r for r in runs if r.program == program), key=lambda r: r.run_s)
+        if not mine:
+            continue
+        steady = [s for s in (steadiness(r.epochs) for r in mine) if s is not None]
+        made.append(
+            Line(
+                program=program,
+                shown=mine[(len(mine) - 1) // 2],
+                runs=len(mine),
+                run_s=median(r.run_s for r in mine),
+                spread_s=(mine[0].run_s, mine[-1].run_s),
+                start_s=median(r.start_s for r in mine),
+                total_s=median(r.total_s for r in mine),
+                cpu_s=median(r.cpu_s for r in mine),
+                peak_bytes=round(median(r.peak_bytes for r in mine)),
+                rows_per_s=median(r.rows_per_s for r in mine),
+                steady=median(steady) if steady else None,
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Target:
+    """One target and what came out; `met` is None when it could not be measured."""
+
+    text: str
+    value: float | None
+    met: bool | None
+
+
+def targets(found: Sequence[Line]) -> list[Target]:
+    """The three targets, of spillway with ample memory."""
+    by_name = {line.program: line for line in found}
+    ours, join, copy = (by_name.get(name) for name in ("ample", "join", "copy"))
+    faster = join.run_s / ours.run_s if ours and join else None
+    part = ours.run_s / copy.run_s if ours and copy else None
+    steady = ours.steady if ours else None
+    return [
+        Target(
+            f"at least {JOIN_FACTOR:g} times as fast as Spark's join",
+            faster,
+            None if faster is None else faster >= JOIN_FACTOR,
+        ),
+        Target(
+            f"at most {COPY_FACTOR:g} of the time of the copy",
+            part,
+            None if part is None else part <= COPY_FACTOR,
+        ),
+        Target(
+            f"last quarter of the epochs at {STEADY:g} of the second's rate, or more",
+            steady,
+            None if steady is None else steady >= STEADY,
+        ),
+    ]

@@ -1,0 +1,237 @@
+"""Run a command and measure its whole process tree from outside.
+
+* CPU: what the kernel counted for every process of the tree. This process becomes the reaper of
+  orphans, so a process that outlives its parent (Spark's JVM outlives the interpreter that
+  started it) is counted too; the figure is exact, not sampled.
+* Memory: sampled. Of every process the private and its part of the shared pages (PSS) that are
+  anonymous or of files; plus the bytes of the folders on tmpfs that the program keeps state in.
+  Pages of those files that a process has mapped are not counted a second time. The page cache
+  of files on disk is not counted for anybody.
+
+Invariant: `watched` returns or raises only when no process that the command started is left.
+
+Known limitation: only one command is watched at a time, and meanwhile nothing else in this
+process may start children. A peak shorter than the sampling interval can be missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+SAMPLE_S = 0.2
+END_S = 30.0
+"""How long a command's other processes may live on after it."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProgramFailed(RuntimeError):
+    """A measured command ended with an error; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Memory at one moment. Bytes; `at_s` in seconds since 1970."""
+
+    at_s: float
+    process_bytes: int
+    tmpfs_bytes: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a command cost. Times in seconds, `*_at_s` in seconds since 1970."""
+
+    started_at_s: float
+    ended_at_s: float
+    """When the command itself had ended."""
+    cpu_s: float
+    """User and system time of every process of the tree."""
+    other_cpu_s: float
+    """The same of the processes that were named as others (the broker), meanwhile."""
+    samples: tuple[Sample, ...] = field(repr=False)
+
+    @property
+    def wall_s(self) -> float:
+        """From start to end."""
+        return self.ended_at_s - self.started_at_s
+
+    @property
+    def peak_bytes(self) -> int:
+        """Greatest sum of processes and tmpfs."""
+        return max((s.process_bytes + s.tmpfs_bytes for s in self.samples), default=0)
+
+    @property
+    def peak_process_bytes(self) -> int:
+        """Greatest sum of the processes' memory."""
+        return max((s.process_bytes for s in self.samples), default=0)
+
+    @property
+    def peak_tmpfs_bytes(self) -> int:
+        """Greatest size of the state folders."""
+        return max((s.tmpfs_bytes for s in self.samples), default=0)
+
+
+def watched(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    tmpfs: Sequence[Path] = (),
+    others: Collection[int] = (),
+    timeout_s: float = 3600.0,
+) -> Watched:
+    """Run `command` to its end.
+
+    Args:
+        command: program and arguments.
+        env: its whole environment.
+        cwd: its working directory.
+        log: file that its output is appended to.
+        tmpfs: folders whose files count as memory.
+        others: process ids that are not the command's (the broker's): never ended, and their CPU
+            time is told apart.
+        timeout_s: after this long it is ended and counted as failed.
+
+    Raises ProgramFailed when it ends with another code than 0, or too late.
+    """
+    _adopt_orphans()
+    before, other_before = _reaped_cpu_s(), _cpu_s(others)
+    samples: list[Sample] = []
+    started = time.time()
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        late = False
+        while process.poll() is None:
+            samples.append(_sample(_tree(others), tmpfs))
+            if time.time() - started > timeout_s:
+                late = True
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_S)
+        ended = time.time()
+        if not late:
+            _wait_for_rest(others)
+    finally:
+        _end_rest(process, others)
+    if late or process.returncode != 0:
+        reason = f"took over {timeout_s:.0f} s" if late else f"ended with {process.returncode}"
+        raise ProgramFailed(f"{' '.join(command)} {reason}. The end of {log}:\n{_tail(log)}")
+    return Watched(
+        started_at_s=started,
+        ended_at_s=ended,
+        cpu_s=_reaped_cpu_s() - before,
+        other_cpu_s=_cpu_s(others) - other_before,
+        samples=tuple(samples),
+    )
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose parent ends (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _reaped_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _cpu_s(pids: Collection[int]) -> float:
+    total = 0.0
+    for pid in pids:
+        times = psutil.Process(pid).cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def _tree(others: Collection[int]) -> list[psutil.Process]:
+    """Living descendants of this process, without the others and theirs."""
+    strange = set(others)
+    for pid in others:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            strange |= {p.pid for p in psutil.Process(pid).children(recursive=True)}
+    found = psutil.Process().children(recursive=True)
+    return [p for p in found if p.pid not in strange]
+
+
+def _sample(tree: Sequence[psutil.Process], tmpfs: Sequence[Path]) -> Sample:
+    now = time.time()
+    return Sample(now, sum(_pss_bytes(p.pid) for p in tree), sum(map(_size, tmpfs)))
+
+
+def _pss_bytes(pid: int) -> int:
+    """Anonymous and file pages of a process, shared ones by share; 0 when it has just ended."""
+    total = 0
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            if line.startswith(("Pss_Anon:", "Pss_File:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def _size(folder: Path) -> int:
+    """Bytes that the files under a folder occupy."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += _size(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def _wait_for_rest(others: Collection[int]) -> None:
+    """Wait until the command's processes have ended, and take their exits (and CPU times)."""
+    deadline = time.monotonic() + END_S
+    while (left := _tree(others)) and time.monotonic() < deadline:
+        _reap(left)
+        time.sleep(0.02)
+
+
+def _end_rest(process: subprocess.Popen[bytes], others: Collection[int]) -> None:
+    """End what is left, by process id."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = _tree(others)
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+        deadline = time.monotonic() + 10.0
+        while left and time.monotonic() < deadline:
+            process.poll()
+            _reap(left)
+            left = _tree(others)
+            time.sleep(0.05)
+    process.wait()
+
+
+def _reap(processes: Sequence[psutil.Process]) -> None:
+    for each in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(each.pid, os.WNOHANG)
+
+
+def _tail(log: Path, lines: int = 25) -> str:
+    text = log.read_text(errors="replace").strip().splitlines()
+    return "\n".join("  " + line for line in text[-lines:])
