@@ -1,9 +1,9 @@
 """Geometric merging of runs, and reclaiming dead bytes: decisions only, pure.
 
 Model: a logical run is a list of files with disjoint windows. Every epoch adds one run per
-session and input. Runs of one size class (powers of `FAN_IN` in rows) are merged when there are
-`FAN_IN` of them, so a row is copied once for each class, and a key is looked up in at most
-`FAN_IN` - 1 runs a class, plus what is being merged.
+session and input. Runs of one size class (powers of `fan_in` in rows) are merged when there are
+`fan_in` of them, so a row is copied once for each class, and a key is looked up in at most
+`fan_in` - 1 runs a class, plus what is being merged.
 
 A merge never copies an arrangement at once. It advances through the hash space: each step takes
 the next stretch of all its sources, writes it as one file of the target run, and moves the lower
@@ -23,24 +23,56 @@ from dataclasses import dataclass
 
 from jobs.engine.statefiles import Merging
 
-FAN_IN = 4
-SMALLEST_CLASS_ROWS = 1024
-"""Runs with fewer rows are all of one class."""
 
-FILES_IN_BUDGET = 128
-LEAST_FILE_BYTES = 64 << 10
-MOST_FILE_BYTES = 16 << 20
+@dataclass(frozen=True)
+class Shape:
+    """Sizes that decide how runs are kept. The defaults were measured (`benchmarks/step.py`)."""
 
-FUEL_INTAKES = 4
-FUEL_FILES = 2
-"""An epoch merges at most this many times its intake, plus this many files' worth of bytes."""
+    fan_in: int = 4
+    """Runs of one size class that are merged into one of the next."""
+    smallest_class_rows: int = 1024
+    """Runs with fewer rows are all of one class."""
+    files_in_budget: int = 128
+    """A merged file is this part of the budget: small, so that few groups share a file ..."""
+    least_file_bytes: int = 64 << 10
+    most_file_bytes: int = 16 << 20
+    """... within these bounds."""
+    new_files_in_budget: int = 16
+    """An epoch's new rows are cut into files of this part of the budget, within the bounds."""
+    fuel_intakes: int = 4
+    fuel_files: int = 2
+    """An epoch merges at most this many times its intake, plus this many files' bytes."""
+    reclaim_from: float = 0.5
+    """Folder bytes / budget above which dead bytes are reclaimed ..."""
+    reclaim_hard_from: float = 0.75
+    """... and above which everything that the room allows is, whatever the fuel."""
+    dead_share: float = 0.15
+    """A file with a smaller share of dead bytes is not rewritten."""
 
-RECLAIM_FROM = 0.5
-"""Folder bytes / budget above which dead bytes are reclaimed."""
-RECLAIM_HARD_FROM = 0.75
-"""... and above which everything that the room allows is reclaimed, whatever the fuel."""
-DEAD_SHARE = 0.15
-"""A file with a smaller share of dead bytes is not rewritten."""
+    def file_bytes(self, budget_bytes: int) -> int:
+        """Bytes of a file that merging aims at."""
+        return self._bounded(budget_bytes // self.files_in_budget)
+
+    def new_file_bytes(self, budget_bytes: int) -> int:
+        """Bytes of a file of new rows, at most."""
+        return self._bounded(budget_bytes // self.new_files_in_budget)
+
+    def fuel_bytes(self, intake_bytes: int, budget_bytes: int) -> int:
+        """Bytes that one epoch may copy by merging."""
+        return self.fuel_intakes * intake_bytes + self.fuel_files * self.file_bytes(budget_bytes)
+
+    def size_class(self, rows: int) -> int:
+        """Class of a run: each is `fan_in` times larger than the one before."""
+        size = 0
+        while rows >= self.smallest_class_rows * self.fan_in**size:
+            size += 1
+        return size
+
+    def _bounded(self, size: int) -> int:
+        return min(max(size, self.least_file_bytes), self.most_file_bytes)
+
+
+DEFAULT_SHAPE = Shape()
 
 
 @dataclass(frozen=True)
@@ -53,26 +85,8 @@ class RunSize:
     rows: int
 
 
-def file_bytes(budget_bytes: int) -> int:
-    """Bytes of a run file that merging aims at: small, so that few groups share a file."""
-    return min(max(budget_bytes // FILES_IN_BUDGET, LEAST_FILE_BYTES), MOST_FILE_BYTES)
-
-
-def fuel_bytes(intake_bytes: int, budget_bytes: int) -> int:
-    """Bytes that one epoch may copy by merging."""
-    return FUEL_INTAKES * intake_bytes + FUEL_FILES * file_bytes(budget_bytes)
-
-
-def size_class(rows: int) -> int:
-    """Class of a run: each is `FAN_IN` times larger than the one before."""
-    size = 0
-    while rows >= SMALLEST_CLASS_ROWS * FAN_IN**size:
-        size += 1
-    return size
-
-
 def due_merges(
-    runs: Iterable[RunSize], under_way: Sequence[Merging], next_run: int
+    shape: Shape, runs: Iterable[RunSize], under_way: Sequence[Merging], next_run: int
 ) -> tuple[list[Merging], int]:
     """The merges to work on, smallest class first (those under way are kept), and `next_run`."""
     runs = list(runs)
@@ -81,10 +95,10 @@ def due_merges(
     free: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for run in runs:
         if (run.session, run.input, run.run) not in busy:
-            free[run.session, run.input, size_class(run.rows)].append(run.run)
+            free[run.session, run.input, shape.size_class(run.rows)].append(run.run)
     merges = list(under_way)
     for (session, input_, _), members in sorted(free.items()):
-        if len(members) >= FAN_IN:
+        if len(members) >= shape.fan_in:
             merges.append(Merging(session, input_, tuple(sorted(members)), next_run))
             next_run += 1
 
@@ -109,18 +123,18 @@ class Worn:
 
 
 def to_reclaim(
-    worn: Iterable[Worn], *, folder_bytes: int, budget_bytes: int, fuel: int
+    shape: Shape, worn: Iterable[Worn], *, folder_bytes: int, budget_bytes: int, fuel: int
 ) -> list[str]:
     """Files to rewrite, in this order, as long as room is left for each."""
     fill = folder_bytes / budget_bytes
-    if fill < RECLAIM_FROM:
+    if fill < shape.reclaim_from:
         return []
     chosen: list[str] = []
     copied = 0
     for each in sorted(worn, key=lambda w: (-w.dead_share, w.file)):
-        if each.dead_share < DEAD_SHARE:
+        if each.dead_share < shape.dead_share:
             break
-        if fill < RECLAIM_HARD_FROM and copied + each.live_bytes > fuel:
+        if fill < shape.reclaim_hard_from and copied + each.live_bytes > fuel:
             break
         chosen.append(each.file)
         copied += each.live_bytes

@@ -80,15 +80,16 @@ def encode_manifest(manifest: Manifest) -> pa.Buffer:
     text = json.dumps(facts, separators=(",", ":")).encode()
     schema = FIGURES_SCHEMA.with_metadata({b"spillway": text})
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
-        writer.write_table(manifest.figures.cast(schema))
+        writer.write_table(manifest.figures.replace_schema_metadata(schema.metadata))
     return sink.getvalue()
 
 
 def decode_manifest(buffer: pa.Buffer) -> Manifest:
     """The inverse of `encode_manifest`. Raises ValueError for a format of another version."""
-    figures = pa.ipc.open_file(pa.BufferReader(buffer)).read_all()
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    figures = pa.ipc.open_file(pa.BufferReader(buffer), options=options).read_all()
     facts = json.loads(figures.schema.metadata[b"spillway"])
     if facts["format"] != FORMAT:
         raise ValueError(f"a manifest of format {facts['format']} instead of {FORMAT}")

@@ -39,7 +39,7 @@ from jobs.engine.datafile import write_data_files
 from jobs.engine.groups import I64, Bool, GroupMap
 from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
 from jobs.engine.join import BATCH_BYTES, join_batches
-from jobs.engine.merging import LEAST_FILE_BYTES, MOST_FILE_BYTES
+from jobs.engine.merging import DEFAULT_SHAPE, Shape
 from jobs.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from jobs.engine.results import complete, file_schema
 from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, map_run
@@ -113,6 +113,7 @@ class StepTask:
     seed: int = 0
     batch_bytes: int = BATCH_BYTES
     piece_bytes: int = PIECE_BYTES
+    shape: Shape = DEFAULT_SHAPE
 
     @property
     def born_before(self) -> int:
@@ -267,9 +268,15 @@ class _Step:
                 self._measure(name, generated[name])
         files = len(self.manifest.runs) + len(self.inputs) * len(self.sessions)
         room = room_of(
-            task.budget_bytes, sum(left.values()), files, len(task.groups) * len(self.sessions)
+            task.shape,
+            task.budget_bytes,
+            sum(left.values()),
+            files,
+            len(task.groups) * len(self.sessions),
         )
-        shelf = Shelf(self.spec, self.state, task.warehouse_id, task.epoch, task.attempt, room)
+        shelf = Shelf(
+            self.spec, self.state, task.warehouse_id, task.epoch, task.attempt, room, task.shape
+        )
         next_run, intake_bytes = self._spill_and_store(shelf)
         with self.timed("merge"):
             kept = upkeep(shelf, self.sessions, self.manifest.merges, next_run, intake_bytes)
@@ -435,7 +442,7 @@ class _Step:
         self, shelf: Shelf, victims: Mapping[str, Bool]
     ) -> tuple[int, list[tuple[Part, Any]]]:
         """The files of what came and stays, not written yet, and the next run's number."""
-        most = min(max(self.task.budget_bytes // 16, LEAST_FILE_BYTES), MOST_FILE_BYTES)
+        most = self.task.shape.new_file_bytes(self.task.budget_bytes)
         next_run = self.manifest.next_run
         encoded: list[tuple[Part, Any]] = []
         for name, session in self.sessions.items():

@@ -13,21 +13,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from jobs.engine.arrangement import ALL, Part, Segments, Session, everything
 from jobs.engine.join import Rows
-from jobs.engine.merging import (
-    RunSize,
-    Worn,
-    due_merges,
-    file_bytes,
-    fuel_bytes,
-    to_reclaim,
-)
+from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
 from jobs.engine.runs import (
     FILE_OVERHEAD_BYTES,
     RunFile,
@@ -66,10 +59,10 @@ class Room:
         return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
 
 
-def room_of(budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
+def room_of(shape: Shape, budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
     """The room at the start of a step."""
     reserve = MANIFEST_BASE_BYTES + MANIFEST_RUN_BYTES * files + MANIFEST_GROUP_BYTES * groups
-    slack = min(2 * file_bytes(budget_bytes), budget_bytes // 16)
+    slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // 16)
     return Room(budget_bytes, used_bytes, min(reserve, budget_bytes // 4), slack)
 
 
@@ -83,8 +76,8 @@ class Shelf:
     epoch: int
     attempt: str
     room: Room
+    shape: Shape
     files: int = 0
-    buffers: dict[str, pa.Buffer] = field(default_factory=dict)
 
     def encode(self, session: str, input_: int, run: int, rows: Rows) -> tuple[Part, pa.Buffer]:
         """A file of rows (not empty) that is not written yet."""
@@ -160,8 +153,10 @@ def upkeep(
         key = (session.name, part.file.input, part.file.run)
         sizes[key] = sizes.get(key, 0) + live[part.file.file][0]
     kept = [m for m in under_way if any((m.session, m.input, s) in sizes for s in m.sources)]
-    due, next_run = due_merges([RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run)
-    fuel = fuel_bytes(intake_bytes, budget)
+    due, next_run = due_merges(
+        shelf.shape, [RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run
+    )
+    fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
     merged, left = 0, []
     for merging in due:
         copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged)
@@ -174,7 +169,9 @@ def upkeep(
         for session, part in _all(sessions)
         if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
     ]
-    wanted = to_reclaim(worn, folder_bytes=shelf.room.used_bytes, budget_bytes=budget, fuel=fuel)
+    wanted = to_reclaim(
+        shelf.shape, worn, folder_bytes=shelf.room.used_bytes, budget_bytes=budget, fuel=fuel
+    )
     return Upkeep(tuple(left), next_run, merged, _reclaim(shelf, sessions, wanted))
 
 
@@ -198,7 +195,7 @@ def _advance(shelf: Shelf, session: Session, merging: Merging, fuel: int) -> tup
     hashes = [p.rows.key_hash for p in sources]
     rows = sum(len(h) for h in hashes)
     size = sum(bytes_of(p.rows) for p in sources)
-    aim = file_bytes(shelf.room.budget_bytes)
+    aim = shelf.shape.file_bytes(shelf.room.budget_bytes)
     bounds: list[int] = []
     if size > aim + aim // 4:
         bounds = quantiles(hashes, max(1, rows * aim // size)).tolist()

@@ -33,11 +33,16 @@ class Reference:
 
     def combinations(self, rows: Iterable[Row]) -> Iterator[Result]:
         """Every way to take one row of each input with one session and key."""
-        by_key: dict[object, list[list[Row]]] = defaultdict(lambda: [[] for _ in range(self.inputs)])
+        by_key: dict[object, list[list[Row]]] = defaultdict(
+            lambda: [[] for _ in range(self.inputs)]
+        )
         for row in rows:
             by_key[row.session, row.key][row.input].append(row)
         for inputs in by_key.values():
             yield from product(*inputs)
+
+    def _nothing(self) -> list[list[Row]]:
+        return [[] for _ in range(self.inputs)]
 
     def resident(self) -> list[Row]:
         return [row for row, generation in self.generation.items() if generation is None]

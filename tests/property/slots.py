@@ -85,27 +85,31 @@ class Slots:
     files: list[FileRecord] = field(default_factory=list)
     cuts: dict[str, set[Prefix]] = field(default_factory=dict)
     attempts: Iterable[int] = field(default_factory=itertools.count)
+    hashes: dict[tuple[object, ...], int] = field(default_factory=dict)
     overrun: int = 0
     """Most bytes that a folder was beyond the budget."""
+    clean_results: Counter[Result] = field(default_factory=Counter)
+    """All that `clean` found."""
 
     def __post_init__(self) -> None:
         self.warehouse = folder(self.root).child("warehouse")
         self.reference = Reference(len(self.spec.inputs))
+        self.at_run_time: dict[str, Counter[Result]] = {day: Counter() for day in DAYS}
 
     def state(self, slot: int):
         return folder(self.root).child(f"slot-{slot}")
 
     def hash_of(self, row: Row) -> int:
-        fields = list(self.spec.keys)
-        columns = [pa.array([v], f.type) for v, f in zip(row.key, fields, strict=True)]
-        return int(self.hash_(columns)[0])
+        if row.key not in self.hashes:
+            fields = list(self.spec.keys)
+            columns = [pa.array([v], f.type) for v, f in zip(row.key, fields, strict=True)]
+            self.hashes[row.key] = int(self.hash_(columns)[0])
+        return self.hashes[row.key]
 
     def blocks(self, rows: list[Row], kind: str) -> list[Block]:
         """As decoders make them: sessions and inputs apart, and every other row elsewhere."""
         found: list[Block] = []
-        for session, input_, half in itertools.product(
-            DAYS, range(len(self.spec.inputs)), (0, 1)
-        ):
+        for session, input_, half in itertools.product(DAYS, range(len(self.spec.inputs)), (0, 1)):
             mine = [
                 r for r in rows if (r.session, r.input, r.offset % 2) == (session, input_, half)
             ]
@@ -139,8 +143,12 @@ class Slots:
         self.epoch += 1
         slots = sorted({*before.slots.tolist(), *self.groups.slots.tolist()})
         manifests = {s: None if s in lost else self.manifests.get(s) for s in slots}
-        leaving = {s: _leaving(before, self.groups, s) for s in slots}
-        gone = [r for r in self.reference.resident() if int(before.slot_of(_u64(self.hash_of(r)))[0]) in lost]
+        leaving = {s: _leaving(before, groups, s) if groups else () for s in slots}
+        gone = [
+            r
+            for r in self.reference.resident()
+            if int(before.slot_of(_u64(self.hash_of(r)))[0]) in lost
+        ]
         fixed = [*self.blocks(rows, "new"), *(self.blocks(gone, "restore") if gone else [])]
 
         def attempt() -> list[SlotReport]:
@@ -161,6 +169,12 @@ class Slots:
         self._journal(rows, reports, seal)
         owners = set(self.groups.slots.tolist())
         self.manifests = {r.slot: r.manifest for r in reports if r.slot in owners}
+
+    def _held_by(self, groups: GroupMap, slots: frozenset[int]) -> list[Row]:
+        """Rows in memory of some slots, as the driver reads them again from Kafka."""
+        rows = self.reference.resident() if slots else []
+        hashes = np.array([self.hash_of(row) for row in rows], dtype=np.uint64)
+        return [r for r, s in zip(rows, groups.slot_of(hashes).tolist(), strict=True) if s in slots]
 
     def _task(self, slot, manifest, leaving, forced, seal) -> StepTask:
         return StepTask(
@@ -195,6 +209,8 @@ class Slots:
         expected = self.reference.insert(rows)
         found = self.results([f for r in reports for f in r.files if f.table == "results"])
         assert found == expected
+        for day in DAYS:
+            self.at_run_time[day].update({c: n for c, n in found.items() if c[0].session == day})
         assert sum(r.totals.results for r in reports) == sum(expected.values())
         spilled: list[Row] = []
         for cut in [cut for r in reports for cut in r.cuts]:
@@ -245,22 +261,23 @@ class Slots:
         return results
 
     def spilled(self, files: list[FileRecord]) -> list[Row]:
+        """The rows of spill files, every column checked."""
         rows = []
         place = self.warehouse.child("spill")
         for record in files:
             table = pq.read_table(place.path(record.path), partitioning=None)
-            for line in table.to_pylist():
-                input_ = line["input"]
+            for input_ in sorted(set(table["input"].to_pylist())):
+                mine = table.filter(pa.array(table["input"].to_numpy() == input_))
                 schema = pa.schema([*self.spec.keys, *self.spec.inputs[input_].payload])
-                decoded = decode_rows(pa.array([line["row"]], pa.binary()), schema).to_pylist()[0]
-                key = tuple(decoded[name] for name in self.spec.keys.names)
-                row = Row(
-                    record.partition["session_date"], input_, key, line["partition"], line["offset"]
-                )
-                assert line["epoch"] == self.epoch
-                assert line["key_hash"] % 2**64 == self.hash_of(row)
-                assert (decoded["text"], decoded["price"]) == payload_of(row)
-                rows.append(row)
+                decoded = decode_rows(mine["row"], schema).to_pylist()
+                for line, values in zip(mine.to_pylist(), decoded, strict=True):
+                    key = tuple(values[name] for name in self.spec.keys.names)
+                    session = record.partition["session_date"]
+                    row = Row(session, input_, key, line["partition"], line["offset"])
+                    assert line["epoch"] == self.epoch
+                    assert line["key_hash"] % 2**64 == self.hash_of(row)
+                    assert (values["text"], values["price"]) == payload_of(row)
+                    rows.append(row)
         return rows
 
     def clean(self, session: str) -> Counter[Result]:
@@ -276,6 +293,7 @@ class Slots:
         found: Counter[Result] = Counter()
         for _, table in clean_ranges(self.spec, source, [Prefix(0, 0)]):
             found.update(self.rows_of(table, session))
+        self.clean_results += found
         return found
 
 

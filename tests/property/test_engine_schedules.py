@@ -1,0 +1,190 @@
+"""Random schedules: the engine's step on real folders against the reference and brute force.
+
+A schedule draws inputs, keys (skewed or not, one or two columns), a hash (Spark's, or one of
+four bits, so that most equal hashes are of different keys), groups, slots, a budget from far too
+small to ample, a victims' policy, and epochs with: rows of two sessions, forced spills, another
+assignment (slots and groups, split and merged), lost slots (restored from what the reference
+says was in memory), thrown-away attempts before and zombies after the one that counts, and
+seals. Compared as multisets of coordinates: results of every epoch, spilled rows of every epoch,
+what cleanup finds, and all of it together with brute force.
+
+The fast lane runs FAST schedules; `make test` runs MORE on top (the marker `server`, which
+leaves them out of the fast lane).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from jobs.engine.groups import GroupMap
+from jobs.engine.hashing import xxhash64
+from jobs.engine.merging import Shape
+from jobs.policy.victims import POLICIES
+from schemas.journal import Prefix
+from tests.property.reference import Row
+from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
+
+FAST = 250
+MORE = 1800
+SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+TINY = Shape(
+    fan_in=2,
+    smallest_class_rows=4,
+    least_file_bytes=250,
+    files_in_budget=10**9,
+    fuel_intakes=0,
+    fuel_files=2,
+    reclaim_from=0.0,
+    reclaim_hard_from=0.5,
+)
+"""Merges begin at once, advance by a few rows an epoch, and files with dead rows are rewritten."""
+
+COMMON = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "database": None,
+    "print_blob": True,
+}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """`rows` are (input, key, of the second day); `groups` is (groups, slots) or None."""
+
+    rows: list[tuple[int, int, bool]]
+    groups: tuple[int, int] | None = None
+    lost: frozenset[int] = frozenset()
+    forced: tuple[Prefix, ...] = ()
+    seal: bool = False
+    thrown_away: int = 0
+    zombie: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    inputs: int
+    composite: bool
+    four_bits: bool
+    keys: int
+    groups: tuple[int, int]
+    budget_bytes: int
+    threshold: float
+    victims: str
+    batch_bytes: int
+    shape: Shape
+    epochs: list[Epoch]
+
+
+assignments = st.sampled_from([(1, 1), (2, 1), (8, 2), (16, 2), (64, 3)])
+prefixes = st.sampled_from([Prefix(0, 0), Prefix(1, 1), Prefix(2, 1), Prefix(3, 2), Prefix(6, 0)])
+seldom = st.sampled_from([False] * 5 + [True])
+
+epochs = st.builds(
+    Epoch,
+    rows=st.lists(
+        st.tuples(st.integers(0, 3), st.one_of(st.just(0), st.integers(0, 19)), seldom),
+        max_size=14,
+    ),
+    groups=st.one_of(st.none(), st.none(), st.none(), assignments),
+    lost=st.one_of(st.just(frozenset()), st.just(frozenset()), st.frozensets(st.integers(0, 2))),
+    forced=st.one_of(st.just(()), st.just(()), st.tuples(prefixes)),
+    seal=seldom,
+    thrown_away=st.sampled_from([0, 0, 0, 1, 2]),
+    zombie=seldom,
+)
+schedules = st.builds(
+    Schedule,
+    inputs=st.sampled_from([3, 2, 4]),
+    composite=st.booleans(),
+    four_bits=st.booleans(),
+    keys=st.sampled_from([20, 5, 2]),
+    groups=assignments,
+    budget_bytes=st.sampled_from([10**8, 400_000, 60_000, 25_000]),
+    threshold=st.sampled_from([0.9, 0.05]),
+    victims=st.sampled_from(sorted(POLICIES)),
+    batch_bytes=st.sampled_from([10**6, 2_000, 100]),
+    shape=st.sampled_from([Shape(), TINY]),
+    epochs=st.lists(epochs, min_size=1, max_size=5),
+)
+
+
+def run(schedule: Schedule) -> Slots:
+    """Run a schedule to its end: both days sealed, cleaned and compared with brute force."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        slots = Slots(
+            spec_of(schedule.inputs, composite=schedule.composite),
+            root,
+            GroupMap.initial(*schedule.groups),
+            narrow if schedule.four_bits else xxhash64,
+            {
+                "threshold": schedule.threshold,
+                "victims": schedule.victims,
+                "batch_bytes": schedule.batch_bytes,
+                "inactive_ms": 1_000,
+                "shape": schedule.shape,
+            },
+            schedule.budget_bytes,
+        )
+        offset, sealed = 0, False
+        for epoch in schedule.epochs:
+            rows = []
+            for input_, key, second in epoch.rows:
+                offset += 1
+                day = DAYS[1] if second or sealed else DAYS[0]
+                number = key_of(key % schedule.keys, composite=schedule.composite)
+                rows.append(Row(day, input_ % schedule.inputs, number, offset % 2, offset))
+            seal = DAYS[0] if epoch.seal and not sealed else None
+            sealed = sealed or seal is not None
+            slots.run(
+                rows,
+                groups=GroupMap.initial(*epoch.groups) if epoch.groups else None,
+                lost=epoch.lost,
+                forced=epoch.forced,
+                seal=seal,
+                thrown_away=epoch.thrown_away,
+                zombie=epoch.zombie,
+            )
+        for day in DAYS[int(sealed) :]:
+            slots.run([], seal=day)
+        for day in DAYS:
+            cleaned = slots.clean(day)
+            assert cleaned == slots.reference.missing(day)
+            assert slots.at_run_time[day] + cleaned == slots.reference.everything(day)
+        assert slots.overrun <= 0, f"a folder was {slots.overrun} bytes beyond its budget"
+        return slots
+
+
+@settings(max_examples=FAST, **COMMON)
+@given(schedules)
+def test_schedules_are_exact(schedule: Schedule) -> None:
+    run(schedule)
+
+
+@pytest.mark.server
+@settings(max_examples=MORE, phases=[Phase.generate, Phase.shrink], **COMMON)
+@given(schedules)
+def test_many_more_schedules_are_exact(schedule: Schedule) -> None:
+    run(schedule)
+
+
+def test_schedules_do_what_they_are_meant_to() -> None:
+    """A campaign in which nothing is spilled or cleaned would prove nothing."""
+    epochs_ = [
+        Epoch([(i, k, False) for i in range(3) for k in range(6)], thrown_away=1),
+        Epoch([(i, k, k == 5) for i in range(3) for k in range(6)], forced=(Prefix(1, 1),)),
+        Epoch([(i, k, False) for i in range(3) for k in range(6)], lost=frozenset({0})),
+        Epoch([(0, 0, False)], groups=(64, 3), zombie=True),
+        Epoch([(0, 1, False)], seal=True),
+    ]
+    for four_bits in (False, True):
+        slots = run(Schedule(3, False, four_bits, 6, (8, 2), 10**8, 0.9, "random", 100, epochs_))
+        assert slots.cuts[DAYS[0]]
+        assert sum(slots.at_run_time[DAYS[0]].values()) > 50
+        assert sum(slots.clean_results.values()) > 50
