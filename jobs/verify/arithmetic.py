@@ -1,0 +1,74 @@
+"""The test of one key, for many keys at once. Pure (numpy).
+
+Every input row gets a hash h, salted afresh for each run, modulo two primes. For one key let
+N_i be the number of rows of input i and H_i the sum of their hashes. The results of the key are
+the cross product of its rows, so
+
+    number of results                             =  N_1 x ... x N_m       (exactly)
+    sum over results of the product of its rows'
+    hashes                                        =  H_1 x ... x H_m       (modulo each prime)
+
+because a product of sums is the sum over all combinations. A result that is missing, doubled or
+altered changes the left side; that both sides agree all the same has a chance of about
+1 / (PRIMES[0] x PRIMES[1]) = 2^-62 for a salt that nobody knew beforehand. Sums, not xor: two
+doublings of one row would cancel.
+
+Residues are below 2^31, so a product of two fits into uint64, and a bigint sum of them is exact
+for up to 2^32 rows of one key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+PRIMES = (2**31 - 1, 2**31 - 19)
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_EXACT = 2.0**62
+"""Products up to this are computed in int64, larger ones as Python's integers."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the test says of g keys."""
+
+    expected: npt.NDArray[np.object_]
+    """How many results each key should have: Python integers (g,)."""
+    wrong: Mask
+    """Keys that fail the test (g,)."""
+
+
+def judge(counts: I64, sums: I64, found: I64, found_sums: I64) -> Verdicts:
+    """Test g keys of an m-way join.
+
+    `counts` (m, g): rows of each input; `sums` (2, m, g): sums of their residues by each prime;
+    `found` (g,): results; `found_sums` (2, g): sums over results of the products of their rows'
+    residues. All int64, sums not reduced.
+    """
+    expected = products(counts)
+    wrong = np.array(expected != found.astype(object), dtype=np.bool_)
+    for prime, of_inputs, of_results in zip(PRIMES, sums, found_sums, strict=True):
+        wrong |= residue_product(of_inputs, prime) != of_results % prime
+    return Verdicts(expected, wrong)
+
+
+def products(counts: I64) -> npt.NDArray[np.object_]:
+    """Products over the first axis of (m, g) counts, exact whatever their size."""
+    if not counts.shape[1]:
+        return np.zeros(0, dtype=object)
+    if counts.astype(np.float64).prod(axis=0).max() < _EXACT:
+        return np.asarray(counts.prod(axis=0).astype(object), dtype=object)
+    return np.asarray(counts.astype(object).prod(axis=0), dtype=object)
+
+
+def residue_product(sums: I64, prime: int) -> I64:
+    """Products over the first axis of (m, g) non-negative numbers modulo a prime below 2^31."""
+    result = np.ones(sums.shape[1], dtype=np.int64)
+    for row in sums:
+        result = result * (row % prime) % prime
+    return result

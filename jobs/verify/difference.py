@@ -1,0 +1,104 @@
+"""What is missing, doubled or altered: a batch join of the session's input, by Spark SQL.
+
+Needed only for keys that fail the proof (or for all, `exhaustive`). The multiset of expected
+results (each combination of input rows once) is held against the multiset of results, both as
+coordinates and hashes of the rows' payload. An altered result is one that is missing and one
+that is too many.
+
+Cost: the cross products of the keys that are looked at. Memory: Spark's, which spills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import functions as sql
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the results differ from what they should be."""
+
+    missing: int
+    doubled: int
+    """Results that are too many: repeated, altered, or of no input row."""
+    examples: list[dict[str, Any]]
+
+
+def difference(
+    inputs: Sequence[Any],
+    results: Any,
+    keys: Sequence[str],
+    key_labels: Sequence[str],
+    streams: Sequence[str],
+    *,
+    only: Any | None,
+    examples: int,
+) -> Difference:
+    """Join the inputs (frames of `rows.input_rows`) and compare with `rows.result_rows`.
+
+    `only`: a frame of the keys to look at; None for all. `examples`: how many differences are
+    given with their coordinates.
+    """
+    places = [f"{c}{i}" for i in range(len(inputs)) for c in ("partition", "offset", "hash")]
+    joined = None
+    for i, rows in enumerate(inputs):
+        side = rows.where("kept").select(
+            *keys,
+            sql.col("partition").alias(f"partition{i}"),
+            sql.col("offset").alias(f"offset{i}"),
+            sql.col("hash").alias(f"hash{i}"),
+        )
+        if only is not None:
+            side = side.join(sql.broadcast(only), list(keys), "left_semi")
+        joined = side if joined is None else joined.join(side, list(keys))
+    assert joined is not None  # a join has inputs
+    if only is not None:
+        results = results.join(sql.broadcast(only), list(keys), "left_semi")
+    nothing = sql.lit(None).cast("string")
+    expected = joined.select(
+        *keys, *places, sql.lit(1).alias("e"), sql.lit(0).alias("f"), nothing.alias("phase")
+    )
+    found = results.select(*keys, *places, sql.lit(0).alias("e"), sql.lit(1).alias("f"), "phase")
+    different = (
+        expected.unionByName(found)
+        .groupBy(*keys, *places)
+        .agg(sql.sum("e").alias("e"), sql.sum("f").alias("f"), sql.max("phase").alias("phase"))
+        .where("e <> f")
+        .persist()
+    )
+    try:
+        missing, doubled = different.agg(
+            sql.sum(sql.greatest(sql.col("e") - sql.col("f"), sql.lit(0))),
+            sql.sum(sql.greatest(sql.col("f") - sql.col("e"), sql.lit(0))),
+        ).first()
+        order = [*keys, *(p for p in places if not p.startswith("hash"))]
+        rows = different.orderBy(*order).limit(examples).collect()
+    finally:
+        different.unpersist()
+    return Difference(
+        int(missing or 0),
+        int(doubled or 0),
+        [_example(row, keys, key_labels, streams) for row in rows],
+    )
+
+
+def _example(
+    row: Any, keys: Sequence[str], labels: Sequence[str], streams: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "key": {label: _plain(row[key]) for key, label in zip(keys, labels, strict=True)},
+        "coordinates": {
+            stream: {"partition": row[f"partition{i}"], "offset": row[f"offset{i}"]}
+            for i, stream in enumerate(streams)
+        },
+        "expected": row["e"],
+        "found": row["f"],
+        "phase": row["phase"],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -1,0 +1,316 @@
+"""From a session's sealed entry to the verdict.
+
+What is proved, from the sealed entry's offsets, the raw topics and the `results` table: the
+results of the session are the join of its input, each exactly once, with the payload of their
+input rows. The test per key is in `arithmetic`; its cost is linear in input and results, with no
+join. Keys that fail are joined (`difference`), which names what is missing or too many.
+
+Also held against each other: results at run time with what the journal counted; rejected input
+with the `quarantine` table (so that nothing was dropped on the way).
+
+Outcomes: a `VerifyReport` (complete or not); `NotSealed`; `InputGone` when Kafka no longer holds
+the session's input: then nothing is known, and nothing is guessed.
+
+Known limitation: `difference` makes the whole cross product of a failing key.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from jobs.decode import StreamPlan, compile_streams
+from jobs.kafka.client import Cluster, TopicProblem, cluster
+from jobs.tables import SessionEvent, Warehouse
+from jobs.verify.difference import Difference, difference
+from jobs.verify.rows import (
+    Source,
+    input_measures,
+    input_rows,
+    key_names,
+    measures,
+    quarantine_measures,
+    quarantined_rows,
+    result_measures,
+    result_rows,
+)
+from jobs.verify.workers import FEW_KEYS, TOTALS, judged
+from schemas.journal import Claim, Epoch, Genesis, Sealed
+from schemas.query import Query
+
+EXAMPLES = 20
+"""Differences that a report gives with their coordinates."""
+
+
+class NotSealed(Exception):
+    """The session is not sealed: its input is not complete, so neither can its results be."""
+
+
+class InputGone(Exception):
+    """Kafka no longer holds the session's input: whether it is complete cannot be known."""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The verdict on one session. Counts are of results."""
+
+    session: str
+    expected: int
+    run_time: int
+    cleanup: int
+    missing: int
+    doubled: int
+    """Too many: repeated, altered, or of no input row. An altered result is also `missing`."""
+    complete: bool
+    details: dict[str, Any] = field(default_factory=dict)
+    """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
+    `keys`, `failing_keys`, `cleaned`, `seconds`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as `spillway verify --json` prints it."""
+        return asdict(self)
+
+
+def verify(
+    spark: Any,
+    warehouse: Warehouse,
+    query: Query,
+    session: str,
+    *,
+    bootstrap: str,
+    client: Mapping[str, str] | None = None,
+    exhaustive: bool = False,
+    examples: int = EXAMPLES,
+    salt: int | None = None,
+    record: bool = True,
+) -> VerifyReport:
+    """Prove a session complete, or say what is wrong with it.
+
+    `spark`: a session in UTC with Spark's Kafka source. `client`: Java client options. `salt`:
+    for tests; fresh by default. `record`: append the verdict to `sessions`.
+    Raises `NotSealed`, `InputGone`, and KafkaUnavailable when no broker answers.
+    """
+    began = time.monotonic()
+    warehouse.journal.refresh()
+    entries = warehouse.journal.read()
+    sealed = _sealed(entries, session)
+    plans = compile_streams(query)
+    source = Source(bootstrap, client or {}, _padded(sealed), sealed.end)
+    with cluster(bootstrap, client) as view:
+        check_input(view, entries, source, session)
+    salt = secrets.randbits(63) if salt is None else salt
+    proof = _Proof(spark, warehouse, plans, source, session, salt)
+    try:
+        with _few_partitions(spark):
+            report = proof.report(entries, sealed, exhaustive, examples)
+    except Exception:
+        with cluster(bootstrap, client) as view:  # it may have gone while it was read
+            check_input(view, entries, source, session)
+        raise
+    seconds = round(time.monotonic() - began, 3)
+    report.details["seconds"] = seconds
+    if record:
+        _record(warehouse, report, sealed, seconds)
+    return report
+
+
+def check_input(
+    view: Cluster, entries: Sequence[Genesis | Claim | Epoch], source: Source, session: str
+) -> None:
+    """Raise `InputGone` unless Kafka holds all of the session's input."""
+    names = sorted(source.end)
+    known = {topic.name: topic.id for entry in entries for topic in getattr(entry, "topics", [])}
+    try:
+        found = {topic.name: topic.id for topic in view.topics(names)}
+        first = view.beginning_offsets(names)
+    except TopicProblem as error:
+        raise InputGone(f"the input of {session} is gone: {error}") from error
+    for name in names:
+        if name in known and known[name] != found[name]:
+            raise InputGone(
+                f"the topic {name!r} was deleted and made anew since {session}: its input is gone, "
+                "so whether the session is complete cannot be known"
+            )
+        for partition, (oldest, start, end) in enumerate(
+            zip(first[name], source.start[name], source.end[name], strict=False)
+        ):
+            if start < oldest and start < end:
+                raise InputGone(
+                    f"Kafka holds {name!r} partition {partition} from offset {oldest} on, but "
+                    f"{session} begins at {start}: whether it is complete cannot be known. Keep "
+                    "input longer (`retention.ms`, `retention.bytes`) than until its `verify`"
+                )
+
+
+class _Proof:
+    """One run of the proof: the frames that it is made from."""
+
+    def __init__(
+        self,
+        spark: Any,
+        warehouse: Warehouse,
+        plans: Sequence[StreamPlan],
+        source: Source,
+        session: str,
+        salt: int,
+    ) -> None:
+        self._spark = spark
+        self._plans = plans
+        self._session = session
+        self._salt = salt
+        self._keys = key_names(plans[0])
+        self._inputs = [input_rows(spark, plan, source, salt) for plan in plans]
+        files = {
+            name: [
+                warehouse.folder(name).path(file.path)
+                for file in warehouse.files(name)
+                if file.partition["session_date"] == session
+            ]
+            for name in ("results", "quarantine")
+        }
+        schemas = {name: warehouse.table(name).definition.file_schema for name in files}
+        self._results = result_rows(spark, plans, schemas["results"], files["results"], salt)
+        self._quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
+        self._cleaned = session in warehouse.sessions.cleaned()
+
+    def report(
+        self,
+        entries: Sequence[Genesis | Claim | Epoch],
+        sealed: Sealed,
+        exhaustive: bool,
+        examples: int,
+    ) -> VerifyReport:
+        totals, failing = self._judged()
+        found = Difference(0, 0, [])
+        if totals["failing"] or exhaustive:
+            few = not exhaustive and totals["failing"] <= FEW_KEYS
+            found = difference(
+                self._inputs,
+                self._results,
+                self._keys,
+                self._plans[0].keys.names,
+                [plan.name for plan in self._plans],
+                only=self._spark.createDataFrame(failing) if few else None,
+                examples=examples,
+            )
+        problems = []
+        if totals["failing"] and not (found.missing or found.doubled):
+            problems.append(
+                f"{totals['failing']} keys fail the test, but joining them finds no difference: "
+                "the input or the table changed while they were read; verify again"
+            )
+        counted = sum(e.results.get(self._session, 0) for e in entries if isinstance(e, Epoch))
+        if totals["run_time"] != counted or sealed.results != counted:
+            problems.append(
+                f"the table holds {totals['run_time']} results of run time, the journal's epochs "
+                f"counted {counted}, its sealed entry says {sealed.results}"
+            )
+        if totals["rejected_wrong"]:
+            problems.append(
+                f"{totals['rejected']} input rows are rejected when they are decoded, and the "
+                f"quarantine holds {totals['quarantined']} rows that are not just these"
+            )
+        if found.missing and not self._cleaned:
+            problems.append(
+                f"the session is not cleaned: run `spillway cleanup --session {self._session}`"
+            )
+        return VerifyReport(
+            session=self._session,
+            expected=totals["expected"],
+            run_time=totals["run_time"],
+            cleanup=totals["cleanup"],
+            missing=found.missing,
+            doubled=found.doubled,
+            complete=not problems and not found.missing and not found.doubled,
+            details={
+                "differences": found.examples,
+                "problems": problems,
+                "keys": totals["keys"],
+                "failing_keys": totals["failing"],
+                "rejected": totals["rejected"],
+                "quarantined": totals["quarantined"],
+                "cleaned": self._cleaned,
+            },
+        )
+
+    def _judged(self) -> tuple[dict[str, int], pa.Table]:
+        """Totals over all keys, and the first `FEW_KEYS` failing keys."""
+        m = len(self._plans)
+        frames = [
+            input_measures(rows, plan, m, self._salt)
+            for rows, plan in zip(self._inputs, self._plans, strict=True)
+        ]
+        frames.append(result_measures(self._results, self._plans[0], m))
+        frames.append(quarantine_measures(self._quarantine, self._plans[0], m, self._salt))
+        union = frames[0]
+        for frame in frames[1:]:
+            union = union.unionAll(frame)
+        summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in measures(m)))
+        keys = pa.schema([f.with_nullable(True) for f in self._plans[0].keys])
+        keys = pa.schema([f.with_name(n) for f, n in zip(keys, self._keys, strict=True)])
+        schema = pa.schema([*keys, *TOTALS])
+        rows = summed.mapInArrow(partial(judged, m, len(keys), schema), from_arrow_schema(schema))
+        rows = rows.toArrow()
+        parts = rows.filter(pc.is_valid(rows["expected"])).to_pylist()
+        totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
+        return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
+
+
+def _sealed(entries: Sequence[Genesis | Claim | Epoch], session: str) -> Sealed:
+    for entry in entries:
+        if isinstance(entry, Epoch) and entry.sealed and entry.sealed.session == session:
+            return entry.sealed
+    raise NotSealed(
+        f"the session {session} is not sealed: run `spillway seal --session {session}`, let the "
+        "stream reach the seal, and clean the session up"
+    )
+
+
+def _padded(sealed: Sealed) -> dict[str, list[int]]:
+    """Start offsets; a partition that was added during the session begins at 0."""
+    return {
+        topic: (sealed.start.get(topic, []) + [0] * len(ends))[: len(ends)]
+        for topic, ends in sealed.end.items()
+    }
+
+
+class _few_partitions:  # noqa: N801 - used like a function
+    """Shuffle into few partitions while the proof runs: keys are small."""
+
+    def __init__(self, spark: Any) -> None:
+        self._conf = spark.conf
+        self._wanted = str(max(4, 2 * spark.sparkContext.defaultParallelism))
+
+    def __enter__(self) -> None:
+        self._before = self._conf.get("spark.sql.shuffle.partitions")
+        self._conf.set("spark.sql.shuffle.partitions", self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        self._conf.set("spark.sql.shuffle.partitions", self._before)
+
+
+def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:
+    warehouse.sessions.append(
+        SessionEvent(
+            session=report.session,
+            event="verified",
+            expected=report.expected,
+            run_time=report.run_time,
+            cleanup=report.cleanup,
+            missing=report.missing,
+            doubled=report.doubled,
+            complete=report.complete,
+            generations=sealed.generations,
+            seconds=seconds,
+            details=report.details,
+        )
+    )

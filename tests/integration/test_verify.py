@@ -1,0 +1,379 @@
+"""The proof on a real broker and a real Spark, over results joined by hand.
+
+No stream and no engine: messages are produced, their results made by nested loops, and the
+journal says what a stream would have said. Then the results are tampered with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer
+
+from jobs.decode import compile_streams, join_spec
+from jobs.engine.datafile import write_data_file
+from jobs.engine.results import file_schema, result_schema
+from jobs.kafka.client import Cluster
+from jobs.tables import SessionEvent, Warehouse
+from jobs.tables.names import cleanup_name, data_name
+from jobs.verify.proof import InputGone, NotSealed, VerifyReport, verify
+from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
+from schemas.query import Query, load_query
+
+pytestmark = pytest.mark.server
+
+DAY = "2026-01-05"
+TIME = "2026-01-05T21:00:00Z"
+AT = datetime(2026, 1, 5, 21, tzinfo=UTC)
+STREAMS = ("stock", "volume", "review")
+Result = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def spark(spark_env: dict[str, str]) -> Iterator[Any]:
+    from jobs.stream.session import spark_session
+
+    session = spark_session("local[2]", "verify-test")
+    yield session
+    session.stop()
+
+
+class HandMadeDay:
+    """A day on the broker, the results that it should have, and a warehouse to put them into."""
+
+    def __init__(self, broker: str, cluster: Cluster, topics: dict[str, str], root: Path) -> None:
+        self.broker = broker
+        self.cluster = cluster
+        self.topics = topics
+        self.root = root
+        text = load_query("symbol")
+        streams = {
+            name: stream.model_copy(update={"topic": topics[name]})
+            for name, stream in text.streams.items()
+        }
+        self.query: Query = text.model_copy(update={"streams": streams})
+        self.rows: dict[str, list[tuple[int, int, dict[str, Any]]]] = {}
+        self.rejected: list[tuple[str, int, int, bytes | None]] = []
+        self._produce()
+        names = sorted(topics.values())
+        self.start = {name: [0, 0] for name in names}
+        self.end = cluster.end_offsets(names)
+        self._after_the_seal()
+
+    def _produce(self) -> None:
+        bad = [b"{", None, b'{"symbol":"A"}', b'{"symbol":null,"ts":"2026-01-05T15:00:00Z"}']
+        producer = KafkaProducer(bootstrap_servers=self.broker, acks="all")
+        for s, stream in enumerate(STREAMS):
+            self.rows[stream] = []
+            offsets = [0, 0]
+            for k in range(60):
+                partition = k % 2
+                value: bytes | None
+                if k % 15 == 3:
+                    value = bad[(k // 15) % len(bad)]
+                    self.rejected.append(
+                        (self.topics[stream], partition, offsets[partition], value)
+                    )
+                else:
+                    message = self._message(stream, f"S{(k * (s + 3)) % 7}", k)
+                    value = json.dumps(message).encode()
+                    self.rows[stream].append((partition, offsets[partition], message))
+                producer.send(self.topics[stream], value=value, partition=partition)
+                offsets[partition] += 1
+        producer.flush()
+        producer.close()
+
+    def _after_the_seal(self) -> None:
+        """Rows of the next session: they are not this one's business."""
+        producer = KafkaProducer(bootstrap_servers=self.broker, acks="all")
+        for stream in STREAMS:
+            value = json.dumps(self._message(stream, "S1", 99)).encode()
+            producer.send(self.topics[stream], value=value, partition=0)
+        producer.flush()
+        producer.close()
+
+    @staticmethod
+    def _message(stream: str, symbol: str, k: int) -> dict[str, Any]:
+        base: dict[str, Any] = {"symbol": symbol, "ts": f"2026-01-05T15:00:{k % 60:02}.25Z"}
+        match stream:
+            case "stock":
+                return base | {"price": k / 3} | ({"currency": "USD"} if k % 2 else {})
+            case "volume":
+                return base | {"shares": 10 * k}
+            case _:
+                return (
+                    base
+                    | {"reviewer": f"r{k}", "rating": 1 + k % 5}
+                    | ({"text": "é"} if k % 3 else {})
+                )
+
+    def results(self) -> list[Result]:
+        """The brute-force join. Symbols S0 to S2 count as found by cleanup."""
+        found = []
+        payload = {plan.name: plan.payload.names for plan in compile_streams(self.query)}
+        for combination in itertools.product(*(self.rows[s] for s in STREAMS)):
+            symbols = {message["symbol"] for _, _, message in combination}
+            if len(symbols) > 1:
+                continue
+            [symbol] = symbols
+            row: Result = {"symbol": symbol}
+            for stream, (partition, offset, message) in zip(STREAMS, combination, strict=True):
+                for name in payload[stream]:
+                    value = message.get(name)
+                    row[f"{stream}_{name}"] = (
+                        datetime.fromisoformat(value) if name == "ts" else value
+                    )
+                row[f"{stream}_partition"], row[f"{stream}_offset"] = partition, offset
+            late = symbol in ("S0", "S1", "S2")
+            found.append(
+                row | {"epoch": 0, "phase": "cleanup" if late else "run-time", "committed_at": AT}
+            )
+        return found
+
+    def warehouse(self, results: list[Result], *, rejected: int | None = None) -> Warehouse:
+        """A warehouse whose results table holds just these rows."""
+        spec = join_spec(self.query)
+        root = self.root / uuid.uuid4().hex
+        w = Warehouse(str(root), result_schema(spec), fsync=False)
+        ids = self.cluster.topics(sorted(self.topics.values()))
+        w.journal.append(
+            Genesis(
+                warehouse_id="w",
+                cluster_id="c",
+                topics=ids,
+                query=self.query.fingerprint,
+                session=DAY,
+                start=self.start,
+                start_rule="earliest",
+                inputs=3,
+                groups=[(Prefix(0, 0), 0)],
+                written_at=TIME,
+            )
+        )
+        w.journal.append(Claim(n=1, term=1, driver="d", written_at=TIME))
+        run_time = [row for row in results if row["phase"] == "run-time"]
+        cleanup = [row for row in results if row["phase"] == "cleanup"]
+        partition = {"session_date": DAY}
+        schema = file_schema(spec)
+
+        def write(name: str, rows: list[Result]) -> list[Any]:
+            table = pa.Table.from_pylist(rows, schema=schema)
+            record = write_data_file(
+                w.folder("results"), "results", name, schema, [table], partition
+            )
+            return [record] if record else []
+
+        files = write(data_name(0, "a", 0, 0), run_time)
+        quarantine = w.table("quarantine").definition.file_schema
+        bad = [
+            {
+                "topic": topic,
+                "partition": p,
+                "offset": o,
+                "reason": "bad",
+                "value": value,
+                "kafka_timestamp": AT,
+                "epoch": 0,
+                "written_at": AT,
+            }
+            for topic, p, o, value in self.rejected[:rejected]
+        ]
+        record = write_data_file(
+            w.folder("quarantine"),
+            "quarantine",
+            data_name(0, "a", 0, 1),
+            quarantine,
+            [pa.Table.from_pylist(bad, schema=quarantine)],
+            partition,
+        )
+        assert record is not None
+        sealed = Sealed(
+            session=DAY,
+            epoch=0,
+            start=self.start,
+            end=self.end,
+            ranges=[Prefix(0, 0)],
+            results=len(run_time),
+            spilled_rows=0,
+            generations=2,
+        )
+        w.journal.append(
+            Epoch(
+                n=2,
+                term=1,
+                epoch=0,
+                session="2026-01-06",
+                end=self.end,
+                manifests={},
+                files=[*files, record],
+                cuts=[],
+                read=[],
+                sealed=sealed,
+                results={DAY: len(run_time)},
+                slots=[],
+                started_at=TIME,
+                written_at=TIME,
+            )
+        )
+        if files:
+            w.apply("results", 0, files)
+        w.apply("quarantine", 0, [record])
+        w.apply_cleanup(DAY, 0, write(cleanup_name(DAY, 0, "a", 0), cleanup))
+        w.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=len(cleanup)))
+        return w
+
+
+@pytest.fixture(scope="module")
+def day(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandMadeDay]:
+    view = Cluster(broker)
+    topics = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in STREAMS}
+    view.create_topics(dict.fromkeys(topics.values(), 2))
+    try:
+        yield HandMadeDay(broker, view, topics, tmp_path_factory.mktemp("verify"))
+    finally:
+        left = set(topics.values()) & set(view.existing_topics())
+        view.delete_topics(left)
+        view.close()
+
+
+def proved(spark: Any, day: HandMadeDay, w: Warehouse, **more: Any) -> VerifyReport:
+    return verify(spark, w, day.query, DAY, bootstrap=day.broker, **more)
+
+
+def coordinates(row: Result) -> dict[str, dict[str, int]]:
+    return {s: {"partition": row[f"{s}_partition"], "offset": row[f"{s}_offset"]} for s in STREAMS}
+
+
+def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None:
+    results = day.results()
+    w = day.warehouse(results)
+    report = proved(spark, day, w)
+    late = sum(row["phase"] == "cleanup" for row in results)
+    assert len(results) > 1000
+    assert report.details["problems"] == []
+    assert report.to_dict() == {
+        "session": DAY,
+        "expected": len(results),
+        "run_time": len(results) - late,
+        "cleanup": late,
+        "missing": 0,
+        "doubled": 0,
+        "complete": True,
+        "details": report.details,
+    }
+    assert report.details["rejected"] == report.details["quarantined"] == len(day.rejected)
+    assert report.details["keys"] == 7
+    [*_, event] = w.sessions.read()
+    assert (event.event, event.complete, event.expected) == ("verified", True, len(results))
+    assert w.check() == []
+
+
+def test_exhaustive_agrees(spark: Any, day: HandMadeDay) -> None:
+    report = proved(spark, day, day.warehouse(day.results()), exhaustive=True, record=False)
+    assert (report.complete, report.missing, report.doubled) == (True, 0, 0)
+
+
+Tamper = Callable[[list[Result]], list[Result]]
+
+
+def altered(row: Result, **change: Any) -> Result:
+    assert all(row[name] != value for name, value in change.items())
+    return row | change
+
+
+@pytest.mark.parametrize(
+    ("tamper", "missing", "doubled"),
+    [
+        pytest.param(lambda r: r[:100] + r[101:], 1, 0, id="one deleted"),
+        pytest.param(lambda r: [*r, r[100]], 0, 1, id="one doubled"),
+        pytest.param(lambda r: [*r, r[100], r[100]], 0, 2, id="one tripled"),
+        pytest.param(
+            lambda r: [altered(r[0], volume_shares=-1), *r[1:]], 1, 1, id="one payload altered"
+        ),
+        pytest.param(
+            lambda r: [altered(r[0], stock_offset=10**6), *r[1:]], 1, 1, id="one coordinate altered"
+        ),
+        pytest.param(
+            lambda r: [altered(r[0], review_text=None if r[0]["review_text"] else "x"), *r[1:]],
+            1,
+            1,
+            id="a null altered",
+        ),
+        pytest.param(lambda r: [*r[1:], r[1]], 1, 1, id="one in place of another"),
+        pytest.param(lambda r: [altered(r[0], symbol="none"), *r[1:]], 1, 1, id="another key"),
+    ],
+)
+def test_a_tampered_result_is_found(
+    spark: Any, day: HandMadeDay, tamper: Tamper, missing: int, doubled: int
+) -> None:
+    results = day.results()
+    tampered = tamper(results)
+    report = proved(spark, day, day.warehouse(tampered), record=False)
+    assert not report.complete
+    assert (report.missing, report.doubled) == (missing, doubled)
+    assert report.expected == len(results)
+    differences = report.details["differences"]
+    assert len(differences) == missing + min(doubled, 1)
+    right = {json.dumps(coordinates(r), sort_keys=True) for r in results}
+    for found in differences:
+        place = json.dumps(found["coordinates"], sort_keys=True)
+        assert (found["expected"] == 1) <= (place in right)
+        assert found["expected"] != found["found"]
+
+
+def test_a_generation_that_cleanup_left_out_is_found(spark: Any, day: HandMadeDay) -> None:
+    results = day.results()
+    left = [r for r in results if not (r["phase"] == "cleanup" and r["stock_partition"] == 1)]
+    lost = len(results) - len(left)
+    assert lost > 100
+    report = proved(spark, day, day.warehouse(left), examples=5)
+    assert (report.complete, report.missing, report.doubled) == (False, lost, 0)
+    assert report.details["failing_keys"] <= 3
+    assert len(report.details["differences"]) == 5
+    assert all(
+        d["coordinates"]["stock"]["partition"] == 1 and d["found"] == 0
+        for d in report.details["differences"]
+    )
+
+
+def test_an_empty_results_table_misses_everything(spark: Any, day: HandMadeDay) -> None:
+    report = proved(spark, day, day.warehouse([]), record=False)
+    assert report.missing == report.expected == len(day.results())
+
+
+def test_input_that_is_in_neither_place_is_found(spark: Any, day: HandMadeDay) -> None:
+    report = proved(spark, day, day.warehouse(day.results(), rejected=-1), record=False)
+    assert (report.complete, report.missing, report.doubled) == (False, 0, 0)
+    assert "quarantine" in report.details["problems"][0]
+
+
+def test_a_session_that_is_not_sealed_is_refused(spark: Any, day: HandMadeDay) -> None:
+    w = day.warehouse(day.results())
+    with pytest.raises(NotSealed, match="2026-01-06 is not sealed"):
+        verify(spark, w, day.query, "2026-01-06", bootstrap=day.broker)
+
+
+def test_input_that_kafka_lost_is_not_guessed(
+    spark: Any, broker: str, cluster: Cluster, topics: Any, tmp_path: Path
+) -> None:
+    """Last the topic itself: deleted and made anew under the same name."""
+    made = topics(*STREAMS, partitions=2)
+    day = HandMadeDay(broker, cluster, made, tmp_path)
+    w = day.warehouse(day.results())
+    cluster.delete_records({(made["stock"], 1): 3})
+    with pytest.raises(InputGone, match=r"partition 1 from offset 3 on.*begins at 0"):
+        proved(spark, day, w)
+    cluster.delete_topics([made["volume"]])
+    with pytest.raises(InputGone, match="is gone"):
+        proved(spark, day, w)
+    cluster.create_topics({made["volume"]: 2})
+    w = day.warehouse(day.results())  # knows the new topic's id, not the records
+    assert [e.event for e in w.sessions.read()] == ["cleaned"]
