@@ -170,15 +170,13 @@ def verify(
     ] = False,
 ) -> None:
     """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""
-    from jobs.verify import verify_command
+    from jobs.verify.command import verdict_table, verify_command
 
     settings = _settings()
     report = verify_command(session, settings, _query(settings), exhaustive=exhaustive)
     if json_:
         sys.stdout.write(json.dumps(report) + "\n")
     else:
-        from jobs.verify import verdict_table
-
         out.print(verdict_table(report))
     if not report["complete"]:
         raise typer.Exit(NOT_COMPLETE)
