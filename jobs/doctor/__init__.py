@@ -1,0 +1,78 @@
+"""`spillway doctor`: is everything here that a trading day needs, and will it last?
+
+Each check looks at one thing and gives a `Check`: ok, a warning, or a failure, with what was
+found and how to mend it. `stream` refuses to start on a failure: what fails here would fail
+later, in the middle of a day. Looking (files, processes, Kafka) is apart from judging
+(`judge_...`, pure), so that every judgement can be tested without the surroundings it is about.
+
+Known limitation: with a Spark master other than a local one, memory and the state folder belong
+to the executors' hosts, which are not looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jobs.doctor.check import Check
+from jobs.doctor.inputs import kafka, query_file, sessions
+from jobs.doctor.machine import folders, memory, programs
+from schemas.settings import Settings
+
+__all__ = ["Check", "blocking", "check_all", "table"]
+
+
+def check_all(settings: Settings, *, now_ms: int | None = None) -> list[Check]:
+    """Look at everything; never raises for what it finds. `now_ms`: the present, for tests."""
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    spans, calendar_check = sessions(settings, now)
+    query, query_check = query_file(settings)
+    return [
+        *programs(),
+        *folders(settings),
+        *memory(settings),
+        calendar_check,
+        query_check,
+        *kafka(settings, query, spans),
+        *_tables(settings),
+    ]
+
+
+def blocking(checks: Sequence[Check]) -> list[Check]:
+    """The failures: with any of them `stream` does not start."""
+    return [check for check in checks if check.status == "fail"]
+
+
+def table(checks: Sequence[Check]) -> Any:
+    """The checks as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    shown = Table("", "what", "found", box=None, pad_edge=False)
+    for check in checks:
+        text = Text(check.what)
+        if check.mend:
+            text.append(f"\n-> {check.mend}", style="bold")
+        shown.add_row(Text(check.status, style=colours[check.status]), check.name, text)
+    return shown
+
+
+def _tables(settings: Settings) -> list[Check]:
+    if "://" in settings.warehouse.root:
+        return []  # said already, by the check of the folder
+    from jobs.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
+
+    root = settings.warehouse.root
+    try:
+        found = Warehouse(root).check()
+    except NoWarehouse:
+        return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
+    except DamagedTable as error:
+        return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
+    except (WarehouseError, OSError, ValueError) as error:
+        return [Check("tables", "fail", str(error), "see the runbook in docs/")]
+    if found:
+        return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]
+    return [Check("tables", "ok", f"the journal and the tables of {root} agree")]

@@ -1,0 +1,38 @@
+"""A check's result, and the words that all checks use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one look found."""
+
+    name: str
+    status: Status
+    what: str
+    mend: str = ""
+    """How to mend it; empty when it is ok."""
+
+    def as_dict(self) -> dict[str, str]:
+        """As it goes into JSON."""
+        return asdict(self)
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def days(ms: int) -> str:
+    """Milliseconds for people."""
+    hours = ms / 3_600_000
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"

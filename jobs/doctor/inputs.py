@@ -1,0 +1,165 @@
+"""Checks of what a session is made of: calendar, query, broker, topics."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jobs import calendar
+from jobs.calendar import CalendarError
+from jobs.decode import compile_streams
+from jobs.doctor.check import Check, days, size
+from jobs.kafka import broker
+from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem
+from jobs.kafka.options import OptionError
+from schemas.query import Query, load_query
+from schemas.settings import Settings
+
+DAY_MS = 24 * 3600 * 1000
+SESSIONS_AHEAD = 10
+CONNECT_S = 10.0
+
+
+def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
+    """Milliseconds from each close to the next, for the sessions ahead."""
+    name = settings.session.calendar
+    try:
+        date = calendar.open_or_next(name, now_ms)
+        closes = [calendar.close_ms(name, date)]
+        for _ in range(SESSIONS_AHEAD):
+            date = calendar.session_after(name, date)
+            closes.append(calendar.close_ms(name, date))
+    except (CalendarError, ValueError) as error:
+        return [], Check(
+            "calendar", "fail", str(error), "set session.calendar to an exchange calendar's name"
+        )
+    spans = [after - before for before, after in itertools.pairwise(closes)]
+    return spans, Check("calendar", "ok", f"{name} is known up to {date} and beyond")
+
+
+def query_file(settings: Settings) -> tuple[Query | None, Check]:
+    """The query, when its file is right."""
+    try:
+        query = load_query(settings.query)
+    except ValueError as error:
+        return None, Check("query", "fail", str(error), "mend the query file, or set query")
+    topics = ", ".join(sorted(_topics(query)))
+    return query, Check("query", "ok", f"{settings.query} over {topics}")
+
+
+def _topics(query: Query) -> set[str]:
+    return {stream.topic for stream in compile_streams(query)}
+
+
+def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:
+    """The broker, and the query's topics: that they exist and keep a session's rows."""
+    servers = settings.kafka.bootstrap_servers
+    if not any(_listens(server) for server in servers.split(",")):
+        return [_absent(settings, f"nothing listens at {servers}")]
+    try:
+        view = Cluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
+    except OptionError as error:
+        return [Check("broker", "fail", str(error), "mend kafka.options")]
+    except KafkaUnavailable as error:
+        return [_absent(settings, str(error))]
+    try:
+        checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
+        if query is not None:
+            names = sorted(_topics(query))
+            topics = view.topics(names)
+            configs = view.topic_configs(names)
+            grace_ms = int(settings.session.grace_s * 1000)
+            for topic in topics:
+                checks += judge_topic(
+                    topic.name, topic.partitions, configs[topic.name], spans, grace_ms
+                )
+        return checks
+    except TopicProblem as error:
+        remedy = "create it, name another one in the query, or run 'spillway produce demo'"
+        return [*checks, Check("topics", "fail", str(error), remedy)]
+    except KafkaUnavailable as error:
+        return [Check("broker", "fail", str(error), "see the broker's log and try again")]
+    finally:
+        view.close()
+
+
+def _listens(server: str) -> bool:
+    """Whether a connection to `host:port` is taken: a quick look before the client's long one."""
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _absent(settings: Settings, problem: str) -> Check:
+    """Nothing answers as a Kafka: whose fault is it?"""
+    server = settings.kafka.bootstrap_servers.split(",")[0]
+    host, _, port = server.rpartition(":")
+    if host not in ("127.0.0.1", "localhost"):
+        return Check("broker", "fail", problem, "start it, or mend kafka.bootstrap_servers")
+    taken = broker.listener_of(int(port))
+    if taken and not broker.status(Path(settings.kafka.data_dir)).running:
+        return Check(
+            "broker",
+            "fail",
+            f"port {port} is taken{taken}, which does not answer as a Kafka broker",
+            "end that program, or set kafka.bootstrap_servers to another port",
+        )
+    if taken:
+        return Check(
+            "broker", "fail", problem, "restart it: 'spillway kafka stop', 'spillway kafka start'"
+        )
+    return Check("broker", "fail", f"nothing listens at {server}", "run 'spillway kafka start'")
+
+
+def judge_topic(
+    name: str, partitions: int, config: Mapping[str, str], spans: Sequence[int], grace_ms: int
+) -> list[Check]:
+    """Whether a topic keeps a session's input until its cleanup is done.
+
+    `spans`: milliseconds from close to close of the sessions ahead. Compaction is refused: it
+    removes rows that a join must see. Retention must reach over the shortest session at least;
+    below the longest one (a weekend and holidays) plus grace plus a day for cleanup it warns.
+    """
+    title = f"topic {name}"
+    if "compact" in config.get("cleanup.policy", ""):
+        return [
+            Check(
+                title,
+                "fail",
+                f"cleanup.policy = {config['cleanup.policy']}: compaction removes rows",
+                "use a topic with cleanup.policy = delete",
+            )
+        ]
+    kept_ms = int(config.get("retention.ms", "-1"))
+    checks = []
+    least = min(spans, default=0) + grace_ms
+    enough = max(spans, default=0) + grace_ms + DAY_MS
+    remedy = f"set the topic's retention.ms to {enough} ({days(enough)}) or more"
+    if 0 <= kept_ms < least:
+        what = f"rows are kept for {days(kept_ms)}; a session takes {days(least)}"
+        checks.append(Check(title, "fail", what, remedy))
+    elif 0 <= kept_ms < enough:
+        what = (
+            f"rows are kept for {days(kept_ms)}; the longest session ahead with a day for its "
+            f"cleanup takes {days(enough)}"
+        )
+        checks.append(Check(title, "warn", what, remedy))
+    kept_bytes = int(config.get("retention.bytes", "-1"))
+    if kept_bytes >= 0:
+        checks.append(
+            Check(
+                title,
+                "warn",
+                f"at most {size(kept_bytes)} a partition are kept: a busy day may be cut off",
+                "set the topic's retention.bytes to -1, or see that a day fits",
+            )
+        )
+    if checks:
+        return checks
+    kept = "for ever" if kept_ms < 0 else f"for {days(kept_ms)}"
+    return [Check(title, "ok", f"{partitions} partitions, rows are kept {kept}")]

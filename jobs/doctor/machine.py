@@ -1,0 +1,275 @@
+"""Checks of the machine: programs, packages, folders, memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from jobs.doctor.check import Check, size
+from jobs.jars import JarError, java_command, lock_file, parse_lock, problems
+from jobs.places import var_folder
+from schemas.settings import Settings
+
+JAVA_VERSIONS = (17, 21)
+PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
+"""Versions that were tried together; jars.lock goes with them."""
+SPARE_MEMORY = 2 << 30
+"""Bytes that Spark's JVM and the Python workers want besides the state."""
+LITTLE_DISK = 5 << 30
+"""Free bytes on the warehouse's disk below which there is a warning."""
+OPEN_FILES = 1024
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "glusterfs"}
+
+
+def programs() -> Iterator[Check]:
+    """Python, Java, jars, packages, limits."""
+    yield judge_python(sys.version_info[:3])
+    yield _java()
+    yield _jars()
+    yield _packages()
+    yield _open_files()
+
+
+def judge_python(version: tuple[int, ...]) -> Check:
+    """Python 3.11 or newer."""
+    text = ".".join(map(str, version))
+    if version >= (3, 11):
+        return Check("python", "ok", f"{text} ({sys.executable})")
+    return Check("python", "fail", text, "install Python 3.11 or newer and run 'make setup'")
+
+
+def _java() -> Check:
+    try:
+        command = java_command()
+        done = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, check=True, timeout=30
+        )
+    except JarError as error:
+        return Check("java", "fail", str(error), "install a Java 17 runtime, or set JAVA_HOME")
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(
+            "java", "fail", f"java does not run: {error}", "install Java 17, or set JAVA_HOME"
+        )
+    return judge_java(done.stderr + done.stdout, command)
+
+
+def judge_java(output: str, command: str) -> Check:
+    """Java 17 (21 works too), by what `java -version` prints."""
+    match = re.search(r'version "(\d+)', output)
+    version = int(match[1]) if match else None
+    if version in JAVA_VERSIONS:
+        return Check("java", "ok", f"{version} ({command})")
+    return Check(
+        "java",
+        "fail",
+        f"{command} is version {version or 'unknown'}; Spark and Kafka need 17 or 21",
+        "install a Java 17 runtime and set JAVA_HOME to it",
+    )
+
+
+def _jars() -> Check:
+    try:
+        locked = parse_lock(lock_file().read_text())
+        bad = problems(locked, var_folder())
+    except (JarError, OSError) as error:
+        return Check("jars", "fail", str(error), "run 'make setup'")
+    if bad:
+        first = f"{bad[0][0].file} {bad[0][1]}"
+        remedy = "run 'make setup' (remove var/jars/.locked first when a digest differs)"
+        return Check("jars", "fail", f"{len(bad)} of {len(locked)}: {first}", remedy)
+    return Check("jars", "ok", f"{len(locked)} of jars.lock, verified by SHA-256")
+
+
+def _packages() -> Check:
+    found: dict[str, str | None] = {}
+    for name in (*PACKAGES, "pyspark-client"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return judge_packages(PACKAGES, found)
+
+
+def judge_packages(wanted: Mapping[str, str], found: Mapping[str, str | None]) -> Check:
+    """The versions that were tried together, and nothing that overwrites pyspark."""
+    if found.get("pyspark-client"):
+        return Check(
+            "packages",
+            "fail",
+            "pyspark-client is installed, which overwrites pyspark's files",
+            "remove it, remove .venv and run 'make setup'",
+        )
+    wrong = [
+        f"{n} {found.get(n) or 'missing'} (locked: {v})"
+        for n, v in wanted.items()
+        if found.get(n) != v
+    ]
+    if wrong:
+        return Check("packages", "fail", ", ".join(wrong), "run 'make setup' and use its .venv")
+    return Check("packages", "ok", ", ".join(f"{n} {v}" for n, v in wanted.items()))
+
+
+def _open_files() -> Check:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        return Check(
+            "open files", "warn", f"the limit is {soft}", f"raise it: ulimit -n {OPEN_FILES * 4}"
+        )
+    return Check("open files", "ok", "unlimited" if soft < 0 else f"the limit is {soft}")
+
+
+# ---------------------------------------------------------------------------------- folders
+
+
+def folders(settings: Settings) -> Iterator[Check]:
+    """Whether tables and state can be written where the settings say."""
+    yield _writable("warehouse", settings.warehouse.root, "warehouse.root")
+    yield _writable("state folder", settings.state.root, "state.root")
+
+
+def _writable(name: str, place: str, setting: str) -> Check:
+    if "://" in place:
+        return Check(
+            name, "fail", f"{place}: only local paths are supported", f"set {setting} to a path"
+        )
+    path = Path(place)
+    try:
+        # It need not exist yet; a look makes nothing.
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        with tempfile.TemporaryFile(dir=path):
+            pass
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return Check(
+            name,
+            "fail",
+            f"{place} cannot be written: {error.strerror}",
+            f"give this user access to it, or set {setting} to another folder",
+        )
+    kind = _file_system(path)
+    if name == "warehouse" and free < LITTLE_DISK:
+        return Check(
+            name,
+            "warn",
+            f"{place}: only {size(free)} free",
+            "results and spilled state grow all day: free some space, or choose another disk",
+        )
+    if kind in NETWORK_FILE_SYSTEMS and name == "state folder":
+        return Check(
+            name,
+            "fail",
+            f"{place} lies on {kind}: state is memory-mapped and read at every epoch",
+            f"set {setting} to a local folder, best on tmpfs",
+        )
+    return Check(name, "ok", f"{place} ({kind}, {size(free)} free)")
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds a path; `unknown` where the system does not say."""
+    try:
+        mounts = psutil.disk_partitions(all=True)
+    except OSError:
+        return "unknown"
+    real = os.path.realpath(path)
+    holding = [
+        m for m in mounts if real == m.mountpoint or real.startswith(m.mountpoint.rstrip("/") + "/")
+    ]
+    best = max(holding, key=lambda m: len(m.mountpoint), default=None)
+    return str(best.fstype) if best else "unknown"
+
+
+# ----------------------------------------------------------------------------------- memory
+
+
+def memory(settings: Settings) -> Iterator[Check]:
+    """All slots' budgets against what is free."""
+    root = Path(settings.state.root)
+    if not settings.spark.master.startswith("local"):
+        yield Check(
+            "memory",
+            "warn",
+            f"state lies on the executors' hosts ({settings.spark.master}), not looked at",
+            "see that each host has its slots x state.budget_bytes free in state.root",
+        )
+        return
+    if "://" in settings.state.root:
+        return  # said already, by the check of the folder
+    used = _bytes_below(root)
+    while not root.exists() and root != root.parent:
+        root = root.parent
+    disk = shutil.disk_usage(root)
+    yield judge_memory(
+        slots=settings.state.slots,
+        budget_bytes=int(settings.state.budget_bytes),
+        free_bytes=disk.free + used,
+        in_memory=_file_system(root) in ("tmpfs", "ramfs"),
+        available_bytes=_available_memory() + used,
+    )
+
+
+def _bytes_below(root: Path) -> int:
+    """Bytes of all files under a folder; files may go while we look."""
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _available_memory() -> int:
+    """Bytes of memory that can be had: the machine's, or less where a container is limited."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        current = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        return available if limit == "max" else min(available, int(limit) - current)
+    except (OSError, ValueError):
+        return available  # no limit that we know of
+
+
+def judge_memory(
+    *, slots: int, budget_bytes: int, free_bytes: int, in_memory: bool, available_bytes: int
+) -> Check:
+    """All slots' budgets against the state folder's file system, and memory where it is memory.
+
+    `free_bytes` and `available_bytes` count what the state takes already as free.
+    """
+    needed = slots * budget_bytes
+    asked = f"{slots} slots x {size(budget_bytes)} = {size(needed)}"
+    remedy = (
+        f"lower state.budget_bytes (to {size(min(free_bytes, available_bytes) // 2 // slots)}, "
+        "say), or set state.root to a folder with more room"
+    )
+    if needed > free_bytes:
+        return Check(
+            "memory", "fail", f"{asked}, but state.root has only {size(free_bytes)}", remedy
+        )
+    if in_memory and needed > available_bytes:
+        return Check(
+            "memory",
+            "fail",
+            f"{asked}, but only {size(available_bytes)} of memory are free",
+            remedy,
+        )
+    if in_memory and needed + SPARE_MEMORY > available_bytes:
+        return Check(
+            "memory",
+            "warn",
+            f"{asked} leaves less than {size(SPARE_MEMORY)} of {size(available_bytes)} to Spark",
+            remedy,
+        )
+    return Check("memory", "ok", f"{asked} of {size(free_bytes)} in state.root")

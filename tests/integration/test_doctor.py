@@ -1,0 +1,44 @@
+"""The doctor at a real broker: a healthy day, an absent topic, a compacted one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.doctor import blocking, check_all
+from schemas.settings import load_settings
+
+pytestmark = pytest.mark.server
+
+
+def query_over(path: Path, names: dict[str, str]) -> Path:
+    streams = "".join(
+        f'[streams.{name}]\nschema = "{name}"\ntopic = "{topic}"\n' for name, topic in names.items()
+    )
+    inputs = ", ".join(f'"{name}"' for name in names)
+    path.write_text(f'{streams}[join]\ninputs = [{inputs}]\non = ["symbol"]\n')
+    return path
+
+
+def test_topics_are_looked_at(broker, topics, tmp_path):
+    def found(names: dict[str, str]) -> dict[str, str]:
+        flags = {
+            "kafka.bootstrap_servers": broker,
+            "warehouse.root": str(tmp_path / "warehouse"),
+            "state.root": str(tmp_path / "state"),
+            "state.budget_bytes": "16MiB",
+            "query": str(query_over(tmp_path / "query.toml", names)),
+        }
+        checks = check_all(load_settings(None, flags, environ={})[0])
+        return {check.name: check.what for check in blocking(checks)}
+
+    good = topics("stock", "volume", "review")
+    assert found(good) == {}
+    (compacted,) = topics("review", configs={"cleanup.policy": "compact"}).values()
+    failures = found(good | {"review": compacted})
+    assert list(failures) == [f"topic {compacted}"]
+    assert "compaction removes rows" in failures[f"topic {compacted}"]
+    (short,) = topics("review", configs={"retention.ms": "3600000"}).values()
+    assert "rows are kept for 1.0 hours" in found(good | {"review": short})[f"topic {short}"]
+    assert "no topic 'gone'" in found(good | {"review": "gone"})["topics"]

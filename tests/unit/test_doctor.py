@@ -1,0 +1,168 @@
+"""The doctor's judgements: what is ok, what warns, what stops a start, and how to mend it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from jobs.doctor import blocking, check_all, table
+from jobs.doctor.check import days, size
+from jobs.doctor.inputs import judge_topic, sessions
+from jobs.doctor.machine import judge_java, judge_memory, judge_packages, judge_python
+from schemas.settings import Settings, load_settings
+
+HOUR = 3_600_000
+GIB = 1 << 30
+SPANS = [24 * HOUR] * 4 + [72 * HOUR]
+
+
+def test_python():
+    assert judge_python((3, 11, 0)).status == "ok"
+    assert judge_python((3, 10, 9)).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("output", "status"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "ok"),
+        ('openjdk version "21" 2023-09-19', "ok"),
+        ('java version "1.8.0_392"', "fail"),
+        ('openjdk version "11.0.2" 2019-01-15', "fail"),
+        ("not java at all", "fail"),
+    ],
+)
+def test_java(output, status):
+    check = judge_java(output, "/bin/java")
+    assert check.status == status
+    assert bool(check.mend) == (status == "fail")
+
+
+def test_packages():
+    wanted = {"pyspark": "4.2.0", "deltalake": "1.6.6"}
+    assert judge_packages(wanted, wanted | {"pyspark-client": None}).status == "ok"
+    spoilt = judge_packages(wanted, wanted | {"pyspark-client": "4.2.0"})
+    assert spoilt.status == "fail"
+    assert "overwrites" in spoilt.what
+    other = judge_packages(wanted, {"pyspark": "4.3.0", "deltalake": None})
+    assert other.what == "pyspark 4.3.0 (locked: 4.2.0), deltalake missing (locked: 1.6.6)"
+
+
+@pytest.mark.parametrize(
+    ("free", "in_memory", "available", "status"),
+    [
+        (8 * GIB, True, 8 * GIB, "ok"),
+        (8 * GIB, True, 5 * GIB, "warn"),
+        (8 * GIB, True, 3 * GIB, "fail"),
+        (8 * GIB, False, 1 * GIB, "ok"),
+        (3 * GIB, False, 64 * GIB, "fail"),
+        (4 * GIB, False, 64 * GIB, "ok"),
+    ],
+)
+def test_memory_is_judged_by_all_slots_together(free, in_memory, available, status):
+    check = judge_memory(
+        slots=4,
+        budget_bytes=GIB,
+        free_bytes=free,
+        in_memory=in_memory,
+        available_bytes=available,
+    )
+    assert check.status == status
+    assert "4 slots x 1.0 GiB = 4.0 GiB" in check.what
+    assert ("state.budget_bytes" in check.mend) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("config", "statuses"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "-1"}, ["ok"]),
+        ({"cleanup.policy": "delete", "retention.ms": str(14 * 24 * HOUR)}, ["ok"]),
+        ({"cleanup.policy": "delete", "retention.ms": str(80 * HOUR)}, ["warn"]),
+        ({"cleanup.policy": "delete", "retention.ms": str(12 * HOUR)}, ["fail"]),
+        ({"cleanup.policy": "compact", "retention.ms": "-1"}, ["fail"]),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, ["fail"]),
+        ({"retention.ms": "-1", "retention.bytes": "1000000"}, ["warn"]),
+        ({"retention.ms": "3600000", "retention.bytes": "1000000"}, ["fail", "warn"]),
+    ],
+)
+def test_a_topic_must_keep_a_session(config, statuses):
+    checks = judge_topic("stock", 3, config, SPANS, 300_000)
+    assert [check.status for check in checks] == statuses
+    assert all(check.name == "topic stock" for check in checks)
+    assert all(check.mend for check in checks if check.status != "ok")
+
+
+def test_sessions_ahead_know_weekends_and_holidays():
+    # Thursday before Christmas: an early close, a holiday and a weekend lie ahead.
+    thursday = 1_766_061_000_000
+    spans, check = sessions(Settings(), thursday)
+    assert check.status == "ok"
+    assert len(spans) == 10
+    assert min(spans) == 21 * HOUR
+    assert max(spans) == 72 * HOUR
+
+
+def test_words():
+    assert [size(n) for n in (0, 1023, 1536, 3 << 30, 5 << 40)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 GiB",
+        "5.0 TiB",
+    ]
+    assert days(12 * HOUR) == "12.0 hours"
+    assert days(72 * HOUR) == "3.0 days"
+
+
+def settings(tmp_path: Path, **changes: object) -> Settings:
+    flags = {
+        "kafka.bootstrap_servers": "127.0.0.1:1",
+        "kafka.data_dir": str(tmp_path / "kafka"),
+        "warehouse.root": str(tmp_path / "warehouse"),
+        "state.root": str(tmp_path / "state"),
+        "state.slots": 1,
+        "state.budget_bytes": "16MiB",
+    }
+    return load_settings(None, flags | changes, environ={})[0]
+
+
+def test_every_failure_says_how_to_mend_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    wrong = settings(
+        tmp_path,
+        **{
+            "session.calendar": "NOWHERE",
+            "query": str(tmp_path / "absent.toml"),
+            "warehouse.root": "s3://bucket/warehouse",
+            "state.root": "/proc/spillway",
+        },
+    )
+    found = check_all(wrong)
+    failed = {check.name for check in blocking(found)}
+    assert failed >= {"java", "jars", "warehouse", "state folder", "calendar", "query", "broker"}
+    assert all(check.mend for check in blocking(found))
+    assert {check["name"] for check in (c.as_dict() for c in found)} >= failed
+    assert table(found).row_count == len(found)
+
+
+def test_a_look_makes_nothing(tmp_path):
+    found = {check.name: check for check in check_all(settings(tmp_path))}
+    assert found["warehouse"].status == found["state folder"].status == "ok"
+    assert found["memory"].status == "ok"
+    assert found["tables"].what.startswith("no warehouse yet")
+    assert found["broker"].mend == "run 'spillway kafka start'"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_no_broker_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("jobs.doctor.inputs.CONNECT_S", 0.5)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = f"127.0.0.1:{listener.getsockname()[1]}"
+        found = check_all(settings(tmp_path, **{"kafka.bootstrap_servers": server}))
+    (check,) = [check for check in found if check.name == "broker"]
+    assert "is taken by process" in check.what
+    assert "kafka.bootstrap_servers" in check.mend
