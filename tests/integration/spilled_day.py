@@ -22,7 +22,6 @@ from jobs.engine.join import Rows, join
 from jobs.engine.results import complete, file_schema, result_schema
 from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import write_spill
-from jobs.protocol.seal import cleanup_ranges
 from jobs.tables import Warehouse
 from jobs.tables.names import data_name
 from schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
@@ -189,7 +188,7 @@ def make_day(
                 epoch=epoch,
                 start=offsets,
                 end=end,
-                ranges=cleanup_ranges([cut.range for cut in cuts]),
+                ranges=sorted({cut.range for cut in cuts}),
                 results=given,
                 spilled_rows=spilled,
                 generations=len(cuts),

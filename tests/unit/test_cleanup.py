@@ -127,14 +127,14 @@ def test_small_ranges_are_read_together_and_large_ones_alone(tmp_path):
 
 
 def test_a_hot_key_larger_than_a_piece_leaves_in_small_batches(tmp_path):
-    hot = [2**40] * 400
+    hot = [2**40] * 150
     source = spilled(tmp_path, dict.fromkeys((1, 2, 3), (hot, hot)))
     batches = [
         table.nbytes
-        for _, table in clean_ranges(SPEC, source, [ALL], piece_bytes=1000, batch_bytes=50_000)
+        for _, table in clean_ranges(SPEC, source, [ALL], piece_bytes=1000, batch_bytes=20_000)
     ]
-    assert count(source, piece_bytes=1000, batch_bytes=50_000) == 1200**2 - 3 * 400**2
-    assert max(batches) < 200_000
+    assert count(source, piece_bytes=1000, batch_bytes=20_000) == 450**2 - 3 * 150**2
+    assert max(batches) < 80_000
 
 
 def test_ranges_give_their_own_results_in_order(tmp_path):
