@@ -1,0 +1,108 @@
+"""The cleanup's driver under random interruptions, without Spark: each result once in the end.
+
+`Here` runs a job's tasks in the driver's process; everything else is real: tables, files, commits.
+"""
+
+from __future__ import annotations
+
+import tempfile
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+
+from jobs.cleanup.job import run_cleanup
+from jobs.tables import OutcomeUnknown, Warehouse
+from tests.integration.spilled_day import (
+    DAY,
+    SPEC,
+    brute_force,
+    make_day,
+    random_rows,
+    results_of,
+)
+
+
+class Here:
+    """What cleanup uses of a SparkSession and its context."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    @property
+    def sparkContext(self):  # noqa: N802 - Spark's name
+        return self
+
+    def setJobGroup(self, group, description, interruptOnCancel):  # noqa: N802
+        pass
+
+    def cancelJobGroup(self, group):  # noqa: N802
+        pass
+
+    def parallelize(self, tasks, parts):
+        return _Tasks(tasks)
+
+
+class _Tasks:
+    def __init__(self, tasks):
+        self.tasks = tasks
+
+    def map(self, work):
+        return _Tasks([lambda task=task: work(task) for task in self.tasks])
+
+    def collect(self):
+        return [task() for task in self.tasks]
+
+
+class Killed(BaseException):
+    pass
+
+
+class Interrupted(Warehouse):
+    """Dies before or after its `countdown`-th commit, or does not know what came of it."""
+
+    def arm(self, countdown: int, how: str) -> Interrupted:
+        self.countdown, self.how = countdown, how
+        return self
+
+    def apply_cleanup(self, session, n, files):
+        self.countdown -= 1
+        if self.countdown == 0 and self.how == "before":
+            raise Killed
+        super().apply_cleanup(session, n, files)
+        if self.countdown == 0 and self.how == "after":
+            raise Killed
+        if self.countdown == 0 and self.how == "unknown":
+            raise OutcomeUnknown("not known")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**6),
+    interruptions=st.lists(
+        st.tuples(st.integers(1, 9), st.sampled_from(["before", "after", "unknown"])), max_size=4
+    ),
+    overtaken_at=st.none() | st.integers(0, 8),
+)
+def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at):
+    with tempfile.TemporaryDirectory() as root:
+        day = make_day(root, random_rows(seed, 200, 40, 4), depth=3)
+        expected = brute_force(day.rows)
+        others = []
+
+        def overtake(progress):
+            if progress.ranges_done == overtaken_at and not others:
+                others.append(None)
+                run_cleanup(Here, day.warehouse(), SPEC, DAY)
+
+        for countdown, how in interruptions:
+            warehouse = Interrupted(root, fsync=False).arm(countdown, how)
+            try:
+                run_cleanup(Here, warehouse, SPEC, DAY)
+            except (Killed, OutcomeUnknown):
+                # What is there is whole ranges, never a part of one.
+                found = results_of(day.warehouse())
+                assert found <= expected
+        cleaned = run_cleanup(Here, day.warehouse(), SPEC, DAY, on_progress=overtake)
+        assert results_of(day.warehouse()) == expected
+        assert cleaned.cleanup == sum(n for key, n in expected.items() if key[0] == "cleanup")
+        events = [e for e in day.warehouse().sessions.read() if e.event == "cleaned"]
+        assert [e.cleanup for e in events] == [cleaned.cleanup]
