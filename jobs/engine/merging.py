@@ -110,7 +110,7 @@ def due_merges(
 
 @dataclass(frozen=True)
 class Worn:
-    """A file with dead bytes in it: `file` is any token of the caller's."""
+    """A file and the bytes of its rows, dead ones included, and of those that live."""
 
     file: str
     bytes: int

@@ -51,11 +51,13 @@ class RunFile:
     """One file of a run, as the manifest names it.
 
     `run` is the logical run (of one session and input) that it belongs to; the windows of a
-    run's files are disjoint. `rows` and `bytes` are the whole file's.
+    run's files are disjoint. `bytes`, `rows` and `row_bytes` are the whole file's.
     """
 
     file: str
     bytes: int
+    row_bytes: int
+    """Bytes of the rows alone, as `bytes_of` counts them."""
     crc: int
     session: str
     input: int
@@ -159,10 +161,10 @@ def bytes_before(table: pa.Table, at: I64) -> I64:
     return total.astype(np.int64)
 
 
-def row_bytes(table: pa.Table) -> float:
-    """Average bytes of a row, the hash included."""
-    rows = table.num_rows
-    return 8.0 + (sum(int(c.nbytes) for c in table.columns) / rows if rows else 0.0)
+def bytes_of(rows: Rows) -> int:
+    """Bytes of rows in a file, without the file's own overhead."""
+    n = len(rows.key_hash)
+    return 8 * n + int(bytes_before(rows.table, np.array([n]))[0])
 
 
 def merge(parts: Sequence[Rows]) -> Rows:

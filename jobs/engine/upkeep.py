@@ -22,9 +22,8 @@ from jobs.engine.arrangement import ALL, Part, Segments, Session, everything
 from jobs.engine.join import Rows
 from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
 from jobs.engine.runs import (
-    FILE_OVERHEAD_BYTES,
     RunFile,
-    bytes_before,
+    bytes_of,
     encode_run,
     merge,
     name_of,
@@ -87,6 +86,7 @@ class Shelf:
         file = RunFile(
             file=name,
             bytes=data.size,
+            row_bytes=bytes_of(rows),
             crc=zlib.crc32(data),
             session=session,
             input=input_,
@@ -108,19 +108,13 @@ class Shelf:
         self, session: str, input_: int, run: int, rows: Rows, *, reclaiming: bool = False
     ) -> Part | None:
         """Write a file of rows; None when there is no room for it."""
-        if int(bytes_of(rows)) > self.room.left(reclaiming=reclaiming):
+        if bytes_of(rows) > self.room.left(reclaiming=reclaiming):
             return None
         part, data = self.encode(session, input_, run, rows)
         if data.size > self.room.left(reclaiming=reclaiming):
             return None
         self.write(part, data)
         return part
-
-
-def bytes_of(rows: Rows) -> int:
-    """Bytes of rows in a file, without the file's own overhead."""
-    n = len(rows.key_hash)
-    return 8 * n + int(bytes_before(rows.table, np.array([n]))[0])
 
 
 @dataclass(frozen=True)
@@ -165,7 +159,7 @@ def upkeep(
             left.append(merging)
     busy = {(m.session, m.input, s) for m in left for s in m.sources}
     worn = [
-        Worn(part.file.file, part.file.bytes, live[part.file.file][1] + FILE_OVERHEAD_BYTES)
+        Worn(part.file.file, part.file.row_bytes, live[part.file.file][1])
         for session, part in _all(sessions)
         if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
     ]

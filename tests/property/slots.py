@@ -40,9 +40,9 @@ def spec_of(inputs: int, *, composite: bool) -> JoinSpec:
     return JoinSpec(0, pa.schema(keys), tuple(InputSpec(f"s{i}", payload) for i in range(inputs)))
 
 
-def narrow(columns: list[pa.Array]) -> U64:
-    """A hash of four bits: most equal hashes belong to different keys."""
-    return xxhash64(columns) >> np.uint64(60) << np.uint64(60)
+def narrow(bits: int, columns: list[pa.Array]) -> U64:
+    """A hash of few bits: most equal hashes belong to different keys."""
+    return xxhash64(columns) >> np.uint64(64 - bits) << np.uint64(64 - bits)
 
 
 def key_of(number: int, *, composite: bool) -> tuple[object, ...]:
