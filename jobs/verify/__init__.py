@@ -7,6 +7,34 @@
 | `rows` | input from Kafka and results from the table, as hashed rows (Spark frames) |
 | `difference` | the batch join that names what is missing or doubled (Spark) |
 | `proof` | from a session's sealed entry to the verdict |
+| `command` | `spillway verify`: settings in, a report out, and its table |
 
 Beyond `jobs.decode` nothing of the engine is used: not its hash, not its join, not its files.
+Importing this package imports neither Spark nor deltalake (workers import it too).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from schemas.query import Query
+    from schemas.settings import Settings
+
+
+def verify_command(
+    session: str, settings: Settings, query: Query, *, exhaustive: bool = False
+) -> dict[str, Any]:
+    """Run `spillway verify`; see `jobs.verify.command`."""
+    from jobs.verify.command import run
+
+    return run(session, settings, query, exhaustive=exhaustive)
+
+
+def verdict_table(report: dict[str, Any]) -> Table:
+    """A report of `verify_command` for the terminal."""
+    from jobs.verify.command import table
+
+    return table(report)

@@ -1,54 +1,84 @@
-"""`spillway verify`: settings in, the verdict out, for people or as JSON."""
+"""`spillway verify`: settings and query in, a report out; the report as a table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
+from jobs.stream.session import spark_session
+from jobs.tables import Warehouse
+from jobs.verify.proof import verify
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from schemas.query import Query
     from schemas.settings import Settings
 
 
-def verify_command(
-    session: str, settings: Settings, query: Query, *, exhaustive: bool
+def run(
+    session: str, settings: Settings, query: Query, *, exhaustive: bool = False
 ) -> dict[str, Any]:
-    """Verify a session with a Spark session of its own; the report as a JSON object.
+    """Prove a session; the report as JSON would say it.
 
-    Raises what `jobs.verify.proof.verify` raises.
+    Raises what `verify` raises, and `NoWarehouse`.
     """
-    from jobs.stream.session import spark_session
-    from jobs.tables import Warehouse
-    from jobs.verify.proof import verify
-
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    spark = spark_session(settings.spark.master, f"spillway verify {session}")
+    started: list[Any] = []
+
+    def start_spark() -> Any:
+        spark = spark_session(settings.spark.master, f"spillway verify {session}")
+        started.append(spark)
+        return spark
+
     try:
-        report = verify(
-            spark,
+        return verify(
+            start_spark,
             warehouse,
             query,
             session,
             bootstrap=settings.kafka.bootstrap_servers,
             client=settings.kafka.options,
             exhaustive=exhaustive,
-        )
+        ).to_dict()
     finally:
-        spark.stop()
-    return report.to_dict()
+        for spark in started:
+            spark.stop()
 
 
-def verdict_table(report: dict[str, Any]) -> Table:
-    """The verdict, and the first differences with their coordinates."""
-    title = "complete" if report["complete"] else "[bold red]NOT COMPLETE[/]"
-    table = Table(title=f"session {report['session']}: {title}", show_header=False, box=None)
-    for name in ("expected", "run_time", "cleanup", "missing", "doubled"):
-        table.add_row(name.replace("_", " "), f"{report[name]:,}")
+def table(report: dict[str, Any]) -> Table:
+    """The report for people: counts, then what is wrong, with coordinates."""
+    from rich.table import Table
+
+    complete = report["complete"]
     details = report["details"]
-    for problem in details.get("problems", []):
-        table.add_row("problem", escape(str(problem)))
-    for difference in details.get("differences", []):
-        table.add_row("difference", escape(str(difference)))
-    return table
+    found = Table(
+        title=f"Session {report['session']} is {'complete' if complete else 'NOT complete'}",
+        title_style="bold green" if complete else "bold red",
+        show_header=False,
+    )
+    found.add_column(justify="left")
+    found.add_column(justify="right", overflow="fold")
+    for label, name in (
+        ("results that there should be", "expected"),
+        ("results at run time", "run_time"),
+        ("results by cleanup", "cleanup"),
+        ("missing", "missing"),
+        ("doubled or altered", "doubled"),
+    ):
+        found.add_row(label, f"{report[name]:,}")
+    found.add_row("keys", f"{details['keys']:,}")
+    found.add_row("input rows in quarantine", f"{details['quarantined']:,}")
+    found.add_row("took", f"{details['seconds']:.1f} s")
+    for problem in details["problems"]:
+        found.add_row("[red]problem[/red]", problem)
+    for each in details["differences"]:
+        key = ", ".join(f"{name} {value}" for name, value in each["key"].items())
+        places = ", ".join(
+            f"{stream} {place['partition']}:{place['offset']}"
+            for stream, place in each["coordinates"].items()
+        )
+        found.add_row(
+            f"[red]{key}[/red]",
+            f"{places}: found {each['found']}, should be {each['expected']}",
+        )
+    return found

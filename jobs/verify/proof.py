@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -51,6 +51,10 @@ EXAMPLES = 20
 """Differences that a report gives with their coordinates."""
 
 
+class WrongQuery(Exception):
+    """The warehouse holds the results of another query."""
+
+
 class NotSealed(Exception):
     """The session is not sealed: its input is not complete, so neither can its results be."""
 
@@ -81,7 +85,7 @@ class VerifyReport:
 
 
 def verify(
-    spark: Any,
+    start_spark: Callable[[], Any],
     warehouse: Warehouse,
     query: Query,
     session: str,
@@ -95,19 +99,22 @@ def verify(
 ) -> VerifyReport:
     """Prove a session complete, or say what is wrong with it.
 
-    `spark`: a session in UTC with Spark's Kafka source. `client`: Java client options. `salt`:
+    `start_spark` gives a session in UTC with Spark's Kafka source; it is called only when there
+    is something to prove. `client`: Java client options. `salt`:
     for tests; fresh by default. `record`: append the verdict to `sessions`.
-    Raises `NotSealed`, `InputGone`, and KafkaUnavailable when no broker answers.
+    Raises `WrongQuery`, `NotSealed`, `InputGone`, and KafkaUnavailable when no broker answers.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
     entries = warehouse.journal.read()
+    _same_query(entries, query)
     sealed = _sealed(entries, session)
     plans = compile_streams(query)
     source = Source(bootstrap, client or {}, _padded(sealed), sealed.end)
     with cluster(bootstrap, client) as view:
         check_input(view, entries, source, session)
     salt = secrets.randbits(63) if salt is None else salt
+    spark = start_spark()
     proof = _Proof(spark, warehouse, plans, source, session, salt)
     try:
         with _few_partitions(spark):
@@ -140,6 +147,7 @@ def check_input(
                 f"the topic {name!r} was deleted and made anew since {session}: its input is gone, "
                 "so whether the session is complete cannot be known"
             )
+    for name in names:
         for partition, (oldest, start, end) in enumerate(
             zip(first[name], source.start[name], source.end[name], strict=False)
         ):
@@ -263,6 +271,16 @@ class _Proof:
         parts = rows.filter(pc.is_valid(rows["expected"])).to_pylist()
         totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
         return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
+
+
+def _same_query(entries: Sequence[Genesis | Claim | Epoch], query: Query) -> None:
+    for entry in entries:
+        if isinstance(entry, Genesis) and entry.query != query.fingerprint:
+            raise WrongQuery(
+                f"this warehouse holds the results of another query (fingerprint "
+                f"{entry.query[:12]}, this one's is {query.fingerprint[:12]}): name its query "
+                "file, or its warehouse.root"
+            )
 
 
 def _sealed(entries: Sequence[Genesis | Claim | Epoch], session: str) -> Sealed:
