@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 
 import pytest
-from model.schedule import explain, run
-from model.seeds import REGRESSIONS
+
+from tests.property.model.plants import PLANTS, Plant
+from tests.property.model.schedule import explain, run
+from tests.property.model.seeds import REGRESSIONS
 
 SCHEDULES = 2_000
 """Schedules of every run of the tests; about 15 ms each."""
@@ -60,3 +63,13 @@ def test_a_seed_is_one_schedule() -> None:
 @pytest.mark.timeout(6 * 3600)
 def test_soak() -> None:
     exact(1_000_000, SOAK_SCHEDULES)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_a_rule_left_out_is_caught(plant: Plant) -> None:
+    """A model that stays calm when a rule of DESIGN.md is missing would prove nothing."""
+    with plant.planted() as rules:
+        for seed in range(plant.within):
+            if any(re.search(plant.shows, problem) for problem in run(seed, rules).problems):
+                return
+    pytest.fail(f"not caught within {plant.within} schedules: {plant.rule}", pytrace=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from schemas.journal import Epoch, Prefix, Sealed
+from jobs.storage import FileInfo
+from jobs.tables.garbage import sort_orphans
+from jobs.tables.names import cleanup_name, compact_name
+from schemas.journal import Prefix, Sealed
 
 from .shell import Context
 from .slot import joined
-from .world import TABLES, Commit, Conflict, Identity, Row, Stored, World, covers
+from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers
 
 
 def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None, None]:
@@ -16,6 +19,9 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
     world, rules = context.world, context.rules
     app = f"cleanup/{sealed.session}"
     table = world.tables["results"]
+    opened(context)
+    if sealed.session in world.cleaned:
+        return
     ranges = rules.units(sealed, context.rng.randint(1, 4))
     yield
     if not rules.may_clean(tuple(world.journal), world.applied(), sealed):
@@ -27,11 +33,9 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
         found = missing(world, sealed, unit)
         paths: tuple[str, ...] = ()
         if found:
-            paths = (f"session_date={sealed.session}/cleanup-{n}-{name}",)
-            rows: list[tuple[str, int, object]] = [(sealed.session, 0, x) for x in found]
-            world.store[paths[0]] = Stored(
-                "results", sealed.session, -1, sealed.session, rows, "cleanup"
-            )
+            file = cleanup_name(sealed.session, n, f"a{world.fresh()}", 0)
+            paths = (f"session_date={sealed.session}/{file}",)
+            world.store[paths[0]] = Stored("results", [(sealed.session, 0, x) for x in found])
             yield
             if paths[0] in world.store:
                 world.store[paths[0]].synced = True
@@ -52,6 +56,11 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
                 world.say(f"{name}: unit {n} of {sealed.session}: {len(found)} results")
             if not unknown:
                 break
+    yield
+    if rules.sync_before_cleaned:
+        table.durable = len(table.log)
+    world.cleaned.add(sealed.session)
+    world.say(f"{name}: {sealed.session} is cleaned")
 
 
 def missing(world: World, sealed: Sealed, unit: Prefix) -> list[Identity]:
@@ -73,49 +82,62 @@ def missing(world: World, sealed: Sealed, unit: Prefix) -> list[Identity]:
 
 
 def vacuum(context: Context, name: str) -> Generator[None, None, None]:
-    """Delete what no entry can name any more, and what compaction replaced."""
+    """Delete what no entry can name any more, and what compaction replaced.
+
+    What may go is said by `jobs.tables.garbage.sort_orphans`; no age protects anything here.
+    """
     world, rules = context.world, context.rules
+    opened(context)
     entries = tuple(world.journal)
     yield
-    limit = rules.vacuum_limit(entries, world.applied())
-    done = {
-        e.sealed.session
-        for e in entries
-        if isinstance(e, Epoch) and e.sealed is not None and rules.cleaned(world, e.sealed)
-    }
+    settled = rules.settled(world, entries)
     yield
-    if rules.sync_before_vacuum:
-        for table in world.tables.values():
-            table.durable = len(table.log)
-    named = {path for table in world.tables.values() for path in table.files()}
-    replaced = {path for table in world.tables.values() for path in table.removed()}
-    orphans = [
-        path
-        for path, file in world.store.items()
-        if path not in named
-        and (
-            path in replaced or (file.cleanup in done if file.cleanup else 0 <= file.epoch <= limit)
-        )
-    ]
-    for path in orphans:
+    for table_name, table in world.tables.items():
+        listed = [
+            FileInfo(path, 1, 0.0) for path, file in world.store.items() if file.table == table_name
+        ]
         yield
-        if world.store.pop(path, None) is not None:
-            world.say(f"{name}: deletes {path}")
+        if rules.sync_before_vacuum:
+            table.durable = len(table.log)
+        found = sort_orphans(
+            table_name, listed, table.files(), {}, settled, now_s=1.0, min_age_s=0.0
+        )
+        assert not found.foreign, found.foreign
+        for info in found.delete:
+            yield
+            if world.store.pop(info.name, None) is not None:
+                world.say(f"{name}: deletes {info.name}")
 
 
-def compact(context: Context, name: str) -> None:
-    """Replace some files of a table by one with the same rows (in one step: delta-rs's own)."""
+def compaction(context: Context, name: str) -> Generator[None, None, None]:
+    """Replace two files of a table by one with the same rows, guarded by its own transaction."""
     world, rng = context.world, context.rng
     table_name = rng.choice(TABLES)
     table = world.tables[table_name]
-    files = [p for p, times in table.files().items() if times == 1 and p in world.store]
+    handle = table.snapshot()
+    files = [path for path, times in table.files().items() if times == 1]
     if len(files) < 2:
         return
     old = rng.sample(files, 2)
-    stored = [world.store[path] for path in old]
-    path = f"compacted-{name}"
-    world.store[path] = Stored(
-        table_name, "", -1, "", [row for file in stored for row in file.rows], synced=True
-    )
-    table.commit(table.snapshot(), Commit("", 0, (path,), tuple(old)))
-    world.say(f"compaction of {table_name}: {old} -> {path}")
+    version = table.version_of(COMPACTION, handle) + 1
+    path = f"session_date=any/{compact_name(version, f'a{world.fresh()}', 0)}"
+    if lost := [each for each in old if each not in world.store]:
+        raise AssertionError(f"{table_name} names {lost}, which is gone")
+    rows = [row for each in old for row in world.store[each].rows]
+    world.store[path] = Stored(table_name, rows)
+    yield
+    if path in world.store:
+        world.store[path].synced = True
+    yield
+    try:
+        table.commit(handle, Commit(COMPACTION, version, (path,), tuple(old)))
+    except Conflict:
+        world.say(f"{name} of {table_name} conflicts")
+        return
+    world.say(f"{name} of {table_name}: {old} -> {path}")
+
+
+def opened(context: Context) -> None:
+    """A process opens the warehouse: what it reads of the journal is durable from then on."""
+    if context.rules.sync_what_is_read:
+        context.world.sync_journal(len(context.world.journal) - 1)

@@ -12,9 +12,13 @@ from itertools import product
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.protocol.redo import redo
+from jobs.tables.garbage import Settled
 from schemas.journal import Epoch, Offsets, Prefix, Sealed
 
-from .world import Entry, Folder, Identity, Row, World, covers
+from .world import COMPACTION, Entry, Folder, Identity, Row, World, covers
+
+Parted = tuple[list[Row], list[Row]]
+"""Rows that are written, and rows that stay."""
 
 
 def session_of(plan: Plan, topic: str, partition: int, offset: int) -> str:
@@ -96,6 +100,17 @@ def vacuum_limit(entries: Sequence[Entry], applied: dict[str, int]) -> int:
     return min((apply.epoch for apply in owed), default=last + 1) - 1
 
 
+def settled(world: World, entries: Sequence[Entry]) -> Settled:
+    """What can no longer change: see `jobs.tables.garbage`."""
+    return Settled(
+        epoch=vacuum_limit(entries, world.applied()),
+        cleaned=frozenset(world.cleaned),
+        transactions={
+            name: {COMPACTION: table.version_of(COMPACTION)} for name, table in world.tables.items()
+        },
+    )
+
+
 def cleaned(world: World, sealed: Sealed) -> bool:
     """Whether every unit of a session's cleanup is in the table."""
     done = world.tables["results"].version_of(f"cleanup/{sealed.session}")
@@ -134,17 +149,21 @@ class Rules:
     wanted: Callable[[Restore, str, int, int, int], str | None] = wanted
     load: Callable[[Folder, str | None, int], tuple[str, ...] | None] = load
     garbage: Callable[[Folder, str | None, int], tuple[list[str], list[str]]] = garbage
-    spilled: Callable[[list[Row], Iterable[Prefix], set[Row]], tuple[list[Row], list[Row]]] = (
-        spilled
-    )
+    spilled: Callable[[list[Row], Iterable[Prefix], set[Row]], Parted] = spilled
     flushed: Callable[[list[Row], Sequence[Prefix]], list[Row]] = flushed
     may_clean: Callable[[Sequence[Entry], dict[str, int], Sealed], bool] = may_clean
     units: Callable[[Sealed, int], list[Prefix]] = units
-    vacuum_limit: Callable[[Sequence[Entry], dict[str, int]], int] = vacuum_limit
+    settled: Callable[[World, Sequence[Entry]], Settled] = settled
     cleaned: Callable[[World, Sealed], bool] = cleaned
     check_then_commit: Callable[[World, str, str, int], int] = check_then_commit
     journal_accepts: Callable[[World, Entry, int], bool] = lambda world, entry, handle: (
         len(world.journal) == handle == entry.n
     )
-    sync_before_vacuum: bool = True
     sync_files: bool = True
+    """The driver syncs data files before the journal names them."""
+    sync_before_vacuum: bool = True
+    """Vacuum syncs a table's log before it deletes what that log has removed."""
+    sync_before_cleaned: bool = True
+    """Cleanup syncs the results' log before it calls the session cleaned."""
+    sync_what_is_read: bool = True
+    """Who acts on what the journal says syncs it first, whoever wrote it."""

@@ -11,7 +11,7 @@ from schemas.journal import Command, Epoch, Genesis, Offsets, Prefix
 
 from .check import problems
 from .faults import CALM, Faults, drawn
-from .keepers import cleanup, compact, vacuum
+from .keepers import cleanup, compaction, vacuum
 from .rules import Rules
 from .shell import Context, Shell, topics
 from .world import GAP, KEY_BITS, REJECTED, Host, Killed, World, date
@@ -62,7 +62,7 @@ class Schedule:
         inputs = rng.choice((2, 3))
         slots = rng.choice((1, 2, 3))
         self.sessions = rng.choice((1, 2, 2, 3))
-        self.quota = rng.choice((12, 18, 27))
+        self.quota = rng.choice((15, 24, 36))
         """Rows of a session."""
         self.keys = self.drawn_keys()
         log: list[list[list[int]]] = [
@@ -103,7 +103,6 @@ class Schedule:
         """Seals that will be issued: session, E."""
         self.folded = 0
         self.sealed: dict[str, Epoch] = {}
-        self.clean: set[str] = set()
 
     def drawn_keys(self) -> list[int]:
         """A few keys, some of them neighbours."""
@@ -134,15 +133,15 @@ class Schedule:
         """One random thing happens."""
         rng, context = self.rng, self.context
         chance = rng.random()
-        if chance < 0.12:
+        if chance < 0.10:
             self.produce()
-        elif chance < 0.74:
+        elif chance < 0.68:
             self.advance_drivers()
-        elif chance < 0.84:
+        elif chance < 0.82:
             self.advance_keepers()
-        elif chance < 0.90:
+        elif chance < 0.89:
             self.advance_frozen(rng.choice((1, 1, 3, 10)))
-        elif chance < 0.95:
+        elif chance < 0.94:
             self.advance_hung()
         else:
             self.supervise()
@@ -163,10 +162,15 @@ class Schedule:
         if (
             due < self.sessions
             and self.produced >= self.quota * (due + 1)
-            and (due == 0 or date(due - 1) in self.sealed)
+            and (due == 0 or self.surely_sealed(due - 1))
         ):
             self.sealing.append((due, world.ends()))
             self.command(due, world.ends())
+
+    def surely_sealed(self, session: int) -> bool:
+        """Whether a session is sealed, and power loss cannot take that back."""
+        entry = self.sealed.get(date(session))
+        return entry is not None and entry.n < self.world.journal_durable
 
     def command(self, session: int, end: Offsets) -> None:
         """A seal in the commands table, perhaps with less than is there (read late)."""
@@ -201,10 +205,8 @@ class Schedule:
         for session, entry in sorted(self.sealed.items()):
             assert entry.sealed is not None
             mine = [name for name, _ in self.keepers if name.startswith(f"cleanup {session}")]
-            if context.rules.cleaned(self.world, entry.sealed):
-                self.clean.add(session)
+            if session in self.world.cleaned:
                 continue
-            self.clean.discard(session)
             if not mine or (len(mine) < 2 and context.flip(self.faults.second_cleanup)):
                 name = self.name(f"cleanup {session} ")
                 self.keepers.append((name, cleanup(context, entry.sealed, name)))
@@ -247,6 +249,8 @@ class Schedule:
         except StopIteration as end:
             shell.say(f"ends: {end.value}")
             self.drivers.remove(shell)
+            if "lost entries" in end.value:
+                raise JournalBroken(end.value) from None
             return
         if self.context.flip(self.faults.driver_killed):
             shell.say("killed")
@@ -306,10 +310,12 @@ class Schedule:
             self.drivers, self.frozen, self.keepers = [], [], []
             context.hung.clear()
             world.lose_power()
+            self.look()
         if context.flip(faults.vacuum):
             self.start_vacuum()
         if context.flip(faults.compaction):
-            compact(context, self.name("c"))
+            name = self.name("compaction ")
+            self.keepers.append((name, compaction(context, name)))
         if context.flip(faults.second_driver):
             self.start_driver()
         if context.flip(faults.seal_odd):
@@ -323,9 +329,10 @@ class Schedule:
     def finished(self) -> bool:
         """Whether every session is sealed and cleaned, and a driver waits with nothing to do."""
         return (
-            len(self.clean) >= self.sessions
+            len(self.sealed) >= self.sessions
             and any(shell.ready for shell in self.drivers)
             and not any(name.startswith("cleanup") for name, _ in self.keepers)
+            and self.world.cleaned.issuperset(self.sealed)
         )
 
     def drain(self) -> None:

@@ -128,7 +128,7 @@ class Shell:
             self.tell(protocol.Unknown("the store did not answer"))
             return
         yield
-        world.journal_durable = max(world.journal_durable, entry.n + 1)
+        world.sync_journal(entry.n)
         self.tell(protocol.Appended())
 
     def apply(self, apply: Apply) -> Generator[None, None, None]:
@@ -223,7 +223,8 @@ class Shell:
                     return
                 live[slot] = self.launch(tasks[slot])
             self.tasks = [(name, task) for name, _, task in live.values()]
-            yield
+            if rng.random() < 0.4:
+                yield
         self.tasks = []
         missing = any(r.status == "missing" for r in reports)
         if context.flip(context.faults.job_fails) or (

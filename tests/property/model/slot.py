@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from jobs.protocol.plan import Plan
+from jobs.tables.names import data_name
 from schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
 from .rules import Rules, combinations
@@ -75,11 +76,10 @@ def run(
     yield
 
     files: list[FileRecord] = []
-    name = f"{epoch}-{attempt}-{task.slot}"
 
     def write(table: str, session: str, rows: list[tuple[str, int, object]]) -> None:
-        path = f"session_date={session}/{name}-{len(files)}"
-        world.store[path] = Stored(table, session, epoch, "", rows)
+        path = f"session_date={session}/{data_name(epoch, attempt, task.slot, len(files))}"
+        world.store[path] = Stored(table, rows)
         files.append(FileRecord(table=table, path=path, bytes=len(rows), rows=len(rows), digest=""))
 
     state = by_session([*before, *task.blocks.restored])

@@ -6,7 +6,7 @@ its 64-bit hash. A value of a Kafka partition is a key, or `REJECTED` (breaks th
 
 Durability. A process that dies loses nothing; power loss takes every file that was not synced,
 the journal's entries that were not synced, and any number of the newest commits of any table
-(only its own writer syncs the journal; nobody syncs a table's log but vacuum).
+(worse than what `jobs.tables` does, which syncs every commit: DESIGN.md allows it).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Entry = Genesis | Claim | Epoch
 
 TABLES = ("results", "spill", "quarantine")
 APP = "spillway"
+COMPACTION = "compaction"
 
 
 @cache
@@ -62,20 +63,14 @@ class Stored:
     """A data file of the warehouse."""
 
     table: str
-    session: str
-    epoch: int
-    """Of the epoch that wrote it; -1 for cleanup's and compaction's."""
-    cleanup: str
-    """The session whose cleanup wrote it, or empty."""
     rows: list[tuple[str, int, object]]
     """Session, generation (spill) or 0, and the content: an `Identity` or a `Row`."""
-    phase: str = "run-time"
     synced: bool = False
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table: files added and removed, with an application transaction or none."""
+    """One commit of a table: files added and removed, with its application transaction."""
 
     app: str
     version: int
@@ -105,9 +100,7 @@ class Table:
     def commit(self, handle: int, commit: Commit) -> None:
         """Commit through a handle. A concurrent change of the same application id conflicts."""
         for other in self.log[handle:]:
-            if commit.app and other.app == commit.app:
-                raise Conflict
-            if set(other.removed) & set(commit.removed):
+            if other.app == commit.app:
                 raise Conflict
         self.log.append(commit)
 
@@ -120,10 +113,6 @@ class Table:
             for path in commit.added:
                 out[path] = out.get(path, 0) + 1
         return out
-
-    def removed(self) -> set[str]:
-        """Files that a compaction took out."""
-        return {path for commit in self.log for path in commit.removed}
 
 
 @dataclass
@@ -162,6 +151,8 @@ class World:
     store: dict[str, Stored] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in TABLES})
     commands: list[Command] = field(default_factory=list)
+    cleaned: set[str] = field(default_factory=set)
+    """Sessions that the sessions table calls cleaned (a row that is durable at once)."""
     placement: dict[int, int] = field(default_factory=dict)
     """Slot -> the host that last held its state: what the anchors' preferences say."""
     trace: list[str] | None = None
@@ -198,6 +189,10 @@ class World:
                 for o in range(first[p] if p < len(first) else 0, stop):
                     if values[o] != GAP:
                         yield i, p, o, values[o]
+
+    def sync_journal(self, n: int) -> None:
+        """Make the journal durable up to entry `n`, whoever wrote the entries before it."""
+        self.journal_durable = max(self.journal_durable, n + 1)
 
     def lose_host(self, index: int) -> None:
         """All that a host held in memory is gone, and every task on it."""

@@ -1,0 +1,360 @@
+"""Rules of DESIGN.md left out, one by one. A model that does not catch each of them is too tame.
+
+A plant replaces one function: a rule of the simulated parts (`rules`), or a function of the
+protocol or of the model under the name by which it is called (`patches`). The shipped code knows
+nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+from jobs.protocol import driver as protocol
+from jobs.protocol import recovery, redo, seal
+from jobs.protocol.offsets import padded
+from jobs.protocol.recovery import Restore
+from jobs.protocol.redo import Apply
+from jobs.protocol.seal import Obeyed
+from jobs.protocol.state import JournalState
+from jobs.tables.garbage import Settled
+from schemas.journal import Claim, Command, Epoch, Prefix, Sealed
+
+from . import rules as true
+from . import slot
+from .rules import Parted, Rules
+from .shell import Shell
+from .shell import decode as _decode
+from .world import APP, Commit, Conflict, Entry, Folder, Row, World, date
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One rule left out, and how its absence shows."""
+
+    name: str
+    rule: str
+    """The rule, in DESIGN.md's words."""
+    shows: str
+    """A regular expression that a problem must match."""
+    rules: Rules = field(default_factory=Rules)
+    patches: tuple[tuple[str, Any], ...] = ()
+    within: int = 300
+    """Schedules within which it must be caught."""
+
+    @contextmanager
+    def planted(self) -> Iterator[Rules]:
+        """The world with this rule left out."""
+        with ExitStack() as stack:
+            for target, other in self.patches:
+                stack.enter_context(patch(target, other))
+            yield self.rules
+
+
+# --- journal and tables
+
+_append = Shell.append
+
+
+def _tables_first(shell: Shell, entry: Claim | Epoch) -> Generator[None, None, None]:
+    if isinstance(entry, Epoch):
+        for apply in redo.applies_of(entry):
+            table = shell.world.tables[apply.table]
+            yield
+            if table.version_of(APP) < apply.epoch:
+                paths = tuple(file.path for file in apply.files)
+                try:
+                    table.commit(table.snapshot(), Commit(APP, apply.epoch, paths))
+                except Conflict:
+                    pass
+        yield
+    yield from _append(shell, entry)
+
+
+def _redo_last(entries: Sequence[Entry], applied: Mapping[str, int]) -> tuple[Apply, ...]:
+    owed = redo.redo(entries, applied)
+    return tuple(apply for apply in owed if apply.epoch == owed[-1].epoch)
+
+
+def _redo_newest_first(entries: Sequence[Entry], applied: Mapping[str, int]) -> tuple[Apply, ...]:
+    return tuple(reversed(redo.redo(entries, applied)))
+
+
+def _unknown_is_success(shell: Shell, event: protocol.Event) -> None:
+    if isinstance(event, protocol.Unknown):
+        event = protocol.Appended()
+    shell.driver, more = protocol.step(shell.driver, event)
+    shell.todo += more
+
+
+def _refreshed(world: World, table: str, app: str, handle: int) -> int:
+    return world.tables[table].snapshot()
+
+
+# --- state
+
+
+def _found(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | None:
+    if manifest is None:
+        return ()
+    newest = [runs for born, runs in folder.manifests.values() if born == epoch - 1]
+    if not newest or any(run not in folder.runs for run in newest[-1]):
+        return None
+    return newest[-1]
+
+
+def _papered_over(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | None:
+    runs = true.load(folder, manifest, epoch)
+    return () if runs is None else runs
+
+
+def _with_output(world: World, rules: Rules, plan: Any) -> dict[int, slot.Blocks]:
+    blocks = _decode(world, rules, plan)
+    for mine in blocks.values():
+        mine.new, mine.restored = [*mine.restored, *mine.new], []
+    return blocks
+
+
+# --- recovery
+
+
+def _restored_whole(state: JournalState, lost: Iterable[int]) -> Restore | None:
+    restore = recovery.restore_of(state, lost)
+    if restore is None:
+        return None
+    return replace(restore, sessions=tuple(replace(s, cuts=()) for s in restore.sessions))
+
+
+def _one_epoch_late(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
+    for session in restore.sessions:
+        if session.start[topic][p] <= offset < session.end[topic][p]:
+            late = true.since(session, topic, p, key) + 1
+            return session.session if offset >= late else None
+    return None
+
+
+def _first_cut(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
+    turned = tuple(replace(s, cuts=tuple(reversed(s.cuts))) for s in restore.sessions)
+    return true.wanted(replace(restore, sessions=turned), topic, p, offset, key)
+
+
+def _one_session(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
+    session = restore.sessions[0]
+    return session.session if offset >= true.since(session, topic, p, key) else None
+
+
+# --- spill and seal
+
+
+def _without_new(rows: list[Row], ranges: Iterable[Prefix], new: set[Row]) -> Parted:
+    out, kept = true.spilled(rows, ranges, new)
+    return [r for r in out if r not in new], [*kept, *(r for r in out if r in new)]
+
+
+def _not_dropped(rows: list[Row], ranges: Iterable[Prefix], new: set[Row]) -> Parted:
+    return true.spilled(rows, ranges, new)[0], rows
+
+
+def _as_named(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
+    commands = list(commands)
+    obeyed = seal.obey(state, commands, next_session)
+    if obeyed.seal is None:
+        return obeyed
+    named = next(c.offsets for c in commands if c.id == obeyed.seal.command)
+    end = padded(named, state.end)
+    return replace(obeyed, seal=obeyed.seal.model_copy(update={"end": end}))
+
+
+# --- cleanup and vacuum
+
+
+def _by_setting(sealed: Sealed, setting: int) -> list[Prefix]:
+    return [Prefix(setting, value) for value in range(2**setting)] if sealed.ranges else []
+
+
+def _as_journaled(world: World, entries: Sequence[Entry]) -> Settled:
+    last = max((e.epoch for e in entries if isinstance(e, Epoch)), default=-1)
+    return replace(true.settled(world, entries), epoch=last)
+
+
+def _every_epoch(world: World, entries: Sequence[Entry]) -> Settled:
+    return replace(true.settled(world, entries), epoch=10**9)
+
+
+def _every_cleanup(world: World, entries: Sequence[Entry]) -> Settled:
+    return replace(true.settled(world, entries), cleaned=frozenset(map(date, range(9))))
+
+
+PLANTS: tuple[Plant, ...] = (
+    Plant(
+        "table-before-journal",
+        "journal first: then each table gets exactly the files that its entry names",
+        "MISSING|DOUBLED|gone|quarantine|lost entries",
+        patches=(("tests.property.model.shell.Shell.append", _tables_first),),
+    ),
+    Plant(
+        "journal-not-synced",
+        "durability: the entry before any table commit",
+        "lost entries|MISSING",
+        patches=(("tests.property.model.world.World.sync_journal", lambda world, n: None),),
+    ),
+    Plant(
+        "files-not-synced",
+        "durability: data files and their folder before the journal entry",
+        "gone",
+        rules=Rules(sync_files=False),
+    ),
+    Plant(
+        "no-fencing",
+        "a driver that meets a conflict ends itself; check and commit use one handle",
+        "JournalBroken|lost entries",
+        rules=Rules(journal_accepts=lambda world, entry, handle: True),
+    ),
+    Plant(
+        "unknown-is-success",
+        "a driver that does not know the outcome of a commit ends itself",
+        "MISSING|DOUBLED|quarantine|spilled|lost entries",
+        patches=(("tests.property.model.shell.Shell.tell", _unknown_is_success),),
+    ),
+    Plant(
+        "table-handle-refreshed",
+        "check and commit use the same table handle with no refresh between",
+        "DOUBLED",
+        rules=Rules(check_then_commit=_refreshed),
+    ),
+    Plant(
+        "no-redo",
+        "a driver begins by redoing every entry above a table's last transaction",
+        "MISSING|spilled|quarantine",
+        patches=(("jobs.protocol.driver.redo", lambda entries, applied: ()),),
+    ),
+    Plant(
+        "redo-of-the-last-only",
+        "a driver begins by redoing every entry (power loss may take several table commits)",
+        "MISSING|spilled|quarantine",
+        patches=(("jobs.protocol.driver.redo", _redo_last),),
+    ),
+    Plant(
+        "redo-out-of-order",
+        "redo in order",
+        "MISSING|spilled|quarantine|not finished",
+        patches=(("jobs.protocol.driver.redo", _redo_newest_first),),
+    ),
+    Plant(
+        "manifest-found",
+        "never with a manifest that it merely found",
+        "MISSING|DOUBLED",
+        rules=Rules(load=_found),
+    ),
+    Plant(
+        "missing-papered-over",
+        "it never goes on with partial state",
+        "MISSING",
+        rules=Rules(load=_papered_over),
+    ),
+    Plant(
+        "restored-with-output",
+        "restored rows are installed without output",
+        "DOUBLED",
+        patches=(("tests.property.model.shell.decode", _with_output),),
+    ),
+    Plant(
+        "restore-ignores-cuts",
+        "each row only from its hash range's last cut",
+        "DOUBLED",
+        patches=(("jobs.protocol.plan.restore_of", _restored_whole),),
+    ),
+    Plant(
+        "restore-first-cut",
+        "each row only from its hash range's last cut",
+        "DOUBLED",
+        rules=Rules(wanted=_first_cut),
+    ),
+    Plant(
+        "restore-too-late",
+        "each row from its hash range's last cut to the end of b-1",
+        "MISSING",
+        rules=Rules(wanted=_one_epoch_late),
+    ),
+    Plant(
+        "restore-one-session",
+        "state and cuts are keyed by session: for a moment two are open",
+        "MISSING|DOUBLED",
+        rules=Rules(wanted=_one_session),
+    ),
+    Plant(
+        "spill-without-new-rows",
+        "a spill writes the chosen slices (rows of b included)",
+        "DOUBLED|MISSING",
+        rules=Rules(spilled=_without_new),
+    ),
+    Plant(
+        "spilled-not-dropped",
+        "and leaves them out of its new manifest",
+        "DOUBLED",
+        rules=Rules(spilled=_not_dropped),
+    ),
+    Plant(
+        "seal-without-flush",
+        "state of ranges that were ever cut is flushed as their last generation",
+        "MISSING",
+        rules=Rules(flushed=lambda rows, ranges: []),
+    ),
+    Plant(
+        "one-session-at-a-time",
+        "a row's session is a function of its coordinate",
+        "DOUBLED|cannot be",
+        rules=Rules(session_of=lambda plan, topic, partition, offset: plan.session),
+    ),
+    Plant(
+        "seal-takes-back",
+        "rows beyond E journaled already: the session ends at the greater of the two",
+        "DOUBLED|MISSING|ValueError|JournalBroken",
+        patches=(("jobs.protocol.plan.obey", _as_named),),
+    ),
+    Plant(
+        "cleanup-before-applied",
+        "cleanup begins when every table is applied up to the seal",
+        "MISSING",
+        rules=Rules(may_clean=lambda entries, applied, sealed: True),
+    ),
+    Plant(
+        "units-by-setting",
+        "the application transaction (cleanup/<session>, n) always means that range",
+        "MISSING|DOUBLED",
+        rules=Rules(units=_by_setting),
+    ),
+    Plant(
+        "vacuum-unapplied",
+        "removed by vacuum only when their epoch is applied in every table",
+        "gone",
+        rules=Rules(settled=_as_journaled),
+    ),
+    Plant(
+        "vacuum-unjournaled",
+        "removed by vacuum only when their epoch is applied in every table",
+        "gone",
+        rules=Rules(settled=_every_epoch),
+    ),
+    Plant(
+        "vacuum-cleanup-early",
+        "cleanup's files only when the session is cleaned",
+        "gone",
+        rules=Rules(settled=_every_cleanup),
+    ),
+    Plant(
+        "vacuum-unsynced",
+        "what compaction replaced goes only when the table's log is durable",
+        "gone",
+        rules=Rules(sync_before_vacuum=False),
+    ),
+    Plant(
+        "cleaned-unsynced",
+        "a session is called cleaned only when its results are durable",
+        "MISSING",
+        rules=Rules(sync_before_cleaned=False),
+    ),
+)
