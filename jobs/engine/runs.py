@@ -21,8 +21,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,8 +45,7 @@ class Missing(Exception):
     """State that the journal names is not there, or not what was written. Says what."""
 
 
-@dataclass(frozen=True)
-class RunFile:
+class RunFile(NamedTuple):
     """One file of a run, as the manifest names it.
 
     `run` is the logical run (of one session and input) that it belongs to; the windows of a
@@ -72,7 +70,7 @@ class RunFile:
         """The file with its window begun at `lo`; None when nothing is left."""
         if lo > self.hi:
             return None
-        return replace(self, lo=max(self.lo, lo))
+        return self._replace(lo=max(self.lo, lo))
 
 
 def name_of(warehouse_id: str, epoch: int, attempt: str, part: str, kind: str = "arrow") -> str:
@@ -144,21 +142,20 @@ def bytes_before(table: pa.Table, at: I64) -> I64:
     `table` has one chunk a column. Counts values and offsets; bits of nulls and booleans as
     an eighth of a byte.
     """
-    total = np.zeros(len(at), dtype=np.float64)
+    bits = 0
+    total = np.zeros(len(at), dtype=np.int64)
     for column in table.columns:
-        array = _one(column)
-        type_ = array.type
+        type_ = column.type
         if pa.types.is_string(type_) or pa.types.is_binary(type_):
-            total += _ends(array, np.int32)[at] + at * 4.0
+            total += _ends(_one(column), np.int32)[at]
+            bits += 32
         elif pa.types.is_large_string(type_) or pa.types.is_large_binary(type_):
-            total += _ends(array, np.int64)[at] + at * 8.0
-        elif pa.types.is_null(type_):
-            continue
-        else:
-            total += at * (type_.bit_width / 8)
-        if array.null_count:
-            total += at / 8
-    return total.astype(np.int64)
+            total += _ends(_one(column), np.int64)[at]
+            bits += 64
+        elif not pa.types.is_null(type_):
+            bits += type_.bit_width
+        bits += column.null_count > 0
+    return total + at * bits // 8
 
 
 def bytes_of(rows: Rows) -> int:

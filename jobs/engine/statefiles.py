@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -41,8 +42,7 @@ FIGURES_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Merging:
+class Merging(NamedTuple):
     """A merge under way: what is below the sources' windows is in the target run already."""
 
     session: str
@@ -73,9 +73,9 @@ def encode_manifest(manifest: Manifest) -> pa.Buffer:
         "slot": manifest.slot,
         "epoch": manifest.epoch,
         "next_run": manifest.next_run,
-        "runs": [list(asdict(run).values()) for run in manifest.runs],
+        "runs": manifest.runs,
         "drops": {session: drops.to_json() for session, drops in manifest.drops.items()},
-        "merges": [list(asdict(merge).values()) for merge in manifest.merges],
+        "merges": manifest.merges,
     }
     text = json.dumps(facts, separators=(",", ":")).encode()
     schema = FIGURES_SCHEMA.with_metadata({b"spillway": text})
