@@ -125,7 +125,7 @@ def _results(points: list[Point], detail: Detail, session: SessionStatus, axis: 
     return Chart(
         "Results over time",
         f"{total:,} at run time, {by_cleanup:,} by cleanup",
-        (("run", "run time"), ("clean", "cleanup")),
+        (("run", "run time"), *([("clean", "cleanup")] if by_cleanup else [])),
         plot.svg(),
     )
 
@@ -185,11 +185,9 @@ def _rates(points: list[Point], axis: _Time) -> Chart:
         plot.hint(a, b, text)
     plot.area(line, None, "rows")
     plot.line(line, "rows")
-    whole = sum(p.rows for p in points)
     return Chart(
         "Intake",
-        f"{whole:,} rows in {times_text(sum(p.epochs for p in points), 'epoch')}; each epoch's "
-        "rows over its own time",
+        f"{times_text(sum(p.epochs for p in points), 'epoch')}, each one's rows over its own time",
         (("rows", "rows read per second"),),
         plot.svg(),
     )
@@ -242,14 +240,15 @@ def _memory(
     plot.line(folder, "folder")
     plot.level(budget, f"budget {bytes_text(budget)}", "budget")
     plot.level(threshold * budget, f"spills above {100 * threshold:.0f} %", "limit", below=True)
+    flushed = any(p.flush and p.spilled_bytes.get(slot) for p in points)
+    marks = (("spill", "spill"), spills), (("flush", "flush at the seal"), flushed)
     return Chart(
         f"Memory of slot {slot}",
-        times_text(spills, "spill") + (", then the seal's flush" if session.flushed_bytes else ""),
+        times_text(spills, "spill") + (", then the seal's flush" if flushed else ""),
         (
             ("state", "state"),
             ("folder", "all files of its folder"),
-            ("spill", "spill"),
-            ("flush", "flush at the seal"),
+            *(mark for mark, drawn in marks if drawn),
         ),
         plot.svg(),
     )

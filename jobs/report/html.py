@@ -243,9 +243,11 @@ def _quarantine(status: Status) -> Safe:
 
 
 def _tables(status: Status) -> Safe:
-    return _table(
-        ("table", "holds", "path"),
-        [(name, holds, f"{status.warehouse_root}/{name}") for name, holds in TABLES.items()],
+    return joined(
+        [
+            tag("p", "In ", tag("code", status.warehouse_root), class_="muted"),
+            _table(("table", "holds"), list(TABLES.items())),
+        ]
     )
 
 

@@ -50,8 +50,8 @@ p { margin: 2px 0 0; }
 .tile span { color: var(--muted); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 500px), 1fr));
   gap: 14px; margin: 14px 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr));
-  gap: 14px; align-items: start; }
+.cards { columns: 2 420px; column-gap: 14px; }
+.cards article { break-inside: avoid; margin: 0 0 14px; }
 figure { margin: 0; padding: 14px 16px 10px; display: flex; flex-direction: column; }
 figure svg { width: 100%; height: auto; display: block; margin-top: auto; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 6px 0 4px;
@@ -68,9 +68,11 @@ th { text-align: left; font-weight: 500; color: var(--muted); }
 th, td { padding: 4px 14px 4px 0; border-top: 1px solid var(--grid); vertical-align: top; }
 thead th, .pairs tr:first-child > * { border-top: none; }
 td { overflow-wrap: anywhere; }
+code { font: 13px ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 .pairs td { text-align: right; padding-right: 0; white-space: nowrap; overflow-wrap: normal; }
 footer { margin-top: 20px; }
 svg text { font-size: 11.5px; fill: var(--muted); }
+svg text.at { paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
 svg .mid { text-anchor: middle; }
 svg .end { text-anchor: end; }
 svg .axis { font-size: 12px; }

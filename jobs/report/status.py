@@ -37,6 +37,8 @@ from schemas.settings import Settings
 RECENT_S = 60.0
 MOST_REASONS = 20
 """Different reasons that are told apart; the rest is counted as one."""
+MOST_REASONS_A_FILE = 500
+"""The same within one file: far more, since what is rare in one may be frequent in all."""
 OTHER = "(other reasons)"
 
 
@@ -143,22 +145,22 @@ def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:
     total: Counter[str] = Counter()
     for counts in found.values():
         total.update(counts)
-    return _most(total)
+    return _most(total, MOST_REASONS)
 
 
 def _count_reasons(place: Any, path: str) -> dict[str, int]:
     with place.open(path) as source:
         column = pq.ParquetFile(source).read(columns=["reason"], use_threads=False)["reason"]
     counts = pc.value_counts(column).to_pylist()
-    return _most(Counter({each["values"]: each["counts"] for each in counts}))
+    return _most(Counter({c["values"]: c["counts"] for c in counts}), MOST_REASONS_A_FILE)
 
 
-def _most(counts: Counter[str]) -> dict[str, int]:
+def _most(counts: Counter[str], most: int) -> dict[str, int]:
     """The most frequent reasons in order; what is left, and was left before, as one."""
     other = counts.pop(OTHER, 0)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    kept = dict(ranked[:MOST_REASONS])
-    other += sum(count for _, count in ranked[MOST_REASONS:])
+    kept = dict(ranked[:most])
+    other += sum(count for _, count in ranked[most:])
     return kept | ({OTHER: other} if other else {})
 
 

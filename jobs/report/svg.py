@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from jobs.report.words import visible
+
 Point = tuple[float, float]
 
 
@@ -26,7 +28,7 @@ class Safe(str):
 def tag(name: str, /, *children: str, **attributes: object) -> Safe:
     """One element. Attribute names: `_` becomes `-`, a trailing one goes (`class_`)."""
     parts = [
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_attribute(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{safe(_attribute(value))}"'
         for key, value in attributes.items()
         if value is not None
     ]
@@ -37,8 +39,8 @@ def tag(name: str, /, *children: str, **attributes: object) -> Safe:
 
 
 def safe(text: str) -> Safe:
-    """Text as markup: escaped, unless it is markup already."""
-    return text if isinstance(text, Safe) else Safe(escape(text))
+    """Text as markup: escaped, unless it is markup already. Control characters are shown."""
+    return text if isinstance(text, Safe) else Safe(escape(visible(text)))
 
 
 def joined(parts: Sequence[str]) -> Safe:

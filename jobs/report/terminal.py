@@ -21,10 +21,13 @@ from jobs.report.words import (
     rate_text,
     span_text,
     times_text,
+    visible,
 )
 
 NARROW = 76
 """Below so many columns only the main ones are shown."""
+TINY = 56
+"""Below so many columns counts are shown as one."""
 STALE_S = 60.0
 """After so long without an epoch the age is marked (Kafka may just be silent)."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -74,7 +77,8 @@ def memory_bar(
     mark_at = min(cells - 1, int(threshold * cells))
     if mark_at >= len(body):
         bar[mark_at] = mark
-    text = Text("".join(bar[: len(body)]), style=style)
+    text = Text()
+    text.append("".join(bar[: len(body)]), style=style)
     text.append("".join(bar[len(body) :]), style="dim")
     return text
 
@@ -92,13 +96,13 @@ def _head(status: Status, width: int) -> RenderableType:
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
-    epoch.append(f"  (term {status.term}, {status.driver})", style="dim")
+    if width >= TINY:
+        epoch.append(f"  (term {status.term}, {visible(status.driver)})", style="dim")
     line.add_row("epoch", epoch)
     line.add_row(
-        "now",
+        "rates",
         Text(
-            f"{rate_text(status.rows_per_s)[:-2]} rows/s in, "
-            f"{rate_text(status.results_per_s)[:-2]} results/s out"
+            f"{rate_text(status.rows_per_s, 'rows')}, {rate_text(status.results_per_s, 'results')}"
         ),
     )
     line.add_row(
@@ -120,7 +124,7 @@ def _topics(status: Status, width: int) -> Table:
         table.add_column("partitions", justify="right")
     for topic in status.topics:
         row: list[RenderableType] = [
-            Text(topic.topic),
+            Text(visible(topic.topic)),
             count_text(topic.rows),
             count_text(topic.rejected),
             count_text(topic.lag_rows),
@@ -132,15 +136,12 @@ def _topics(status: Status, width: int) -> Table:
 
 
 def _slots(status: Status, width: int, fancy: bool) -> Table:
-    cells = max(8, min(30, width - 58)) if width >= NARROW else 10
-    columns = ["slot", "state", "memory", "of budget"]
+    wide, tiny = width >= NARROW, width < TINY
+    cells = max(8, min(30, width - 62)) if wide else 10
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in columns:
+    columns = ["slot", "memory", "state"] + ([] if tiny else ["budget"])
+    for name in columns + (["peak", "spills", "spilled"] if wide else []):
         table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
-    wide = width >= NARROW
-    if wide:
-        for name in ("peak", "spills", "spilled"):
-            table.add_column(name, justify="right", no_wrap=True)
     for slot in status.slots:
         bar = memory_bar(
             slot.state_bytes,
@@ -150,12 +151,9 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
             cells,
             fancy,
         )
-        row: list[RenderableType] = [
-            str(slot.slot),
-            bytes_text(slot.state_bytes),
-            bar,
-            _share(slot),
-        ]
+        row: list[RenderableType] = [str(slot.slot), bar, _share(slot)]
+        if not tiny:
+            row.append(bytes_text(slot.budget_bytes))
         if wide:
             row += [
                 bytes_text(slot.peak_state_bytes),
@@ -169,23 +167,21 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
 def _share(slot: SlotStatus) -> str:
     if slot.budget_bytes <= 0:
         return "–"
-    return f"{part_text(slot.state_bytes / slot.budget_bytes)} of {bytes_text(slot.budget_bytes)}"
+    return f"{bytes_text(slot.state_bytes)}, {part_text(slot.state_bytes / slot.budget_bytes)}"
 
 
 def _sessions(status: Status, width: int) -> Table:
-    table = _table("session", "stage", "run time", "cleanup")
-    wide = width >= NARROW
+    wide, tiny = width >= NARROW, width < TINY
+    table = _table("session", "stage", *(["results"] if tiny else ["run time", "cleanup"]))
+    table.columns[0].no_wrap = True
     if wide:
         table.add_column("spills", justify="right")
         table.add_column("generations", justify="right")
     table.add_column("verdict", overflow="fold")
     for session in status.sessions:
-        row: list[RenderableType] = [
-            session.session,
-            _stage(session),
-            count_text(session.results_run_time),
-            count_text(session.results_cleanup),
-        ]
+        run, clean = session.results_run_time, session.results_cleanup
+        counts = [count_text(run + (clean or 0))] if tiny else [count_text(run), count_text(clean)]
+        row: list[RenderableType] = [session.session, _stage(session), *counts]
         if wide:
             row += [count_text(session.spills), count_text(session.generations)]
         table.add_row(*row, _verdict(session))
@@ -222,11 +218,6 @@ def _quarantine(status: Status, width: int) -> Table:
         rest = sum(rows for _, rows in shown[5:])
         table.add_row(count_text(rest), Text(times_text(len(shown) - 5, "other reason")))
     return table
-
-
-def visible(text: str) -> str:
-    """Text from outside on one line: control characters, which move the cursor, made visible."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _table(first: str, *others: str) -> Table:

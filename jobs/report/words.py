@@ -21,9 +21,10 @@ def count_text(count: int | None) -> str:
     return _UNKNOWN if count is None else f"{count:,}"
 
 
-def rate_text(per_s: float) -> str:
-    """`1,235/s`."""
-    return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}/s"
+def rate_text(per_s: float, word: str) -> str:
+    """`1,235 rows/s`."""
+    number = f"{per_s:,.0f}" if per_s >= 9.95 or per_s == 0 else f"{per_s:.1f}"
+    return f"{number} {word}/s"
 
 
 def span_text(seconds: float | None) -> str:
@@ -66,6 +67,11 @@ def clock_text(rfc3339: str | None) -> str:
 def times_text(count: int, word: str) -> str:
     """`1 spill`, `3 spills`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def visible(text: str) -> str:
+    """Text from outside on one line: control characters, which move a cursor, made visible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _three(value: float) -> str:

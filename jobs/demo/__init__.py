@@ -1,0 +1,98 @@
+"""`spillway demo`: a trading day on this machine, end to end, with its proof.
+
+It starts a real broker on a free port, sends 3 x 210,000 messages (skewed, some malformed), joins
+them with about a quarter of the memory that their state needs, seals, cleans up, verifies, and
+shows what came of it. Everything that it started is ended when it returns: also after Ctrl-C,
+SIGTERM, a lost terminal or an error.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.text import Text
+
+from jobs.demo.day import Day, Outcome, PhaseFailed, Stopped, write_outcome
+from jobs.demo.place import demo_place
+from jobs.demo.view import LiveView, outcome_table, verdict_line, what_next
+from jobs.places import var_folder
+from schemas.scenario import Scenario, load_scenario
+from schemas.settings import Settings
+
+COMPLETE, NOT_COMPLETE, FAILED, INTERRUPTED = 0, 1, 3, 130
+MEMORY_SHARE = 0.25
+"""Of what the whole day's state would need."""
+ROW_STATE_BYTES = 60
+"""What a row of the shipped streams takes in state (measured: 56 to 62)."""
+LEAST_BUDGET_BYTES = 1 << 20
+
+__all__ = ["Outcome", "budget_bytes", "demo"]
+
+
+def demo(
+    settings: Settings,
+    out: Console,
+    *,
+    keep: bool = False,
+    scenario: Scenario | None = None,
+    folder: Path | None = None,
+) -> int:
+    """Run the demo; 0 when the day is proved complete, 1 when not, 3 on failure, 130 if stopped.
+
+    Args:
+        settings: slots, groups, spill rules and Spark's master are taken from them.
+        out: where progress and the outcome go.
+        keep: move what an earlier demo left aside instead of removing it.
+        scenario: what to produce; the shipped `demo` when not given.
+        folder: where everything is made; `demo` of the variable folder when not given.
+
+    Raises `jobs.demo.place.DemoRuns` when another demo uses the folder.
+    """
+    scenario = load_scenario("demo") if scenario is None else scenario
+    folder = var_folder() / "demo" if folder is None else folder
+    stop = threading.Event()
+    budget = budget_bytes(scenario, settings.state.slots)
+    with _signals(stop), demo_place(settings, folder, budget, keep=keep) as place:
+        try:
+            with LiveView(out) as view:
+                outcome = Day(place, scenario, stop, view.show).run()
+        except Stopped:
+            out.print(Text("stopped; nothing runs any more"))
+            return INTERRUPTED
+        except PhaseFailed as failure:
+            out.print(Text(str(failure), style="red"), soft_wrap=True)
+            return FAILED
+        write_outcome(outcome, place)
+        out.print(outcome_table(outcome))
+        out.print(verdict_line(outcome))
+        for line in what_next(outcome, place):
+            out.print(Text(line), soft_wrap=True)
+        return COMPLETE if outcome.complete else NOT_COMPLETE
+
+
+def budget_bytes(scenario: Scenario, slots: int) -> int:
+    """Memory of one slot: its part of `MEMORY_SHARE` of the state that the whole day needs."""
+    rows = sum(scenario.volume(stream).rows or 0 for stream in scenario.streams)
+    return max(LEAST_BUDGET_BYTES, int(rows * ROW_STATE_BYTES * MEMORY_SHARE / slots))
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a lost terminal only raise a flag while the demo runs."""
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop.set()
+
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,203 @@
+"""The terminal view: any width, any terminal, and text from outside stays text."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs.report import command
+from jobs.report.command import Looker, status_command
+from jobs.report.model import Status
+from jobs.report.status import status
+from jobs.report.terminal import memory_bar, render
+from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
+from jobs.tables import NoWarehouse
+from schemas.settings import load_settings
+from tests.report_journal import (
+    DAY,
+    add_quarantine,
+    fill_journal,
+    make_day,
+    open_warehouse,
+    verdict,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    overrides = {
+        "warehouse.root": str(tmp_path / "w"),
+        "kafka.bootstrap_servers": "127.0.0.1:9",  # nobody listens there
+    }
+    return load_settings(overrides=overrides, environ={})[0]
+
+
+@pytest.fixture
+def found(settings) -> Status:
+    warehouse = open_warehouse(settings.warehouse.root)
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    add_quarantine(warehouse, 0, ["[red]not JSON[/red]", "a\x1b[2Jb\nc"])
+    warehouse.sessions.append(verdict(False, missing=3, doubled=1))
+    return status(warehouse, settings, made.now(), None)
+
+
+def shown(found: Status, width: int, **console) -> str:
+    out = Console(file=io.StringIO(), width=width, **console)
+    out.print(render(found, out), highlight=False)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(found, width):
+    text = shown(found, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for word in (DAY, "sealed", "NOT", "stock", "59", "slot"):
+        assert word in text.replace("\n", " "), word
+
+
+def test_everything_is_there_when_there_is_room(found):
+    text = shown(found, 120)
+    day = found.session_of(DAY)
+    for word in (
+        found.warehouse_root,
+        count_text(day.results_run_time),
+        count_text(day.generations),
+        "3 missing, 1 doubled",
+        "Kafka does not answer",
+        bytes_text(found.slots[0].state_bytes),
+        "host/1",
+    ):
+        assert word in text, word
+
+
+def test_no_colour_and_no_control_characters_in_a_pipe(found):
+    text = shown(found, 100)
+    assert "\x1b" not in text
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "\x1b[" in shown(found, 100, force_terminal=True, color_system="standard")
+
+
+def test_text_from_outside_is_no_markup(found):
+    text = shown(found, 100)
+    assert "[red]not JSON[/red]" in text
+    assert "a\\x1b[2Jb\\nc" in text
+
+
+def test_a_terminal_without_unicode_gets_plain_bars(found):
+    out = Console(file=io.TextIOWrapper(io.BytesIO(), "ascii", errors="replace"), width=80)
+    out.print(render(found, out), highlight=False)
+    out.file.flush()
+    text = out.file.buffer.getvalue().decode("ascii")
+    assert "#" in text
+    assert "|" in text
+
+
+@pytest.mark.parametrize("fancy", [True, False])
+@pytest.mark.parametrize("cells", [8, 10, 30])
+@pytest.mark.parametrize("state", [0, 1, 500, 899, 900, 901, 1000, 1500])
+def test_a_bar_is_as_wide_as_asked(state, cells, fancy):
+    bar = memory_bar(state, max(state, 950), 1000, 0.9, cells, fancy)
+    assert len(bar.plain) == cells
+    full = "█" if fancy else "#"
+    assert abs(bar.plain.count(full) - min(state, 1000) / 1000 * cells) <= 1
+    if state:
+        assert ("red" in str(bar.spans[0].style)) == (state > 900)
+
+
+def test_a_bar_without_a_budget_is_empty():
+    assert memory_bar(5, 5, 0, 0.9, 8, True).plain == " " * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (bytes_text(0), "0 B"),
+        (bytes_text(1023), "1.00 KiB"),
+        (bytes_text(1 << 20), "1.00 MiB"),
+        (bytes_text(1023 * 1024), "1.00 MiB"),
+        (bytes_text(345 << 20), "345 MiB"),
+        (bytes_text(5 << 40), "5.00 TiB"),
+        (bytes_text(None), "–"),
+        (count_text(1234567), "1,234,567"),
+        (rate_text(0.25, "rows"), "0.2 rows/s"),
+        (rate_text(1234.5, "rows"), "1,234 rows/s"),
+        (span_text(0.25), "250 ms"),
+        (span_text(0.9999), "1.0 s"),
+        (span_text(59.94), "59.9 s"),
+        (span_text(61), "1 min 1 s"),
+        (span_text(3600), "1 h"),
+        (span_text(90_000), "1 d 1 h"),
+        (span_text(None), "–"),
+        (times_text(1, "spill"), "1 spill"),
+        (times_text(1200, "spill"), "1,200 spills"),
+        (visible("ok é 中"), "ok é 中"),
+        (visible("a\tb\x00"), "a\\tb\\x00"),
+    ],
+)
+def test_numbers_as_words(text, expected):
+    assert text == expected
+
+
+def test_the_command_prints_json(settings, found):
+    out = Console(file=io.StringIO())
+    status_command(settings, out, as_json=True)
+    [line] = out.file.getvalue().splitlines()
+    again = Status.model_validate_json(line)
+    assert again.sessions == found.sessions
+    assert again.lag_rows is None
+
+
+def test_the_command_writes_the_report(settings, found, tmp_path):
+    out = Console(file=io.StringIO(), width=60)
+    path = tmp_path / "a" / "report.html"
+    status_command(settings, out, report=path)
+    assert str(path) in out.file.getvalue().replace("\n", "")
+    assert DAY in path.read_text()
+    assert [p.name for p in Path(path.parent).iterdir()] == ["report.html"]
+
+
+def test_watching_a_pipe_goes_on_until_it_is_interrupted(settings, found, monkeypatch):
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", pause)
+    out = Console(file=io.StringIO())
+    status_command(settings, out, as_json=True, watch=True)
+    assert len(out.file.getvalue().splitlines()) == 3
+
+
+def test_watching_waits_for_the_warehouse(settings, monkeypatch):
+    made = make_day(5)
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            fill_journal(open_warehouse(settings.warehouse.root), made.entries)
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", pause)
+    out = Console(file=io.StringIO(), force_terminal=True, width=80, height=30)
+    status_command(settings, out, watch=True)
+    text = out.file.getvalue()
+    assert "waiting ..." in text
+    assert "Ctrl-C ends this" in text
+
+
+def test_without_a_warehouse_the_error_says_what_to_do(settings):
+    with pytest.raises(NoWarehouse, match="spillway stream"):
+        Looker(settings).look()

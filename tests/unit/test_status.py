@@ -1,0 +1,346 @@
+"""The one data function: what it says is what the journal and the tables hold."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from jobs.protocol.state import replay
+from jobs.report import memory as remembering
+from jobs.report.ends import kafka_ends
+from jobs.report.memory import Memory
+from jobs.report.model import Status
+from jobs.report.status import MOST_REASONS, OTHER, NothingYet, status
+from jobs.report.tally import MOST_POINTS, Tally, delay_quantile_ms, thinned
+from jobs.tables import SessionEvent, Warehouse
+from schemas.journal import DELAY_EDGES_MS
+from schemas.settings import load_settings
+from tests.report_journal import (
+    DAY,
+    NEXT,
+    TOPICS,
+    add_quarantine,
+    fill_journal,
+    make_day,
+    open_warehouse,
+    verdict,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return load_settings(overrides={"warehouse.root": str(tmp_path / "w")}, environ={})[0]
+
+
+@pytest.fixture
+def warehouse(settings):
+    return open_warehouse(settings.warehouse.root)
+
+
+def tallied(entries):
+    tally = Tally()
+    for entry in entries:
+        tally.add(entry.model_dump(mode="json"))
+    return tally
+
+
+def test_the_made_up_day_is_a_valid_journal():
+    made = make_day(60, seal_after=40)
+    state = replay(made.entries)
+    assert state.session.date == NEXT
+    assert state.sealed[DAY].results == made.results[DAY]
+
+
+def test_figures_are_the_journals(settings, warehouse):
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    now = made.now() + timedelta(seconds=3)
+    found = status(warehouse, settings, now, None)
+    assert (found.session, found.epoch, found.term, found.driver) == (NEXT, 59, 1, "host/1")
+    assert found.entries == len(made.entries)
+    assert found.last_epoch_age_s == 3.0
+    [after, day] = found.sessions
+    assert (after.session, after.stage) == (NEXT, "open")
+    assert (day.session, day.stage) == (DAY, "sealed")
+    for session in (after, day):
+        assert session.rows_in == {t: made.rows[session.session, t] for t in TOPICS}
+        assert session.results_run_time == made.results[session.session]
+        assert session.generations == made.cuts[session.session]
+    assert day.rejected + after.rejected == made.rejected
+    assert (day.spills, day.spilled_bytes) == (made.spills, made.spilled_bytes)
+    assert day.spills > 2
+    assert day.flushed_bytes == made.flushed_bytes > 0
+    assert after.spills == 0
+    assert day.peak_state_bytes == made.peak
+    assert day.cleanup_ranges == 2
+    assert day.results_cleanup is None
+    assert {t.topic: t.rows for t in found.topics} == after.rows_in
+    last = made.last.slots
+    assert [s.state_bytes for s in found.slots] == [s.state_bytes for s in last]
+    assert [s.rows for s in found.slots] == [s.rows for s in last]
+    assert found.threshold == settings.spill.threshold
+
+
+def test_rows_beyond_the_end_belong_to_the_next_session_before_the_seal_is_complete():
+    made = make_day(41, seal_after=40, partitions=4)
+    tally = tallied(made.entries)
+    assert tally.open == DAY
+    assert tally.sessions[NEXT].rows == {t: n for (s, t), n in made.rows.items() if s == NEXT}
+    assert sum(tally.sessions[NEXT].rows.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("events", "stage", "by_cleanup"),
+    [
+        ([], "sealed", None),
+        ([SessionEvent(session=DAY, event="cleaned", cleanup=7, seconds=1.5)], "cleaned", 7),
+    ],
+)
+def test_stages_of_a_sealed_session(settings, warehouse, events, stage, by_cleanup):
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    for event in events:
+        warehouse.sessions.append(event)
+    day = status(warehouse, settings, made.now(), None).session_of(DAY)
+    assert (day.stage, day.results_cleanup) == (stage, by_cleanup)
+
+
+def test_a_cleanup_under_way_is_seen(settings, warehouse):
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    warehouse.apply_cleanup(DAY, 0, [])
+    day = status(warehouse, settings, made.now(), None).session_of(DAY)
+    assert (day.stage, day.cleanup_ranges_done, day.cleanup_ranges) == ("cleaning", 1, 2)
+
+
+def test_an_end_that_is_fixed_but_not_reached(settings, warehouse):
+    made = make_day(41, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    found = status(warehouse, settings, made.now(), None)
+    assert [(s.session, s.stage) for s in found.sessions] == [(NEXT, "next"), (DAY, "ending")]
+    assert found.session == DAY
+
+
+def test_the_last_verdict_counts(settings, warehouse):
+    made = make_day(5)
+    fill_journal(warehouse, made.entries)
+    assert status(warehouse, settings, made.now(), None).sessions[0].verdict is None
+    warehouse.sessions.append(verdict(False, missing=3))
+    found = status(warehouse, settings, made.now(), None).sessions[0].verdict
+    assert (found.complete, found.missing) == (False, 3)
+    warehouse.sessions.append(verdict(True))
+    assert status(warehouse, settings, made.now(), None).sessions[0].verdict.complete
+
+
+def test_lag_is_known_only_when_every_topic_answers(settings, warehouse):
+    made = make_day(5)
+    fill_journal(warehouse, made.entries)
+    ahead = {topic: [end + 5 for end in ends] for topic, ends in made.end.items()}
+    found = status(warehouse, settings, made.now(), ahead)
+    assert found.lag_rows == 5 * 2 * 3
+    assert [t.lag_rows for t in found.topics] == [10, 10, 10]
+    del ahead["review"]
+    found = status(warehouse, settings, made.now(), ahead)
+    assert [t.lag_rows for t in found.topics] == [10, 10, None]
+    assert found.lag_rows is None
+    found = status(warehouse, settings, made.now(), None)
+    assert found.lag_rows is None
+    # A topic made anew, or offsets older than the journal's: not behind.
+    found = status(warehouse, settings, made.now(), {t: [0, 0, 9] for t in TOPICS})
+    assert found.lag_rows == 3 * 9
+
+
+def test_a_broker_that_is_down_costs_no_time(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings, _ = load_settings(
+        overrides={"kafka.bootstrap_servers": f"127.0.0.1:{port}"}, environ={}
+    )
+    began = time.monotonic()
+    assert kafka_ends(settings, ["stock"]) is None
+    assert time.monotonic() - began < 1.0
+
+
+def test_reasons_are_counted_once_per_file_and_the_rare_ones_together(settings, warehouse):
+    made = make_day(5)
+    fill_journal(warehouse, made.entries)
+    add_quarantine(warehouse, 0, ["not JSON"] * 5 + ["symbol: missing"])
+    memory = Memory()
+    found = status(warehouse, settings, made.now(), None, memory=memory)
+    assert found.quarantine == {"not JSON": 5, "symbol: missing": 1}
+    many = [f"field {k} is wrong" for k in range(MOST_REASONS + 10)]
+    add_quarantine(warehouse, 1, ["not JSON", *many])
+    for _ in range(2):
+        found = status(warehouse, settings, made.now(), None, memory=memory)
+        assert next(iter(found.quarantine.items())) == ("not JSON", 6)
+        assert sum(found.quarantine.values()) == 7 + len(many)
+        assert found.quarantine[OTHER] > 0
+
+
+def test_a_second_look_reads_only_what_is_new_and_says_the_same(settings, warehouse):
+    made = make_day(80, seal_after=70)
+    memory = Memory()
+    for upto in (1, 3, 30, 60, len(made.entries)):
+        fill_journal(warehouse, made.entries[:upto])
+        now = made.now()
+        step = status(warehouse, settings, now, None, memory=memory)
+        whole = status(warehouse, settings, now, None, memory=Memory())
+        assert step == whole
+    assert memory.tally == tallied(made.entries)
+
+
+def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, monkeypatch):
+    made = make_day(100)
+    fill_journal(warehouse, made.entries)
+    first = status(warehouse, settings, made.now(), None)
+    place = warehouse.place.path()
+    assert remembering.load(place).tally.n == made.last.n
+    read = []
+    original = Tally.add
+    monkeypatch.setattr(Tally, "add", lambda self, e: (read.append(e["n"]), original(self, e)))
+    assert status(warehouse, settings, made.now(), None) == first
+    assert read == []
+    # Another journal at the same place: nothing of the old one may be used.
+    path = remembering.memory_file(place)
+    kept = path.read_text()
+    path.write_text(kept.replace(remembering.load(place).digest, "0" * 64))
+    assert status(warehouse, settings, made.now(), None) == first
+    assert len(read) == len(made.entries)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version": 0}', "[]", '{"tally": 3}'])
+def test_a_damaged_memory_is_no_harm(settings, warehouse, content):
+    made = make_day(10)
+    fill_journal(warehouse, made.entries)
+    path = remembering.memory_file(warehouse.place.path())
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert status(warehouse, settings, made.now(), None).epoch == 9
+
+
+def test_a_shorter_journal_is_read_again(settings, warehouse, tmp_path):
+    made = make_day(60)
+    fill_journal(warehouse, made.entries)
+    memory = Memory()
+    status(warehouse, settings, made.now(), None, memory=memory)
+    other = open_warehouse(str(tmp_path / "other"))
+    again = make_day(20, seed=5)
+    fill_journal(other, again.entries)
+    found = status(other, settings, again.now(), None, memory=memory)
+    assert found.epoch == 19
+    assert found.sessions[0].rows_in == {t: again.rows[DAY, t] for t in TOPICS}
+
+
+def test_rates_fall_when_the_stream_is_silent(settings, warehouse):
+    made = make_day(40)
+    fill_journal(warehouse, made.entries)
+    busy = status(warehouse, settings, made.now(), None)
+    later = status(warehouse, settings, made.now() + timedelta(seconds=30), None)
+    silent = status(warehouse, settings, made.now() + timedelta(minutes=5), None)
+    rows = sum(p.rows for e in made.entries if e.kind == "epoch" for p in e.read)
+    seconds = 40 * 2.0
+    assert busy.rows_per_s == pytest.approx(rows / seconds, rel=0.25)
+    assert 0 < later.rows_per_s < busy.rows_per_s
+    assert (silent.rows_per_s, silent.results_per_s) == (0, 0)
+
+
+def test_an_empty_journal_says_what_to_do(settings, warehouse):
+    with pytest.raises(NothingYet, match="start `spillway stream`"):
+        status(warehouse, settings, make_day(1).now(), None)
+
+
+def test_a_journal_without_epochs(settings, warehouse):
+    made = make_day(1)
+    fill_journal(warehouse, made.entries[:2])
+    found = status(warehouse, settings, made.now(), None)
+    assert (found.epoch, found.last_epoch_at, found.delay_p50_ms) == (-1, None, None)
+    assert found.sessions[0].stage == "open"
+
+
+def test_status_is_json_and_comes_back(settings, warehouse):
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    found = status(warehouse, settings, made.now(), None, detail_session=DAY)
+    assert Status.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_reader_opens_the_warehouse_without_its_query(settings, warehouse):
+    made = make_day(5)
+    fill_journal(warehouse, made.entries)
+    reader = Warehouse(settings.warehouse.root, fsync=False)
+    assert status(reader, settings, made.now(), None).epoch == 4
+
+
+def test_entries_out_of_order_are_refused():
+    made = make_day(3)
+    tally = tallied(made.entries[:2])
+    with pytest.raises(ValueError, match="does not follow"):
+        tally.add(made.entries[3].model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("quantile", [0.0001, 0.1, 0.5, 0.9, 0.99, 1.0])
+def test_delays_lie_within_their_bucket(quantile):
+    rng = np.random.default_rng(3)
+    delays = rng.lognormal(6, 1.5, 5_000)
+    edges = np.array(DELAY_EDGES_MS)
+    histogram = np.bincount(np.searchsorted(edges, delays), minlength=len(edges) + 1).tolist()
+    found = delay_quantile_ms(histogram, quantile)
+    true = np.quantile(delays, quantile, method="inverted_cdf")
+    bucket = int(np.searchsorted(edges, true))
+    if bucket == len(edges):
+        assert found == edges[-1]
+    else:
+        low = edges[bucket - 1] if bucket else 0
+        assert low <= found <= edges[bucket]
+
+
+def test_delays_without_samples_and_beyond_the_last_edge():
+    assert delay_quantile_ms([], 0.5) is None
+    assert delay_quantile_ms([0] * (len(DELAY_EDGES_MS) + 1), 0.5) is None
+    beyond = [0] * len(DELAY_EDGES_MS) + [4]
+    assert delay_quantile_ms(beyond, 0.5) == DELAY_EDGES_MS[-1]
+
+
+def test_thinning_loses_no_row_no_spill_and_no_peak():
+    made = make_day(301, seal_after=250)
+    points = tallied(made.entries).points
+    assert len(points) == 301
+    thin = thinned(points)
+    assert len(thin) < 160
+    for one, other in ((points, thin), (points, thinned(thin))):
+        for count in ("rows", "rejected", "epochs"):
+            assert sum(getattr(p, count) for p in one) == sum(getattr(p, count) for p in other)
+        for slot in (0, 1):
+            spilled = [sum(p.spilled_bytes.get(slot, 0) for p in ps) for ps in (one, other)]
+            assert spilled[0] == spilled[1]
+            peaks = [max(p.state_bytes[slot] for p in ps) for ps in (one, other)]
+            assert peaks[0] == peaks[1]
+        seconds = [sum(sum(p.seconds.values()) for p in ps) for ps in (one, other)]
+        assert seconds[0] == pytest.approx(seconds[1])
+    assert [p.epoch for p in thin] == sorted(p.epoch for p in thin)
+    assert thin[-1].epoch == 300
+
+
+def test_history_is_bounded():
+    made = make_day(MOST_POINTS + 200, rows=4)
+    tally = tallied(made.entries)
+    assert len(tally.points) <= MOST_POINTS
+    assert sum(p.epochs for p in tally.points) == MOST_POINTS + 200
+    assert len(tally.recent) == 64
+
+
+def test_an_epochs_seconds_add_up():
+    made = make_day(5)
+    for point in tallied(made.entries).points:
+        whole = (point.ended_ms - point.started_ms) / 1000
+        assert sum(point.seconds.values()) == pytest.approx(whole, abs=0.01)
