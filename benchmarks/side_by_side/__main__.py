@@ -32,7 +32,7 @@ from jobs.places import project_root, var_folder
 from jobs.produce.summary import Progress
 
 GIB = 1 << 30
-out = Console()
+out = Console(soft_wrap=True)
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -111,6 +111,8 @@ def _phase_found(found: Mapping[str, Any]) -> str:
 def table(found: Sequence[Line]) -> Table:
     """For the terminal."""
     made = Table(*HEAD, box=None, header_style="bold", pad_edge=False)
+    for column in made.columns:
+        column.no_wrap = True
     for column in made.columns[1:]:
         column.justify = "right"
     for line in found:

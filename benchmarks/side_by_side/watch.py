@@ -1,14 +1,18 @@
 """Run a command and measure its whole process tree from outside.
 
-* CPU: what the kernel counted for every process of the tree. This process becomes the reaper of
-  orphans, so a process that outlives its parent (Spark's JVM outlives the interpreter that
-  started it) is counted too; the figure is exact, not sampled.
+* CPU: what the kernel counted for every process of the tree when its parent took its exit. This
+  process becomes the reaper of orphans, so one that outlives its parent (Spark's JVM outlives
+  the interpreter that started it) is counted too. A parent that ignores SIGCHLD (the daemon of
+  Spark's Python workers does) takes no exits and the kernel adds nothing up: of such children
+  the last sample counts, at most one interval short.
 * Memory: sampled. Of every process the private and its part of the shared pages (PSS) that are
   anonymous or of files; plus the bytes of the folders on tmpfs that the program keeps state in.
   Pages of those files that a process has mapped are not counted a second time. The page cache
   of files on disk is not counted for anybody.
 
 Invariant: `watched` returns or raises only when no process that the command started is left.
+
+Processes that this one had started before are left alone, and what they start.
 
 Known limitation: only one command is watched at a time, and meanwhile nothing else in this
 process may start children. A peak shorter than the sampling interval can be missed.
@@ -26,6 +30,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -100,15 +105,17 @@ def watched(
         cwd: its working directory.
         log: file that its output is appended to.
         tmpfs: folders whose files count as memory.
-        others: process ids that are not the command's (the broker's): never ended, and their CPU
-            time is told apart.
+        others: ids of processes that work for the command (the broker's): their CPU time is told
+            apart.
         timeout_s: after this long it is ended and counted as failed.
 
     Raises ProgramFailed when it ends with another code than 0, or too late.
     """
     _adopt_orphans()
     before, other_before = _reaped_cpu_s(), _cpu_s(others)
+    strangers = frozenset(p.pid for p in psutil.Process().children()) | frozenset(others)
     samples: list[Sample] = []
+    unseen = _Unseen()
     started = time.time()
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -123,7 +130,9 @@ def watched(
     try:
         late = False
         while process.poll() is None:
-            samples.append(_sample(_tree(others), tmpfs))
+            tree = _tree(strangers)
+            unseen.look(tree)
+            samples.append(_sample(tree, tmpfs))
             if time.time() - started > timeout_s:
                 late = True
                 break
@@ -131,16 +140,16 @@ def watched(
                 process.wait(SAMPLE_S)
         ended = time.time()
         if not late:
-            _wait_for_rest(others)
+            _wait_for_rest(strangers, unseen)
     finally:
-        _end_rest(process, others)
+        _end_rest(process, strangers, unseen)
     if late or process.returncode != 0:
         reason = f"took over {timeout_s:.0f} s" if late else f"ended with {process.returncode}"
         raise ProgramFailed(f"{' '.join(command)} {reason}. The end of {log}:\n{_tail(log)}")
     return Watched(
         started_at_s=started,
         ended_at_s=ended,
-        cpu_s=_reaped_cpu_s() - before,
+        cpu_s=_reaped_cpu_s() - before + unseen.cpu_s(),
         other_cpu_s=_cpu_s(others) - other_before,
         samples=tuple(samples),
     )
@@ -164,10 +173,10 @@ def _cpu_s(pids: Collection[int]) -> float:
     return total
 
 
-def _tree(others: Collection[int]) -> list[psutil.Process]:
-    """Living descendants of this process, without the others and theirs."""
-    strange = set(others)
-    for pid in others:
+def _tree(strangers: Collection[int]) -> list[psutil.Process]:
+    """Living descendants of this process, without the strangers and theirs."""
+    strange = set(strangers)
+    for pid in strangers:
         with contextlib.suppress(psutil.NoSuchProcess):
             strange |= {p.pid for p in psutil.Process(pid).children(recursive=True)}
     found = psutil.Process().children(recursive=True)
@@ -202,34 +211,95 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _wait_for_rest(others: Collection[int]) -> None:
+def _wait_for_rest(strangers: Collection[int], unseen: _Unseen) -> None:
     """Wait until the command's processes have ended, and take their exits (and CPU times)."""
     deadline = time.monotonic() + END_S
-    while (left := _tree(others)) and time.monotonic() < deadline:
-        _reap(left)
+    while (left := _tree(strangers)) and time.monotonic() < deadline:
+        unseen.look(left)
+        _reap(left, unseen)
         time.sleep(0.02)
 
 
-def _end_rest(process: subprocess.Popen[bytes], others: Collection[int]) -> None:
+def _end_rest(
+    process: subprocess.Popen[bytes], strangers: Collection[int], unseen: _Unseen
+) -> None:
     """End what is left, by process id."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = _tree(others)
+        left = _tree(strangers)
         for each in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(number)
         deadline = time.monotonic() + 10.0
         while left and time.monotonic() < deadline:
             process.poll()
-            _reap(left)
-            left = _tree(others)
+            _reap(left, unseen)
+            left = _tree(strangers)
             time.sleep(0.05)
     process.wait()
 
 
-def _reap(processes: Sequence[psutil.Process]) -> None:
+def _reap(processes: Sequence[psutil.Process], unseen: _Unseen) -> None:
     for each in processes:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(each.pid, os.WNOHANG)
+            pid, _ = os.waitpid(each.pid, os.WNOHANG)
+            if pid:
+                unseen.reaped(pid)
+
+
+class _Stat(NamedTuple):
+    """Some of /proc/PID/stat."""
+
+    parent: int
+    cpu_s: float
+    started: int
+
+
+class _Unseen:
+    """CPU times of processes whose parents ignore SIGCHLD: nobody takes their exits.
+
+    One that is orphaned becomes our own child and is reaped after all; then it is left out here.
+    """
+
+    def __init__(self) -> None:
+        self._cpu_s: dict[tuple[int, int], float] = {}
+
+    def look(self, tree: Sequence[psutil.Process]) -> None:
+        """Take a sample."""
+        for each in tree:
+            stat = _stat(each.pid)
+            if stat is None:
+                continue
+            key = (each.pid, stat.started)
+            if key in self._cpu_s or _ignores_children(stat.parent):
+                self._cpu_s[key] = stat.cpu_s
+
+    def reaped(self, pid: int) -> None:
+        """The exit of a process was taken here, so the kernel has added up its time."""
+        self._cpu_s = {key: value for key, value in self._cpu_s.items() if key[0] != pid}
+
+    def cpu_s(self) -> float:
+        """Seconds of all of them."""
+        return sum(self._cpu_s.values())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name in parentheses may hold anything; what follows it is fixed.
+    fields = text.rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    return _Stat(int(fields[1]), (int(fields[11]) + int(fields[12])) / ticks, int(fields[19]))
+
+
+def _ignores_children(pid: int) -> bool:
+    """Whether a process ignores SIGCHLD."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGCHLD - 1) & 1)
+    return False
 
 
 def _tail(log: Path, lines: int = 25) -> str:
