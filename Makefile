@@ -3,6 +3,8 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
+LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 \
+	--custom-compile-command "make lock"
 export VENV PYTHON
 
 .PHONY: help setup setup-runtime demo check test soak bench docs lock clean
@@ -38,10 +40,9 @@ docs: setup ## The pages of docs/ as HTML in site/
 	@$(VENV)/bin/mkdocs build --strict --quiet
 
 lock: setup ## Resolve the locks again from pyproject.toml
-	@$(VENV)/bin/uv pip compile -q pyproject.toml --group build --generate-hashes --universal \
-		--python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
-	@$(VENV)/bin/uv pip compile -q pyproject.toml --group build --group dev -c requirements.lock \
-		--generate-hashes --universal --python-version 3.11 --custom-compile-command "make lock" \
+	@$(LOCK) --group build -o requirements-build.lock
+	@$(LOCK) pyproject.toml -c requirements-build.lock -o requirements.lock
+	@$(LOCK) pyproject.toml --group dev -c requirements-build.lock -c requirements.lock \
 		-o requirements-dev.lock
 
 clean: ## Remove the environment and everything under var/ (stop the servers first)
