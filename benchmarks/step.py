@@ -92,7 +92,7 @@ def main() -> None:
     if args.profile:
         import cProfile
 
-        profiler = cProfile.Profile()
+        profiler = cProfile.Profile(time.process_time)
     with tempfile.TemporaryDirectory(dir=shm) as root:
         state, warehouse = folder(root).child("slot"), folder(root).child("warehouse")
         manifest, epoch, offset = None, 0, 0

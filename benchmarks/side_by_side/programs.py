@@ -118,7 +118,7 @@ def _folders(bench: Bench) -> Iterator[tuple[Path, Path]]:
             shutil.rmtree(each, ignore_errors=True)
 
 
-def _env() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This environment without settings of spillway that would win over the written ones."""
     kept = {
         name: value
@@ -131,7 +131,7 @@ def _env() -> dict[str, str]:
 def _watched(bench: Bench, command: Sequence[str], log: str) -> Watched:
     return watched(
         command,
-        env=_env(),
+        env=environment(),
         cwd=bench.folder,
         log=bench.folder / log,
         tmpfs=[bench.memory],
@@ -239,7 +239,17 @@ def _spillway(
 
     warehouse = disk / "warehouse"
     settings = disk / "spillway.toml"
-    settings.write_text(_settings(bench, warehouse, memory / "state", budget))
+    settings.write_text(
+        settings_text(
+            bench.filled.bootstrap,
+            warehouse,
+            memory / "state",
+            master=bench.master,
+            slots=bench.slots,
+            budget=budget,
+            max_rows=bench.max_rows,
+        )
+    )
     stream = ("stream", "--session", SESSION, "--available-now")
     seen = _command(bench, settings, f"{program}.log", *stream)
     entries = Warehouse(str(warehouse)).journal.read()
@@ -261,14 +271,23 @@ def _spillway(
     )
 
 
-def _settings(bench: Bench, warehouse: Path, state: Path, budget: int) -> str:
-    """The settings file: what belongs to this benchmark, everything else at its default."""
+def settings_text(
+    bootstrap: str,
+    warehouse: Path,
+    state: Path,
+    *,
+    master: str,
+    slots: int,
+    budget: int,
+    max_rows: int,
+) -> str:
+    """A settings file: what belongs to a benchmark, everything else at its default."""
     values: dict[str, dict[str, object]] = {
-        "kafka": {"bootstrap_servers": bench.filled.bootstrap},
+        "kafka": {"bootstrap_servers": bootstrap},
         "warehouse": {"root": str(warehouse)},
-        "state": {"root": str(state), "slots": bench.slots, "budget_bytes": budget},
-        "stream": {"start": "earliest", "max_rows_per_epoch": bench.max_rows},
-        "spark": {"master": bench.master},
+        "state": {"root": str(state), "slots": slots, "budget_bytes": budget},
+        "stream": {"start": "earliest", "max_rows_per_epoch": max_rows},
+        "spark": {"master": master},
     }
     lines = []
     for section, pairs in values.items():
