@@ -78,13 +78,10 @@ def _query(settings: Settings) -> Any:
     return load_query(settings.query)
 
 
-def _warehouse(settings: Settings, *, create: bool = False) -> Any:
-    from jobs.decode import join_spec
-    from jobs.engine.results import result_schema
+def _warehouse(settings: Settings) -> Any:
     from jobs.tables import Warehouse
 
-    results = result_schema(join_spec(_query(settings))) if create else None
-    return Warehouse(settings.warehouse.root, results, fsync=settings.warehouse.fsync)
+    return Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
 
 
 # ------------------------------------------------------------------------------- stream
@@ -104,6 +101,7 @@ def stream(
     quiet: Annotated[bool, typer.Option(help="No line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
+    from jobs import doctor as doctors
     from jobs.stream.progress import epoch_line, start_line
     from jobs.stream.service import Stream, Wanted, Watcher
 
@@ -124,6 +122,10 @@ def stream(
         watcher.on_start = lambda state: out.print(
             start_line(state), highlight=False, soft_wrap=True
         )
+    failed = doctors.blocking(doctors.check_all(settings))
+    if failed:
+        out.print(doctors.table(failed))
+        _fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
     wanted = Wanted(session, until_sealed, available_now)
     Stream(settings, _query(settings), wanted, watcher).run()
 
@@ -170,7 +172,7 @@ def verify(
     ] = False,
 ) -> None:
     """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""
-    from jobs.verify.command import verdict_table, verify_command
+    from jobs.verify import verdict_table, verify_command
 
     settings = _settings()
     report = verify_command(session, settings, _query(settings), exhaustive=exhaustive)
@@ -211,7 +213,9 @@ def doctor(
 
     settings = _settings()
     if repair:
-        for line in _warehouse(settings).repair():
+        from jobs.tables.repair import repair as mend
+
+        for line in mend(settings.warehouse.root) or ["nothing had to be mended"]:
             out.print(_escaped(line))
     found = checks.check_all(settings)
     if json_:
