@@ -18,11 +18,11 @@ one row (it is not blank), and equal numbers mean exactly one. A NUL byte, which
 input early, is below 0x20. Repeated fields, wrong kinds, ints with fractions or beyond 64 bits
 make the call fail; NaN and Infinity are left to the rules.
 
-One by one (`parse_each`): values of a piece that failed, and values that may not be joined
+One by one (`parse_each`): values of a part that failed, and values that may not be joined
 (white space around or control characters between tokens, deep nesting), go through the JSON
 parser that pydantic itself uses; kinds are then checked on whole columns. It costs about three
-times as much. What fails here too is left to the contract. So a few bad values make a piece
-slower, never the batch.
+times as much. What fails here too is left to the contract. So a few bad values make their
+neighbours slower, never the batch.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ Mask = npt.NDArray[np.bool_]
 
 PIECE_ROWS = 8_192
 PIECE_BYTES = 4 << 20
+FINE_ROWS = 1_024
+"""A piece that does not line up is tried again in parts of this size."""
 MOST_BRACKETS = 64
 """Values that open more `{` and `[` may be too deep and are parsed one by one. Any number
 below pydantic's nesting limit (200) is right."""
@@ -102,11 +104,16 @@ def parse_many(schema: Any, values: Any) -> tuple[list[Parsed], Rows]:
         if not fit.all():
             left.append(rows[~fit])
             rows, piece = rows[fit], piece.filter(pa.array(fit))
-        columns = _parse_piece(schema, piece.cast(pa.binary())) if len(rows) else None
-        if columns is not None:
+        piece = piece.cast(pa.binary())
+        if len(rows) and (columns := _parse_piece(schema, piece)) is not None:
             done.append(Parsed(rows, columns))
-        elif len(rows):
-            left.append(rows)
+            continue
+        for fine in range(0, len(rows), FINE_ROWS):  # keep most of it in columns
+            some, part = rows[fine : fine + FINE_ROWS], piece.slice(fine, FINE_ROWS)
+            if (columns := _parse_piece(schema, part)) is not None:
+                done.append(Parsed(some, columns))
+            else:
+                left.append(some)
     return done, np.sort(np.concatenate(left)) if left else np.zeros(0, np.int64)
 
 

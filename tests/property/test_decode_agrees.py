@@ -188,7 +188,7 @@ def test_columns_and_contract_agree(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_columns_and_contract_agree_for_long(name: str) -> None:
-    check_agreement(name, 10_000)
+    check_agreement(name, 3_000)
 
 
 @settings(max_examples=500, deadline=None)

@@ -229,7 +229,7 @@ def test_good_batches_never_leave_the_columns(monkeypatch: pytest.MonkeyPatch) -
     assert len(check(STOCK, [*values]).kept) == 20_000
 
 
-def test_a_bad_value_slows_its_piece_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_value_slows_its_neighbours_only(monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = []
     real = parse.parse_each
 
@@ -243,7 +243,7 @@ def test_a_bad_value_slows_its_piece_only(monkeypatch: pytest.MonkeyPatch) -> No
     values[7] = None
     result = check(STOCK, values)
     assert result.rejected.tolist() == [7, parse.PIECE_ROWS + 5]
-    assert one_by_one == [7, *range(parse.PIECE_ROWS, 2 * parse.PIECE_ROWS)]
+    assert one_by_one == [7, *range(parse.PIECE_ROWS, parse.PIECE_ROWS + parse.FINE_ROWS)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 31, 32, 33, 8191, 8192, 8193, 20_000])
