@@ -48,5 +48,6 @@ lock: setup ## Resolve the locks again from pyproject.toml
 	@$(LOCK) pyproject.toml --group dev -c requirements-build.lock -c requirements.lock \
 		-o requirements-dev.lock
 
-clean: ## Remove the environment and everything under var/ (stop the servers first)
+clean: ## Stop the embedded broker; remove the environment and everything under var/
+	@[ ! -x $(VENV)/bin/spillway ] || $(VENV)/bin/spillway kafka stop
 	rm -rf $(VENV) var site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
