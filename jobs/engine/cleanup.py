@@ -39,11 +39,14 @@ from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
 from jobs.storage import Folder
 from schemas.journal import Prefix
 
-PIECE_BYTES = 48 * 2**20
-"""Rows loaded at a time, as spilled. Encoded, decoded and merged they take about five times this
-in memory at most (measured in `tests/integration/test_cleanup_memory.py`)."""
+PIECE_BYTES = 32 * 2**20
+"""Rows loaded at a time, as spilled. When all of them join, they take 5.5 times this in memory
+(encoded, decoded, merged), and 25 MiB beside: 45 MiB for pieces of 4, 114 for 16, 263 for 48,
+where 127 MiB of spilled rows in one piece took 483 (`tests/integration/test_cleanup_memory.py`
+measures it)."""
 
 MAX_CHUNK_BYTES = 2**30
+"""What is decoded into one Arrow chunk, whose strings must stay under 2 GiB."""
 
 CUT_BITS = 10
 """A range that is too large is looked at in 2**10 equal parts."""
