@@ -19,6 +19,10 @@ from schemas.journal import Offsets, Topic
 
 TIMEOUT_S = 30.0
 
+_UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY = 3, 17, 29, 9
+"""Kafka's error codes: unknown topic or partition, invalid topic, topic authorization failed,
+replica not available."""
+
 _T = TypeVar("_T")
 
 
@@ -57,6 +61,7 @@ class Cluster:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
+        self._timeout_s = timeout_s
         config: dict[str, Any] = {
             "request_timeout_ms": int(max(timeout_s, 1.0) * 1000),
             "bootstrap_timeout_ms": int(timeout_s * 1000),
@@ -82,8 +87,14 @@ class Cluster:
 
         Raises TopicProblem that names every topic that does not exist.
         """
-        described = self._ask(lambda: self._admin.describe_topics(list(names)))
+        described = self._described(names)
         by_name = {d["name"]: d for d in described if d["error_code"] == 0}
+        forbidden = [d["name"] for d in described if d["error_code"] == _FORBIDDEN]
+        if forbidden:
+            raise TopicProblem(
+                f"{self._bootstrap} does not let this user see topic {', '.join(forbidden)}. Grant "
+                "Describe and Read on it, or check the credentials in kafka.options"
+            )
         missing = [name for name in names if name not in by_name]
         if missing:
             raise TopicProblem(
@@ -94,6 +105,25 @@ class Cluster:
             Topic(name=n, id=str(by_name[n]["topic_id"]), partitions=len(by_name[n]["partitions"]))
             for n in names
         ]
+
+    def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Kafka's metadata of topics; waits while one is there but has no leader yet."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            found: list[dict[str, Any]] = self._ask(
+                lambda: self._admin.describe_topics(list(names))
+            )
+            codes = {d["error_code"] for d in found}
+            codes |= {p["error_code"] for d in found for p in d["partitions"]}
+            # A partition without some replica is as good as any to us.
+            if not codes - {0, _UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY}:
+                return found
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"a topic of {', '.join(names)} on {self._bootstrap} has no leader (Kafka's "
+                    f"error codes {sorted(codes - {0})}): see that all brokers run"
+                )
+            time.sleep(0.1)
 
     def existing_topics(self) -> list[str]:
         """The names of all topics."""
