@@ -1,1 +1,1 @@
-"""The jobs: a pure core (engine, policy, protocol) and thin edges (Spark, Kafka, Delta, command line)."""
+"""The jobs: a pure core (engine, policy, protocol) and thin edges (Spark, Kafka, Delta, CLI)."""

@@ -1,1 +1,1 @@
-"""Contracts: what messages, settings, queries and journal records look like. Imports nothing of ours."""
+"""Contracts: messages, settings, queries and journal records. Imports nothing of ours."""

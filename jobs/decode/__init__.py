@@ -18,6 +18,7 @@ Then, where the query asks for it, the filter and derived keys are evaluated on 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,9 @@ __all__ = [
 FEW_ROWS = 32
 """Batches up to this size go straight to the contract: a call of pyarrow.json alone costs
 0.13 ms, as much as the contract takes for about 30 values."""
+
+CHUNK_ROWS = 4_096
+"""Values that are objects of Python at the same time."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -109,19 +113,27 @@ def _read(
     schema = raw_schema(plan.rules)
     if schema is not None and len(values) > few_rows:
         pieces, left = parse_many(schema, values)
-        broken = []
+        broken: list[Rows] = []
         if pieces:
             rows = np.concatenate([piece.rows for piece in pieces])
             whole = Parsed(rows, pa.concat_tables([piece.columns for piece in pieces]))
             broken.append(_accept(plan, whole, found))
-        if len(left):
-            each, left = parse_each(plan.rules, values, left)
+        for some in _chunks(left):
+            each, rest = parse_each(plan.rules, values, some)
+            broken.append(rest)
             if each is not None:
                 broken.append(_accept(plan, each, found))
-        left = np.sort(np.concatenate([left, *broken]))
-    if len(left):
-        found.append(_by_contract(plan, values, left, reasons))
+        left = np.sort(np.concatenate(broken)) if broken else left
+    for some in _chunks(left):
+        found.append(_by_contract(plan, values, some, reasons))
     return _together(plan, found)
+
+
+def _chunks(rows: Rows) -> Iterator[Rows]:
+    """Rows that are read one by one, a few at a time: the garbage collector looks at every
+    object that is alive, and took half of the time when all of a batch was."""
+    for begin in range(0, len(rows), CHUNK_ROWS):
+        yield rows[begin : begin + CHUNK_ROWS]
 
 
 def _accept(plan: StreamPlan, parsed: Parsed, found: list[tuple[Rows, list[Any]]]) -> Rows:

@@ -21,8 +21,9 @@ import psutil
 from jobs.places import VAR_VARIABLE, project_root
 
 SPILLWAY = (sys.executable, "-c", "from jobs.cli import main; main()")
-TERMINATE_S = 15.0
-"""How long a child that was asked to end may take; the stream finishes its epoch first."""
+TERMINATE_S = 8.0
+"""How long a child that was asked to end may take; the stream finishes its epoch first. Then it
+is killed, which harms nothing: what was journaled is exact."""
 GONE_S = 10.0
 
 

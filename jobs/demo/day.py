@@ -23,7 +23,7 @@ from jobs.kafka.client import cluster
 from jobs.produce.run import produce
 from jobs.produce.summary import Progress
 from jobs.report import Looker, NothingYet, Status, write_report
-from jobs.report.words import span_text
+from jobs.report.words import span_text, times_text
 from jobs.sealing import request_seal
 from jobs.tables import NoWarehouse
 from schemas.query import load_query
@@ -207,11 +207,11 @@ class Day:
 
     def _stream_detail(self, status: Status) -> str:
         session = status.session_of(self.session)
-        if session is None:
-            return ""
+        if session is None or status.epoch < 0:
+            return "starting Spark"
         return (
             f"{sum(session.rows_in.values()):,} rows, {session.results_run_time:,} results, "
-            f"{session.spills} spills"
+            f"{times_text(session.spills, 'spill')}"
         )
 
     def _verify(self, phase: Phase) -> dict[str, Any]:

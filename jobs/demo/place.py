@@ -21,6 +21,7 @@ from pathlib import Path
 from jobs.kafka import broker
 from schemas.settings import Settings, load_settings
 
+THRESHOLD = 0.8
 HEAD = """# Settings of the demo's warehouse, written by `spillway demo`.
 # Use it with: spillway --config <this file> status
 """
@@ -111,7 +112,8 @@ def _settings(base: Settings, folder: Path, budget_bytes: int) -> Settings:
         f"slots = {base.state.slots}",
         f"budget_bytes = {budget_bytes}      # about a quarter of what the day's state needs",
         "[spill]",
-        f"threshold = {base.spill.threshold}",
+        # In so little memory an epoch's rows are a larger part of it: leave more room for them.
+        f"threshold = {min(base.spill.threshold, THRESHOLD)}",
         f"fraction = {base.spill.fraction}",
         f'victims = "{base.spill.victims}"',
         "[stream]",

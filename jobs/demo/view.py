@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -162,7 +164,7 @@ def verdict_line(outcome: Outcome) -> Text:
 
 def what_next(outcome: Outcome, place: Place) -> list[str]:
     """Lines that name what was made and three commands to try."""
-    spillway = f"spillway --config {shlex.quote(str(place.config))}"
+    spillway = f"{_spillway()} --config {shlex.quote(_short(place.config))}"
     results = f"{outcome.status.warehouse_root}/results"
     query = (
         f"import polars as pl; print(pl.scan_delta({results!r}).group_by('phase').len().collect())"
@@ -176,5 +178,17 @@ def what_next(outcome: Outcome, place: Place) -> list[str]:
         "Try next:",
         f"  {spillway} status",
         f"  {spillway} quarantine list",
-        f"  python -c {shlex.quote(query)}",
+        f"  {shlex.quote(_short(Path(sys.executable)))} -c {shlex.quote(query)}",
     ]
+
+
+def _spillway() -> str:
+    """How this installation's `spillway` is called from here."""
+    beside = Path(sys.executable).with_name("spillway")
+    return shlex.quote(_short(beside)) if beside.exists() else "spillway"
+
+
+def _short(path: Path) -> str:
+    """A path as one would type it: relative when it lies below the working directory."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

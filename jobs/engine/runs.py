@@ -90,10 +90,20 @@ def encode_run(spec: JoinSpec, input_: int, rows: Rows) -> pa.Buffer:
     """The bytes of a run file. `rows` is sorted and not empty."""
     schema = spec.state_schema(input_)
     arrays = [pa.array(rows.key_hash), *(_one(column) for column in rows.table.columns)]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    return sink.getvalue()
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Counted first, so that the bytes are copied once into a buffer of the right size.
+    counted = pa.MockOutputStream()
+    _write_ipc(counted, batch)
+    buffer = pa.allocate_buffer(counted.size())
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        _write_ipc(sink, batch)
+    return buffer
+
+
+def _write_ipc(sink: Any, batch: pa.RecordBatch) -> None:
+    options = pa.ipc.IpcWriteOptions(use_threads=False)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
 
 
 def map_run(spec: JoinSpec, folder: Folder, file: RunFile) -> Rows:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from jobs.protocol.redo import redo
 from jobs.storage import Folder, folder
 from jobs.tables.compaction import APP as COMPACTION
-from jobs.tables.compaction import COMPACTED, TARGET_BYTES, compact
+from jobs.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
 from jobs.tables.definitions import DATA_TABLES, REMOVED_KNOWN_S, definitions
 from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict
 from jobs.tables.events import Commands, Sessions
@@ -71,6 +71,8 @@ class Warehouse:
         self._fsync = fsync
         self._definitions = definitions(results)
         self._tables: dict[str, Table] = {}
+        self._looked: dict[str, int] = {}
+        """Per table: the version at which `maintain` last looked for small files."""
         if self._create:
             for name in self._definitions:
                 self.table(name)
@@ -160,8 +162,11 @@ class Warehouse:
         """
         done = Maintained()
         for name, table in self._tables.items():
-            if name in COMPACTED and (files := compact(table, most_bytes=most_bytes)):
-                done.compacted[name] = files
+            due = table.version - self._looked.get(name, -FAN_IN) >= FAN_IN
+            if name in COMPACTED and due:
+                if files := compact(table, most_bytes=most_bytes):
+                    done.compacted[name] = files
+                self._looked[name] = table.version
             if table.checkpoint():
                 done.checkpoints.append(name)
         return done

@@ -291,9 +291,9 @@ def test_every_kind_of_tampering_is_found(spark: Any, day: HandMadeDay) -> None:
     victims = {symbol: of[symbol][0] for symbol in of}
     seconds = {symbol: of[symbol][1] for symbol in of}
 
-    def altered(symbol: str, **change: Any) -> list[Result]:
-        assert all(victims[symbol][name] != value for name, value in change.items())
-        return [victims[symbol] | change, *of[symbol][1:]]
+    def altered(victim: str, **change: Any) -> list[Result]:
+        assert all(victims[victim][name] != value for name, value in change.items())
+        return [victims[victim] | change, *of[victim][1:]]
 
     tampered = {
         "S0": of["S0"][1:],  # one deleted
