@@ -25,7 +25,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(PY) -m pytest -q -m "not server and not soak" tests $(ARGS)
+	@$(PY) -m pytest -q -n 2 -m "not server and not soak" tests $(ARGS)
 
 test: check ## Everything that check does, then the tests that start servers (under 20 minutes)
 	@$(PY) -m pytest -q -m "server and not soak" tests $(ARGS)

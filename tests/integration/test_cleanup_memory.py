@@ -83,6 +83,7 @@ def measure(case: str, piece_mb: float) -> tuple[int, float, int, float]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.server
 def test_a_range_larger_than_memory_is_cut():
     rows, size, results, peak = measure("wide", 4)
     assert size > 100

@@ -87,7 +87,7 @@ class Slots:
     attempts: Iterable[int] = field(default_factory=itertools.count)
     hashes: dict[tuple[object, ...], int] = field(default_factory=dict)
     overrun: int = 0
-    """Most bytes that a folder was beyond the budget."""
+    """Most bytes that the runs of a folder were beyond the budget (see `upkeep` on manifests)."""
     clean_results: Counter[Result] = field(default_factory=Counter)
     """All that `clean` found."""
 
@@ -202,7 +202,8 @@ class Slots:
         assert report.totals is not None
         held = sum(info.bytes for info in self.state(task.slot).list())
         assert report.totals.folder_bytes == held
-        self.overrun = max(self.overrun, held - self.budget_bytes)
+        runs = sum(i.bytes for i in self.state(task.slot).list() if i.name.endswith(".arrow"))
+        self.overrun = max(self.overrun, runs - self.budget_bytes)
         return report
 
     def _journal(self, rows: list[Row], reports: list[SlotReport], seal: str | None) -> None:

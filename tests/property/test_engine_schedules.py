@@ -31,8 +31,8 @@ from schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 250
-MORE = 1800
+FAST = 120
+MORE = 2000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 TINY = Shape(

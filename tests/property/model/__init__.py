@@ -17,7 +17,6 @@ schedule. At the end the results must be those of a brute-force join of every se
     schedule.py   one seed -> one schedule -> its outcome; the faults' rates
     check.py      the brute-force join and what must hold at the end
     plants.py     rules left out, one by one: each must be caught
-    seeds.py      seeds that once failed
 
 Known limitations: a result's content is its coordinates (rows, types and hash collisions are the
 engine's tests); memory has no size, spills are random; groups are never moved (no plan does so
