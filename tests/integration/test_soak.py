@@ -1,0 +1,87 @@
+"""A day under 60 kills at random moments (`make soak`): complete and exact at the end.
+
+Each round starts the stream and, some seconds later, kills one of its processes: the driver, the
+JVM, or a Python worker. Rows keep arriving between the rounds; once in a while the state
+folders vanish as well. The seed is printed, so that a failure can be tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.day import STREAMS, Day, messages, running
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
+
+SESSION = "2026-01-05"
+KILLS = int(os.environ.get("SPILLWAY_SOAK_KILLS", "60"))
+SEED = int(os.environ.get("SPILLWAY_SOAK_SEED", "1"))
+STARTING_S = 6.0
+"""Before that the driver has journaled nothing yet; a kill would try nothing."""
+
+
+@pytest.fixture
+def day(
+    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+) -> Iterator[Day]:
+    made = Day(
+        tmp_path / "soak",
+        broker,
+        topics(*STREAMS, partitions=2),
+        spark_env,
+        budget_bytes=128 << 10,
+        max_rows=1_000,
+    )
+    yield made
+    made.clean()
+
+
+def victims(driver: psutil.Process, kind: str) -> list[psutil.Process]:
+    """Processes of a kind: the driver itself, its JVM, or Python workers below the JVM."""
+    if kind == "driver":
+        return [driver]
+    below = driver.children(recursive=True)
+    java = [p for p in below if p.name() == "java"]
+    if kind == "jvm":
+        return java
+    return [w for jvm in java for w in jvm.children(recursive=True) if "python" in w.name()]
+
+
+def test_a_day_under_random_kills(day: Day) -> None:
+    print(f"SPILLWAY_SOAK_SEED={SEED}")
+    rng = random.Random(SEED)
+    killed: Counter[str] = Counter()
+    begun, sent = time.monotonic(), 0
+    while killed.total() < KILLS:
+        assert time.monotonic() - begun < KILLS * 60, f"only {killed} so far\n{day.tail()}"
+        day.produce(messages(1_000 + sent, 1_500, keys=20_000))
+        sent += 1
+        if rng.random() < 0.1:
+            shutil.rmtree(day.state, ignore_errors=True)
+        with running(day, "stream", "--session", SESSION) as stream:
+            driver = psutil.Process(stream.pid)
+            for _ in range(rng.choice([1, 1, 2, 4])):
+                time.sleep(STARTING_S if stream.poll() is None else 0)
+                time.sleep(rng.uniform(0, 6))
+                kind = rng.choice(["driver", "driver", "jvm", "worker", "worker"])
+                with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+                    rng.choice(victims(driver, kind)).kill()
+                    killed[kind] += 1
+                if kind in ("driver", "jvm"):
+                    break
+        print(f"{killed.total()} of {KILLS} kills, {len(day.entries())} entries", flush=True)
+    assert min(killed[k] for k in ("driver", "jvm", "worker")) > 0
+    day.finish(SESSION, timeout_s=900)
+    phases = day.check(SESSION)
+    assert phases["run-time"] > 0
+    assert phases["cleanup"] > 0
