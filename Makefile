@@ -28,7 +28,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(PY) -m pytest -q -n 2 -m "not server and not soak" tests $(ARGS)
 
 test: check ## Everything that check does, then the tests that start servers (under 20 minutes)
-	@$(PY) -m pytest -q -m "server and not soak" tests $(ARGS)
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" tests $(ARGS)
 
 soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 	@$(PY) -m pytest -q -m soak --timeout=0 tests $(ARGS)

@@ -86,6 +86,8 @@ def spark_env(jars: None) -> Iterator[dict[str, str]]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Spark lives for seconds here: the optimising compiler would cost more than it gives.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
         "SPARK_HOME": str(Path(spec.origin).parent),
     }
     before = {name: os.environ.get(name) for name in wanted}

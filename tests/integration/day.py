@@ -167,9 +167,14 @@ class Day:
 
     def run(self, *arguments: str, timeout_s: float = 180, **env: str) -> int:
         """Run a command to its end; its exit code (negative: the signal that ended it)."""
+        begun = time.monotonic()
         process = self.start(*arguments, **env)
         try:
-            return process.wait(timeout_s)
+            code = process.wait(timeout_s)
+            with open(self.folder / "log.txt", "a") as log:
+                took = time.monotonic() - begun
+                log.write(f"--- {' '.join(arguments)}: exit {code} after {took:.1f} s\n")
+            return code
         except subprocess.TimeoutExpired:
             end_group(process)
             raise AssertionError(f"{arguments} took over {timeout_s} s\n{self.tail()}") from None
@@ -178,6 +183,7 @@ class Day:
 
     def output(self, *arguments: str, timeout_s: float = 180) -> tuple[int, str]:
         """Run a command; its exit code and what it printed."""
+        begun = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-m", "tests.integration.failpoints", *arguments],
             env=self.env(),
@@ -187,6 +193,9 @@ class Day:
             timeout=timeout_s,
             check=False,
         )
+        with open(self.folder / "log.txt", "a") as log:
+            took = time.monotonic() - begun
+            log.write(f"--- {' '.join(arguments)}: exit {done.returncode} after {took:.1f} s\n")
         return done.returncode, done.stdout + (done.stderr if done.returncode else "")
 
     def ok(self, *arguments: str, timeout_s: float = 180, **env: str) -> None:

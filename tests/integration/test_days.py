@@ -18,7 +18,7 @@ from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 FIRST, SECOND = "2026-01-05", "2026-01-06"
-ROWS = 12_000
+ROWS = 9_000
 
 MakeDay = Callable[..., Day]
 
@@ -47,14 +47,14 @@ def make_day(
 def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     """Groups spill, a day is sealed while the next one's rows arrive, both end exact."""
     day = make_day(budget_bytes=96 << 10)
-    day.produce(messages(1, ROWS, keys=3_000))
+    day.produce(messages(1, ROWS, keys=9_000))
     assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
     assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
     day.ok("seal", "--session", FIRST)
     day.ok("seal", "--session", FIRST)  # again: no harm
     assert day.run("seal", "--session", SECOND) == 3  # not the open one
     # The seal is read late: these rows lie beyond it, in one batch with the seal.
-    day.produce(messages(2, ROWS // 2, keys=3_000))
+    day.produce(messages(2, ROWS // 2, keys=9_000))
     with running(day, "stream"):
         wait_for(lambda: day.run("cleanup", "--session", FIRST) == 0, 120, "cleanup beside stream")
         phases = day.check(FIRST)
@@ -77,11 +77,11 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
 def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
     """A day in which the driver dies once at each named point of an epoch."""
     day = make_day(budget_bytes=96 << 10, max_rows=1_500)
-    day.produce(messages(3, ROWS, keys=2_500))
+    day.produce(messages(3, ROWS, keys=8_000))
     for point in DRIVER_POINTS:
         code = day.run("stream", "--session", FIRST, "--available-now", FAILPOINT=f"{point}:1")
         assert code == -signal.SIGKILL, f"{point} was not reached (exit {code})\n{day.tail()}"
-    day.produce(messages(4, 2_000, keys=2_500))
+    day.produce(messages(4, 2_000, keys=8_000))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
     terms = [e["term"] for e in day.entries() if e["kind"] == "claim"]
@@ -92,7 +92,7 @@ def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
 def test_workers_killed(make_day: MakeDay, master: str) -> None:
     """Python workers (and on a cluster an executor) die in the middle of an epoch."""
     day = make_day(budget_bytes=128 << 10, max_rows=1_500, master=master)
-    day.produce(messages(5, ROWS, keys=2_500))
+    day.produce(messages(5, ROWS, keys=8_000))
     for number, point in enumerate(WORKER_POINTS):
         executor = master != "local[2]" and point == "in-step"
         marker = day.folder / f"fired-{point}"
@@ -106,7 +106,7 @@ def test_workers_killed(make_day: MakeDay, master: str) -> None:
             FAILPOINT_MARKER=str(marker),
         )
         assert marker.exists(), f"{point} was not reached"
-        day.produce(messages(50 + number, 1_000, keys=2_500))
+        day.produce(messages(50 + number, 1_000, keys=8_000))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
 
@@ -114,11 +114,11 @@ def test_workers_killed(make_day: MakeDay, master: str) -> None:
 def test_all_state_lost(make_day: MakeDay) -> None:
     """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka."""
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
-    day.produce(messages(6, ROWS, keys=2_500))
+    day.produce(messages(6, ROWS, keys=8_000))
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(day.state)
     shutil.rmtree(day.folder / "var", ignore_errors=True)
-    day.produce(messages(7, ROWS // 3, keys=2_500))
+    day.produce(messages(7, ROWS // 3, keys=8_000))
     day.ok("stream", "--available-now")
     assert any(e.get("restored_slots") for e in day.entries())
     day.finish(FIRST)
@@ -128,7 +128,7 @@ def test_all_state_lost(make_day: MakeDay) -> None:
 def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
     """A driver freezes in the middle of an epoch; another one takes over; the first wakes up."""
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
-    day.produce(messages(8, ROWS, keys=2_500))
+    day.produce(messages(8, ROWS, keys=8_000))
     with running(day, "stream", "--session", FIRST, FAILPOINT="after-job:3:stop") as frozen:
         wait_for(lambda: stopped(frozen.pid), 90, "the driver freezes")
         before = len(day.entries())

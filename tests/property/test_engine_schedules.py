@@ -33,6 +33,7 @@ from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 120
 MORE = 2000
+PARTS = 4
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 TINY = Shape(
@@ -172,9 +173,10 @@ def test_schedules_are_exact(schedule: Schedule) -> None:
 
 
 @pytest.mark.server
-@settings(max_examples=MORE, phases=[Phase.generate, Phase.shrink], **COMMON)
+@pytest.mark.parametrize("part", range(PARTS))
+@settings(max_examples=MORE // PARTS, phases=[Phase.generate, Phase.shrink], **COMMON)
 @given(schedules)
-def test_many_more_schedules_are_exact(schedule: Schedule) -> None:
+def test_many_more_schedules_are_exact(part: int, schedule: Schedule) -> None:
     run(schedule)
 
 
