@@ -40,6 +40,8 @@ MOST_REASONS = 20
 MOST_REASONS_A_FILE = 500
 """The same within one file: far more, since what is rare in one may be frequent in all."""
 OTHER = "(other reasons)"
+PLACE_IN_VALUE = r"( at line \d+ column \d+| \(byte \d+\))$"
+"""Where in its value a row is broken: told of each row, left out where rows are counted."""
 
 
 class NothingYet(Exception):
@@ -151,6 +153,7 @@ def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:
 def _count_reasons(place: Any, path: str) -> dict[str, int]:
     with place.open(path) as source:
         column = pq.ParquetFile(source).read(columns=["reason"], use_threads=False)["reason"]
+    column = pc.replace_substring_regex(column, PLACE_IN_VALUE, "")
     counts = pc.value_counts(column).to_pylist()
     return _most(Counter({c["values"]: c["counts"] for c in counts}), MOST_REASONS_A_FILE)
 

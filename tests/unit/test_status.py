@@ -187,6 +187,15 @@ def test_reasons_are_counted_once_per_file_and_the_rare_ones_together(settings, 
         assert found.quarantine[OTHER] > 0
 
 
+def test_reasons_that_differ_only_in_the_place_are_one(settings, warehouse):
+    made = make_day(5)
+    fill_journal(warehouse, made.entries)
+    where = [f"not JSON: EOF at line 1 column {k}" for k in range(9)]
+    add_quarantine(warehouse, 0, [*where, "not UTF-8 (byte 11)", "not UTF-8 (byte 2)"])
+    found = status(warehouse, settings, made.now(), None, memory=Memory())
+    assert found.quarantine == {"not JSON: EOF": 9, "not UTF-8": 2}
+
+
 def test_a_second_look_reads_only_what_is_new_and_says_the_same(settings, warehouse):
     made = make_day(80, seal_after=70)
     memory = Memory()
