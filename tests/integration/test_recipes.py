@@ -1,0 +1,399 @@
+"""Every recipe of docs/queries.md is run as it stands, on a small day made by hand.
+
+The day has three generations of every key, so it has results of both phases. Recipes in Spark SQL
+run in one process of their own; the others run here. A recipe that gives nothing fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jobs.decode import join_spec
+from jobs.engine.datafile import write_data_file
+from jobs.engine.hashing import xxhash64
+from jobs.engine.join import Rows
+from jobs.engine.results import file_schema, result_schema
+from jobs.engine.spillfile import write_spill
+from jobs.tables import SessionEvent, Warehouse
+from jobs.tables.names import cleanup_name, data_name
+from schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
+from schemas.query import load_query
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "queries.md"
+DAY, NEXT = "2026-01-05", "2026-01-06"
+OPEN = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
+CLOSED = datetime(2026, 1, 5, 21, 5, tzinfo=UTC)
+SYMBOLS = ("AAPL", "MSFT", "BRK.B")
+EPOCHS = 3
+DEPTH = 9
+SPEC = join_spec(load_query("symbol"))
+STREAMS = tuple(each.name for each in SPEC.inputs)
+
+
+# --- recipes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One fenced block of the page."""
+
+    heading: str
+    tab: str
+    language: str
+    code: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.heading} / {self.tab} / line {self.line}"
+
+
+def recipes() -> Iterator[Recipe]:
+    heading = tab = ""
+    lines = iter(enumerate(PAGE.read_text().splitlines(), 1))
+    for number, line in lines:
+        if line.startswith("## "):
+            heading, tab = line[3:], ""
+        elif match := re.fullmatch(r'=== "(.+)"', line):
+            tab = match[1]
+        elif match := re.fullmatch(r"\s*```(\w*)", line):
+            code = itertools.takewhile(lambda each: each[1].strip() != "```", lines)
+            text = textwrap.dedent("\n".join(each for _, each in code))
+            yield Recipe(heading, tab, match[1], text, number)
+
+
+RECIPES = list(recipes())
+SPARK = [each for each in RECIPES if each.tab == "Spark SQL"]
+HERE = [each for each in RECIPES if each.tab != "Spark SQL"]
+
+
+def test_every_fenced_block_is_a_recipe_that_is_run() -> None:
+    assert {each.language for each in RECIPES} == {"python", "sql"}
+    assert {each.tab for each in RECIPES} == {
+        "Spark SQL",
+        "DuckDB",
+        "polars",
+        "deltalake",
+        "Python",
+    }
+    assert len(SPARK) > 10
+    assert len(HERE) > 20
+
+
+# --- the day ---------------------------------------------------------------------------------
+
+
+def message(stream: str, symbol: str, epoch: int, k: int) -> dict[str, Any]:
+    ts = OPEN + timedelta(minutes=epoch, seconds=k)
+    match stream:
+        case "stock":
+            payload: dict[str, Any] = {"price": 100.0 + k, "currency": "USD"}
+        case "volume":
+            payload = {"shares": 10 * k}
+        case _:
+            payload = {"reviewer": f"r{k}", "rating": 1 + k % 5, "text": None}
+    return {"symbol": symbol, "ts": ts, **payload}
+
+
+class Day:
+    """Rows of each stream, their results, and the warehouse that holds both."""
+
+    def __init__(self, root: Path) -> None:
+        self.rows: list[list[tuple[int, dict[str, Any]]]] = []
+        for stream in STREAMS:
+            order = itertools.product(range(EPOCHS), SYMBOLS, range(2))
+            self.rows.append(
+                [
+                    (e, message(stream, s, e, k) | {"partition": 0, "offset": offset})
+                    for offset, (e, s, k) in enumerate(order)
+                ]
+            )
+        self.results = list(self._join())
+        self.warehouse = Warehouse(str(root), result_schema(SPEC), fsync=False)
+        self._write()
+
+    def _join(self) -> Iterator[dict[str, Any]]:
+        """The brute-force join."""
+        for combination in itertools.product(*self.rows):
+            if len({row["symbol"] for _, row in combination}) > 1:
+                continue
+            epochs = {epoch for epoch, _ in combination}
+            late = len(epochs) > 1
+            result: dict[str, Any] = {"symbol": combination[0][1]["symbol"]}
+            for stream, (_, row) in zip(STREAMS, combination, strict=True):
+                result |= {f"{stream}_{name}": value for name, value in row.items()}
+            newest = max(row["ts"] for _, row in combination)
+            yield result | {
+                "epoch": EPOCHS - 1 if late else max(epochs),
+                "phase": "cleanup" if late else "run-time",
+                "committed_at": CLOSED if late else newest + timedelta(seconds=2),
+            }
+
+    def _write(self) -> None:
+        w = self.warehouse
+        w.journal.append(
+            Genesis(
+                warehouse_id="w",
+                cluster_id="c",
+                topics=[],
+                query=load_query("symbol").fingerprint,
+                session=DAY,
+                start={stream: [0] for stream in STREAMS},
+                start_rule="earliest",
+                inputs=3,
+                groups=[(Prefix(0, 0), 0)],
+                written_at=CLOSED.isoformat(),
+            )
+        )
+        w.journal.append(Claim(n=1, term=1, driver="d", written_at=CLOSED.isoformat()))
+        cuts: list[Cut] = []
+        for epoch in range(EPOCHS):
+            files = [*self._files(epoch)]
+            mine = [
+                Cut(session=DAY, operator=0, range=Prefix(DEPTH, group), epoch=epoch)
+                for group in sorted({group_of(symbol) for symbol in SYMBOLS})
+            ]
+            cuts += mine
+            w.journal.append(self._entry(epoch, files, mine, cuts))
+            for table in sorted({file.table for file in files}):
+                w.apply(table, epoch, [file for file in files if file.table == table])
+        late = self._results(cleanup_name(DAY, 0, "a", 0), "cleanup", EPOCHS - 1)
+        w.apply_cleanup(DAY, 0, late)
+        counts = {phase: self.count(phase) for phase in ("run-time", "cleanup")}
+        event = {"run_time": counts["run-time"], "cleanup": counts["cleanup"]}
+        w.sessions.append(SessionEvent(session=DAY, event="cleaned", **event))
+        w.sessions.append(
+            SessionEvent(
+                session=DAY,
+                event="verified",
+                expected=len(self.results),
+                missing=0,
+                doubled=0,
+                complete=True,
+                **event,
+            )
+        )
+
+    def count(self, phase: str) -> int:
+        return sum(row["phase"] == phase for row in self.results)
+
+    def _files(self, epoch: int) -> Iterator[FileRecord]:
+        yield from self._results(data_name(epoch, "a", 0, 0), "run-time", epoch)
+        spilled = write_spill(
+            self.warehouse.folder("spill"),
+            data_name(epoch, "a", 0, 1),
+            SPEC,
+            DAY,
+            epoch,
+            [[self._spilled(input_, epoch)] for input_ in range(3)],
+        )
+        assert spilled is not None
+        yield spilled
+        bad = {
+            "topic": "stock",
+            "partition": 0,
+            "offset": 1000 + epoch,
+            "reason": "not JSON: EOF while parsing an object at line 1 column 1",
+            "value": b"{",
+            "kafka_timestamp": OPEN,
+            "epoch": epoch,
+            "written_at": OPEN,
+        }
+        yield from self._file("quarantine", data_name(epoch, "a", 0, 2), [bad], DAY)
+        figures = [
+            {
+                "epoch": epoch,
+                "session_date": DAY,
+                "slot": 0,
+                "depth": DEPTH,
+                "value": group_of(symbol),
+                "bytes": 100,
+                "rows": [2, 2, 2],
+                "results": 8,
+                "last_used_ms": 0,
+                "resident": resident,
+                "written_at": OPEN,
+            }
+            for symbol in SYMBOLS
+            for resident in (False, True)
+        ]
+        yield from self._file("statistics", data_name(epoch, "a", 0, 3), figures, None)
+
+    def _results(self, name: str, phase: str, epoch: int) -> list[FileRecord]:
+        rows = [row for row in self.results if row["phase"] == phase and row["epoch"] == epoch]
+        table = pa.Table.from_pylist(rows, schema=file_schema(SPEC))
+        return self._record("results", name, table, DAY)
+
+    def _file(
+        self, table: str, name: str, rows: list[dict[str, Any]], session: str | None
+    ) -> list[FileRecord]:
+        schema = self.warehouse.table(table).definition.file_schema
+        return self._record(table, name, pa.Table.from_pylist(rows, schema=schema), session)
+
+    def _record(
+        self, table: str, name: str, rows: pa.Table, session: str | None
+    ) -> list[FileRecord]:
+        partition = {"session_date": session} if session else {}
+        folder = self.warehouse.folder(table)
+        record = write_data_file(folder, table, name, rows.schema, [rows], partition)
+        assert record is not None
+        return [record]
+
+    def _spilled(self, input_: int, epoch: int) -> Rows:
+        own = [row for e, row in self.rows[input_] if e == epoch]
+        table = pa.Table.from_pylist(own, schema=SPEC.row_schema(input_))
+        hashes = xxhash64([table["symbol"].combine_chunks()])
+        order = np.argsort(hashes, kind="stable")
+        return Rows(hashes[order], table.take(pa.array(order)))
+
+    def _entry(
+        self, epoch: int, files: list[FileRecord], mine: list[Cut], cuts: list[Cut]
+    ) -> Epoch:
+        done = epoch == EPOCHS - 1
+        end = {stream: [len(SYMBOLS) * 2 * (epoch + 1)] for stream in STREAMS}
+        sealed = Sealed(
+            session=DAY,
+            epoch=epoch,
+            start={stream: [0] for stream in STREAMS},
+            end=end,
+            ranges=[Prefix(0, 0)],
+            results=self.count("run-time"),
+            spilled_rows=sum(map(len, self.rows)),
+            generations=len(cuts),
+        )
+        return Epoch(
+            n=epoch + 2,
+            term=1,
+            epoch=epoch,
+            session=NEXT if done else DAY,
+            end=end,
+            manifests={0: None},
+            files=files,
+            cuts=mine,
+            read=[],
+            sealed=sealed if done else None,
+            results={DAY: 8 * len(SYMBOLS)},
+            slots=[],
+            started_at=CLOSED.isoformat(),
+            written_at=CLOSED.isoformat(),
+        )
+
+
+def group_of(symbol: str) -> int:
+    return int(xxhash64([pa.array([symbol])])[0]) >> (64 - DEPTH)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Day]:
+    """A working directory with the day at `var/warehouse`."""
+    folder = tmp_path_factory.mktemp("recipes")
+    return folder, Day(folder / "var" / "warehouse")
+
+
+# --- running them ----------------------------------------------------------------------------
+
+
+def test_the_day_is_a_day(place: tuple[Path, Day]) -> None:
+    _, day = place
+    assert day.warehouse.check() == []
+    assert len(day.results) == len(SYMBOLS) * (2 * EPOCHS) ** 3
+    assert day.count("run-time") == len(SYMBOLS) * EPOCHS * 2**3
+
+
+@pytest.mark.parametrize("recipe", HERE, ids=str)
+def test_recipe(
+    recipe: Recipe,
+    place: tuple[Path, Day],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, day = place
+    monkeypatch.chdir(folder)
+    if recipe.language == "python":
+        exec(compile(recipe.code, f"{PAGE.name}:{recipe.line}", "exec"), {})
+        assert capsys.readouterr().out.strip()
+        return
+    import duckdb
+
+    [connect] = [each for each in HERE if each.tab == "DuckDB" and each.language == "python"]
+    exec(compile(connect.code, PAGE.name, "exec"), {})
+    answer = duckdb.sql(recipe.code)
+    check(recipe, answer.columns, answer.fetchall(), day)
+
+
+IN_SPARK = """
+import json, sys
+connect, queries = json.load(sys.stdin)
+names = {}
+exec(connect, names)
+answers = []
+for query in queries:
+    answer = names["spark"].sql(query)
+    answers.append([answer.columns, [list(row) for row in answer.collect()]])
+names["spark"].stop()
+print(json.dumps(answers, default=str), file=sys.stderr)
+"""
+
+
+@pytest.mark.server
+def test_recipes_in_spark_sql(place: tuple[Path, Day], spark_env: dict[str, str]) -> None:
+    folder, day = place
+    [connect] = [each for each in SPARK if each.language == "python"]
+    queries = [each for each in SPARK if each.language == "sql"]
+    code = connect.code.replace("local[*]", "local[1]")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_SPARK],
+        input=json.dumps([code, [each.code for each in queries]]),
+        cwd=folder,
+        env={**os.environ, **spark_env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = json.loads(done.stderr.strip().splitlines()[-1])
+    for recipe, (columns, rows) in zip(queries, answers, strict=True):
+        check(recipe, columns, rows, day)
+
+
+def check(recipe: Recipe, columns: list[str], rows: list[Any], day: Day) -> None:
+    """Something came, and where it is known by other means, the right thing."""
+    assert rows, f"{recipe} gives nothing"
+    got = [dict(zip(columns, row, strict=True)) for row in rows]
+    each = len(day.results) // len(SYMBOLS)
+    if "price" in columns and "results" in columns:
+        assert {row["symbol"]: row["results"] for row in got} == dict.fromkeys(SYMBOLS, each)
+    if recipe.heading == "The day so far" and "phase" in columns:
+        wanted = {phase: day.count(phase) for phase in ("run-time", "cleanup")}
+        assert {row["phase"]: row["results"] for row in got} == wanted
+    if recipe.heading == "Which partition group is a row in?":
+        if "symbol" in columns:
+            assert {r["symbol"]: r["group_number"] for r in got} == {
+                s: group_of(s) for s in SYMBOLS
+            }
+        else:
+            assert sum(row["results"] for row in got) == each
+    if recipe.heading == "Which generations were spilled?" and "bytes" in columns:
+        assert len(got) == EPOCHS * len(SYMBOLS)
+        assert {row["row_count"] for row in got} == {6}
+    if "generations" in columns:
+        assert {r["group_number"]: r["generations"] for r in got} == {
+            group_of(s): EPOCHS for s in SYMBOLS
+        }
+    if recipe.heading == "How late are results?":
+        assert [float(value) for value in got[0]["p50_p99_s"]] == [2.0, 2.0]

@@ -1,0 +1,225 @@
+"""The pages against the code: columns, settings, messages, queries, links, nothing from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from jobs.decode import compile_streams, join_spec
+from jobs.engine.results import result_schema
+from jobs.tables.definitions import definitions
+from schemas import journal
+from schemas.expressions import FUNCTIONS
+from schemas.messages import SHIPPED, Rejected, fields_of, read
+from schemas.query import load_query
+from schemas.settings import catalogue
+from scripts.settings_page import OF_THE_MACHINE, PAGE, page
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+TABLES = definitions(result_schema(join_spec(load_query("symbol"))))
+SPARK_TYPES = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.list_(pa.int64()): "array&lt;bigint&gt;",
+}
+
+
+def section(name: str, heading: str, level: int) -> str:
+    """The text below a heading, up to the next one."""
+    text = (DOCS / name).read_text()
+    match = re.search(rf"^{'#' * level} {heading}\n(.*?)(?=^#+ |\Z)", text, re.M | re.S)
+    assert match, f"{name} has no section {heading!r}"
+    return match[1]
+
+
+def cells(text: str) -> Iterator[list[str]]:
+    """Rows of the tables whose first cell is code."""
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_is_described(table: str) -> None:
+    schema = TABLES[table].schema
+    assert schema is not None
+    wanted = [[f.name, SPARK_TYPES[f.type], "yes" if f.nullable else "no"] for f in schema]
+    assert [row[:3] for row in cells(section("tables.md", table, 2))] == wanted
+
+
+@pytest.mark.parametrize(
+    "record", [journal.Genesis, journal.Claim, journal.Epoch, journal.Sealed, journal.SlotTotals]
+)
+def test_every_field_of_the_journal_is_described(record: type[BaseModel]) -> None:
+    named = [row[0] for row in cells(section("tables.md", record.__name__, 3))]
+    assert sorted(named) == sorted(record.model_fields)
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run: python -m scripts.settings_page"
+
+
+def test_the_settings_page_is_the_same_on_every_machine() -> None:
+    made = {
+        each.name for each in catalogue() if each.name in ("state.slots", "state.budget_bytes")
+    } | {each.name for each in catalogue() if str(each.default).startswith("/")}
+    assert made <= OF_THE_MACHINE.keys() <= {each.name for each in catalogue()}
+
+
+def test_settings_that_pages_name_exist() -> None:
+    names = {each.name for each in catalogue()}
+    sections = {name.partition(".")[0] for name in names if "." in name}
+    for path in PAGES:
+        for found in re.findall(r"`([a-z]+\.[a-z_]+)(?: = [^`]*)?`", path.read_text()):
+            if path.parent == DOCS and found.partition(".")[0] in sections:
+                assert found in names, f"{path.name}: {found}"
+
+
+# --- messages and queries --------------------------------------------------------------------
+
+
+def test_example_messages_are_accepted() -> None:
+    text = section("messages.md", "The three streams", 2)
+    examples = re.findall(r"```json\n(.*?)\n```", text, re.S)
+    assert len(examples) == len(SHIPPED)
+    for (name, model), example in zip(SHIPPED.items(), examples, strict=True):
+        read(model, example.encode())
+        fields = {rule.name: rule.optional for rule in fields_of(model)}
+        assert set(json.loads(example)) <= set(fields)
+        part = text.split(f"**`{name}`**")[1].split("```json")[0]
+        described = {row[0]: "optional" in row[2] for row in cells(part)}
+        assert described == fields
+
+
+STOCK: dict[str, Any] = {"symbol": "A", "ts": "2026-01-05T14:30:00Z", "price": 1.0}
+REVIEW: dict[str, Any] = {"symbol": "A", "ts": STOCK["ts"], "reviewer": "r", "rating": 1}
+BROKEN: list[tuple[str, bytes | None, str]] = [
+    ("stock", None, "tombstone: the record has no value"),
+    ("stock", b"", "empty value"),
+    ("stock", b'{"symbol":"\xff"}', "not UTF-8 (byte 11)"),
+    (
+        "volume",
+        b'{"symbol":"AAAAAAAAAAAAAAAAAAAAAA',
+        "not JSON: EOF while parsing a string at line 1 column 33",
+    ),
+    ("stock", b"[1]", "a JSON object is needed"),
+    ("stock", b'{"x":' * 250 + b"1" + b"}" * 250, "nested too deeply"),
+    ("stock", b'{"symbol":"A","price":1.0}', "ts: missing"),
+    ("stock", json.dumps(STOCK | {"symbol": None}).encode(), "symbol: a string is needed"),
+    ("stock", json.dumps(STOCK | {"price": "1"}).encode(), "price: a number is needed"),
+    (
+        "volume",
+        b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","shares":1.0}',
+        "shares: a whole number is needed",
+    ),
+    (
+        "stock",
+        b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":1e400}',
+        "price: a finite number is needed",
+    ),
+    (
+        "volume",
+        b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","shares":9223372036854775808}',
+        "shares: Input should be less than or equal to 9223372036854775807",
+    ),
+    (
+        "review",
+        json.dumps(REVIEW | {"rating": 9}).encode(),
+        "rating: Input should be less than or equal to 5",
+    ),
+    (
+        "stock",
+        json.dumps(STOCK | {"ts": "2026-01-05T14:30:00"}).encode(),
+        "ts: not a time with an offset such as 2026-01-05T14:30:00Z",
+    ),
+    (
+        "stock",
+        json.dumps(STOCK | {"ts": "2026-02-30T14:30:00Z"}).encode(),
+        "ts: no such day or time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stream", "value", "reason"), BROKEN, ids=[b[2] for b in BROKEN])
+def test_reasons_are_as_the_page_says(stream: str, value: bytes | None, reason: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        read(SHIPPED[stream], value)
+    assert str(refused.value) == reason
+    assert f"`{reason}`" in section("messages.md", "What is quarantined", 2)
+
+
+def test_the_example_query_works(tmp_path: Path) -> None:
+    text = section("your-query.md", "A query file", 2)
+    example = re.search(r"```toml\n(.*?)```", text, re.S)
+    assert example
+    file = tmp_path / "trades.toml"
+    file.write_text(example[1])
+    query = load_query(str(file))
+    assert [plan.topic for plan in compile_streams(query)] == ["stock", "trades-v2"]
+    names = re.findall(r"`(\w+)`", text.split("Its results have the columns")[1])
+    assert names == result_schema(join_spec(query)).names
+
+
+def test_every_function_is_listed() -> None:
+    text = section("your-query.md", "Expressions", 3)
+    quoted = " ".join(line[1:] for line in text.splitlines() if line.startswith(">"))
+    assert {name.strip() for name in quoted.split(",")} == FUNCTIONS
+
+
+def test_toml_on_the_pages_is_toml() -> None:
+    for path in PAGES:
+        for text in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.M | re.S):
+            tomllib.loads(text)
+
+
+# --- the site --------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def files(nav: Any) -> Iterator[str]:
+        for entry in nav if isinstance(nav, list) else nav.values():
+            if isinstance(entry, str):
+                yield entry
+            else:
+                yield from files(entry)
+
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert sorted(files(config["nav"])) == sorted(str(p.relative_to(DOCS)) for p in PAGES)
+
+
+def test_links_of_the_readme_exist() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in config
+    picture = (DOCS / "pictures" / "data-way.svg").read_text()
+    for text in (config, picture.replace("http://www.w3.org/2000/svg", "")):
+        assert not re.search(r"https?://|@import|mermaid", text)
+    for path in PAGES:
+        assert not re.search(r"!\[[^]]*\]\(https?:|<(script|iframe|img)", path.read_text())
