@@ -122,12 +122,15 @@ def stream(
         watcher.on_start = lambda state: out.print(
             start_line(state), highlight=False, soft_wrap=True
         )
+    wanted = Wanted(session, until_sealed, available_now)
+    job = Stream(settings, _query(settings), wanted, watcher)
+    if job.is_done():
+        return
     failed = doctors.blocking(doctors.check_all(settings))
     if failed:
         out.print(doctors.table(failed))
         _fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
-    wanted = Wanted(session, until_sealed, available_now)
-    Stream(settings, _query(settings), wanted, watcher).run()
+    job.run()
 
 
 @app.command()
@@ -421,6 +424,7 @@ def _usage_errors() -> tuple[type[BaseException], ...]:
         ("jobs.stream.genesis", "StartRefused"),
         ("jobs.stream.session", "SettingsRefused"),
         ("jobs.calendar", "CalendarError"),
+        ("jobs.tables", "WrongTable"),
         ("schemas.query", "QueryError"),
         ("schemas.scenario", "ScenarioError"),
     )

@@ -223,7 +223,8 @@ class State(Section):
         default_factory=_cores,
         ge=1,
         le=1024,
-        description="Shares of the join that work at the same time, each with its own memory.",
+        description="Shares of the join that work at the same time, each with its own memory. "
+        "Read when a warehouse is made; the journal keeps it from then on.",
         json_schema_extra=_about(
             "slots",
             "One per core: an epoch costs about 50 ms of a core for every slot even when it is "

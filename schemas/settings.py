@@ -235,7 +235,7 @@ def _origin(source: str, name: str, file: TomlFile | None, env_names: dict[str, 
         return Origin("file", file.where(tuple(name.split("."))))
     if source == "environment":
         return Origin("environment", env_names.get(name, ENV_PREFIX))
-    return Origin("flag", "--" + name.replace(".", "-").replace("_", "-"))
+    return Origin("flag", f"--set {name}")
 
 
 # ------------------------------------------------------------------------------------ shapes

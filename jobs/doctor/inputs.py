@@ -43,9 +43,9 @@ def query_file(settings: Settings) -> tuple[Query | None, Check]:
     """The query, when its file is right."""
     try:
         query = load_query(settings.query)
+        topics = ", ".join(sorted(_topics(query)))
     except ValueError as error:
         return None, Check("query", "fail", str(error), "mend the query file, or set query")
-    topics = ", ".join(sorted(_topics(query)))
     return query, Check("query", "ok", f"{settings.query} over {topics}")
 
 

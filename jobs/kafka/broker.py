@@ -106,7 +106,7 @@ def start(
             if node.port != port:
                 raise BrokerError(
                     f"the broker of {folder} runs already, on port {node.port} instead of {port} "
-                    "(process {running.pid}). Stop it first: spillway kafka stop"
+                    f"(process {running.pid}). Stop it first: spillway kafka stop"
                 )
             _wait_until_healthy(folder, node, running, timeout_s)
             return status(folder)

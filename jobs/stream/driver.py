@@ -146,7 +146,6 @@ class Driver:
                 plan,
                 self._rows,
                 now_ms=now_ms,
-                written_at_us=time.time_ns() // 1000,
                 statistics=statistics,
             )
         except Exception as error:

@@ -53,7 +53,9 @@ def _start(
     if rule == "latest":
         return cluster.end_offsets(topics), rule
     if rule == "previous-close":
+        # The day before ends at its close plus grace; so this one begins there.
         at_ms = calendar.previous_close_ms(settings.session.calendar, date)
+        at_ms += int(settings.session.grace_s * 1000)
         if at_ms > now_ms:
             return cluster.beginning_offsets(topics), f"earliest ({rfc3339(at_ms)} is to come)"
     else:

@@ -44,6 +44,7 @@ class JobSettings:
     warehouse_id: str
     warehouse_root: str
     state_root: str
+    hosts_name_root: bool
     budget_bytes: int
     threshold: float
     fraction: float
@@ -122,7 +123,7 @@ class EpochJob:
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
     def run(
-        self, plan: Plan, rows: Any | None, *, now_ms: int, written_at_us: int, statistics: bool
+        self, plan: Plan, rows: Any | None, *, now_ms: int, statistics: bool
     ) -> list[SlotReport]:
         """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports."""
         groups = GroupMap(plan.groups)
@@ -146,11 +147,12 @@ class EpochJob:
         job = StepJob(
             spec=self.settings.spec,
             tasks={
-                slot: self._step_task(plan, groups, slot, name, now_ms, written_at_us, statistics)
+                slot: self._step_task(plan, groups, slot, name, now_ms, statistics)
                 for slot, name in plan.manifests
             },
             salts=self.salts,
             state_root=self.settings.state_root,
+            hosts_name_root=self.settings.hosts_name_root,
             warehouse_root=self.settings.warehouse_root,
         )
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
@@ -183,7 +185,6 @@ class EpochJob:
         slot: int,
         manifest: str | None,
         now_ms: int,
-        written_at_us: int,
         statistics: bool,
     ) -> StepTask:
         return StepTask(
@@ -201,7 +202,6 @@ class EpochJob:
             inactive_ms=self.settings.inactive_ms,
             victims=self.settings.victims,
             now_ms=now_ms,
-            written_at_us=written_at_us,
             statistics=statistics,
             seed=plan.epoch,
         )

@@ -29,7 +29,7 @@ from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
 from jobs.stream.job import EpochJob, JobSettings, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
-from jobs.tables import JournalConflict, Warehouse
+from jobs.tables import JournalConflict, SessionEvent, Warehouse
 from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
 from schemas.settings import Settings
@@ -101,11 +101,14 @@ class Stream:
         self._checkpoint = Path()
         self._starts = 0
 
+    def is_done(self) -> bool:
+        """Whether the session to stream until is sealed already."""
+        state = replay(self.warehouse.journal.read())
+        return state is not None and self.wanted.until_sealed in state.sealed
+
     def run(self) -> None:
         """Run until stopped, sealed, or out of input. Raises what ends it otherwise."""
         state = self._open_journal()
-        if self.wanted.until_sealed in state.sealed:
-            return
         self._check_session(state)
         spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
         try:
@@ -175,6 +178,7 @@ class Stream:
         placement = Placement(spark, master.startswith("local["), dict(state.hosts))
         placement.settle(self.settings.recovery.wait_s)
         self.driver.use(EpochJob(spark, self._job_settings(state), len(state.slots), placement))
+        self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
 
@@ -185,6 +189,7 @@ class Stream:
             warehouse_id=state.genesis.warehouse_id,
             warehouse_root=self.settings.warehouse.root,
             state_root=self.settings.state.root,
+            hosts_name_root=not self.settings.spark.master.startswith("local"),
             budget_bytes=int(self.settings.state.budget_bytes),
             threshold=self.settings.spill.threshold,
             fraction=self.settings.spill.fraction,
@@ -277,6 +282,8 @@ class Stream:
         commands = self._commands()
         date = self.driver.state.session.date
         self.driver.epoch(end, rows, commands, self._session_after(date))
+        if self.driver.state.session.date != date:
+            self._tell_sealed(self.driver.state)
 
     def _session_after(self, date: str) -> str:
         return calendar.session_after(self.settings.session.calendar, date)
@@ -311,6 +318,12 @@ class Stream:
             by="calendar",
             issued_at=rfc3339(at_ms),
         )
+
+    def _tell_sealed(self, state: JournalState) -> None:
+        """Say in `sessions` what the journal says; after a crash in between, at the next start."""
+        known = {each.session for each in self.warehouse.sessions.read() if each.event == "sealed"}
+        for date in sorted(state.sealed.keys() - known):
+            self.warehouse.sessions.append(SessionEvent(session=date, event="sealed"))
 
     def _journaled(self, entry: Epoch) -> None:
         self._last = entry

@@ -101,7 +101,7 @@ def refuse_wrong(values: dict[str, str]) -> None:
         lines = ", ".join(f"{k} = {v!r} (needs {REQUIRED[k]!r})" for k, v in wrong.items())
         raise SettingsRefused(
             f"Spark's settings would move state away from its slot: {lines}. "
-            "Remove them from spark.options."
+            "Remove them from spark-defaults.conf or SPARK_CONF_DIR."
         )
 
 

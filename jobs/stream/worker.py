@@ -11,6 +11,7 @@ belongs to a host, and hosts may keep it in different places.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -274,6 +275,8 @@ class StepJob:
     tasks: dict[int, StepTask]
     salts: tuple[int, ...]
     state_root: str
+    hosts_name_root: bool
+    """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
 
 
@@ -302,8 +305,11 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
             "was written. Check that spark.sql.unionOutputPartitioning is true."
         )
     slot = anchors[0]
-    task = replace(job.tasks[slot], attempt=uuid.uuid4().hex[:16])
-    root = os.environ.get("SPILLWAY_STATE__ROOT") or job.state_root
+    # The time of the results: now that their rows are decoded, not when the driver planned.
+    now_us = time.time_ns() // 1000
+    task = replace(job.tasks[slot], attempt=uuid.uuid4().hex[:16], written_at_us=now_us)
+    own_root = os.environ.get("SPILLWAY_STATE__ROOT") if job.hosts_name_root else None
+    root = own_root or job.state_root
     state = folder(root).child(task.warehouse_id).child(f"slot-{slot}")
     warehouse = folder(job.warehouse_root)
     report = step(job.spec, task, blocks, state, warehouse.child)

@@ -105,8 +105,6 @@ QUARANTINE = TableDefinition(
 )
 STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
 
-STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
-
 NUMBERED = (JOURNAL, COMMANDS, SESSIONS)
 DATA_TABLES = ("spill", "results", "quarantine", "statistics")
 """Tables whose files the journal names."""
