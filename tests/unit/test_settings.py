@@ -131,7 +131,7 @@ def test_unknown_keys_are_refused_in_every_source(tmp_path: Path) -> None:
 )
 def test_wrong_values_say_what_is_allowed(name: str, value: object, message: str) -> None:
     (line,) = problems(None, {name: value})
-    assert line.startswith("--" + name.replace(".", "-").replace("_", "-") + f": {name}: ")
+    assert line.startswith(f"--set {name}: {name}: ")
     assert message in line
 
 
