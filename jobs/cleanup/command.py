@@ -44,11 +44,11 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
     finally:
         for spark in started:
             spark.stop()
-    swept = sum(len(found.delete) for found in warehouse.vacuum().values())
     if console is not None:
         console.print(sentence(cleaned), highlight=False)
-        if swept:
-            console.print(f"{swept:,} files that no table names were removed.", highlight=False)
+    swept = sum(len(found.delete) for found in warehouse.vacuum().values())
+    if console is not None and swept:
+        console.print(f"{swept:,} files that no table names were removed.", highlight=False)
     return asdict(cleaned)
 
 

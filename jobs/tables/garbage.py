@@ -114,11 +114,11 @@ def removals(table: Table) -> dict[str, float]:
     if checkpoint >= 0:
         with place.open(log_name(checkpoint, "checkpoint.parquet")) as file:
             columns = ["remove.path", "remove.deletionTimestamp"]
-            removes = pq.read_table(file, columns=columns)["remove"].combine_chunks()
-        paths, stamps = removes.field("path"), removes.field("deletionTimestamp")
-        for path, stamp in zip(paths.to_pylist(), stamps.to_pylist(), strict=True):
-            if path is not None:
-                found[path] = stamp / 1000
+            kept = pq.read_table(file, columns=columns)
+        # A checkpoint of a table from which nothing was ever removed has no such column.
+        for row in kept.to_pylist() if "remove" in kept.column_names else []:
+            if row["remove"] is not None and row["remove"]["path"] is not None:
+                found[row["remove"]["path"]] = row["remove"]["deletionTimestamp"] / 1000
     for version in log_versions(place):
         if version <= checkpoint:
             continue

@@ -75,7 +75,8 @@ class Day:
     max_rows: int = 4_000
     extra: dict[str, str] = field(default_factory=dict)
     partitions: int = 2
-    log: str = ""
+    broken: frozenset[bytes | None] = frozenset()
+    """Values that must not be joined, though `accepted` would take them."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,8 @@ class Day:
         )
         for number, (stream, value) in enumerate(made):
             partition = number % self.partitions
-            producer.send(self.topics[stream], value, partition=partition)
+            key = b"tombstone" if value is None else None  # kafka-python asks for one of the two
+            producer.send(self.topics[stream], value, key=key, partition=partition)
         producer.flush()
         producer.close()
 
@@ -257,7 +259,7 @@ class Day:
                 first = start[partition] if partition < len(start) else 0
                 if not first <= offset < end[partition]:
                     continue
-                body = accepted(stream, value)
+                body = None if value in self.broken else accepted(stream, value)
                 if body is not None:
                     row = (partition, offset, body[VALUE[stream]])
                     by_key[body["symbol"]][number].append(row)

@@ -2,8 +2,9 @@
 
 Failpoints exist only here. `FAILPOINT=name:n[:action]` lets the process do `action` (`kill`, the
 default, or `stop`: SIGSTOP) when the named point of an epoch is reached for the n-th time. Points
-of the driver are patched around its methods; points of a worker are a function that wraps the
-step in the Python worker and fires once (a marker file remembers).
+of the driver are patched around its methods. `WORKER_FAILPOINTS=name:epoch[:executor],...` names
+points of workers: each kills its Python worker (or the executor above it) from that epoch on,
+once. A file in the folder `FAILPOINT_MARKERS` remembers that it did.
 """
 
 from __future__ import annotations
@@ -94,16 +95,18 @@ def arm_driver(text: str) -> None:
 
 
 def _once(name: str, epoch: int) -> None:
-    """In a worker: kill this process the first time that the armed point is reached."""
-    armed, _, at = os.environ.get("WORKER_FAILPOINT", "").partition(":")
-    if armed != name or epoch < int(at or 0):
+    """In a worker: kill this process the first time that an armed point is reached."""
+    points = [text.split(":") for text in os.environ["WORKER_FAILPOINTS"].split(",")]
+    armed = next((point for point in points if point[0] == name), None)
+    if armed is None or epoch < int(armed[1]):
         return
+    marker = Path(os.environ["FAILPOINT_MARKERS"]) / f"fired-{name}"
     try:
-        os.close(os.open(os.environ["FAILPOINT_MARKER"], os.O_CREAT | os.O_EXCL))
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
     target = os.getpid()
-    if os.environ.get("WORKER_FAILPOINT_TARGET") == "executor":
+    if armed[2:] == ["executor"]:
         # The worker's ancestors: the daemon, then the executor's JVM.
         import psutil
 
@@ -140,19 +143,18 @@ def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
     for batch in worker.decode_batches(task, batches):
         yield batch
-        _once("in-decode", int(os.environ.get("WORKER_FAILPOINT", ":0").partition(":")[2] or 0))
+        _once("in-decode", 0)  # a decode task does not know its epoch
 
 
 def main() -> None:
     """Arm what the environment names and run the command line."""
     if text := os.environ.get("FAILPOINT"):
         arm_driver(text)
-    if os.environ.get("WORKER_FAILPOINT"):
+    if os.environ.get("WORKER_FAILPOINTS"):
         from jobs.stream import job
 
         job.step_batches = step_batches
         job.decode_batches = decode_batches
-        os.environ.setdefault("FAILPOINT_MARKER", str(Path.cwd() / "failpoint-fired"))
     from jobs.cli import main as command_line
 
     command_line(sys.argv[1:])

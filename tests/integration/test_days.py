@@ -93,20 +93,19 @@ def test_workers_killed(make_day: MakeDay, master: str) -> None:
     """Python workers (and on a cluster an executor) die in the middle of an epoch."""
     day = make_day(budget_bytes=128 << 10, max_rows=1_500, master=master)
     day.produce(messages(5, ROWS, keys=8_000))
-    for number, point in enumerate(WORKER_POINTS):
-        executor = master != "local[2]" and point == "in-step"
-        marker = day.folder / f"fired-{point}"
-        day.ok(
-            "stream",
-            "--session",
-            FIRST,
-            "--available-now",
-            WORKER_FAILPOINT=f"{point}:{number}",
-            WORKER_FAILPOINT_TARGET="executor" if executor else "worker",
-            FAILPOINT_MARKER=str(marker),
-        )
-        assert marker.exists(), f"{point} was not reached"
-        day.produce(messages(50 + number, 1_000, keys=8_000))
+    executor = "" if master == "local[2]" else ":executor"
+    points = {name: f"{name}:{2 * number}" for number, name in enumerate(WORKER_POINTS)}
+    points["in-step"] += executor
+    day.ok(
+        "stream",
+        "--session",
+        FIRST,
+        "--available-now",
+        WORKER_FAILPOINTS=",".join(points.values()),
+        FAILPOINT_MARKERS=str(day.folder),
+    )
+    for name in points:
+        assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
 

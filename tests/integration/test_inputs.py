@@ -71,6 +71,7 @@ def test_broken_values_are_kept_and_nothing_else_is_lost(day: Day) -> None:
     made += [("stock", value) for value in WELL]
     big = {**message("volume", "S2", 5), "shares": 2**63}
     made.append(("volume", json.dumps(big).encode()))
+    day.broken = frozenset([*BROKEN.values(), made[-1][1]])
     day.produce(made)
     day.ok("stream", "--session", FIRST, "--available-now")
     day.finish(FIRST)

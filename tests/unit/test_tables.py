@@ -545,6 +545,19 @@ def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
     assert values(tmp_path) == Counter([*range(22), 100])
 
 
+def test_vacuum_with_a_checkpoint_that_names_no_removal(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    for epoch in range(120):  # enough for checkpoints of tables that are not compacted
+        files = [write(w, data_name(epoch, "good", 0, 0), [epoch], table="spill")]
+        w.journal.append(epoch_entry(epoch + 1, epoch, files))
+        w.apply("spill", epoch, files)
+    w.maintain()
+    assert list((tmp_path / "spill" / "_delta_log").glob("*.checkpoint.parquet"))
+    lost = write(w, data_name(5, "bad", 0, 0), [5], table="spill")
+    assert [i.name for i in w.vacuum(min_age_s=0)["spill"].delete] == [lost.path]
+
+
 def test_vacuum_takes_what_compaction_replaced_but_not_from_readers(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
