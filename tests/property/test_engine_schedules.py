@@ -112,7 +112,7 @@ schedules = st.builds(
     budget_bytes=st.sampled_from([10**8, 400_000, 60_000, 25_000]),
     threshold=st.sampled_from([0.9, 0.05]),
     victims=st.sampled_from(sorted(POLICIES)),
-    batch_bytes=st.sampled_from([10**6, 2_000, 400]),
+    batch_bytes=st.sampled_from([10**6, 10**6, 3_000]),
     shape=st.sampled_from([Shape(), TINY]),
     epochs=st.lists(epochs, min_size=2, max_size=8),
 )
