@@ -40,7 +40,7 @@ profile: setup ## Where an epoch's time goes
 	@$(PY) -m benchmarks.profiling $(ARGS)
 
 docs: setup ## The pages of docs/ as HTML in site/
-	@$(VENV)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 lock: setup ## Resolve the locks again from pyproject.toml
 	@$(LOCK) --group build -o requirements-build.lock

@@ -393,7 +393,10 @@ def config_show(
         shown = {n: {"value": v, "origin": str(origins[n])} for n, v in now.items()}
         sys.stdout.write(json.dumps(shown, default=str) + "\n")
         return
-    table = Table("setting", "value", "unit", "origin", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    for column in ("value", "unit", "origin"):
+        table.add_column(column, overflow="fold")
     for each in catalogue():
         value = str(now[each.name])
         table.add_row(each.name, _escaped(value), each.unit, _escaped(str(origins[each.name])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +25,27 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     started: list[Any] = []
 
+    bar = _Bar(console, session) if console is not None else None
+
     def start_spark() -> Any:
+        if bar is not None:
+            bar.start()
         spark = spark_session(settings.spark.master, f"spillway cleanup {session}")
         started.append(spark)
         return spark
 
     try:
-        with _Bar(console, session) if console is not None else nullcontext(None) as bar:
-            cleaned = run_cleanup(
-                start_spark,
-                warehouse,
-                join_spec(query),
-                session,
-                fingerprint=query.fingerprint,
-                on_progress=(lambda _: None) if bar is None else bar.show,
-            )
+        cleaned = run_cleanup(
+            start_spark,
+            warehouse,
+            join_spec(query),
+            session,
+            fingerprint=query.fingerprint,
+            on_progress=(lambda _: None) if bar is None else bar.show,
+        )
     finally:
+        if bar is not None:
+            bar.stop()
         for spark in started:
             spark.stop()
     if console is not None:
@@ -85,11 +89,12 @@ class _Bar:
         )
         self._task = self._bars.add_task(f"cleanup {session}", total=None, rows=0, rate=0.0)
 
-    def __enter__(self) -> _Bar:
+    def start(self) -> None:
+        """Show it: there is work to do."""
         self._bars.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Leave the last state on the terminal."""
         self._bars.stop()
 
     def show(self, progress: Progress) -> None:
