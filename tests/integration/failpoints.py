@@ -27,7 +27,7 @@ DRIVER_POINTS = (
     "after-apply-spill",
     "after-apply-results",
 )
-WORKER_POINTS = ("before-step", "in-step", "after-step", "in-decode")
+WORKER_POINTS = ("in-decode", "before-step", "in-step", "after-step")
 
 
 def _fire(action: str) -> None:
