@@ -27,9 +27,14 @@ Generator = Callable[[Any, Iterable[Any]], Iterator[Any]]
 
 
 def install() -> None:
-    """Replace the workers' generators by timed ones. Call it before any task is unpickled."""
+    """Replace the workers' generators by timed ones. Call it before any task is unpickled.
+
+    A worker that is used again calls it again: then it does nothing.
+    """
     from jobs.stream import worker
 
+    if hasattr(worker.step_batches, "stopwatch"):
+        return
     worker.decode_batches = _timed("decode", worker.decode_batches)  # type: ignore[assignment]
     worker.step_batches = _timed("step", worker.step_batches)  # type: ignore[assignment]
 
@@ -53,6 +58,7 @@ def _timed(kind: str, original: Generator) -> Generator:
         finally:
             watch.write()
 
+    timed.stopwatch = True  # type: ignore[attr-defined]
     return timed
 
 

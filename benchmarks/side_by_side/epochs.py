@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from schemas.journal import Claim, Epoch, Genesis
@@ -87,8 +88,11 @@ def rate(epochs: Sequence[EpochRate]) -> float:
 def steadiness(epochs: Sequence[EpochRate]) -> float | None:
     """Rate of the last quarter of the epochs over that of the warm second quarter.
 
-    None for fewer than 8 epochs, where a quarter would be a single one.
+    None for fewer than 8 epochs, where a quarter would be a single one. Epochs that found little
+    to read are left out: the few rows that are left at the end would be a third of a quarter.
     """
+    usual = median(e.rows for e in epochs) if epochs else 0.0
+    epochs = [e for e in epochs if e.rows >= usual / 10]
     count = len(epochs)
     if count < 8:
         return None

@@ -1,0 +1,29 @@
+"""How steady a run was: the last quarter of its epochs against the warm second one."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.side_by_side.epochs import EpochRate, steadiness
+
+
+def epochs(*found: tuple[int, float]) -> list[EpochRate]:
+    return [EpochRate(rows, 0.0, seconds) for rows, seconds in found]
+
+
+def test_the_first_quarter_is_no_part_of_it() -> None:
+    slow_start = [(100, 9.0), (100, 8.0)]
+    assert steadiness(epochs(*slow_start, *[(100, 1.0)] * 6)) == pytest.approx(1.0)
+
+
+def test_a_rate_that_halves_is_seen() -> None:
+    assert steadiness(epochs(*[(100, 1.0)] * 6, *[(100, 2.0)] * 2)) == pytest.approx(0.5)
+
+
+def test_the_few_rows_at_the_end_are_left_out() -> None:
+    assert steadiness(epochs(*[(100, 1.0)] * 10, (1, 1.0))) == pytest.approx(1.0)
+
+
+def test_few_epochs_have_no_quarters() -> None:
+    assert steadiness([]) is None
+    assert steadiness(epochs(*[(100, 1.0)] * 7)) is None
