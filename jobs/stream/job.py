@@ -35,6 +35,11 @@ SETTLED_S = 1.5
 """Executors register one after another: so long without a new one means that all are there."""
 
 
+DECODERS_PER_CORE = 2
+"""Tasks of an epoch that read and decode, each several topic partitions one after another. A
+task costs about 60 ms of a core however few rows it has."""
+
+
 @dataclass(frozen=True)
 class JobSettings:
     """What every epoch of a stream has in common."""
@@ -119,6 +124,7 @@ class EpochJob:
         self.settings = settings
         self.placement = placement
         self.salts = salts(spark, slots)
+        self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
@@ -160,7 +166,8 @@ class EpochJob:
         return [_hosted(report, hosts) for report in found]
 
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:
-        return rows.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
+        few = rows.coalesce(self.decoders)
+        return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
 
     def _decode_task(self, plan: Plan, groups: GroupMap, *, restored: bool) -> DecodeTask:
         bound: Offsets | None = None
