@@ -80,7 +80,8 @@ def test_a_day_under_random_kills(day: Day) -> None:
                 if kind in ("driver", "jvm"):
                     break
         print(f"{killed.total()} of {KILLS} kills, {len(day.entries())} entries", flush=True)
-    assert min(killed[k] for k in ("driver", "jvm", "worker")) > 0
+    if KILLS >= 30:
+        assert min(killed[k] for k in ("driver", "jvm", "worker")) > 0, killed
     day.finish(SESSION, timeout_s=900)
     phases = day.check(SESSION)
     assert phases["run-time"] > 0
