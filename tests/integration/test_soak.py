@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ KILLS = int(os.environ.get("SPILLWAY_SOAK_KILLS", "60"))
 SEED = int(os.environ.get("SPILLWAY_SOAK_SEED", "1"))
 STARTING_S = 6.0
 """Before that the driver has journaled nothing yet; a kill would try nothing."""
+WORKING_S = 60.0
+"""Workers of Python exist from the first job on; waited for so long at most."""
 
 
 @pytest.fixture
@@ -57,6 +60,17 @@ def victims(driver: psutil.Process, kind: str) -> list[psutil.Process]:
     return [w for jvm in java for w in jvm.children(recursive=True) if "python" in w.name()]
 
 
+def victim(stream: subprocess.Popen[str], kind: str, rng: random.Random) -> psutil.Process | None:
+    """One process of a kind, waited for while the stream lives; None where there is none."""
+    end = time.monotonic() + WORKING_S
+    while stream.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if found := victims(psutil.Process(stream.pid), kind):
+                return rng.choice(found)
+        time.sleep(0.2)
+    return None
+
+
 def test_a_day_under_random_kills(day: Day) -> None:
     print(f"SPILLWAY_SOAK_SEED={SEED}")
     rng = random.Random(SEED)
@@ -69,14 +83,15 @@ def test_a_day_under_random_kills(day: Day) -> None:
         if rng.random() < 0.1:
             shutil.rmtree(day.state, ignore_errors=True)
         with running(day, "stream", "--session", SESSION) as stream:
-            driver = psutil.Process(stream.pid)
+            time.sleep(STARTING_S)
             for _ in range(rng.choice([1, 1, 2, 4])):
-                time.sleep(STARTING_S if stream.poll() is None else 0)
-                time.sleep(rng.uniform(0, 6))
                 kind = rng.choice(["driver", "driver", "jvm", "worker", "worker"])
-                with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-                    rng.choice(victims(driver, kind)).kill()
-                    killed[kind] += 1
+                found = victim(stream, kind, rng)
+                time.sleep(rng.uniform(0, 6))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if found:
+                        found.kill()
+                        killed[kind] += 1
                 if kind in ("driver", "jvm"):
                     break
         print(f"{killed.total()} of {KILLS} kills, {len(day.entries())} entries", flush=True)
