@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import psutil
 
-SAMPLE_S = 0.2
+SAMPLE_S = 1.0
 END_S = 30.0
 """How long a command's other processes may live on after it."""
 _PR_SET_CHILD_SUBREAPER = 36

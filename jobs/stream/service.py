@@ -26,7 +26,7 @@ from jobs.protocol.plan import waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
-from jobs.stream.job import EpochJob, JobSettings, Placement
+from jobs.stream.job import EpochJob, JobSettings, Placement, warm
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
@@ -111,6 +111,7 @@ class Stream:
         state = self._open_journal()
         self._check_session(state)
         spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
+        threading.Thread(target=warm, args=(spark,), name="warm", daemon=True).start()
         try:
             self._claim(spark)
             try:

@@ -30,6 +30,9 @@ _STREAMING = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # Two fewer processes started a file than the default, which is for stores that we do not use.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     # A lost executor costs one job; the protocol runs the epoch again with what it knows.
     "spark.task.maxFailures": "4",
@@ -37,7 +40,8 @@ _STREAMING = {
 _ALL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
