@@ -33,6 +33,8 @@ def kafka_options(
         "kafka.fetch.max.wait.ms": "20",
         "kafka.isolation.level": "read_committed",
         "kafka.max.partition.fetch.bytes": str(8 << 20),
+        # After every poll Spark asks the broker twice where the partition begins and ends.
+        "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
     }
     return {**ours, **{f"kafka.{name}": str(value) for name, value in client.items()}}
