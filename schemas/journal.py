@@ -84,6 +84,8 @@ class PartitionCount(Record):
     rows: int
     rejected: int
     filtered: int
+    bytes: int = 0
+    """Of the values as Kafka gave them; 0 in entries from before this was counted."""
     digest: int
     """Sum modulo 2**64 of a digest of every value and its offset: independent of order."""
 
@@ -97,6 +99,7 @@ class PartitionCount(Record):
             rows=self.rows + other.rows,
             rejected=self.rejected + other.rejected,
             filtered=self.filtered + other.filtered,
+            bytes=self.bytes + other.bytes,
             digest=(self.digest + other.digest) % 2**64,
         )
 

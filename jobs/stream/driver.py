@@ -145,6 +145,7 @@ class Driver:
             reports = self._job.run(
                 plan,
                 self._rows,
+                attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,
             )

@@ -18,7 +18,8 @@ from jobs.engine.blocks import BLOCK_SCHEMA
 from jobs.engine.groups import GroupMap
 from jobs.engine.spec import JoinSpec
 from jobs.engine.step import StepTask
-from jobs.protocol.offsets import padded
+from jobs.policy.batches import batching
+from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.plan import Plan
 from jobs.stream.pins import pinned, salts
 from jobs.stream.source import batch_rows
@@ -115,17 +116,6 @@ class Placement:
         return {slot: kept[slot] for slot in slots}
 
 
-def warm(spark: Any) -> None:
-    """Start Python workers and let them import, while the driver still claims the journal.
-
-    Takes a second or two of one core, that the first epoch then need not wait for. Touches no
-    state; an epoch that begins meanwhile only waits for a free core.
-    """
-    tasks = spark.sparkContext.defaultParallelism
-    frame = spark.range(0, tasks, 1, tasks)
-    frame.mapInArrow(warm_batches, frame.schema).collect()
-
-
 class EpochJob:
     """Builds and runs the Spark job of an epoch."""
 
@@ -136,12 +126,25 @@ class EpochJob:
         self.settings = settings
         self.placement = placement
         self.salts = salts(spark, slots)
+        self._bytes_per_row: float | None = None
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
+    def warm(self, at: Offsets) -> None:
+        """Run an epoch's job without rows or slots, while Spark still prepares its first batch.
+
+        Workers start and import, Spark compiles what every epoch runs: some three seconds of a
+        core that the first epoch then does not wait for. No file is touched.
+        """
+        rows = batch_rows(self.spark, self.settings.kafka, at, at)
+        few = rows.coalesce(self.decoders).mapInArrow(warm_batches, self.block_type)
+        anchors = pinned(self.spark, self.block_type, self.salts, [""] * len(self.salts))
+        frame = anchors.unionAll(few.repartition(len(self.salts), "slot"))
+        frame.mapInArrow(warm_batches, self.report_type).collect()
+
     def run(
-        self, plan: Plan, rows: Any | None, *, now_ms: int, statistics: bool
+        self, plan: Plan, rows: Any | None, *, attempt: int, now_ms: int, statistics: bool
     ) -> list[SlotReport]:
         """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports."""
         groups = GroupMap(plan.groups)
@@ -159,6 +162,13 @@ class EpochJob:
         hosts = self.placement.place(slots, unpin=lost_slots)
         # A batch's frame belongs to a session of its own, which Spark cloned for the query.
         spark = self.spark if rows is None else rows.sparkSession
+        limits = batching(
+            rows_between(plan.start, plan.end),
+            self._bytes_per_row,
+            again=attempt > 1 or plan.restore is not None,
+        )
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)
         frame = pinned(spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
         if blocks is not None:
             frame = frame.unionAll(blocks.repartition(len(slots), "slot"))
@@ -175,6 +185,9 @@ class EpochJob:
         )
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in reports.collect()]
+        read = [part for report in found for part in report.read]
+        if total := sum(part.rows for part in read):
+            self._bytes_per_row = sum(part.bytes for part in read) / total
         return [_hosted(report, hosts) for report in found]
 
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:

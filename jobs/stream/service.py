@@ -26,7 +26,7 @@ from jobs.protocol.plan import waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
-from jobs.stream.job import EpochJob, JobSettings, Placement, warm
+from jobs.stream.job import EpochJob, JobSettings, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
@@ -111,7 +111,6 @@ class Stream:
         state = self._open_journal()
         self._check_session(state)
         spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
-        threading.Thread(target=warm, args=(spark,), name="warm", daemon=True).start()
         try:
             self._claim(spark)
             try:
@@ -178,7 +177,9 @@ class Stream:
         master = self.settings.spark.master
         placement = Placement(spark, master.startswith("local["), dict(state.hosts))
         placement.settle(self.settings.recovery.wait_s)
-        self.driver.use(EpochJob(spark, self._job_settings(state), len(state.slots), placement))
+        job = EpochJob(spark, self._job_settings(state), len(state.slots), placement)
+        threading.Thread(target=job.warm, args=(state.end,), name="warm", daemon=True).start()
+        self.driver.use(job)
         self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.decode import StreamPlan, decode, partition_digest, value_digest
 from jobs.engine.blocks import (
@@ -92,10 +93,12 @@ class _Chunk:
 
 
 def warm_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    """Give batches back: a worker that ran this has loaded what the first epoch needs."""
+    """Give nothing: a worker that ran this has loaded what the first epoch needs."""
     pa.array(np.zeros(1))  # pyarrow loads pandas with the first array of numpy's
     _freeze()
-    yield from batches
+    for _ in batches:
+        pass
+    yield from ()
 
 
 def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
@@ -111,7 +114,9 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
         for stream in by_topic[chunk.topic]:
             count, decoded = _decode_chunk(task, stream, chunk)
             # A topic that feeds two streams is still read once.
-            counts.append(count.model_copy(update={"rows": 0, "digest": 0}) if counts else count)
+            counts.append(
+                count.model_copy(update={"rows": 0, "bytes": 0, "digest": 0}) if counts else count
+            )
             blocks += decoded
         again = int(task.restore is not None)
         blocks.append(Block(slot, "count", task.spec.operator, again, encode_counts(counts)))
@@ -128,6 +133,7 @@ def _decode_chunk(
         rows=len(chunk.offsets),
         rejected=len(decoded.rejected),
         filtered=decoded.filtered,
+        bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
         digest=partition_digest(value_digest(chunk.values), chunk.offsets),
     )
     where = Coordinates(
