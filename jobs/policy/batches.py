@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROWS = 10_000
+UNKNOWN_ROWS = 1_000
+"""While nothing is known of the values: brokers refuse values over 1 MiB unless told otherwise."""
 BYTES = 64 << 20
 UNLIMITED = 2**31 - 1
 """Spark's own value for "do not look"."""
@@ -33,7 +35,8 @@ def batching(rows: int, bytes_per_row: float | None, *, again: bool) -> Batching
         bytes_per_row: mean size of the values read in the epoch before; None: not known yet.
         again: this is a repeated attempt, or one that reads lost state again.
     """
-    known = bytes_per_row is not None and not again
-    if known and rows * (bytes_per_row or 0.0) <= SMALL_EPOCH_BYTES:
-        return Batching(ROWS, UNLIMITED)
-    return Batching(ROWS, BYTES)
+    if again:
+        return Batching(ROWS, BYTES)
+    if bytes_per_row is None:
+        return Batching(UNKNOWN_ROWS, UNLIMITED)
+    return Batching(ROWS, UNLIMITED if rows * bytes_per_row <= SMALL_EPOCH_BYTES else BYTES)

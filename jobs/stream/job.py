@@ -28,8 +28,8 @@ from jobs.stream.worker import (
     DecodeTask,
     StepJob,
     decode_batches,
+    rehearse_batches,
     step_batches,
-    warm_batches,
 )
 from schemas.journal import Offsets, SlotReport
 
@@ -131,17 +131,17 @@ class EpochJob:
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
-    def warm(self, at: Offsets) -> None:
-        """Run an epoch's job without rows or slots, while Spark still prepares its first batch.
+    def rehearse(self) -> None:
+        """Run an epoch's job without rows.
 
-        Workers start and import, Spark compiles what every epoch runs: some three seconds of a
-        core that the first epoch then does not wait for. No file is touched.
+        Shows that workers run, before the journal is claimed from whoever holds it now. And
+        they start and import, and Spark compiles what every epoch runs, before rows wait for it.
         """
-        rows = batch_rows(self.spark, self.settings.kafka, at, at)
-        few = rows.coalesce(self.decoders).mapInArrow(warm_batches, self.block_type)
+        cores = self.spark.sparkContext.defaultParallelism
+        none = self.spark.range(0, cores, 1, cores).mapInArrow(rehearse_batches, self.block_type)
         anchors = pinned(self.spark, self.block_type, self.salts, [""] * len(self.salts))
-        frame = anchors.unionAll(few.repartition(len(self.salts), "slot"))
-        frame.mapInArrow(warm_batches, self.report_type).collect()
+        frame = anchors.unionAll(none.repartition(len(self.salts), "slot"))
+        frame.mapInArrow(rehearse_batches, self.report_type).collect()
 
     def run(
         self, plan: Plan, rows: Any | None, *, attempt: int, now_ms: int, statistics: bool

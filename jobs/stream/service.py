@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ class Stream:
         self._check_session(state)
         spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
         try:
-            self._claim(spark)
+            self._claim(spark, state)
             try:
                 self._loop(spark)
             finally:
@@ -160,12 +161,20 @@ class Stream:
                 f"{self.wanted.session} is sealed; the open session is {state.session.date}."
             )
 
-    def _claim(self, spark: Any) -> None:
+    def _claim(self, spark: Any, state: JournalState) -> None:
         """Take over the journal: a new term, with the topics as they are now."""
-        with cluster(self.settings.kafka.bootstrap_servers, self.settings.kafka.options) as view:
-            state = replay(self.warehouse.journal.read())
-            assert state is not None
-            topics = check_same(state, self.query.fingerprint, view, self.topics)
+        master = self.settings.spark.master
+        placement = Placement(spark, master.startswith("local["), dict(state.hosts))
+        placement.settle(self.settings.recovery.wait_s)
+        job = EpochJob(spark, self._job_settings(state), len(state.slots), placement)
+        with ThreadPoolExecutor(1, "rehearsal") as pool:
+            rehearsal = pool.submit(job.rehearse)
+            with cluster(
+                self.settings.kafka.bootstrap_servers, self.settings.kafka.options
+            ) as view:
+                state = replay(self.warehouse.journal.read()) or state
+                topics = check_same(state, self.query.fingerprint, view, self.topics)
+            rehearsal.result()
         self.driver = Driver(
             self.warehouse,
             topics,
@@ -174,11 +183,7 @@ class Stream:
             self.watcher.on_trouble,
         )
         state = self.driver.state
-        master = self.settings.spark.master
-        placement = Placement(spark, master.startswith("local["), dict(state.hosts))
-        placement.settle(self.settings.recovery.wait_s)
-        job = EpochJob(spark, self._job_settings(state), len(state.slots), placement)
-        threading.Thread(target=job.warm, args=(state.end,), name="warm", daemon=True).start()
+        placement.hosts = dict(state.hosts)
         self.driver.use(job)
         self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()

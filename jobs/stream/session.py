@@ -34,6 +34,8 @@ _STREAMING = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
+    # Blocks have digests of their own, and two attempts of an epoch need not agree.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     # A lost executor costs one job; the protocol runs the epoch again with what it knows.
     "spark.task.maxFailures": "4",
 }
@@ -100,6 +102,8 @@ def spark_session(
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if master.startswith("local["):
         loopback["spark.driver.memory"] = "2g"
+        # The shuffle's files never leave the page cache of this machine.
+        loopback["spark.shuffle.compress"] = "false"
     wanted = {"spark.ui.enabled": "false", **loopback, **wanted, **(options or {})}
     if streaming:
         refuse_wrong(wanted)

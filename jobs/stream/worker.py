@@ -92,8 +92,8 @@ class _Chunk:
     kafka_ms: I64
 
 
-def warm_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    """Give nothing: a worker that ran this has loaded what the first epoch needs."""
+def rehearse_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Take batches and give none: a worker that ran this has loaded what an epoch needs."""
     pa.array(np.zeros(1))  # pyarrow loads pandas with the first array of numpy's
     _freeze()
     for _ in batches:
