@@ -153,6 +153,50 @@ def seal(
 
 
 @app.command()
+def rebalance(
+    move: Annotated[
+        list[str] | None,
+        typer.Option(help="A group and its new slot, DEPTH/VALUE:SLOT. May be repeated."),
+    ] = None,
+    spill: Annotated[
+        list[str] | None, typer.Option(help="A slot and what it shall spill, e.g. 0:100MiB.")
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="A group to cut in two, DEPTH/VALUE.")
+    ] = None,
+    merge: Annotated[
+        list[str] | None, typer.Option(help="A range whose two halves shall be one group.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="The number of slots that there shall be.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Move, split and merge groups, force spills, change the number of slots, while rows flow."""
+    from jobs.rebalance.by_hand import Wishes, WishRefused, request
+
+    wishes = Wishes(move or (), spill or (), split or (), merge or (), slots)
+    if wishes == Wishes():
+        raise typer.BadParameter("say what to do: --move, --spill, --split, --merge or --slots")
+    try:
+        answers = request(_settings(), wishes, reason, _who(), dry_run=dry_run)
+    except WishRefused as error:
+        _fail(str(error), USAGE)
+    if json_:
+        lines = [{"command": c.model_dump(), "outcome": o.model_dump()} for c, o in answers]
+        sys.stdout.write(json.dumps(lines) + "\n")
+    else:
+        for command, outcome in answers:
+            said = "would be asked for" if dry_run else "asked for"
+            verdict = said if outcome.obeyed else f"refused: {outcome.reason}"
+            out.print(_escaped(f"{command.id}: {verdict}"), highlight=False, soft_wrap=True)
+    if not all(outcome.obeyed for _, outcome in answers):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
 def cleanup(
     session: Annotated[str, typer.Option(help="The sealed session's date.")],
     json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 Offsets = dict[str, list[int]]
 """Per topic, one offset for each partition: the first offset that is *not* included."""
@@ -161,23 +161,71 @@ class SlotReport(Record):
     """New results per session."""
     spilled_rows: dict[str, int] = {}
     """Rows spilled per session."""
+    lacking: list[int] = []
+    """For `missing`: slots whose state was not found where groups were to be taken out of it."""
     recent_input_ms: int = 0
     """Greatest Kafka time among the new rows, in ms since 1970."""
     totals: SlotTotals | None = None
+
+
+class Move(Record):
+    """A group that changes its slot."""
+
+    group: Prefix
+    to: int
+    bytes: int = 0
+    """Its state when the move was decided: what an epoch's limit is measured with."""
+    command: str = ""
+    """Of which command it is a part; filled in when that is obeyed."""
 
 
 class Command(Record):
     """A line of the `commands` table. Obeyed or refused once per `id`."""
 
     id: str
-    kind: Literal["seal"]
-    session: str
+    kind: Literal["seal", "move", "spill", "split", "merge", "slots"]
+    session: str = ""
+    """`seal`: the session that shall end."""
     at: str = "now"
-    """`now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
+    """`seal`: `now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
     offsets: Offsets = {}
+    """`seal`: where the session ends."""
+    moves: list[Move] = []
+    """`move`: the one that is wanted; `slots`: all that bring the groups to `slots` slots."""
+    slot: int | None = None
+    """`spill`: the slot that shall spill."""
+    bytes: int = 0
+    """`spill`: how much state, at least."""
+    group: Prefix | None = None
+    """`split`: the group to cut in two; `merge`: the range whose two halves become one group."""
+    slots: int = 0
+    """`slots`: how many there shall be."""
+    assignment_version: int | None = None
+    """The assignment that an adaptation was decided on; None: whichever there is."""
+    expires_at: str = ""
+    """RFC 3339 time from which an adaptation is refused; empty: never."""
+    policy: str = ""
+    """Which policy decided; empty for a person."""
+    settings: dict[str, float | int | str] = {}
+    """The policy's settings, as they were."""
     reason: str = ""
     by: str = ""
     issued_at: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Command:
+        """What its kind needs must be there."""
+        given = {
+            "seal": bool(self.session),
+            "move": len(self.moves) == 1,
+            "spill": self.slot is not None and self.bytes > 0,
+            "split": self.group is not None,
+            "merge": self.group is not None,
+            "slots": self.slots > 0,
+        }
+        if not given[self.kind]:
+            raise ValueError(f"a command of kind {self.kind!r} lacks what it needs: {self!r}")
+        return self
 
 
 class CommandOutcome(Record):
@@ -270,6 +318,10 @@ class Epoch(Record):
     manifests: dict[int, str | None]
     assignment: list[tuple[Prefix, int]] | None = None
     """Only when it changed; its version is this epoch's number."""
+    moved: list[Move] = []
+    """Groups that changed their slot in this epoch."""
+    queued: list[Move] | None = None
+    """Moves that were obeyed and are still to be carried out; only when that has changed."""
     files: list[FileRecord]
     cuts: list[Cut]
     read: list[PartitionCount]

@@ -334,6 +334,21 @@ class Stream(Section):
     )
 
 
+class Rebalance(Section):
+    """Groups that move between slots."""
+
+    max_bytes_per_epoch: ByteSize = Field(
+        default=ByteSize(64 << 20),
+        ge=1,
+        description="State that one epoch moves between slots at most; a larger group moves alone.",
+        json_schema_extra=_about(
+            "bytes",
+            "An epoch that moves state waits for it: 100 MB take about a second, during which no "
+            "result appears. What does not fit moves in the next epochs.",
+        ),
+    )
+
+
 class Session(Section):
     """Trading days."""
 
@@ -413,6 +428,7 @@ class Settings(BaseSettings):
     state: State = Field(default_factory=State)
     spill: Spill = Spill()
     stream: Stream = Stream()
+    rebalance: Rebalance = Rebalance()
     session: Session = Session()
     recovery: Recovery = Recovery()
     spark: Spark = Spark()

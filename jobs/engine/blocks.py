@@ -7,6 +7,8 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `anchor` | null; one a slot, pins the slot's task to its host |
 | `new` | IPC stream of the input's new-row schema (`spec`), sorted by unsigned `key_hash` |
 | `state` | IPC stream of the input's state schema, sorted: groups that moved here |
+| `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
+| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number) |
 | `restore` | the same: rows read again from Kafka for groups that were lost; no output |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("block", pa.binary()),
     ]
 )
-KINDS = ("anchor", "new", "state", "restore", "rejected", "count")
+KINDS = ("anchor", "new", "state", "figures", "moved", "restore", "rejected", "count")
 ROW_KINDS = ("new", "state", "restore")
 
 REJECTED_SCHEMA = pa.schema(
@@ -66,6 +68,14 @@ class Block:
     operator: int = 0
     input: int = 0
     data: Any = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What one slot gave to another, or that it could not: its state was not found."""
+
+    found: bool
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,29 @@ def decode_rejected(block: Block) -> tuple[str, pa.Table]:
     if reader.schema.names != REJECTED_SCHEMA.names:
         raise ValueError(f"a 'rejected' block has the columns {reader.schema.names}")
     return reader.schema.metadata[b"session"].decode(), reader.read_all()
+
+
+def encode_table(table: pa.Table) -> pa.Buffer:
+    """A table as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def decode_table(block: Block) -> pa.Table:
+    """The inverse of `encode_table`."""
+    return pa.ipc.open_stream(pa.py_buffer(block.data)).read_all()
+
+
+def encode_moved(moved: Moved) -> bytes:
+    """What was given, as a block's data."""
+    return json.dumps(asdict(moved)).encode()
+
+
+def decode_moved(block: Block) -> Moved:
+    """The inverse of `encode_moved`."""
+    return Moved(**json.loads(bytes(block.data)))
 
 
 def encode_counts(counts: Iterable[PartitionCount]) -> bytes:

@@ -106,6 +106,21 @@ class GroupMap:
         raise KeyError(f"{prefix} is not a group of this assignment")
 
 
+def relocations(before: GroupMap, after: GroupMap) -> dict[tuple[int, int], tuple[Prefix, ...]]:
+    """Per (slot before, slot after) the ranges that move, disjoint and in hash order.
+
+    Groups may be split and merged in the same change: a range is the finer of the two groups.
+    """
+    edges = np.union1d(before.starts, after.starts)
+    old, new = before.group_of(edges), after.group_of(edges)
+    found: dict[tuple[int, int], list[Prefix]] = {}
+    for at in np.flatnonzero(before.slots[old] != after.slots[new]).tolist():
+        range_ = max(before.prefixes[old[at]], after.prefixes[new[at]])
+        pair = int(before.slots[old[at]]), int(after.slots[new[at]])
+        found.setdefault(pair, []).append(range_)
+    return {pair: tuple(ranges) for pair, ranges in found.items()}
+
+
 def ranges_mask(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
     """Which hashes (n,) lie in any of the ranges. Ranges may overlap. bool (n,)."""
     disjoint = disjoint_ranges(ranges)

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from jobs.engine.blocks import Block, decode_counts, decode_rejected, decode_rows
+from jobs.engine.blocks import (
+    Block,
+    Moved,
+    decode_counts,
+    decode_moved,
+    decode_rejected,
+    decode_rows,
+    decode_table,
+)
 from jobs.engine.groups import GroupMap
 from jobs.engine.join import Rows
 from jobs.engine.runs import merge, part_of
@@ -36,6 +44,15 @@ class Intake:
     """(session, rows of `REJECTED_SCHEMA`)."""
     read: list[PartitionCount] = field(default_factory=list)
     restored: list[PartitionCount] = field(default_factory=list)
+    moved: dict[int, Moved] = field(default_factory=dict)
+    """Per slot that groups come from, what it says it gave."""
+    moved_rows: int = 0
+    figures: list[pa.Table] = field(default_factory=list)
+    """Of groups that moved here."""
+
+    def lacking(self, arriving: Iterable[int]) -> list[int]:
+        """Of the slots that groups shall come from, those whose state was not found."""
+        return [s for s in arriving if s not in self.moved or not self.moved[s].found]
 
     def sessions(self) -> set[str]:
         """Sessions that rows came for."""
@@ -58,11 +75,16 @@ def take_in(
             )
         if block.kind == "count":
             (intake.restored if block.input == 1 else intake.read).extend(decode_counts(block))
+        elif block.kind == "moved":
+            intake.moved[block.input] = decode_moved(block)
+        elif block.kind == "figures":
+            intake.figures.append(decode_table(block))
         elif block.kind == "rejected":
             intake.rejected.append(decode_rejected(block))
         else:
             session, table = decode_rows(spec, block)
             kind = "new" if block.kind == "new" else "installed"
+            intake.moved_rows += table.num_rows if block.kind == "state" else 0
             inputs = parts.setdefault((kind, session), [[] for _ in spec.inputs])
             inputs[block.input].append(_rows(table, new=block.kind == "new"))
     for (kind, session), inputs in parts.items():
@@ -74,6 +96,11 @@ def take_in(
                     "with another assignment than the step's"
                 )
         getattr(intake, kind)[session] = pieces
+    given = sum(moved.rows for moved in intake.moved.values())
+    if given != intake.moved_rows:
+        raise ValueError(
+            f"slot {slot} was given {given} rows of groups that moved, {intake.moved_rows} came"
+        )
     intake.read = _added(intake.read)
     intake.restored = _added(intake.restored)
     return intake

@@ -32,27 +32,29 @@ class Limits:
     threshold: float
     fraction: float
     room_bytes: int
+    forced_bytes: int = 0
+    """To spill whatever the memory."""
 
 
 def choose_victims(
     figures: Mapping[str, Figures],
-    forced: Mapping[str, Bool],
     limits: Limits,
     policy: str,
     moment: Moment,
 ) -> dict[str, Bool]:
-    """Per session the groups to spill, bool (g,); `forced` ones are among them."""
+    """Per session the groups to spill, bool (g,)."""
     sessions = list(figures)
     if not sessions:
         return {}
     size = np.concatenate([figures[s].bytes for s in sessions])
     intake = np.concatenate([figures[s].intake_bytes for s in sessions])
-    chosen: Bool = np.concatenate([forced[s] for s in sessions]) & (size > 0)
+    chosen: Bool = np.zeros(len(size), dtype=np.bool_)
     memory = int(size.sum())
     bound = int(limits.threshold * limits.budget_bytes)
     wanted = max(int(limits.fraction * memory), memory - bound) if memory > bound else 0
-    overflow = int(intake[~chosen].sum()) - max(limits.room_bytes, 0)
-    freed = int(size[chosen].sum())
+    wanted = max(wanted, limits.forced_bytes)
+    overflow = int(intake.sum()) - max(limits.room_bytes, 0)
+    freed = 0
     if freed < wanted or overflow > 0:
         merged = GroupFigures(
             size,
@@ -61,7 +63,7 @@ def choose_victims(
         )
         for group in victim_order(policy, merged, moment).tolist():
             needed = freed < wanted or (overflow > 0 and intake[group] > 0)
-            if not needed or chosen[group] or not size[group]:
+            if not needed or not size[group]:
                 continue
             chosen[group] = True
             freed += int(size[group])

@@ -7,6 +7,7 @@ merged since, a group's figures are shared out by the hashes that it covers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from jobs.engine.arrangement import Segments, Session
 from jobs.engine.groups import I64, GroupMap
 from jobs.engine.statefiles import FIGURES_SCHEMA
+from schemas.journal import Prefix
 
 STATISTICS_SCHEMA = pa.schema(
     [
@@ -74,6 +76,15 @@ def carried(table: pa.Table, session: str, groups: GroupMap) -> tuple[I64, I64]:
             results[group] += int(values[row]) >> share
             last_used[group] = max(last_used[group], int(used[row]))
     return results, last_used
+
+
+def range_of(table: pa.Table, ranges: Sequence[Prefix]) -> I64:
+    """Index of the range (disjoint, in hash order) that each row's group lies in; -1: none."""
+    starts = _starts(table["depth"].to_numpy(), table["value"].to_numpy())
+    los = np.array([r.lo for r in ranges], dtype=np.uint64)
+    lasts = np.array([r.hi - 1 for r in ranges], dtype=np.uint64)
+    at = np.searchsorted(los, starts, side="right") - 1
+    return np.where((at >= 0) & (starts <= lasts[np.maximum(at, 0)]), at, -1)
 
 
 def _starts(depth: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -8,7 +8,8 @@ run any number of times, also at once.
 Order, and why:
 
 1. load exactly the named manifest, sizes and digests checked; anything wrong is reported as
-   `missing` before a file is written or deleted
+   `missing` before a file is written or deleted, and so is a slot that had to give groups to
+   this one and found nothing
 2. delete garbage, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
 4. join the epoch's new rows; results leave in bounded batches
@@ -25,7 +26,7 @@ and one merged file, not by the budget, which counts files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.engine.arrangement import Drops, Part, Segments, Session
-from jobs.engine.blocks import Block, cut_by_slot
+from jobs.engine.blocks import Block, Moved, cut_by_slot, encode_moved, encode_table
 from jobs.engine.datafile import write_data_files
 from jobs.engine.groups import I64, Bool, GroupMap
 from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
@@ -67,6 +68,7 @@ from jobs.engine.statistics import (
     carried,
     figures_table,
     measure,
+    range_of,
     statistics_table,
 )
 from jobs.engine.upkeep import Shelf, room_of, upkeep
@@ -94,9 +96,11 @@ class StepTask:
     groups: GroupMap
     """The assignment from this epoch on."""
     leaving: tuple[Prefix, ...] = ()
-    """Groups of this slot that move away in this epoch."""
-    forced: tuple[Prefix, ...] = ()
-    """Ranges to spill whatever the memory."""
+    """Ranges of this slot that move away in this epoch."""
+    arriving: tuple[int, ...] = ()
+    """Slots that ranges come from in this epoch: each must say what it gave."""
+    forced_bytes: int = 0
+    """State to spill whatever the memory."""
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
     """Sessions that this epoch seals, each with every range that was ever cut before."""
     budget_bytes: int = 1 << 30
@@ -142,29 +146,33 @@ def step(
         with work.timed("load"):
             work.load()
     except Missing as lost:
-        return SlotReport(
-            slot=task.slot,
-            epoch=task.epoch,
-            attempt=task.attempt,
-            status="missing",
-            detail=str(lost),
-        )
-    return work.run(blocks)
+        return work.missing(str(lost))
+    with work.timed("install"):
+        intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
+    if lacking := intake.lacking(task.arriving):
+        return work.missing(f"the groups that come from the slots {lacking}", lacking)
+    return work.run(intake)
 
 
 def extract(spec: JoinSpec, task: StepTask, state: Folder) -> Iterator[Block]:
-    """State blocks of the groups in `task.leaving`, for their owners in `task.groups`.
+    """State blocks of the ranges in `task.leaving`, for their owners in `task.groups`.
 
-    Reads the manifest of the epoch before and writes nothing. Yields nothing when state is
-    missing: the slot's step finds that too and reports it, so the epoch is not journaled.
+    Reads the manifest of the epoch before and writes nothing. Tells every slot that shall get
+    something what it gets, or that the state was not found: it reports that, even if this slot's
+    own step finds it again (on the host where it lies, say), so nothing of it is journaled.
     """
+    ranges = sorted(task.leaving, key=lambda p: p.lo)
+    starts = np.array([p.lo for p in ranges], dtype=np.uint64)
+    owners = task.groups.slot_of(starts)
+    given = dict.fromkeys(sorted(set(owners.tolist())), 0)
     work = _Step(spec, task, state, lambda _: state)
     try:
         work.load()
     except Missing:
+        for owner in given:
+            yield _moved(spec, task, owner, Moved(found=False))
         return
     for session in work.sessions.values():
-        ranges = sorted(task.leaving, key=lambda p: p.lo)
         segments = Segments.of_ranges(ranges, session.drops)
         wanted = np.ones(len(ranges), dtype=np.bool_)
         for input_, pieces in enumerate(rows_of(session, segments, wanted)):
@@ -172,6 +180,9 @@ def extract(spec: JoinSpec, task: StepTask, state: Folder) -> Iterator[Block]:
             for rows in merge_bounded(pieces, task.piece_bytes):
                 arrays = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
                 batch = pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
+                slots, counts = np.unique(task.groups.slot_of(rows.key_hash), return_counts=True)
+                for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+                    given[slot] += count
                 yield from cut_by_slot(
                     spec,
                     input_,
@@ -181,6 +192,17 @@ def extract(spec: JoinSpec, task: StepTask, state: Folder) -> Iterator[Block]:
                     session=session.name,
                     kind="state",
                 )
+    at = range_of(work.manifest.figures, ranges)
+    for owner, rows_given in given.items():
+        theirs = (at >= 0) & (owners[np.maximum(at, 0)] == owner)
+        if theirs.any():
+            figures = work.manifest.figures.filter(pa.array(theirs))
+            yield Block(owner, "figures", spec.operator, task.slot, encode_table(figures))
+        yield _moved(spec, task, owner, Moved(True, rows_given))
+
+
+def _moved(spec: JoinSpec, task: StepTask, owner: int, moved: Moved) -> Block:
+    return Block(owner, "moved", spec.operator, task.slot, encode_moved(moved))
 
 
 class _Step:
@@ -199,6 +221,7 @@ class _Step:
         self.sizes: dict[str, int] = {}
         self.manifest = Manifest(task.slot, task.epoch - 1)
         self.sessions: dict[str, Session] = {}
+        self.known_figures = self.manifest.figures
         self.figures: dict[str, Figures] = {}
         self.segments: dict[str, Segments] = {}
         self.files: list[FileRecord] = []
@@ -237,8 +260,19 @@ class _Step:
             )
         return self.sessions[name]
 
-    def run(self, blocks: Iterable[Block]) -> SlotReport:
-        """Everything after loading."""
+    def missing(self, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+        """The report of a step that did nothing."""
+        return SlotReport(
+            slot=self.task.slot,
+            epoch=self.task.epoch,
+            attempt=self.task.attempt,
+            status="missing",
+            detail=what,
+            lacking=list(lacking),
+        )
+
+    def run(self, intake: Intake) -> SlotReport:
+        """Everything after loading and taking in."""
         task = self.task
         with self.timed("load"):
             left = delete_garbage(
@@ -250,7 +284,7 @@ class _Step:
                 manifest=self.manifest if task.manifest else None,
             )
         with self.timed("install"):
-            intake = take_in(self.spec, task.groups, task.slot, blocks, task.piece_bytes)
+            self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
             for name in sorted(intake.sessions()):
                 session = self.session(name)
                 session.new = intake.new.get(name, session.new)
@@ -376,7 +410,7 @@ class _Step:
         session = self.sessions[name]
         segments = Segments.of_groups(task.groups, session.drops)
         rows, size, intake = measure(session, segments, len(self.spec.inputs))
-        results, last_used = carried(self.manifest.figures, name, task.groups)
+        results, last_used = carried(self.known_figures, name, task.groups)
         unknown = (rows.sum(axis=0) > 0) & (last_used == 0)
         for pieces in session.new:
             for piece in pieces:
@@ -405,12 +439,14 @@ class _Step:
             overhead = FILE_OVERHEAD_BYTES * sum(
                 1 for s in self.sessions.values() for i in self.inputs if s.new[i] or s.installed[i]
             )
-            forced = self._forced()
             victims = choose_victims(
                 self.figures,
-                forced,
                 Limits(
-                    task.budget_bytes, task.threshold, task.fraction, shelf.room.left() - overhead
+                    task.budget_bytes,
+                    task.threshold,
+                    task.fraction,
+                    shelf.room.left() - overhead,
+                    task.forced_bytes,
                 ),
                 task.victims,
                 Moment(task.now_ms, task.inactive_ms, task.seed),
@@ -429,14 +465,6 @@ class _Step:
                 shelf.write(part, data)
                 self.sessions[part.file.session].parts[part.file.input].append(part)
         return next_run, sum(data.size for _, data in encoded)
-
-    def _forced(self) -> dict[str, Bool]:
-        prefixes = self.task.groups.prefixes
-        mine = self.task.groups.slots == self.task.slot
-        forced: Bool = np.array(
-            [any(p.overlaps(f) for f in self.task.forced) for p in prefixes], dtype=np.bool_
-        )
-        return dict.fromkeys(self.sessions, forced & mine)
 
     def _encode(
         self, shelf: Shelf, victims: Mapping[str, Bool]

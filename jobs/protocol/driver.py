@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.protocol.entry import entry_of, missing_slots
-from jobs.protocol.plan import Plan, plan_epoch
+from jobs.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from jobs.protocol.redo import Apply, applies_of, redo
 from jobs.protocol.state import JournalState, changed_topics, fold, replay
 from schemas.journal import (
@@ -94,6 +94,8 @@ class Offered:
     commands: Sequence[Command]
     next_session: str
     now: str
+    most_moved_bytes: int = MOST_MOVED_BYTES
+    """State that one epoch may move between slots."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ def _applied(driver: Driver, event: Applied) -> tuple[Driver, list[Instruction]]
 def _offered(driver: Driver, event: Offered) -> tuple[Driver, list[Instruction]]:
     if driver.state is None or driver.pending or driver.applying or driver.plan:
         raise ValueError("an epoch was offered while another one is pending")
-    plan = plan_epoch(driver.state, event.end, event.commands, event.next_session)
+    plan = _planned(driver.state, event)
     return replace(driver, plan=plan, offer=event, attempt=1), [RunJob(plan, 1)]
 
 
@@ -303,6 +305,18 @@ def _again(driver: Driver, lost: frozenset[int], detail: str) -> tuple[Driver, l
             End(f"epoch {driver.state.epoch + 1} failed {driver.attempt} times: {detail}", False)
         ]
     offer = driver.offer
-    plan = plan_epoch(driver.state, offer.end, offer.commands, offer.next_session, lost)
+    plan = _planned(driver.state, offer, lost)
     attempt = driver.attempt + 1
     return replace(driver, plan=plan, lost=lost, attempt=attempt), [RunJob(plan, attempt)]
+
+
+def _planned(state: JournalState, offer: Offered, lost: frozenset[int] = frozenset()) -> Plan:
+    return plan_epoch(
+        state,
+        offer.end,
+        offer.commands,
+        offer.next_session,
+        lost,
+        now=offer.now,
+        most_moved_bytes=offer.most_moved_bytes,
+    )

@@ -25,7 +25,8 @@ def missing_slots(plan: Plan, reports: Sequence[SlotReport]) -> frozenset[int]:
             f"Epoch {plan.epoch} needs one report from each of the slots {expected}, got "
             f"(slot, epoch) {got}. Nothing was journaled."
         )
-    return frozenset(r.slot for r in reports if r.status == "missing")
+    lost = [r for r in reports if r.status == "missing"]
+    return frozenset(slot for r in lost for slot in (r.lacking or [r.slot]))
 
 
 def entry_of(
@@ -49,6 +50,7 @@ def entry_of(
     if plan.restore is not None:
         check_restored(plan.restore, [part for r in reports for part in r.restored])
     reports = sorted(reports, key=lambda r: r.slot)
+    owners = {slot for _, slot in plan.groups}
     cuts = [cut for r in reports for cut in r.cuts]
     results = _summed([r.results for r in reports])
     spilled = _summed([r.spilled_rows for r in reports])
@@ -71,7 +73,10 @@ def entry_of(
         epoch=plan.epoch,
         session=plan.seal.next_session if sealed and plan.seal else plan.session,
         end=plan.end,
-        manifests={r.slot: r.manifest for r in reports},
+        manifests={r.slot: r.manifest for r in reports if r.slot in owners},
+        assignment=list(plan.groups) if plan.groups != plan.before else None,
+        moved=list(plan.moved),
+        queued=list(plan.queue) if plan.queue != state.moves else None,
         files=[f for r in reports for f in r.files],
         cuts=cuts,
         read=_added([part for r in reports for part in r.read]),
@@ -81,7 +86,7 @@ def entry_of(
         results=results,
         spilled_rows=spilled,
         restored_slots=sorted(plan.restore.slots) if plan.restore else [],
-        slots=[r.totals for r in reports if r.totals is not None],
+        slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
         recent_input_ms=max((r.recent_input_ms for r in reports), default=0),
         started_at=started_at,
         written_at=written_at,

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jobs.protocol.adapt import adapt, carried_out, moved
 from jobs.protocol.offsets import greater, padded, reaches
 from jobs.protocol.recovery import Restore, restore_of
 from jobs.protocol.seal import obey
 from jobs.protocol.state import Groups, JournalState
-from schemas.journal import Command, CommandOutcome, Offsets, Prefix, SealRequest
+from schemas.journal import Command, CommandOutcome, Move, Offsets, Prefix, SealRequest
+
+MOST_MOVED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,19 @@ class Plan:
     """Whether this epoch ends the open session."""
     flush: tuple[Prefix, ...]
     """When sealing: every range of the session that was ever cut before this epoch."""
+    before: Groups
+    """The assignment of the epoch before."""
     groups: Groups
+    """The assignment from this epoch on; where it differs, groups move in this epoch."""
+    moved: tuple[Move, ...]
+    """Moves that this epoch carries out."""
+    queue: tuple[Move, ...]
+    """Moves that are left for later epochs."""
+    forced: tuple[tuple[int, int], ...]
+    """(slot, bytes): what slots must spill whatever their memory."""
     manifests: tuple[tuple[int, str | None], ...]
-    """Per slot, the manifest of the epoch before that its task must load; None: start empty."""
+    """Per slot of either assignment, the manifest of the epoch before that its task must load;
+    None: start empty."""
     outcomes: tuple[CommandOutcome, ...]
     restore: Restore | None
 
@@ -51,17 +64,28 @@ def plan_epoch(
     commands: Iterable[Command],
     next_session: str,
     lost: frozenset[int] = frozenset(),
+    *,
+    now: str = "",
+    most_moved_bytes: int = MOST_MOVED_BYTES,
 ) -> Plan:
     """Plan the epoch after `state`.
 
     `end`: where the epoch's input ends. `next_session`: the calendar's session after the open
-    one. `lost`: slots that start from nothing and are restored. Raises `ValueError` when `end`
-    lies before the journal's end.
+    one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
+    that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
+    Raises `ValueError` when `end` lies before the journal's end.
     """
     end = padded(end, greater(state.end, end))
     if not reaches(end, state.end):
         raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
-    obeyed = obey(state, commands, next_session)
+    new = unseen(state, commands)
+    obeyed = obey(state, [c for c in new if c.kind == "seal"], next_session)
+    adapted = adapt(state, [c for c in new if c.kind != "seal"], now)
+    # Lost groups are restored where they were: what moves, moves in a later epoch.
+    count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
+    groups = moved(adapted.groups, adapted.queue[:count])
+    slots = sorted({slot for _, slot in (*state.groups, *groups)})
+    outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
     accepted = obeyed.seal and _widened(obeyed.seal, end)
     seal = accepted or (state.seal and _widened(state.seal, end))
     sealing = seal is not None and reaches(end, seal.end)
@@ -76,11 +100,15 @@ def plan_epoch(
         accepted=accepted,
         sealing=sealing,
         flush=tuple(sorted(state.session.last_cuts)) if sealing else (),
-        groups=state.groups,
+        before=state.groups,
+        groups=groups,
+        moved=adapted.queue[:count],
+        queue=adapted.queue[count:],
+        forced=adapted.forced,
         manifests=tuple(
-            (slot, None if slot in lost else name) for slot, name in sorted(state.manifests.items())
+            (slot, None if slot in lost else state.manifests.get(slot)) for slot in slots
         ),
-        outcomes=obeyed.outcomes,
+        outcomes=tuple(outcomes[command.id] for command in new),
         restore=restore_of(state, lost),
     )
 
@@ -90,8 +118,14 @@ def _widened(seal: SealRequest, end: Offsets) -> SealRequest:
     return seal.model_copy(update={"end": padded(seal.end, end)})
 
 
+def unseen(state: JournalState, commands: Iterable[Command]) -> list[Command]:
+    """The commands that the journal has not seen, each id once, in the order given."""
+    new = {c.id: c for c in reversed(list(commands)) if c.id not in state.seen}
+    return list(reversed(new.values()))
+
+
 def waits(state: JournalState, commands: Iterable[Command]) -> bool:
-    """Whether an epoch has work to do even if no row came: a command, or a seal in reach."""
-    if any(command.id not in state.seen for command in commands):
+    """Whether an epoch has work even if no row came: a command, a move, or a seal in reach."""
+    if state.moves or unseen(state, commands):
         return True
     return state.seal is not None and reaches(state.end, state.seal.end)

@@ -27,6 +27,7 @@ from schemas.journal import (
     Claim,
     Epoch,
     Genesis,
+    Move,
     Offsets,
     Prefix,
     Sealed,
@@ -96,6 +97,8 @@ class JournalState:
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Per slot, the host on which its state lies."""
+    moves: tuple[Move, ...] = ()
+    """Obeyed and still to be carried out, in this order."""
 
     @property
     def session(self) -> Session:
@@ -248,7 +251,20 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         seen=state.seen | {c.id for c in entry.commands},
         recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
         hosts={t.slot: t.host for t in entry.slots},
+        moves=_moves(state, entry, dict(groups)),
     )
+
+
+def _moves(state: JournalState, entry: Epoch, owners: Mapping[Prefix, int]) -> tuple[Move, ...]:
+    """The queue of moves after an epoch; what it says of moves must agree with its groups."""
+    queue = state.moves if entry.queued is None else tuple(entry.queued)
+    for move in entry.moved:
+        if owners.get(move.group) != move.to:
+            raise JournalBroken(f"epoch {entry.epoch} says {move} was carried out; it was not")
+    for move in queue:
+        if owners.get(move.group, move.to) == move.to:
+            raise JournalBroken(f"epoch {entry.epoch} has {move} still to be carried out")
+    return queue
 
 
 def _open_sessions(state: JournalState, entry: Epoch) -> tuple[Session, ...]:

@@ -43,12 +43,14 @@ class Driver:
         warehouse: Warehouse,
         topics: Sequence[Topic],
         wait_s: float,
+        most_moved_bytes: int,
         on_epoch: Callable[[Epoch], None],
         on_trouble: Callable[[str], None],
     ) -> None:
         self._warehouse = warehouse
         self._topics = topics
         self._wait_s = wait_s
+        self._most_moved_bytes = most_moved_bytes
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
         self._job: EpochJob | None = None
@@ -76,7 +78,7 @@ class Driver:
         """Carry one epoch through to every table. Raises `Ended` when this driver must stop."""
         self._rows = rows
         self._began = time.monotonic()
-        offered = protocol.Offered(end, commands, next_session, _now())
+        offered = protocol.Offered(end, commands, next_session, _now(), self._most_moved_bytes)
         self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
 

@@ -2,6 +2,7 @@
 
     Kafka rows --> decode_batches --> blocks --+
     lost rows, read again --> decode_batches --+--> repartition(slot) --> union(anchors) --> step
+    anchors --> extract_batches --> state -----+
 
 Reports come from `collect()`: a task that ran twice is counted once.
 """
@@ -11,16 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 from jobs.decode import StreamPlan
 from jobs.engine.blocks import BLOCK_SCHEMA
-from jobs.engine.groups import GroupMap
+from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.spec import JoinSpec
 from jobs.engine.step import StepTask
 from jobs.policy.batches import batching
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.plan import Plan
+from jobs.protocol.recovery import Restore
 from jobs.stream.pins import pinned, salts
 from jobs.stream.source import batch_rows
 from jobs.stream.worker import (
@@ -28,10 +31,11 @@ from jobs.stream.worker import (
     DecodeTask,
     StepJob,
     decode_batches,
+    extract_batches,
     rehearse_batches,
     step_batches,
 )
-from schemas.journal import Offsets, SlotReport
+from schemas.journal import Offsets, Prefix, SlotReport
 
 SETTLED_S = 1.5
 """Executors register one after another: so long without a new one means that all are there."""
@@ -119,28 +123,28 @@ class Placement:
 class EpochJob:
     """Builds and runs the Spark job of an epoch."""
 
-    def __init__(self, spark: Any, settings: JobSettings, slots: int, placement: Placement) -> None:
+    def __init__(self, spark: Any, settings: JobSettings, placement: Placement) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         self.spark = spark
         self.settings = settings
         self.placement = placement
-        self.salts = salts(spark, slots)
         self._bytes_per_row: float | None = None
+        self._known_salts: dict[int, tuple[int, ...]] = {}
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
-    def rehearse(self) -> None:
+    def rehearse(self, slots: int) -> None:
         """Run an epoch's job without rows.
 
         Shows that workers run, before the journal is claimed from whoever holds it now. And
         they start and import, and Spark compiles what every epoch runs, before rows wait for it.
         """
-        cores = self.spark.sparkContext.defaultParallelism
+        cores, parts = self.spark.sparkContext.defaultParallelism, _partitions(slots)
         none = self.spark.range(0, cores, 1, cores).mapInArrow(rehearse_batches, self.block_type)
-        anchors = pinned(self.spark, self.block_type, self.salts, [""] * len(self.salts))
-        frame = anchors.unionAll(none.repartition(len(self.salts), "slot"))
+        anchors = pinned(self.spark, self.block_type, self._salts(parts), [""] * parts)
+        frame = anchors.unionAll(none.repartition(parts, "slot"))
         frame.mapInArrow(rehearse_batches, self.report_type).collect()
 
     def run(
@@ -148,41 +152,43 @@ class EpochJob:
     ) -> list[SlotReport]:
         """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports."""
         groups = GroupMap(plan.groups)
-        blocks = None
-        if rows is not None:
-            blocks = self._decoded(rows, self._decode_task(plan, groups, restored=False))
-        if plan.restore is not None:
-            lost = batch_rows(
-                self.spark, self.settings.kafka, plan.restore.read_from, plan.restore.read_to
-            )
-            again = self._decoded(lost, self._decode_task(plan, groups, restored=True))
-            blocks = again if blocks is None else blocks.unionAll(again)
         slots = [slot for slot, _ in plan.manifests]
+        # Slots are numbered on end, so that slot i can be partition i.
+        parts = _partitions(len(slots))
+        salt = self._salts(parts)
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
         hosts = self.placement.place(slots, unpin=lost_slots)
-        # A batch's frame belongs to a session of its own, which Spark cloned for the query.
-        spark = self.spark if rows is None else rows.sparkSession
-        limits = batching(
-            rows_between(plan.start, plan.end),
-            self._bytes_per_row,
-            again=attempt > 1 or plan.restore is not None,
-        )
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
-        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)
-        frame = pinned(spark, self.block_type, self.salts, [hosts[slot] for slot in slots])
-        if blocks is not None:
-            frame = frame.unionAll(blocks.repartition(len(slots), "slot"))
+        moves = relocations(GroupMap(plan.before), groups)
         job = StepJob(
             spec=self.settings.spec,
             tasks={
-                slot: self._step_task(plan, groups, slot, name, now_ms, statistics)
+                slot: self._step_task(plan, groups, moves, slot, name, now_ms, statistics)
                 for slot, name in plan.manifests
             },
-            salts=self.salts,
+            salts=salt,
             state_root=self.settings.state_root,
             hosts_name_root=self.settings.hosts_name_root,
             warehouse_root=self.settings.warehouse_root,
         )
+        # A batch's frame belongs to a session of its own, which Spark cloned for the query.
+        spark = self.spark if rows is None else rows.sparkSession
+        self._bound_batches(spark, plan, attempt)
+        anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
+        blocks = []
+        if rows is not None:
+            blocks.append(self._decoded(rows, self._decode_task(plan, groups, salt, None)))
+        if plan.restore is not None:
+            span = plan.restore.read_from, plan.restore.read_to
+            lost = batch_rows(self.spark, self.settings.kafka, *span)
+            blocks.append(self._decoded(lost, self._decode_task(plan, groups, salt, plan.restore)))
+        if moves:
+            blocks.append(
+                anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
+            )
+        frame = anchors
+        if blocks:
+            arriving = reduce(lambda one, other: one.unionAll(other), blocks)
+            frame = anchors.unionAll(arriving.repartition(parts, "slot"))
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in reports.collect()]
         read = [part for report in found for part in report.read]
@@ -190,11 +196,27 @@ class EpochJob:
             self._bytes_per_row = sum(part.bytes for part in read) / total
         return [_hosted(report, hosts) for report in found]
 
+    def _salts(self, slots: int) -> tuple[int, ...]:
+        if slots not in self._known_salts:
+            self._known_salts[slots] = salts(self.spark, slots)
+        return self._known_salts[slots]
+
+    def _bound_batches(self, spark: Any, plan: Plan, attempt: int) -> None:
+        limits = batching(
+            rows_between(plan.start, plan.end),
+            self._bytes_per_row,
+            again=attempt > 1 or plan.restore is not None or bool(plan.moved),
+        )
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)
+
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:
         few = rows.coalesce(self.decoders)
         return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
 
-    def _decode_task(self, plan: Plan, groups: GroupMap, *, restored: bool) -> DecodeTask:
+    def _decode_task(
+        self, plan: Plan, groups: GroupMap, salt: tuple[int, ...], restore: Restore | None
+    ) -> DecodeTask:
         bound: Offsets | None = None
         next_session = ""
         if plan.seal is not None:
@@ -203,17 +225,18 @@ class EpochJob:
             spec=self.settings.spec,
             streams=self.settings.streams,
             groups=groups,
-            salts=self.salts,
+            salts=salt,
             session=plan.session,
             next_session=next_session,
             bound=bound,
-            restore=plan.restore if restored else None,
+            restore=restore,
         )
 
     def _step_task(
         self,
         plan: Plan,
         groups: GroupMap,
+        moves: Mapping[tuple[int, int], tuple[Prefix, ...]],
         slot: int,
         manifest: str | None,
         now_ms: int,
@@ -227,6 +250,9 @@ class EpochJob:
             session=plan.session,
             manifest=manifest,
             groups=groups,
+            leaving=tuple(r for (a, _), ranges in moves.items() if a == slot for r in ranges),
+            arriving=tuple(a for a, b in moves if b == slot),
+            forced_bytes=dict(plan.forced).get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
             budget_bytes=self.settings.budget_bytes,
             threshold=self.settings.threshold,
@@ -237,6 +263,11 @@ class EpochJob:
             statistics=statistics,
             seed=plan.epoch,
         )
+
+
+def _partitions(slots: int) -> int:
+    """Partitions of an epoch's job, at least 2: Spark does not align a union of single ones."""
+    return max(slots, 2)
 
 
 def _hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:

@@ -166,9 +166,9 @@ class Stream:
         master = self.settings.spark.master
         placement = Placement(spark, master.startswith("local["), dict(state.hosts))
         placement.settle(self.settings.recovery.wait_s)
-        job = EpochJob(spark, self._job_settings(state), len(state.slots), placement)
+        job = EpochJob(spark, self._job_settings(state), placement)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
-            rehearsal = pool.submit(job.rehearse)
+            rehearsal = pool.submit(job.rehearse, len(state.slots))
             with cluster(
                 self.settings.kafka.bootstrap_servers, self.settings.kafka.options
             ) as view:
@@ -179,6 +179,7 @@ class Stream:
             self.warehouse,
             topics,
             self.settings.recovery.wait_s,
+            int(self.settings.rebalance.max_bytes_per_epoch),
             self._journaled,
             self.watcher.on_trouble,
         )

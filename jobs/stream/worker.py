@@ -37,9 +37,9 @@ from jobs.engine.blocks import (
 )
 from jobs.engine.groups import U64, Bool, GroupMap
 from jobs.engine.spec import JoinSpec
-from jobs.engine.step import StepTask, step
+from jobs.engine.step import StepTask, extract, step
 from jobs.protocol.recovery import Restore, SessionRestore
-from jobs.storage import folder
+from jobs.storage import Folder, folder
 from schemas.journal import Offsets, PartitionCount
 
 REPORT_SCHEMA = pa.schema([pa.field("slot", pa.int32()), pa.field("report", pa.binary())])
@@ -107,8 +107,9 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
     by_topic: dict[str, list[StreamPlan]] = {}
     for stream in task.streams:
         by_topic.setdefault(stream.topic, []).append(stream)
+    slots = int(task.groups.slots.max()) + 1
     for chunk in _chunks(batches):
-        slot = chunk.partition % len(task.salts)
+        slot = chunk.partition % slots
         blocks: list[Block] = []
         counts: list[PartitionCount] = []
         for stream in by_topic[chunk.topic]:
@@ -157,7 +158,7 @@ def _decode_chunk(
             reasons = [reasons[i] for i in np.flatnonzero(mine)]
         if len(positions):
             data = _rejected(chunk, positions, reasons, session, stream)
-            slot = chunk.partition % len(task.salts)
+            slot = chunk.partition % (int(task.groups.slots.max()) + 1)
             blocks.append(Block(slot, "rejected", task.spec.operator, stream.index, data))
     return count, blocks
 
@@ -310,11 +311,29 @@ class StepJob:
     """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
 
+    def state(self, task: StepTask) -> Folder:
+        """The folder of a slot's state on the host that this runs on."""
+        own = os.environ.get("SPILLWAY_STATE__ROOT") if self.hosts_name_root else None
+        root = folder(own or self.state_root)
+        return root.child(task.warehouse_id).child(f"slot-{task.slot}")
+
+
+def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
+    """The anchors of slots that groups leave to blocks of their state, for the new owners."""
+    _freeze()
+    slot_of = {salt: slot for slot, salt in enumerate(job.salts)}
+    for batch in batches:
+        for anchor in from_batch(batch):
+            task = job.tasks.get(slot_of[anchor.slot])
+            if task is not None and task.leaving:
+                for block in extract(job.spec, task, job.state(task)):
+                    yield _salted(job.salts, [block])
+
 
 def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     """The blocks of one slot (its anchor among them) to its report.
 
-    A partition without an anchor and without blocks belongs to no slot and gives nothing. Any
+    A partition without blocks and without the anchor of a slot gives nothing: it has none. Any
     other that has not exactly one anchor fails: blocks met the wrong partition, or a slot ran as
     two tasks, and going on would lose or double rows.
     """
@@ -328,7 +347,7 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
                 anchors.append(slot_of[block.slot])
             else:
                 blocks.append(replace(block, slot=slot_of[block.slot]))
-    if not anchors and not blocks:
+    if not blocks and not job.tasks.keys() & set(anchors):
         return
     if len(anchors) != 1 or any(block.slot != anchors[0] for block in blocks):
         raise RuntimeError(
@@ -340,11 +359,8 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     # The time of the results: now that their rows are decoded, not when the driver planned.
     now_us = time.time_ns() // 1000
     task = replace(job.tasks[slot], attempt=uuid.uuid4().hex[:16], written_at_us=now_us)
-    own_root = os.environ.get("SPILLWAY_STATE__ROOT") if job.hosts_name_root else None
-    root = own_root or job.state_root
-    state = folder(root).child(task.warehouse_id).child(f"slot-{slot}")
     warehouse = folder(job.warehouse_root)
-    report = step(job.spec, task, blocks, state, warehouse.child)
+    report = step(job.spec, task, blocks, job.state(task), warehouse.child)
     yield pa.RecordBatch.from_arrays(
         [pa.array([slot], pa.int32()), pa.array([report.model_dump_json().encode()], pa.binary())],
         schema=REPORT_SCHEMA,

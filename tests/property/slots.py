@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
-from jobs.engine.groups import U64, GroupMap
+from jobs.engine.groups import U64, GroupMap, relocations
 from jobs.engine.hashing import xxhash64
 from jobs.engine.rowcodec import decode_rows
 from jobs.engine.spec import InputSpec, JoinSpec
@@ -133,7 +133,7 @@ class Slots:
         *,
         groups: GroupMap | None = None,
         lost: frozenset[int] = frozenset(),
-        forced: tuple[Prefix, ...] = (),
+        forced_bytes: int = 0,
         seal: str | None = None,
         thrown_away: int = 0,
         zombie: bool = False,
@@ -143,7 +143,9 @@ class Slots:
         self.epoch += 1
         slots = sorted({*before.slots.tolist(), *self.groups.slots.tolist()})
         manifests = {s: None if s in lost else self.manifests.get(s) for s in slots}
-        leaving = {s: _leaving(before, groups, s) if groups else () for s in slots}
+        moves = relocations(before, self.groups)
+        leaving = {s: tuple(p for (a, _), ps in moves.items() if a == s for p in ps) for s in slots}
+        arriving = {s: tuple(a for a, b in moves if b == s) for s in slots}
         gone = [
             r
             for r in self.reference.resident()
@@ -152,11 +154,14 @@ class Slots:
         fixed = [*self.blocks(rows, "new"), *(self.blocks(gone, "restore") if gone else [])]
 
         def attempt() -> list[SlotReport]:
-            tasks = {s: self._task(s, manifests[s], leaving[s], forced, seal) for s in slots}
+            tasks = {
+                s: self._task(s, manifests[s], leaving[s], arriving[s], forced_bytes, seal)
+                for s in slots
+            }
             moved = [
                 block
                 for s in slots
-                if leaving[s] and manifests[s] is not None
+                if leaving[s]
                 for block in extract(self.spec, tasks[s], self.state(s))
             ]
             return [self._step(tasks[s], [*fixed, *moved]) for s in slots]
@@ -176,7 +181,7 @@ class Slots:
         hashes = np.array([self.hash_of(row) for row in rows], dtype=np.uint64)
         return [r for r, s in zip(rows, groups.slot_of(hashes).tolist(), strict=True) if s in slots]
 
-    def _task(self, slot, manifest, leaving, forced, seal) -> StepTask:
+    def _task(self, slot, manifest, leaving, arriving, forced_bytes, seal) -> StepTask:
         return StepTask(
             slot=slot,
             epoch=self.epoch,
@@ -186,7 +191,8 @@ class Slots:
             manifest=manifest,
             groups=self.groups,
             leaving=leaving,
-            forced=forced,
+            arriving=arriving,
+            forced_bytes=forced_bytes,
             flush={} if seal is None else {seal: tuple(self.cuts.get(seal, ()))},
             budget_bytes=self.budget_bytes,
             now_ms=self.epoch * 1000,
@@ -296,16 +302,6 @@ class Slots:
             found.update(self.rows_of(table, session))
         self.clean_results += found
         return found
-
-
-def _leaving(before: GroupMap, after: GroupMap, slot: int) -> tuple[Prefix, ...]:
-    """Ranges of a slot that another one owns from now on (groups may be split, too)."""
-    finer = {max(b, a) for b in before.prefixes for a in after.prefixes if a.overlaps(b)}
-    return tuple(p for p in finer if _slot(before, p) == slot and _slot(after, p) != slot)
-
-
-def _slot(groups: GroupMap, prefix: Prefix) -> int:
-    return int(groups.slot_of(_u64(prefix.lo))[0])
 
 
 def _u64(value: int) -> U64:

@@ -27,7 +27,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from jobs.engine.groups import GroupMap
 from jobs.engine.merging import Shape
 from jobs.policy.victims import POLICIES
-from schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
@@ -65,7 +64,7 @@ class Epoch:
     skewed: bool = False
     groups: tuple[int, int] | None = None
     lost: frozenset[int] = frozenset()
-    forced: tuple[Prefix, ...] = ()
+    forced_bytes: int = 0
     seal: bool = False
     thrown_away: int = 0
     zombie: bool = False
@@ -87,7 +86,6 @@ class Schedule:
 
 
 assignments = st.sampled_from([(1, 1), (2, 1), (8, 2), (16, 2), (64, 3)])
-prefixes = st.sampled_from([Prefix(0, 0), Prefix(1, 1), Prefix(2, 1), Prefix(3, 2), Prefix(6, 0)])
 seldom = st.sampled_from([False] * 5 + [True])
 
 epochs = st.builds(
@@ -97,7 +95,7 @@ epochs = st.builds(
     skewed=seldom,
     groups=st.one_of(st.none(), st.none(), st.none(), assignments),
     lost=st.one_of(st.just(frozenset()), st.just(frozenset()), st.frozensets(st.integers(0, 2))),
-    forced=st.one_of(st.just(()), st.just(()), st.tuples(prefixes)),
+    forced_bytes=st.sampled_from([0, 0, 0, 1, 500, 10**9]),
     seal=seldom,
     thrown_away=st.sampled_from([0, 0, 0, 1, 2]),
     zombie=seldom,
@@ -151,7 +149,7 @@ def run(schedule: Schedule) -> Slots:
                 rows,
                 groups=GroupMap.initial(*epoch.groups) if epoch.groups else None,
                 lost=epoch.lost,
-                forced=epoch.forced,
+                forced_bytes=epoch.forced_bytes,
                 seal=seal,
                 thrown_away=epoch.thrown_away,
                 zombie=epoch.zombie,
@@ -184,7 +182,7 @@ def test_schedules_do_what_they_are_meant_to() -> None:
     """A campaign in which nothing is spilled or cleaned would prove nothing."""
     epochs_ = [
         Epoch(30, 1, thrown_away=1),
-        Epoch(30, 2, forced=(Prefix(1, 1),)),
+        Epoch(30, 2, forced_bytes=1_000),
         Epoch(30, 3, lost=frozenset({0})),
         Epoch(12, 4, groups=(64, 3), zombie=True),
         Epoch(12, 5, seal=True),

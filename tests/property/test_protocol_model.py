@@ -31,6 +31,8 @@ def exact(first: int, count: int) -> Counter[str]:
             results=outcome.results,
             cuts=outcome.cuts,
             restored=outcome.restored,
+            moved=outcome.moved,
+            reshaped=outcome.reshaped,
             open_together=outcome.open_together,
         )
     return seen
@@ -44,6 +46,8 @@ def busy(first: int, count: int) -> None:
     assert seen["cuts"] > 3 * count
     assert seen["restored"] > 0.5 * count
     assert seen["open_together"] > count
+    assert seen["moved"] > count
+    assert seen["reshaped"] > count
 
 
 def test_schedules_are_exact() -> None:

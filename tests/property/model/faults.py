@@ -16,6 +16,8 @@ class Faults:
     task_killed: float = 0.02
     task_hangs: float = 0.02
     task_misplaced: float = 0.04
+    extract_misplaced: float = 0.1
+    """Where a host does not answer while groups are taken out of its state, and then does."""
     job_fails: float = 0.02
     executors_waited_for: float = 0.3
     """Of reports with a missing slot: the driver waits for executors and tries again first."""
@@ -27,6 +29,8 @@ class Faults:
     vacuum: float = 0.012
     compaction: float = 0.006
     partition_added: float = 0.002
+    adapts: float = 0.04
+    """Not a fault: groups move, split and merge, slots come and go, spills are forced."""
     seal_odd: float = 0.02
     """A command that is stale, repeated, or names a session that is not open."""
 

@@ -316,6 +316,18 @@ PLANTS: tuple[Plant, ...] = (
         patches=(("jobs.protocol.plan.obey", _as_named),),
     ),
     Plant(
+        "source-keeps-group",
+        "the new owner's manifest has the group, the old one's has not",
+        "DOUBLED|cut of nothing|JournalBroken",
+        rules=Rules(staying=lambda rows, leaving: rows),
+    ),
+    Plant(
+        "extract-gives-nothing",
+        "an extract that lacks its manifest returns `missing`",
+        "MISSING",
+        rules=Rules(lacking=lambda slots: []),
+    ),
+    Plant(
         "cleanup-before-applied",
         "cleanup begins when every table is applied up to the seal",
         "MISSING",

@@ -61,6 +61,16 @@ def load(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | 
     return found[1]
 
 
+def staying(rows: list[tuple[str, Row]], leaving: Sequence[Prefix]) -> list[tuple[str, Row]]:
+    """A slot's rows without those of the groups that move away: exactly one owner has a group."""
+    return [row for row in rows if not any(covers(prefix, row[1][1]) for prefix in leaving)]
+
+
+def lacking(slots: list[int]) -> list[int]:
+    """Slots whose groups should have come and were not found: the step then reports them."""
+    return slots
+
+
 def garbage(folder: Folder, manifest: str | None, epoch: int) -> tuple[list[str], list[str]]:
     """Runs and manifests that a task of `epoch` deletes: only what was born at or before
     `epoch - 1` and the manifest of `epoch - 1` does not use."""
@@ -148,6 +158,8 @@ class Rules:
     session_of: Callable[[Plan, str, int, int], str] = session_of
     wanted: Callable[[Restore, str, int, int, int], str | None] = wanted
     load: Callable[[Folder, str | None, int], tuple[str, ...] | None] = load
+    staying: Callable[[list[tuple[str, Row]], Sequence[Prefix]], list[tuple[str, Row]]] = staying
+    lacking: Callable[[list[int]], list[int]] = lacking
     garbage: Callable[[Folder, str | None, int], tuple[list[str], list[str]]] = garbage
     spilled: Callable[[list[Row], Iterable[Prefix], set[Row]], Parted] = spilled
     flushed: Callable[[list[Row], Sequence[Prefix]], list[Row]] = flushed

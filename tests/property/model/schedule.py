@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from jobs.policy.slots import rearranged
 from jobs.protocol.state import JournalBroken, replay
-from schemas.journal import Command, Epoch, Genesis, Offsets, Prefix
+from schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
 
 from .check import problems
 from .faults import CALM, Faults, drawn
@@ -34,6 +36,10 @@ class Outcome:
     results: int
     restored: int
     """Epochs that restored a slot."""
+    moved: int
+    """Groups that changed their slot."""
+    reshaped: int
+    """Epochs that changed the groups or the number of slots."""
     cuts: int
     open_together: int
     """Epochs after which two sessions were open."""
@@ -189,12 +195,43 @@ class Schedule:
         """A seal that is stale, repeated under its id or another, or of a session to come."""
         rng, world = self.rng, self.world
         issued = [c for c in world.commands if c.session == date(0)]
-        if issued and rng.random() < 0.3:
+        if world.commands and rng.random() < 0.3:
             world.commands.append(rng.choice(world.commands))
         elif issued or rng.random() < 0.3:
             session = rng.choice((0, 2, 3, 4)) if len(self.sealing) < 3 else 0
             if session < len(self.sealing) or session > len(self.sealed) + 1:
                 self.command(session, world.ends())
+
+    def adapt(self) -> None:
+        """A command that changes the assignment, or one that must be refused."""
+        rng, world = self.rng, self.world
+        state = next((d.driver.state for d in self.drivers if d.driver.state), None)
+        if state is None:
+            return
+        groups, slots = list(state.groups), len(state.slots)
+        group, owner = rng.choice(groups)
+        stale = rng.random() < 0.1
+        version = state.assignment_version - stale if rng.random() < 0.8 else None
+        kind = rng.choice(("move", "move", "move", "split", "merge", "slots", "spill"))
+        given: dict[str, Any] = {}
+        match kind:
+            case "move":
+                to = rng.randrange(slots + (rng.random() < 0.1))
+                given = {"moves": [Move(group=group, to=to, bytes=rng.choice((0, 1, 5)))]}
+            case "split":
+                given = {"group": group}
+            case "merge":
+                parent = Prefix(max(0, group.depth - 1), group.value >> 1)
+                given = {"group": parent}
+            case "slots":
+                wanted = rng.randint(1, min(4, len(groups)))
+                sizes = {g: rng.choice((0, 1, 5)) for g, _ in groups}
+                given = {"slots": wanted, "moves": rearranged(groups, sizes, wanted)}
+            case "spill":
+                given = {"slot": owner, "bytes": rng.choice((1, 1000))}
+        command = Command(id=f"a{world.fresh()}", kind=kind, assignment_version=version, **given)
+        world.commands.append(command)
+        world.say(f"command {command.id}: {kind} {given}")
 
     def supervise(self) -> None:
         """What restarts things: the stream when it is down, cleanup of what is sealed, vacuum."""
@@ -318,6 +355,8 @@ class Schedule:
             self.keepers.append((name, compaction(context, name)))
         if context.flip(faults.second_driver):
             self.start_driver()
+        if context.flip(faults.adapts):
+            self.adapt()
         if context.flip(faults.seal_odd):
             self.odd_command()
         if context.flip(faults.partition_added):
@@ -357,6 +396,8 @@ class Schedule:
             epochs=len(epochs),
             results=sum(sum(e.results.values()) for e in epochs),
             restored=sum(bool(e.restored_slots) for e in epochs),
+            moved=sum(len(e.moved) for e in epochs),
+            reshaped=sum(e.assignment is not None for e in epochs),
             cuts=sum(len(e.cuts) for e in epochs),
             open_together=open_together(epochs),
         )

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from random import Random
 
+from jobs.engine.groups import GroupMap, relocations
 from jobs.protocol import driver as protocol
 from jobs.protocol import plan as plans
 from jobs.protocol.plan import Plan
@@ -173,7 +174,8 @@ class Shell:
                 break
         next_session = date(int(state.session.date[-2:]))
         self.say(f"offers epoch {state.epoch + 1} to {short(end)}, {len(commands)} commands")
-        self.tell(protocol.Offered(end, commands, next_session, "now"))
+        most = rng.choice((0, 3, 100))
+        self.tell(protocol.Offered(end, commands, next_session, "now", most))
 
     def job(self, plan: Plan, attempt: int) -> Generator[None, None, None]:
         """One Spark job: a task per slot, all at the same time, retried where they die."""
@@ -182,6 +184,7 @@ class Shell:
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)
+        yield from self.extract(plan, blocks)
         tasks = {
             slot: Task(slot, plan, manifest, blocks[slot], context.spill_rate)
             for slot, manifest in plan.manifests
@@ -235,6 +238,34 @@ class Shell:
             rng.shuffle(reports)
             self.tell(protocol.Reported(reports, "now", {}))
 
+    def extract(self, plan: Plan, blocks: dict[int, Blocks]) -> Generator[None, None, None]:
+        """Groups that move, out of their slot's state of the epoch before, into blocks.
+
+        Runs where the slot is pinned, or on a wrong host, before any step of the same job.
+        """
+        context, world = self.context, self.world
+        named = dict(plan.manifests)
+        for (source, target), ranges in relocations(
+            GroupMap(plan.before), GroupMap(plan.groups)
+        ).items():
+            host = world.placement.setdefault(source, source % len(world.hosts))
+            if context.flip(context.faults.extract_misplaced):
+                host = context.rng.randrange(len(world.hosts))
+            folder = world.hosts[host].folder(source)
+            runs = context.rules.load(folder, named[source], plan.epoch)
+            if runs is None:
+                self.say(f"slot {source} on host {host} gives nothing: lacks {named[source]}")
+                blocks[target].lacking.append(source)
+                continue
+            blocks[target].moved += [
+                row
+                for run_name in runs
+                for row in folder.runs[run_name][1]
+                if any(covers(range_, row[1][1]) for range_ in ranges)
+            ]
+            self.say(f"slot {source} gives {[*ranges]} to slot {target}")
+            yield
+
     def launch(self, task: Task) -> tuple[str, int, TaskRun]:
         """One attempt of a task, on the host that the plan names or on a wrong one."""
         context, world = self.context, self.world
@@ -260,6 +291,8 @@ def told(entry: Claim | Epoch) -> str:
     parts = [f" to {short(entry.end)}"]
     parts += [f"cut {c.session[-2:]}:{c.range.depth}/{c.range.value}" for c in entry.cuts]
     parts += [f"results {dict(entry.results)}"] if entry.results else []
+    parts += [f"moved {m.group.depth}/{m.group.value} to {m.to}" for m in entry.moved]
+    parts += [f"{len(entry.queued)} moves queued"] if entry.queued is not None else []
     parts += [f"restored {entry.restored_slots}"] if entry.restored_slots else []
     if entry.seal is not None:
         parts.append(f"accepts seal of {entry.seal.session} at {short(entry.seal.end)}")

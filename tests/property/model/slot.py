@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
+from jobs.engine.groups import GroupMap, relocations
 from jobs.protocol.plan import Plan
 from jobs.tables.names import data_name
 from schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
@@ -27,6 +28,9 @@ class Blocks:
 
     new: list[tuple[str, Row]] = field(default_factory=list)
     restored: list[tuple[str, Row]] = field(default_factory=list)
+    moved: list[tuple[str, Row]] = field(default_factory=list)
+    lacking: list[int] = field(default_factory=list)
+    """Slots that should have given groups to this one, and whose state was not found."""
     rejected: list[tuple[str, Rejected]] = field(default_factory=list)
     read: list[PartitionCount] = field(default_factory=list)
     read_again: list[PartitionCount] = field(default_factory=list)
@@ -65,7 +69,19 @@ def run(
             status="missing",
             detail=str(task.manifest),
         )
-    before = [row for run in runs for row in folder.runs[run][1]]
+    if rules.lacking(task.blocks.lacking):
+        return SlotReport(
+            slot=task.slot,
+            epoch=epoch,
+            attempt=attempt,
+            status="missing",
+            detail="groups to come",
+            lacking=task.blocks.lacking,
+        )
+    before = rules.staying(
+        [row for run in runs for row in folder.runs[run][1]], leaving(plan, task.slot)
+    )
+    moves = len(before) < sum(len(folder.runs[run][1]) for run in runs)
     yield
     folder = alive()
     old_runs, old_manifests = rules.garbage(folder, task.manifest, epoch)
@@ -82,7 +98,7 @@ def run(
         world.store[path] = Stored(table, rows)
         files.append(FileRecord(table=table, path=path, bytes=len(rows), rows=len(rows), digest=""))
 
-    state = by_session([*before, *task.blocks.restored])
+    state = by_session([*before, *task.blocks.restored, *task.blocks.moved])
     fresh = by_session(task.blocks.new)
     results: dict[str, int] = {}
     for session, rows in sorted(fresh.items()):
@@ -101,7 +117,7 @@ def run(
     cuts: list[Cut] = []
     counts: dict[str, int] = {}
     kept: list[tuple[str, Row]] = []
-    dropped = False
+    dropped = moves
     for session in sorted({*state, *fresh}):
         mine = fresh.get(session, [])
         rows = [*state.get(session, []), *mine]
@@ -127,7 +143,8 @@ def run(
         folder.runs[run_name] = (epoch, kept)
         named: tuple[str, ...] = (run_name,)
     else:
-        folder.runs[run_name] = (epoch, [*task.blocks.restored, *task.blocks.new])
+        fresh_rows = [*task.blocks.restored, *task.blocks.moved, *task.blocks.new]
+        folder.runs[run_name] = (epoch, fresh_rows)
         named = (*runs, run_name)
     yield
 
@@ -146,6 +163,12 @@ def run(
         results=results,
         spilled_rows=counts,
     )
+
+
+def leaving(plan: Plan, slot: int) -> list[Prefix]:
+    """Ranges that a slot gives away in this epoch."""
+    ranges = relocations(GroupMap(plan.before), GroupMap(plan.groups))
+    return [range_ for (source, _), moved in ranges.items() if source == slot for range_ in moved]
 
 
 def plan_inputs(world: World) -> int:
@@ -190,8 +213,9 @@ def victims(task: Task, rows: list[Row], rng: Random) -> list[Prefix]:
     Attempts of an epoch need not agree, and cuts need not be whole groups.
     """
     out: list[Prefix] = []
+    forced = task.slot in dict(task.plan.forced)
     for group, slot in task.plan.groups:
-        if slot != task.slot or rng.random() >= task.spill_rate:
+        if slot != task.slot or rng.random() >= (0.9 if forced else task.spill_rate):
             continue
         chosen = group
         if rng.random() < 0.2:

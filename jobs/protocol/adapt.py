@@ -1,0 +1,240 @@
+"""How commands change the assignment: groups that move, split and merge, slots that come and go.
+
+A policy (or a person) suggests; here each suggestion is obeyed or refused, with a reason that the
+journal keeps. What is obeyed takes effect at an epoch boundary:
+
+* A *split* or a *merge* changes prefixes only: the slot stays, no row moves.
+* A *move* joins a queue. Every epoch carries out the head of the queue, up to a number of bytes
+  (a larger group moves alone), and the journal keeps the rest. One entry names the manifest of the
+  new owner, which has the group, and that of the old one, which has not.
+* *Slots* is a list of moves that goes on in the same way. Slots are numbered without gaps, so
+  the moves come in an order in which there never is a gap.
+* A *spill* is forced in the epoch that obeys it.
+
+Refused is what rests on another assignment than the present one, what has expired, what
+contradicts a command before it, and what touches a slot that an earlier adaptation is still
+busy with. An epoch that restores lost slots carries out no move: the queue waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jobs.protocol.state import Groups, JournalState
+from schemas.journal import Command, CommandOutcome, Move, Prefix
+
+DEEPEST = 40
+"""Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What the adaptation commands of an epoch come to."""
+
+    outcomes: tuple[CommandOutcome, ...]
+    groups: Groups
+    """After splits and merges; before moves."""
+    queue: tuple[Move, ...]
+    """Moves to carry out, in order: those of before, then new ones."""
+    forced: tuple[tuple[int, int], ...]
+    """(slot, bytes) to spill."""
+
+
+@dataclass
+class _Desk:
+    """The commands' effect so far."""
+
+    owners: dict[Prefix, int]
+    """Each group with its slot, as it will be once the queue is carried out."""
+    slots: int
+    """How many slots there will be."""
+    busy: frozenset[int]
+    """Slots that an adaptation of an earlier epoch is not done with."""
+    queue: list[Move]
+    forced: dict[int, int] = field(default_factory=dict)
+    touched: set[Prefix] = field(default_factory=set)
+    """Groups that a command of this epoch names."""
+    rearranged: bool = False
+    """Whether the number of slots changes."""
+
+
+def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptation:
+    """Obey or refuse each command, in the order given. `now`: RFC 3339, for expiry only."""
+    owners = dict(state.groups)
+    present = dict(state.groups)
+    for move in state.moves:
+        owners[move.group] = move.to
+    desk = _Desk(
+        owners=owners,
+        slots=max(owners.values()) + 1,
+        busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
+        queue=list(state.moves),
+    )
+    outcomes = []
+    for command in commands:
+        problem = _stale(state, command, now) or _OBEY[command.kind](desk, command)
+        outcomes.append(
+            CommandOutcome(
+                id=command.id,
+                kind=command.kind,
+                obeyed=problem is None,
+                reason=command.reason if problem is None else problem,
+            )
+        )
+    moving = {move.group: present[move.group] for move in desk.queue}
+    groups = sorted((g, moving.get(g, slot)) for g, slot in desk.owners.items())
+    return Adaptation(
+        tuple(outcomes), tuple(groups), tuple(desk.queue), tuple(sorted(desk.forced.items()))
+    )
+
+
+def carried_out(queue: Sequence[Move], most_bytes: int) -> int:
+    """How many moves at the head of the queue one epoch carries out: as many as fit, at least 1."""
+    total = 0
+    for count, move in enumerate(queue):
+        total += move.bytes
+        if count and total > most_bytes:
+            return count
+    return len(queue)
+
+
+def moved(groups: Groups, moves: Iterable[Move]) -> Groups:
+    """The groups after some moves."""
+    to = {move.group: move.to for move in moves}
+    return tuple((group, to.get(group, slot)) for group, slot in groups)
+
+
+def _stale(state: JournalState, command: Command, now: str) -> str | None:
+    version = command.assignment_version
+    if version is not None and version != state.assignment_version:
+        return f"decided on assignment {version}; it is {state.assignment_version} now"
+    if command.expires_at and _time(now) >= _time(command.expires_at):
+        return f"expired at {command.expires_at}"
+    return None
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _move(desk: _Desk, command: Command) -> str | None:
+    if desk.rearranged:
+        return "the number of slots is being changed"
+    move = command.moves[0]
+    owner = desk.owners.get(move.group)
+    if owner is None:
+        return f"{_named(move.group)} is no group"
+    if problem := _in_use(desk, [move.group], [owner, move.to]):
+        return problem
+    if owner == move.to:
+        return f"{_named(move.group)} is at slot {owner} already"
+    if not 0 <= move.to < desk.slots:
+        return f"there is no slot {move.to}; there are {desk.slots}"
+    if Counter(desk.owners.values())[owner] == 1:
+        return f"slot {owner} would own no group; change the number of slots instead"
+    desk.owners[move.group] = move.to
+    desk.touched.add(move.group)
+    desk.queue.append(move.model_copy(update={"command": command.id}))
+    return None
+
+
+def _slots(desk: _Desk, command: Command) -> str | None:
+    if desk.queue:
+        return "groups are moving; the number of slots can change when that is done"
+    if command.slots == desk.slots:
+        return f"there are {desk.slots} slots already"
+    counts = Counter(desk.owners.values())
+    owners = dict(desk.owners)
+    if len({move.group for move in command.moves}) < len(command.moves):
+        return "a group is named twice"
+    for move in command.moves:
+        owner = owners.get(move.group)
+        if owner is None or owner == move.to or not 0 <= move.to < command.slots:
+            return f"{_named(move.group)} cannot move to slot {move.to}"
+        if problem := _in_use(desk, [move.group], []):
+            return problem
+        owners[move.group] = move.to
+        counts[owner] -= 1
+        counts[move.to] += 1
+        if set(+counts) != set(range(len(+counts))):
+            return f"after the move of {_named(move.group)} slots would not be numbered on end"
+    if set(owners.values()) != set(range(command.slots)):
+        return f"the moves do not lead to {command.slots} slots"
+    desk.owners = owners
+    desk.slots = command.slots
+    desk.touched |= {move.group for move in command.moves}
+    desk.queue += [move.model_copy(update={"command": command.id}) for move in command.moves]
+    desk.rearranged = True
+    return None
+
+
+def _spill(desk: _Desk, command: Command) -> str | None:
+    slot = command.slot
+    if slot is None or not 0 <= slot < desk.slots or desk.rearranged:
+        return f"there is no slot {slot} to spill; there are {desk.slots}"
+    if problem := _in_use(desk, [], [slot]):
+        return problem
+    if slot in desk.forced:
+        return f"slot {slot} is told to spill already"
+    desk.forced[slot] = command.bytes
+    return None
+
+
+def _split(desk: _Desk, command: Command) -> str | None:
+    group = command.group
+    if group is None or group not in desk.owners:
+        return f"{_named(group)} is no group"
+    if problem := _in_use(desk, [group], [desk.owners[group]]):
+        return problem
+    if group.depth >= DEEPEST:
+        return f"{_named(group)} has {DEEPEST} bits, which is as deep as groups go"
+    slot = desk.owners.pop(group)
+    for half in _halves(group):
+        desk.owners[half] = slot
+        desk.touched.add(half)
+    return None
+
+
+def _merge(desk: _Desk, command: Command) -> str | None:
+    group = command.group
+    if group is None or group.depth >= DEEPEST:
+        return f"{_named(group)} has no halves"
+    halves = _halves(group)
+    if any(half not in desk.owners for half in halves):
+        return f"the halves of {_named(group)} are not two groups"
+    slots = {desk.owners[half] for half in halves}
+    if len(slots) > 1:
+        return f"the halves of {_named(group)} are at different slots"
+    if problem := _in_use(desk, halves, list(slots)):
+        return problem
+    for half in halves:
+        del desk.owners[half]
+    desk.owners[group] = slots.pop()
+    desk.touched.add(group)
+    return None
+
+
+_OBEY = {"move": _move, "slots": _slots, "spill": _spill, "split": _split, "merge": _merge}
+
+
+def _halves(group: Prefix) -> list[Prefix]:
+    return [Prefix(group.depth + 1, 2 * group.value + bit) for bit in (0, 1)]
+
+
+def _in_use(desk: _Desk, groups: Iterable[Prefix], slots: Iterable[int]) -> str | None:
+    """Why one of these cannot be adapted now, or None."""
+    for slot in slots:
+        if slot in desk.busy:
+            return f"slot {slot} still takes part in an earlier adaptation"
+    moving = {move.group for move in desk.queue}
+    for group in groups:
+        if group in moving or group in desk.touched:
+            return f"{_named(group)} is named by an earlier command"
+    return None
+
+
+def _named(group: Prefix | None) -> str:
+    return "no group" if group is None else f"group {group.depth}/{group.value}"

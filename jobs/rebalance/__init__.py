@@ -1,0 +1,1 @@
+"""The rebalancing controller: reads statistics and journal, appends commands. Imports no Spark."""

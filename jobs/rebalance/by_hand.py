@@ -1,0 +1,131 @@
+"""`spillway rebalance --move ... --slots ...`: what a person wants, as commands."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from jobs.policy.slots import rearranged
+from jobs.protocol.adapt import adapt
+from jobs.protocol.state import JournalState, replay
+from jobs.rebalance.view import group_bytes
+from jobs.stream.genesis import rfc3339
+from jobs.tables import Warehouse
+from schemas.journal import Command, CommandOutcome, Move, Prefix
+from schemas.settings import Settings
+
+
+class WishRefused(Exception):
+    """What was asked for cannot be asked for (exit code 2)."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options as they were written."""
+
+    moves: Sequence[str] = ()
+    """`DEPTH/VALUE:SLOT`."""
+    spills: Sequence[str] = ()
+    """`SLOT:BYTES`."""
+    splits: Sequence[str] = ()
+    """`DEPTH/VALUE`."""
+    merges: Sequence[str] = ()
+    """`DEPTH/VALUE` of the range whose halves become one group."""
+    slots: int | None = None
+
+
+def request(
+    settings: Settings, wishes: Wishes, reason: str, by: str, *, dry_run: bool = False
+) -> list[tuple[Command, CommandOutcome]]:
+    """Append the commands, each with what the stream would answer now.
+
+    A command that would be refused is not appended. The stream has the last word: it may refuse
+    later what looks right now. Raises `WishRefused`.
+    """
+    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    state = replay(warehouse.journal.read())
+    if state is None:
+        raise WishRefused("the journal is empty: start `spillway stream` first")
+    commands = _commands(state, group_bytes(warehouse, state.slots), wishes, reason, by)
+    outcomes = adapt(state, commands, rfc3339(time.time_ns() // 1_000_000)).outcomes
+    if not dry_run:
+        for command, outcome in zip(commands, outcomes, strict=True):
+            if outcome.obeyed:
+                warehouse.commands.append(command)
+    return list(zip(commands, outcomes, strict=True))
+
+
+def _commands(
+    state: JournalState, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
+) -> list[Command]:
+    run = uuid.uuid4().hex[:8]
+    found: list[Command] = []
+
+    def add(kind: str, **what: object) -> None:
+        common = {
+            "id": f"{kind}/{run}/{len(found)}",
+            "kind": kind,
+            "assignment_version": state.assignment_version,
+            "reason": reason,
+            "by": by,
+            "issued_at": rfc3339(time.time_ns() // 1_000_000),
+        }
+        found.append(Command.model_validate({**common, **what}))
+
+    for text in wishes.splits:
+        add("split", group=_group(text))
+    for text in wishes.merges:
+        add("merge", group=_group(text))
+    for text in wishes.moves:
+        name, slot = _pair(text, "--move 9/17:1")
+        group = _group(name)
+        move = Move(group=group, to=_number(slot, text), bytes=sizes.get(group, 0))
+        add("move", moves=[move])
+    for text in wishes.spills:
+        slot, size = _pair(text, "--spill 0:100MiB")
+        add("spill", slot=_number(slot, text), bytes=_bytes(size, text))
+    if wishes.slots is not None:
+        try:
+            moves = rearranged(state.groups, sizes, wishes.slots)
+        except ValueError as error:
+            raise WishRefused(str(error)) from None
+        add("slots", slots=wishes.slots, moves=moves)
+    return found
+
+
+def _pair(text: str, example: str) -> tuple[str, str]:
+    left, colon, right = text.partition(":")
+    if not colon:
+        raise WishRefused(f"{text!r}: write, for example, {example}")
+    return left, right
+
+
+def _group(text: str) -> Prefix:
+    """`9/17`: the hashes whose first 9 bits are the number 17."""
+    depth, slash, value = text.partition("/")
+    if not slash or not depth.isdecimal() or not value.isdecimal():
+        raise WishRefused(f"{text!r} is no group: write DEPTH/VALUE as `spillway status` shows it")
+    group = Prefix(int(depth), int(value))
+    if group.value >= 1 << group.depth:
+        raise WishRefused(f"{text!r} is no group: its number has more than {group.depth} bits")
+    return group
+
+
+def _number(text: str, whole: str) -> int:
+    if not text.isdecimal():
+        raise WishRefused(f"{whole!r}: {text!r} is no slot's number")
+    return int(text)
+
+
+def _bytes(text: str, whole: str) -> int:
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        raise WishRefused(f"{whole!r}: {text!r} is no size, such as 100MiB") from None
+    if size <= 0:
+        raise WishRefused(f"{whole!r}: nothing to spill")
+    return int(size)

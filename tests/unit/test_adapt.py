@@ -1,0 +1,241 @@
+"""Commands that change the assignment: what is obeyed, what is refused and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from jobs.engine.groups import GroupMap, relocations
+from jobs.policy.slots import rearranged
+from jobs.protocol.adapt import adapt, carried_out, moved
+from jobs.protocol.state import JournalState, begin
+from schemas.journal import Command, Genesis, Move, Prefix
+
+NOW = "2026-01-05T15:00:00Z"
+FOUR = [(Prefix(2, v), v // 2) for v in range(4)]
+"""Groups 2/0 and 2/1 at slot 0, 2/2 and 2/3 at slot 1."""
+
+
+def state(groups: Any = FOUR, moves: tuple[Move, ...] = ()) -> JournalState:
+    genesis = Genesis(
+        warehouse_id="w",
+        cluster_id="c",
+        topics=[],
+        query="q",
+        session="2026-01-05",
+        start={},
+        start_rule="earliest",
+        inputs=2,
+        groups=list(groups),
+        written_at="now",
+    )
+    found = begin(genesis)
+    return found if not moves else JournalState(**{**found.__dict__, "moves": moves})
+
+
+def move(value: int, to: int, *, depth: int = 2, bytes_: int = 0, **more: Any) -> Command:
+    only = Move(group=Prefix(depth, value), to=to, bytes=bytes_)
+    return Command(id=f"m{depth}.{value}.{to}", kind="move", moves=[only], **more)
+
+
+def answers(found: JournalState, *commands: Command) -> list[str]:
+    """`obeyed`, or the reason of the refusal, of each command."""
+    return ["obeyed" if o.obeyed else o.reason for o in adapt(found, commands, NOW).outcomes]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (move(0, 1), "obeyed"),
+        (move(0, 0), "group 2/0 is at slot 0 already"),
+        (move(0, 2), "there is no slot 2; there are 2"),
+        (move(0, -1), "there is no slot -1; there are 2"),
+        (move(1, 1, depth=3), "group 3/1 is no group"),
+        (move(0, 1, assignment_version=-1), "obeyed"),
+        (move(0, 1, assignment_version=7), "decided on assignment 7; it is -1 now"),
+        (move(0, 1, expires_at="2026-01-05T15:00:01Z"), "obeyed"),
+        (move(0, 1, expires_at=NOW), f"expired at {NOW}"),
+        (Command(id="s", kind="spill", slot=1, bytes=1), "obeyed"),
+        (
+            Command(id="s", kind="spill", slot=2, bytes=1),
+            "there is no slot 2 to spill; there are 2",
+        ),
+        (Command(id="s", kind="split", group=Prefix(2, 3)), "obeyed"),
+        (Command(id="s", kind="split", group=Prefix(1, 0)), "group 1/0 is no group"),
+        (Command(id="s", kind="merge", group=Prefix(1, 1)), "obeyed"),
+        (
+            Command(id="s", kind="merge", group=Prefix(0, 0)),
+            "the halves of group 0/0 are not two groups",
+        ),
+        (Command(id="s", kind="slots", slots=2), "there are 2 slots already"),
+        (
+            Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
+            "obeyed",
+        ),
+        (Command(id="s", kind="slots", slots=3), "the moves do not lead to 3 slots"),
+        (
+            Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=1)] * 2),
+            "a group is named twice",
+        ),
+        (
+            Command(id="s", kind="slots", slots=4, moves=[Move(group=Prefix(2, 1), to=3)]),
+            "after the move of group 2/1 slots would not be numbered on end",
+        ),
+    ],
+)
+def test_one_command(command: Command, answer: str) -> None:
+    assert answers(state(), command) == [answer]
+
+
+@pytest.mark.parametrize(
+    ("commands", "last"),
+    [
+        ([move(0, 1), move(1, 1)], "slot 0 would own no group; change the number of slots instead"),
+        ([move(0, 1), move(0, 1)], "group 2/0 is named by an earlier command"),
+        ([move(0, 1), move(2, 0)], "obeyed"),
+        (
+            [move(0, 1), Command(id="s", kind="split", group=Prefix(2, 0))],
+            "group 2/0 is named by an earlier command",
+        ),
+        (
+            [Command(id="s", kind="split", group=Prefix(2, 0)), move(0, 1, depth=3)],
+            "group 3/0 is named by an earlier command",
+        ),
+        (
+            [move(0, 1), Command(id="s", kind="slots", slots=3)],
+            "groups are moving; the number of slots can change when that is done",
+        ),
+        (
+            [
+                Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
+                move(2, 0),
+            ],
+            "the number of slots is being changed",
+        ),
+        (
+            [Command(id=i, kind="spill", slot=0, bytes=9) for i in "ab"],
+            "slot 0 is told to spill already",
+        ),
+        (
+            [move(0, 1), Command(id="s", kind="merge", group=Prefix(1, 0))],
+            "the halves of group 1/0 are at different slots",
+        ),
+    ],
+)
+def test_commands_of_one_epoch(commands: list[Command], last: str) -> None:
+    said = answers(state(), *commands)
+    assert said[:-1] == ["obeyed"] * (len(commands) - 1)
+    assert said[-1] == last
+
+
+def test_a_slot_that_is_busy_is_left_alone() -> None:
+    eight = [(Prefix(3, v), v // 2) for v in range(8)]
+    busy = state(eight, moves=(Move(group=Prefix(3, 0), to=1),))
+    still = "still takes part in an earlier adaptation"
+    assert answers(busy, move(2, 3, depth=3)) == [f"slot 1 {still}"]
+    assert answers(busy, move(4, 0, depth=3)) == [f"slot 0 {still}"]
+    assert answers(busy, Command(id="s", kind="spill", slot=0, bytes=1)) == [f"slot 0 {still}"]
+    assert answers(busy, move(4, 3, depth=3)) == ["obeyed"]
+
+
+def test_what_is_obeyed_comes_into_the_queue_behind_what_is_there() -> None:
+    eight = [(Prefix(3, v), v // 2) for v in range(8)]
+    first = Move(group=Prefix(3, 0), to=1, bytes=5, command="c")
+    found = adapt(state(eight, (first,)), [move(4, 3, depth=3, bytes_=7)], NOW)
+    assert [m.group for m in found.queue] == [Prefix(3, 0), Prefix(3, 4)]
+    assert found.queue[1].command == "m3.4.3"
+    # Nothing has moved yet: that is the plan's part.
+    assert dict(found.groups) == dict(eight)
+    assert dict(moved(found.groups, found.queue[:1]))[Prefix(3, 0)] == 1
+
+
+def test_a_split_and_a_merge_move_nothing() -> None:
+    commands = [
+        Command(id="a", kind="split", group=Prefix(2, 0)),
+        Command(id="b", kind="merge", group=Prefix(1, 1)),
+    ]
+    found = adapt(state(), commands, NOW)
+    assert found.groups == (
+        (Prefix(1, 1), 1),
+        (Prefix(2, 1), 0),
+        (Prefix(3, 0), 0),
+        (Prefix(3, 1), 0),
+    )
+    assert not relocations(GroupMap(FOUR), GroupMap(found.groups))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "count"),
+    [([], 10, 0), ([50], 10, 1), ([4, 4, 4], 8, 2), ([50, 1], 10, 1), ([0, 0, 0], 0, 3)],
+)
+def test_an_epoch_carries_out_what_fits_and_at_least_one_move(
+    sizes: list[int], most: int, count: int
+) -> None:
+    queue = [Move(group=Prefix(8, i), to=1, bytes=size) for i, size in enumerate(sizes)]
+    assert carried_out(queue, most) == count
+
+
+@pytest.mark.parametrize(
+    "lacking", [{"kind": "move"}, {"kind": "spill", "slot": 1}, {"kind": "split"}, {"kind": "seal"}]
+)
+def test_a_command_has_what_its_kind_needs(lacking: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="lacks what it needs"):
+        Command(id="x", **lacking)
+
+
+@st.composite
+def assignments(draw: st.DrawFn) -> list[tuple[Prefix, int]]:
+    """A random prefix tree of groups over slots that are numbered on end."""
+    groups = [Prefix(0, 0)]
+    for _ in range(draw(st.integers(0, 14))):
+        group = groups.pop(draw(st.integers(0, len(groups) - 1)))
+        groups += [Prefix(group.depth + 1, group.value * 2 + bit) for bit in (0, 1)]
+    slots = draw(st.integers(1, min(5, len(groups))))
+    owners = [*range(slots), *(draw(st.integers(0, slots - 1)) for _ in groups[slots:])]
+    return sorted(zip(groups, draw(st.permutations(owners)), strict=True))
+
+
+@given(assignments(), assignments())
+def test_relocations_are_what_changes_its_slot(
+    before: list[tuple[Prefix, int]], after: list[tuple[Prefix, int]]
+) -> None:
+    old, new = GroupMap(before), GroupMap(after)
+    ranges = [(pair, r) for pair, rs in relocations(old, new).items() for r in rs]
+    for edge in range(0, 1 << 16, 97):
+        hash_ = edge << 48
+        at = np.array([hash_], dtype=np.uint64)
+        pair = int(old.slot_of(at)[0]), int(new.slot_of(at)[0])
+        named = [p for p, r in ranges if r.lo <= hash_ < r.hi]
+        assert named == ([pair] if pair[0] != pair[1] else [])
+
+
+@given(assignments(), st.integers(1, 15), st.data())
+def test_slots_come_and_go_without_a_gap(
+    groups: list[tuple[Prefix, int]], slots: int, data: st.DataObject
+) -> None:
+    sizes = {group: data.draw(st.integers(0, 9)) for group, _ in groups}
+    if slots > len(groups):
+        with pytest.raises(ValueError, match="slots must be between"):
+            rearranged(groups, sizes, slots)
+        return
+    before = len(set(dict(groups).values()))
+    moves = rearranged(groups, sizes, slots)
+    said = answers(state(groups), Command(id="s", kind="slots", slots=slots, moves=moves))
+    assert said == (["obeyed"] if slots != before else [f"there are {slots} slots already"])
+    after = Counter(slot for _, slot in moved(tuple(groups), moves))
+    assert set(after) == set(range(slots))
+
+
+def test_a_new_slot_takes_its_share_of_the_bytes() -> None:
+    groups = [(Prefix(4, v), v % 2) for v in range(16)]
+    sizes = {group: 100 for group, _ in groups}
+    moves = rearranged(groups, sizes, 4)
+    after = Counter(slot for _, slot in moved(tuple(groups), moves))
+    assert set(after.values()) == {4}
+    assert len(moves) == 8
