@@ -52,10 +52,10 @@ def request(
         raise WishRefused("the journal is empty: start `spillway stream` first")
     commands = _commands(state, group_bytes(warehouse, state.slots), wishes, reason, by)
     outcomes = adapt(state, commands, rfc3339(time.time_ns() // 1_000_000)).outcomes
-    if not dry_run:
-        for command, outcome in zip(commands, outcomes, strict=True):
-            if outcome.obeyed:
-                warehouse.commands.append(command)
+    right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
+    if right and not dry_run:
+        # Together: one that the stream read alone would make the others' assignment an old one.
+        warehouse.commands.append(*right)
     return list(zip(commands, outcomes, strict=True))
 
 

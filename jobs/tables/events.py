@@ -26,18 +26,24 @@ class Commands:
     def __init__(self, table: Table) -> None:
         self._rows = Numbered(table)
 
-    def append(self, command: Command) -> int:
-        """Append a command, durably; return its number. Several processes may do so at once."""
+    def append(self, *commands: Command) -> int:
+        """Append commands, durably and together: whoever reads sees all of them or none.
+
+        Returns the first one's number. Several processes may append at once.
+        """
         return self._rows.append_next(
-            {
-                "id": command.id,
-                "kind": command.kind,
-                "session": command.session,
-                "reason": command.reason,
-                "by": command.by,
-                "written_at": _now(),
-                "command": command.model_dump_json(),
-            }
+            *(
+                {
+                    "id": command.id,
+                    "kind": command.kind,
+                    "session": command.session,
+                    "reason": command.reason,
+                    "by": command.by,
+                    "written_at": _now(),
+                    "command": command.model_dump_json(),
+                }
+                for command in commands
+            )
         )
 
     def read(self, after: int = -1) -> list[NumberedCommand]:

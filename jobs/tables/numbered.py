@@ -1,6 +1,7 @@
 """Numbered tables: row n is committed with application transaction (table's name, n).
 
-Model: a table whose rows are numbered 0, 1, 2, ... Each append is one commit of one small file.
+Model: a table whose rows are numbered 0, 1, 2, ... Each append is one commit of one small file
+(of one row, or of several that belong together; the file is named by the last number).
 Numbers are taken exactly once, whoever races: `append_as` takes exactly the number that the
 caller says, `append_next` the next free one.
 
@@ -49,8 +50,11 @@ class Numbered:
         """See what others have appended."""
         self._table.refresh()
 
-    def append_as(self, n: int, row: Mapping[str, Any]) -> None:
-        """Append `row` as number n. Raises `JournalConflict`, `OutcomeUnknown`."""
+    def append_as(self, n: int, *rows: Mapping[str, Any]) -> None:
+        """Append rows as the numbers n, n + 1, ...: all or none of them.
+
+        Raises `JournalConflict`, `OutcomeUnknown`.
+        """
         try:
             seen = self.last()
         except TableConflict as error:
@@ -61,27 +65,29 @@ class Numbered:
                 "another process has appended what this one has not read"
             )
         definition = self._table.definition
+        last = n + len(rows) - 1
+        numbered = [{"n": n + i, **row} for i, row in enumerate(rows)]
         record = write_data_file(
             self._table.place,
             definition.name,
-            entry_name(n, uuid.uuid4().hex[:12]),
+            entry_name(last, uuid.uuid4().hex[:12]),
             definition.file_schema,
-            [pa.Table.from_pylist([{"n": n, **row}], schema=definition.file_schema)],
+            [pa.Table.from_pylist(numbered, schema=definition.file_schema)],
         )
-        assert record is not None  # one row
+        assert record is not None  # there are rows
         self._table.sync_files([record])
         try:
-            self._table.commit([record], self._app, n)
+            self._table.commit([record], self._app, last)
         except TableConflict as error:
             raise JournalConflict(str(error)) from error
 
-    def append_next(self, row: Mapping[str, Any]) -> int:
-        """Append `row` under the next free number and return it."""
+    def append_next(self, *rows: Mapping[str, Any]) -> int:
+        """Append rows under the next free numbers, in one commit; return the first number."""
         for _ in range(NEXT_ATTEMPTS):
             self.refresh()
             n = self.last() + 1
             try:
-                self.append_as(n, row)
+                self.append_as(n, *rows)
             except JournalConflict:
                 continue
             return n

@@ -446,8 +446,9 @@ def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> No
 
 def _command(root: str, me: int) -> None:
     w = Warehouse(root, fsync=False)
-    for k in range(10):
-        w.commands.append(Command(id=f"{me}-{k}", kind="seal", session=DAY))
+    for k in range(0, 10, 2):
+        two = [Command(id=f"{me}-{k + i}", kind="seal", session=DAY) for i in (0, 1)]
+        w.commands.append(*two)
 
 
 def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None:
@@ -458,7 +459,10 @@ def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None
     assert Counter(c.id for _, c in found) == Counter(
         f"{me}-{k}" for me in (0, 1) for k in range(10)
     )
+    pairs = [(found[i].command.id, found[i + 1].command.id) for i in range(0, 20, 2)]
+    assert all(int(b[-1]) == int(a[-1]) + 1 and a[0] == b[0] for a, b in pairs)
     assert w.commands.read(after=17) == found[18:]
+    assert w.commands.read(after=16) == found[17:]  # from the middle of what came together
 
 
 def test_sessions_remember_what_became_of_a_day(tmp_path: Path) -> None:
