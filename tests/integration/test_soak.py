@@ -2,7 +2,7 @@
 
 Each round starts the stream and, some seconds later, kills one of its processes: the driver, the
 JVM, or a Python worker. Rows keep arriving between the rounds; once in a while the state
-folders vanish as well. The seed is printed, so that a failure can be tried again.
+folders vanish as well, and groups are told to move. The seed is printed, so that a failure can be tried again.
 """
 
 from __future__ import annotations
@@ -71,6 +71,19 @@ def victim(stream: subprocess.Popen[str], kind: str, rng: random.Random) -> psut
     return None
 
 
+def adapt(day: Day, rng: random.Random) -> None:
+    """Ask for something that the next start obeys, or refuses: moves, other slots, a spill."""
+    wish = rng.choice(
+        [
+            ["--slots", str(rng.randint(1, 3))],
+            [f"--move=5/{rng.randrange(32)}:{rng.randrange(2)}" for _ in range(3)],
+            ["--spill", "0:10KiB"],
+        ]
+    )
+    code, said = day.output("rebalance", *wish)
+    assert code in (0, 3), said
+
+
 def test_a_day_under_random_kills(day: Day) -> None:
     print(f"SPILLWAY_SOAK_SEED={SEED}")
     rng = random.Random(SEED)
@@ -82,6 +95,8 @@ def test_a_day_under_random_kills(day: Day) -> None:
         sent += 1
         if rng.random() < 0.1:
             shutil.rmtree(day.state, ignore_errors=True)
+        if killed and rng.random() < 0.6:
+            adapt(day, rng)
         with running(day, "stream", "--session", SESSION) as stream:
             time.sleep(STARTING_S)
             for _ in range(rng.choice([1, 1, 2, 4])):
@@ -99,5 +114,8 @@ def test_a_day_under_random_kills(day: Day) -> None:
         assert min(killed[k] for k in ("driver", "jvm", "worker")) > 0, killed
     day.finish(SESSION, timeout_s=900)
     phases = day.check(SESSION)
+    moved = sum(len(entry.get("moved", [])) for entry in day.entries())
+    print(f"{moved} groups moved, {killed}, {dict(phases)} results")
+    assert moved > 0 or KILLS < 30
     assert phases["run-time"] > 0
     assert phases["cleanup"] > 0
