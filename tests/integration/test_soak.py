@@ -2,7 +2,8 @@
 
 Each round starts the stream and, some seconds later, kills one of its processes: the driver, the
 JVM, or a Python worker. Rows keep arriving between the rounds; once in a while the state
-folders vanish as well, and groups are told to move. The seed is printed, so that a failure can be tried again.
+folders vanish as well, and groups are told to move. The seed is printed, so that a failure can be
+tried again.
 """
 
 from __future__ import annotations
