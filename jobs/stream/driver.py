@@ -158,7 +158,14 @@ class Driver:
                 raise
             return protocol.JobFailed(detail)
         for report in reports:
-            if report.status == "missing":
+            # A slot that lacks what another should have given is told of by that other, mostly.
+            for slot in report.lacking:
+                if not any(r.slot == slot and r.status == "missing" for r in reports):
+                    self._on_trouble(
+                        f"epoch {plan.epoch}: slot {slot} could not give groups to slot "
+                        f"{report.slot}; reading its state again from Kafka"
+                    )
+            if report.status == "missing" and not report.lacking:
                 self._on_trouble(
                     f"epoch {plan.epoch}: slot {report.slot} has lost its state "
                     f"({report.detail}); reading it again from Kafka"

@@ -1,0 +1,116 @@
+"""`lazy-disk` and `active-disk`: relocation first, and spills where results are rare.
+
+Source: Liu & Rundensteiner, WPI-CS-TR-05-04, sections 5.1 and 6. M is a slot's memory in use.
+Productivity is P_output / P_size (the paper writes its reciprocal).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jobs.policy.victims import GroupFigures, productivity
+from jobs.policy.view import F64, Advice, ForceSpill, MoveGroup, View, declined, name
+
+THETA_D = 0.8
+MIN_SPAN_S = 45.0
+THETA_F = 2.0
+"""The paper names no value for theta_f."""
+
+
+def lazy_disk(view: View, theta_d: float = THETA_D, min_span_s: float = MIN_SPAN_S) -> Advice:
+    """Relocate when M_least / M_most < `theta_d` and the last time is `min_span_s` ago.
+
+    (M_most - M_least) / 2 bytes go from the fullest slot to the emptiest, the most productive
+    groups first, as far as they fit: a group that is larger than what is left to move is passed
+    over, for it would only turn the imbalance round. Spills stay each slot's own affair.
+    """
+    what = "relocation"
+    if view.slots < 2:
+        return declined(what, "there is one slot")
+    memory = view.memory
+    most, least = int(memory.argmax()), int(memory.argmin())
+    if not memory[most]:
+        return declined(what, "nothing is in memory")
+    ratio = memory[least] / memory[most]
+    said = f"M_least / M_most = {ratio:.2f} (slots {least} and {most})"
+    if ratio >= theta_d:
+        return declined(what, f"{said}, not below theta_d {theta_d:g}")
+    if view.since_move_s < min_span_s:
+        return declined(
+            what, f"{said}, but the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
+        )
+    left = int(memory[most] - memory[least]) // 2
+    mine = view.of_slot(most)
+    mine = mine[view.bytes[mine] > 0]
+    figures = GroupFigures(view.bytes[mine], view.results[mine], np.zeros_like(mine))
+    order = mine[np.argsort(-productivity(figures), kind="stable")]
+    moves = []
+    for g in order.tolist():
+        size = int(view.bytes[g])
+        if size <= left:
+            left -= size
+            moves.append(MoveGroup(view.groups[g], most, least, size, said))
+    if not moves:
+        smallest = name(view.groups[int(mine[view.bytes[mine].argmin()])])
+        return declined(
+            what, f"{said}, but even group {smallest} of slot {most} is larger than {left:,} bytes"
+        )
+    return Advice(tuple(moves))
+
+
+def output_rate(view: View) -> F64:
+    """(s,) results in the sampling time / groups in memory, of each slot (section 6)."""
+    held = np.bincount(view.slot[view.bytes > 0], minlength=view.slots)
+    rate: F64 = view.sampled / np.maximum(held, 1)
+    return rate
+
+
+def query_bytes(view: View) -> int:
+    """M_query: what the whole session's state would take, at its growth so far."""
+    if view.elapsed_s <= 0:
+        return view.session_bytes
+    return int(view.session_bytes * (1 + view.left_s / view.elapsed_s))
+
+
+def active_disk(
+    view: View,
+    theta_d: float = THETA_D,
+    min_span_s: float = MIN_SPAN_S,
+    theta_f: float = THETA_F,
+    fraction: float = 0.3,
+) -> Advice:
+    """As `lazy_disk`; when memory is balanced, force the slot of the lowest output rate to spill.
+
+    When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled (as a spill of
+    its own would), and over the session at most M_query - M_cluster, so that no more leaves
+    memory than must in the end.
+    """
+    advice = lazy_disk(view, theta_d, min_span_s)
+    memory = view.memory
+    if advice.suggestions or view.slots < 2 or not memory.max():
+        return advice
+    if memory.min() / memory.max() < theta_d:
+        return advice  # not balanced: wait for the relocation
+    what = "forced spill"
+    rate = output_rate(view)
+    low, high = int(rate.argmin()), int(rate.argmax())
+    said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
+    if rate[high] <= theta_f * rate[low]:
+        return _and(advice, declined(what, f"{said}, not over theta_f {theta_f:g} apart"))
+    most = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
+    amount = min(int(fraction * memory[low]), most)
+    if amount <= 0:
+        return _and(
+            advice,
+            declined(
+                what,
+                f"{said}, but M_query - M_cluster leaves nothing to force: about "
+                f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
+                f"{view.forced_bytes:,} forced already",
+            ),
+        )
+    return _and(advice, Advice((ForceSpill(low, amount, said),)))
+
+
+def _and(one: Advice, other: Advice) -> Advice:
+    return Advice(one.suggestions + other.suggestions, one.declined + other.declined)

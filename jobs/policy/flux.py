@@ -1,0 +1,155 @@
+"""`flux-load`, `flux-memory`, `flux-hybrid`: rounds in which slots are paired from both ends.
+
+Source: Shah, Hellerstein, Chandrasekaran, Franklin, Flux (UCB/CSD-2-1205), sections 5.3, 6.2 and
+6.4. A round is a collection time, then at most one move for each pair of slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from jobs.policy.view import F64, I64, Advice, Declined, MoveGroup, View, declined, name
+
+TH_IMB = 1.2
+TH_UTIL = 0.9
+ROUNDING = 1e-9
+"""Less than this is no gain: two slots that only change places would do so for ever."""
+
+
+def next_collection_s(previous_s: float, moved_s: float | None, delta_min_s: float) -> float:
+    """The next collection time: as long as the last moves took (None: nothing moved, half the
+    time before), and not under `delta_min_s`. So at most half of all time goes into moving."""
+    return max(previous_s / 2 if moved_s is None else moved_s, delta_min_s)
+
+
+def utilisation(view: View) -> F64:
+    """(s,) U = 1 - idle time / collection time."""
+    if view.collection_s <= 0:
+        return np.zeros(view.slots)
+    used: F64 = np.clip(1 - view.idle_s / view.collection_s, 0.0, 1.0)
+    return used
+
+
+def flux_load(
+    view: View,
+    th_imb: float = TH_IMB,
+    th_util: float = TH_UTIL,
+    fits: Callable[[int, int], bool] = lambda slot, size: True,  # noqa: ARG005
+) -> Advice:
+    """Even out utilisation: the most utilised slot gives to the least, the next to the next least.
+
+    A pair is considered when the donor is above the average, their ratio is at least `th_imb`
+    and the receiver below `th_util`; at the first that fails, the rest is left alone. Of the
+    donor's groups, in descending order of rows processed, the first moves that lessens the
+    imbalance and does not over-utilise the receiver (U > 1), by the estimates
+    U_d (1 - N_p / T_d) and U_r (1 + N_p / T_r). A receiver that processed nothing (T_r = 0)
+    is taken to work as fast as the donor. `fits(slot, bytes)`: whether a slot has room.
+    """
+    use = utilisation(view)
+    total: I64 = np.zeros(view.slots, dtype=np.int64)
+    np.add.at(total, view.slot, view.processed)
+
+    def worth(donor: int, receiver: int) -> str | None:
+        said = f"U {use[donor]:.2f} (slot {donor}) and {use[receiver]:.2f} (slot {receiver})"
+        if use[donor] <= use.mean():
+            return f"{said}: the donor is not above the average {use.mean():.2f}"
+        if use[donor] < th_imb * use[receiver]:
+            return f"{said}: less than th_imb {th_imb:g} apart"
+        if use[receiver] > th_util:
+            return f"{said}: the receiver is above th_util {th_util:g}"
+        return None
+
+    def better(donor: int, receiver: int, g: int) -> bool:
+        share = view.processed[g] / max(total[donor], 1)
+        new_donor = use[donor] * (1 - share)
+        gain = (
+            use[receiver] * view.processed[g] / total[receiver]
+            if total[receiver]
+            else use[donor] * share
+        )
+        new_receiver = use[receiver] + gain
+        return bool(
+            view.processed[g] > 0
+            and new_receiver <= 1
+            and abs(new_donor - new_receiver) < abs(use[donor] - use[receiver]) - ROUNDING
+            and fits(receiver, int(view.bytes[g]))
+        )
+
+    return _round(view, np.argsort(-use, kind="stable"), -view.processed, worth, better)
+
+
+def flux_memory(view: View, th_imb: float = TH_IMB) -> Advice:
+    """Even out excess memory (budget - memory): the least gives to the most.
+
+    Groups by size, those wholly in memory before those with something on disk. There is no test
+    of the receiver, for even where memory is exhausted a move spreads what is on disk.
+    """
+    memory = view.memory
+    excess = view.budget - memory
+
+    def worth(donor: int, receiver: int) -> str | None:
+        said = f"excess memory {excess[donor]:,} (slot {donor}) and {excess[receiver]:,}"
+        said += f" (slot {receiver})"
+        if excess[donor] >= excess.mean():
+            return f"{said}: the donor's is not below the average {excess.mean():,.0f}"
+        if memory[donor] < th_imb * memory[receiver]:
+            return f"{said}: memory in use is less than th_imb {th_imb:g} apart"
+        return None
+
+    def better(donor: int, receiver: int, g: int) -> bool:
+        now = abs(int(excess[donor] - excess[receiver]))
+        after = abs(int(excess[donor] - excess[receiver] + 2 * view.bytes[g]))
+        return bool(view.bytes[g] > 0 and after < now)
+
+    by_size = np.lexsort((-view.bytes, view.spilled))
+    rank: I64 = np.empty(len(by_size), dtype=np.int64)
+    rank[by_size] = np.arange(len(by_size))
+    return _round(view, np.argsort(excess, kind="stable"), rank, worth, better)
+
+
+def flux_hybrid(view: View, th_imb: float = TH_IMB, th_util: float = TH_UTIL) -> Advice:
+    """By memory while anything is spilled; else by load, and only where the receiver has room."""
+    if view.spilled.any():
+        return flux_memory(view, th_imb)
+    room = view.budget - view.memory
+    return flux_load(view, th_imb, th_util, fits=lambda slot, size: size <= int(room[slot]))
+
+
+def _round(
+    view: View,
+    order: I64,
+    rank: I64,
+    worth: Callable[[int, int], str | None],
+    better: Callable[[int, int, int], bool],
+) -> Advice:
+    """One group for each pair of slots, from both ends of `order` (first: who gives most)."""
+    moves: list[MoveGroup] = []
+    passed: list[Declined] = []
+    for donor, receiver in _pairs(order):
+        if problem := worth(donor, receiver):
+            passed.append(Declined(f"slots {donor} to {receiver}", problem))
+            break
+        mine = view.of_slot(donor)
+        found = (g for g in mine[np.argsort(rank[mine], kind="stable")].tolist())
+        g = next((g for g in found if better(donor, receiver, g)), None)
+        if g is None:
+            why = f"no group of slot {donor} lessens the imbalance when it moves"
+            if len(mine):
+                largest = name(view.groups[int(mine[np.argmin(rank[mine])])])
+                why += f" (the first would be {largest})"
+            passed.append(Declined(f"slots {donor} to {receiver}", why))
+            continue
+        size = int(view.bytes[g])
+        why = f"lessens the imbalance of slots {donor} and {receiver}"
+        moves.append(MoveGroup(view.groups[g], donor, receiver, size, why))
+    if not moves and not passed:
+        return declined("a round", "there is one slot")
+    return Advice(tuple(moves), tuple(passed))
+
+
+def _pairs(order: I64) -> Iterator[tuple[int, int]]:
+    n = len(order)
+    for i in range(n // 2):
+        yield int(order[i]), int(order[n - 1 - i])

@@ -1,0 +1,147 @@
+"""What an adaptation policy sees, and what it says. Pure.
+
+A policy is a function from a `View` (and its settings) to an `Advice`: what it suggests, and
+what it looked at and did not suggest, with the figures that decided. Both are shown to people.
+
+Slots are numbered 0 .. s-1; arrays over slots have the length s, arrays over groups the length g.
+All figures are finite; a policy never sees NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.journal import Prefix
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class View:
+    """The groups and slots at one moment."""
+
+    groups: tuple[Prefix, ...]
+    slot: I64
+    """(g,) each group's slot."""
+    bytes: I64
+    """(g,) bytes in memory."""
+    results: I64
+    """(g,) results of the current generation."""
+    processed: I64
+    """(g,) rows that came in the collection time."""
+    spilled: Bool
+    """(g,) whether a generation of the open session is on disk."""
+    budget: I64
+    """(s,) bytes of memory."""
+    idle_s: F64
+    """(s,) idle seconds of the collection time."""
+    sampled: I64
+    """(s,) results in the sampling time (the collection time)."""
+    occupancy: F64
+    """(s,) average buffer occupancy over the reorganisation epoch, 0 to 1."""
+    collection_s: float
+    """Seconds that `processed`, `idle_s` and `sampled` were collected over."""
+    since_move_s: float = float("inf")
+    """Seconds since the last relocation was decided."""
+    session_bytes: int = 0
+    """State that the session has made so far, in memory and spilled."""
+    elapsed_s: float = 0.0
+    """Seconds of the session so far."""
+    left_s: float = 0.0
+    """Seconds until its close."""
+    forced_bytes: int = 0
+    """What policies have forced to spill in this session."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are."""
+        return len(self.budget)
+
+    @property
+    def memory(self) -> I64:
+        """(s,) bytes in memory of each slot."""
+        held: I64 = np.zeros(self.slots, dtype=np.int64)
+        np.add.at(held, self.slot, self.bytes)
+        return held
+
+    def of_slot(self, slot: int) -> I64:
+        """Indices of a slot's groups, ascending."""
+        return np.flatnonzero(self.slot == slot)
+
+
+@dataclass(frozen=True)
+class MoveGroup:
+    """Move a group from its slot to another."""
+
+    group: Prefix
+    source: int
+    to: int
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ForceSpill:
+    """Spill at least so many bytes at a slot."""
+
+    slot: int
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SplitGroup:
+    """Cut a group in two by one more bit."""
+
+    group: Prefix
+    why: str
+
+
+@dataclass(frozen=True)
+class MergeGroups:
+    """Make one group of the two halves of a range."""
+
+    group: Prefix
+    why: str
+
+
+@dataclass(frozen=True)
+class SetSlots:
+    """Change the number of slots."""
+
+    slots: int
+    why: str
+
+
+Suggestion = MoveGroup | ForceSpill | SplitGroup | MergeGroups | SetSlots
+
+
+@dataclass(frozen=True)
+class Declined:
+    """What a policy looked at and did not suggest."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a policy says."""
+
+    suggestions: tuple[Suggestion, ...] = ()
+    declined: tuple[Declined, ...] = ()
+
+
+def declined(what: str, why: str) -> Advice:
+    """Nothing is suggested, for one reason."""
+    return Advice(declined=(Declined(what, why),))
+
+
+def name(group: Prefix) -> str:
+    """A group as people write it."""
+    return f"{group.depth}/{group.value}"

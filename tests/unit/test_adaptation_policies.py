@@ -1,0 +1,378 @@
+"""The papers' adaptation policies: worked examples, edges, and what must hold of every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.policy.clusters import declustering, fine_tuning, supplier_consumer
+from jobs.policy.disk import active_disk, lazy_disk, output_rate, query_bytes
+from jobs.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
+from jobs.policy.view import (
+    Advice,
+    ForceSpill,
+    MergeGroups,
+    MoveGroup,
+    SetSlots,
+    SplitGroup,
+    View,
+)
+from schemas.journal import Prefix
+
+
+def view(slots: Sequence[Sequence[int]], **more: Any) -> View:
+    """One number a group: its bytes, its results and the rows that it processed."""
+    sizes = [size for slot in slots for size in slot]
+    groups = len(sizes)
+    given_ = {
+        "groups": tuple(Prefix(8, v) for v in range(groups)),
+        "slot": np.repeat(np.arange(len(slots)), [len(slot) for slot in slots]),
+        "bytes": np.array(sizes, dtype=np.int64),
+        "results": np.array(sizes, dtype=np.int64),
+        "processed": np.array(sizes, dtype=np.int64),
+        "spilled": np.zeros(groups, dtype=np.bool_),
+        "budget": np.full(len(slots), 1000, dtype=np.int64),
+        "idle_s": np.zeros(len(slots)),
+        "sampled": np.zeros(len(slots), dtype=np.int64),
+        "occupancy": np.full(len(slots), 0.2),
+        "collection_s": 10.0,
+    }
+    arrays = {
+        k: np.array(v) if isinstance(v, list) and k != "groups" else v for k, v in more.items()
+    }
+    return View(**{**given_, **arrays})
+
+
+def moves(advice: Advice) -> list[tuple[int, int, int]]:
+    """(value of the group, from, to)."""
+    return [(m.group.value, m.source, m.to) for m in advice.suggestions if isinstance(m, MoveGroup)]
+
+
+def why(advice: Advice) -> str:
+    assert not advice.suggestions
+    return "; ".join(each.why for each in advice.declined)
+
+
+# --- lazy-disk, active-disk ---------------------------------------------------------------
+
+
+def test_lazy_disk_moves_half_the_difference_and_the_most_productive_first() -> None:
+    # M_least / M_most = 40 / 100 < 0.8, so 30 bytes go: 20 and 10, the productive ones.
+    seen = view([[20, 40, 10, 30], [40]], results=[200, 0, 50, 1, 0])
+    assert moves(lazy_disk(seen)) == [(0, 0, 1), (2, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("slots", "since", "reason"),
+    [
+        ([[50]], 99, "there is one slot"),
+        ([[], []], 99, "nothing is in memory"),
+        ([[80], [100]], 99, "M_least / M_most = 0.80 (slots 0 and 1), not below theta_d 0.8"),
+        ([[50, 50], [79]], 44, "the last was 44 s ago, under 45 s"),
+        ([[100], [10]], 99, "even group 8/0 of slot 0 is larger than 45 bytes"),
+        ([[100, 0], []], 99, "even group 8/0 of slot 0 is larger than 50 bytes"),
+    ],
+)
+def test_lazy_disk_says_why_it_moves_nothing(
+    slots: list[list[int]], since: float, reason: str
+) -> None:
+    assert reason in why(lazy_disk(view(slots, since_move_s=since)))
+
+
+def test_lazy_disk_at_exactly_theta_d_and_just_below() -> None:
+    assert not lazy_disk(view([[5, 5], [8]])).suggestions
+    assert not lazy_disk(view([[50, 50], [80]]), theta_d=0.8).suggestions
+    assert lazy_disk(view([[90, 10], [79]]), theta_d=0.8).suggestions
+
+
+def test_one_hot_slot_of_32_is_judged_by_the_slots_touched() -> None:
+    slots = [[10, 10, 10, 10]] + [[10]] * 31
+    found = moves(lazy_disk(view(slots)))
+    assert found == [(0, 0, 1)]
+
+
+def test_active_disk_forces_the_slot_of_the_low_output_rate() -> None:
+    # Memory is balanced, slot 0 gives four times the results of the others.
+    seen = view(
+        [[50, 50], [60, 40], [50, 50]],
+        sampled=[400, 100, 120],
+        budget=[100, 100, 100],
+        session_bytes=300,
+        elapsed_s=60.0,
+        left_s=60.0,
+    )
+    assert query_bytes(seen) == 600
+    assert output_rate(seen).tolist() == [200, 50, 60]
+    found = active_disk(seen).suggestions
+    assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 30)]
+    # Of the 300 bytes that cannot stay until the close, 290 have been forced out already.
+    last = active_disk(replace(seen, forced_bytes=290)).suggestions
+    assert [(f.slot, f.bytes) for f in last if isinstance(f, ForceSpill)] == [(1, 10)]
+    assert "leaves nothing to force" in why(active_disk(replace(seen, forced_bytes=300)))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "reason"),
+    [([100, 100], "not over theta_f 2"), ([200, 100], "not over theta_f 2"), ([0, 0], "theta_f")],
+)
+def test_active_disk_forces_nothing_when_rates_are_alike(sampled: list[int], reason: str) -> None:
+    seen = view([[50], [50]], sampled=sampled, session_bytes=10**6)
+    assert reason in why(active_disk(seen))
+
+
+def test_active_disk_relocates_first_and_waits_for_that() -> None:
+    skewed = view([[60, 40], [10]], sampled=[1000, 1], session_bytes=10**6)
+    assert moves(active_disk(skewed)) == [(1, 0, 1)]
+    assert "under 45 s" in why(active_disk(replace(skewed, since_move_s=1.0)))
+
+
+# --- flux -----------------------------------------------------------------------------------
+
+
+def figure_6() -> View:
+    """Four sites in descending order of utilisation, as in the paper's figure 6.
+
+    Site 1 is paired with 4 and site 2 with 3. Partition 5 goes to site 4. Of site 2's, the first
+    (9) would only increase the imbalance with site 3, so 8 goes.
+    """
+    seen = view(
+        [[50, 30, 20], [60, 20], [30, 25], [15, 15]],
+        groups=tuple(Prefix(8, v) for v in (5, 6, 7, 9, 8, 10, 11, 12, 13)),
+    )
+    # Utilisation 1.0, 0.8, 0.55 and 0.3: the rows above are its hundredths.
+    return replace(seen, idle_s=np.array([0.0, 2.0, 4.5, 7.0]))
+
+
+def test_figure_6_of_the_paper() -> None:
+    seen = figure_6()
+    assert utilisation(seen).round(2).tolist() == [1.0, 0.8, 0.55, 0.3]
+    # 9 of site 2 is 60 rows: 0.8 to 0.2, and 0.55 to 1.15: over-utilised.
+    assert moves(flux_load(seen)) == [(5, 0, 3), (8, 1, 2)]
+
+
+def test_flux_stops_at_the_first_pair_that_fails() -> None:
+    seen = replace(figure_6(), idle_s=np.array([0.0, 2.0, 3.0, 7.0]))  # 0.8 / 0.7 < 1.2
+    found = flux_load(seen)
+    assert moves(found) == [(5, 0, 3)]
+    assert "less than th_imb 1.2 apart" in found.declined[0].why
+
+
+@pytest.mark.parametrize(
+    ("idle", "reason"),
+    [
+        ([5.0, 5.0], "not above the average"),
+        ([0.0, 1.0], "less than th_imb"),
+        ([10.0, 10.0], "not above the average"),
+    ],
+)
+def test_flux_load_leaves_what_is_even(idle: list[float], reason: str) -> None:
+    assert reason in why(flux_load(view([[30, 30], [30, 30]], idle_s=idle)))
+
+
+def test_flux_load_spares_a_receiver_that_is_busy_itself() -> None:
+    seen = view([[30, 30], [30, 30]], idle_s=[0.0, 0.5])
+    assert "above th_util 0.9" in why(flux_load(seen, th_imb=1.01))
+
+
+def test_flux_load_gives_to_a_receiver_that_never_worked() -> None:
+    assert moves(flux_load(view([[30, 20], []], idle_s=[0.0, 10.0]))) == [(0, 0, 1)]
+
+
+def test_one_giant_group_stays_where_it_is() -> None:
+    """To move it would only change places."""
+    for policy in (flux_load, flux_memory, flux_hybrid):
+        seen = view([[100], []], idle_s=[0.0, 10.0])
+        assert "lessens the imbalance" in why(policy(seen))
+
+
+def test_flux_memory_goes_by_excess_memory_and_size() -> None:
+    seen = view([[400, 300, 200], [100]])  # excess 100 and 900
+    assert moves(flux_memory(seen)) == [(0, 0, 1)]
+    # What has something on disk comes last.
+    on_disk = replace(seen, spilled=np.array([True, False, False, False]))
+    assert moves(flux_memory(on_disk)) == [(1, 0, 1)]
+
+
+def test_flux_hybrid_turns_from_load_to_memory_with_the_first_spill() -> None:
+    seen = view([[100, 50], [300, 350]], idle_s=[0.0, 8.0], processed=[60, 40, 10, 10])
+    assert moves(flux_hybrid(seen)) == [(0, 0, 1)]
+    on_disk = replace(seen, spilled=np.array([False, False, True, False]))
+    assert moves(flux_hybrid(on_disk)) == [(3, 1, 0)]
+
+
+def test_flux_hybrid_needs_room_at_the_receiver() -> None:
+    seen = view([[100, 50], [300, 600]], idle_s=[0.0, 8.0], processed=[60, 40, 10, 10])
+    assert moves(flux_hybrid(seen)) == [(0, 0, 1)]  # 100 bytes are free there
+    tight = replace(seen, budget=np.array([1000, 960]))
+    assert moves(flux_hybrid(tight)) == [(1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("previous", "moved", "least", "found"),
+    [(8.0, None, 1.0, 4.0), (8.0, 3.0, 1.0, 3.0), (8.0, 0.1, 1.0, 1.0), (1.0, None, 1.0, 1.0)],
+)
+def test_next_collection_time(
+    previous: float, moved: float | None, least: float, found: float
+) -> None:
+    assert next_collection_s(previous, moved, least) == found
+
+
+# --- windowed joins on a cluster ----------------------------------------------------------
+
+
+def test_suppliers_give_one_random_group_each() -> None:
+    slots = [[1, 2, 3], [4, 5], [6], [7, 8]]
+    seen = view(slots, occupancy=[0.6, 0.0, 0.3, 0.9])
+    found = moves(supplier_consumer(seen, seed=3))
+    assert [(source, to) for _, source, to in found] == [(0, 1)]
+    assert found == moves(supplier_consumer(seen, seed=3))
+    chosen = {moves(supplier_consumer(seen, seed=s))[0][0] for s in range(20)}
+    assert chosen == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "occupancy", [[0.5, 0.0], [0.6, 0.01], [0.2, 0.2]], ids=["supplier", "consumer", "neutral"]
+)
+def test_the_thresholds_themselves_are_neutral(occupancy: list[float]) -> None:
+    assert "suppliers" in why(supplier_consumer(view([[1, 1], [1, 1]], occupancy=occupancy)))
+
+
+@pytest.mark.parametrize(
+    ("occupancy", "most", "found"),
+    [
+        ([0.2, 0.2], 4, 1),  # no supplier
+        ([0.2], 4, None),
+        ([0.6, 0.2], 4, 3),  # 1 > 0.5 x 0
+        ([0.6, 0.0, 0.0], 4, None),  # 1 > 0.5 x 2 is not so
+        ([0.6, 0.6, 0.0, 0.0], 5, 5),
+        ([0.6, 0.6], 2, None),
+    ],
+)
+def test_declustering(occupancy: list[float], most: int, found: int | None) -> None:
+    advice = declustering(view([[1]] * len(occupancy), occupancy=occupancy), most)
+    assert [s.slots for s in advice.suggestions if isinstance(s, SetSlots)] == (
+        [] if found is None else [found]
+    )
+    assert advice.suggestions or advice.declined
+
+
+def test_fine_tuning_splits_over_two_theta_and_merges_small_buddies() -> None:
+    groups = (Prefix(2, 0), Prefix(2, 1), Prefix(2, 2), Prefix(3, 6), Prefix(3, 7))
+    seen = view([[201, 200, 99, 30, 40]], groups=groups)
+    found = fine_tuning(seen, theta_bytes=100)
+    assert [s.group for s in found.suggestions if isinstance(s, SplitGroup)] == [Prefix(2, 0)]
+    assert [s.group for s in found.suggestions if isinstance(s, MergeGroups)] == [Prefix(2, 3)]
+
+
+@pytest.mark.parametrize(("sizes", "merges"), [((99, 100), 1), ((100, 99), 1), ((99, 101), 0)])
+def test_buddies_merge_when_together_they_are_under_two_theta(
+    sizes: tuple[int, int], merges: int
+) -> None:
+    seen = view([list(sizes)], groups=(Prefix(1, 0), Prefix(1, 1)))
+    assert len(fine_tuning(seen, theta_bytes=100).suggestions) == merges
+
+
+def test_what_a_split_cannot_divide_is_named_with_its_share() -> None:
+    seen = view([[300, 100]], groups=(Prefix(1, 0), Prefix(1, 1)))
+    found = fine_tuning(seen, 100, one_key=np.array([True, False]))
+    assert found.declined[0].why == "it is one key, with 75% of slot 0's memory"
+
+
+def test_buddies_at_two_slots_stay_apart() -> None:
+    seen = view([[10], [10]], groups=(Prefix(1, 0), Prefix(1, 1)))
+    assert "different slots" in why(fine_tuning(seen, 100))
+
+
+# --- what holds of every policy ---------------------------------------------------------------
+
+POLICIES: dict[str, Callable[[View], Advice]] = {
+    "lazy-disk": lazy_disk,
+    "active-disk": active_disk,
+    "flux-load": flux_load,
+    "flux-memory": flux_memory,
+    "flux-hybrid": flux_hybrid,
+    "supplier-consumer": supplier_consumer,
+    "declustering": lambda seen: declustering(seen, 8),
+    "fine-tuning": lambda seen: fine_tuning(seen, 50),
+}
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    slots = draw(st.integers(1, 6))
+    groups = draw(st.integers(0, 24))
+
+    def ints(n: int, most: int) -> np.ndarray:
+        return np.array(draw(st.lists(st.integers(0, most), min_size=n, max_size=n)), np.int64)
+
+    def share(n: int) -> np.ndarray:
+        return np.array(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n)), np.float64)
+
+    return View(
+        groups=tuple(Prefix(8, v) for v in range(groups)),
+        slot=ints(groups, slots - 1),
+        bytes=ints(groups, 120),
+        results=ints(groups, 50),
+        processed=ints(groups, 100),
+        spilled=ints(groups, 1).astype(bool),
+        budget=ints(slots, 1000) + 1,
+        idle_s=share(slots) * 10,
+        sampled=ints(slots, 300),
+        occupancy=share(slots),
+        collection_s=10.0,
+        session_bytes=draw(st.integers(0, 5000)),
+        elapsed_s=draw(st.floats(0, 100)),
+        left_s=draw(st.floats(0, 100)),
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(views())
+def test_a_policy_suggests_only_what_can_be_done(name: str, seen: View) -> None:
+    with np.errstate(all="raise"):
+        advice = POLICIES[name](seen)
+    assert advice.suggestions or advice.declined or name == "fine-tuning"
+    owner = dict(zip(seen.groups, seen.slot.tolist(), strict=True))
+    touched: list[Prefix] = []
+    for each in advice.suggestions:
+        match each:
+            case MoveGroup():
+                assert owner[each.group] == each.source != each.to
+                assert 0 <= each.to < seen.slots
+                touched.append(each.group)
+            case ForceSpill():
+                assert 0 < each.bytes <= seen.memory[each.slot]
+            case SplitGroup():
+                touched.append(each.group)
+            case SetSlots():
+                assert 1 <= each.slots <= 8
+            case MergeGroups():
+                pass
+    assert len(touched) == len(set(touched))
+    text = " ".join([*(s.why for s in advice.suggestions), *(d.why for d in advice.declined)])
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("name", ["lazy-disk", "flux-load", "flux-memory", "flux-hybrid"])
+@given(views())
+def test_nothing_moves_for_ever_in_a_system_that_stands_still(name: str, seen: View) -> None:
+    """Loads follow the groups; after some rounds no policy wants to move any more."""
+    rows = np.maximum(seen.processed, 1)
+    for _ in range(200):
+        load = np.zeros(seen.slots)
+        np.add.at(load, seen.slot, rows / max(int(rows.sum()), 1))
+        now = replace(seen, processed=rows, idle_s=10 * (1 - load))
+        found = [s for s in POLICIES[name](now).suggestions if isinstance(s, MoveGroup)]
+        if not found:
+            return
+        slot = seen.slot.copy()
+        for each in found:
+            slot[seen.groups.index(each.group)] = each.to
+        seen = replace(seen, slot=slot)
+    pytest.fail("still moving after 200 rounds")
