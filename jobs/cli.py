@@ -170,28 +170,41 @@ def rebalance(
     slots: Annotated[
         int | None, typer.Option(help="The number of slots that there shall be.")
     ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Move, split and merge groups, force spills, change the number of slots, while rows flow."""
+    """Even out the slots by a policy, once; or move, split, merge and spill groups by hand.
+
+    With no option that says what to do, `rebalance.policy` decides. The stream obeys or refuses
+    what is asked for at its next epoch.
+    """
+    from jobs.rebalance import controller
     from jobs.rebalance.by_hand import Wishes, WishRefused, request
+    from jobs.rebalance.shown import as_json, lines
 
     wishes = Wishes(move or (), spill or (), split or (), merge or (), slots)
-    if wishes == Wishes():
-        raise typer.BadParameter("say what to do: --move, --spill, --split, --merge or --slots")
+    settings = _settings()
+    if policy is not None and wishes != Wishes():
+        raise typer.BadParameter("--policy decides by itself: leave out what is said by hand")
+    declined: tuple[Any, ...] = ()
     try:
-        answers = request(_settings(), wishes, reason, _who(), dry_run=dry_run)
+        if wishes == Wishes():
+            chosen = policy or settings.rebalance.policy
+            decision = controller.run(settings, chosen, _who(), dry_run=dry_run)
+            answers, declined = decision.asked, decision.advice.declined
+        else:
+            answers = request(settings, wishes, reason, _who(), dry_run=dry_run)
     except WishRefused as error:
         _fail(str(error), USAGE)
     if json_:
-        lines = [{"command": c.model_dump(), "outcome": o.model_dump()} for c, o in answers]
-        sys.stdout.write(json.dumps(lines) + "\n")
+        sys.stdout.write(json.dumps(as_json(answers, declined)) + "\n")
     else:
-        for command, outcome in answers:
-            said = "would be asked for" if dry_run else "asked for"
-            verdict = said if outcome.obeyed else f"refused: {outcome.reason}"
-            out.print(_escaped(f"{command.id}: {verdict}"), highlight=False, soft_wrap=True)
+        for line in lines(answers, declined, dry_run=dry_run):
+            out.print(_escaped(line), highlight=False, soft_wrap=True)
     if not all(outcome.obeyed for _, outcome in answers):
         raise typer.Exit(FAILED)
 

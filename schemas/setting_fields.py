@@ -337,6 +337,59 @@ class Stream(Section):
 class Rebalance(Section):
     """Groups that move between slots."""
 
+    policy: Literal["lazy-disk", "active-disk", "flux-memory"] = Field(
+        default="lazy-disk",
+        description="What `spillway rebalance` decides by when nothing is said by hand.",
+        json_schema_extra=_about(
+            "policy",
+            "TR-05-04's: groups move when memory is uneven, spills stay each slot's own affair.",
+        ),
+    )
+    theta_d: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Relocate when M_least / M_most, memory of the slots, is below this.",
+        json_schema_extra=_about(
+            "ratio",
+            "TR-05-04 measured 50 to 90 %: the throughput was the same, the number of moves not.",
+        ),
+    )
+    min_span_s: float = Field(
+        default=45.0,
+        ge=0,
+        description="Time between two relocations, at least.",
+        json_schema_extra=_about("seconds", "TR-05-04's; it found no harm in shorter ones."),
+    )
+    theta_f: float = Field(
+        default=2.0,
+        ge=1,
+        description="active-disk forces a spill when Rate_max / Rate_min is over this.",
+        json_schema_extra=_about("ratio", "The paper names no value; its example has 4 and 1."),
+    )
+    th_imb: float = Field(
+        default=1.2,
+        ge=1,
+        description="Flux moves a group only between slots that are this far apart.",
+        json_schema_extra=_about("ratio", "Below a fifth a move costs more than it gains."),
+    )
+    collection_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Time over which rates of results and idle time are collected.",
+        json_schema_extra=_about(
+            "seconds", "Some ten epochs, so that one long epoch does not decide."
+        ),
+    )
+    expires_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A policy's command that the stream has not read by then is refused.",
+        json_schema_extra=_about(
+            "seconds", "Figures older than a minute say little about a stream that was away."
+        ),
+    )
+
     max_bytes_per_epoch: ByteSize = Field(
         default=ByteSize(64 << 20),
         ge=1,

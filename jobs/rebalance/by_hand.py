@@ -12,7 +12,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from jobs.policy.slots import rearranged
 from jobs.protocol.adapt import adapt
 from jobs.protocol.state import JournalState, replay
-from jobs.rebalance.view import group_bytes
+from jobs.rebalance.view import group_states
 from jobs.stream.genesis import rfc3339
 from jobs.tables import Warehouse
 from schemas.journal import Command, CommandOutcome, Move, Prefix
@@ -50,7 +50,8 @@ def request(
     state = replay(warehouse.journal.read())
     if state is None:
         raise WishRefused("the journal is empty: start `spillway stream` first")
-    commands = _commands(state, group_bytes(warehouse, state.slots), wishes, reason, by)
+    sizes = {g: each.bytes for g, each in group_states(warehouse, state.slots).items()}
+    commands = _commands(state, sizes, wishes, reason, by)
     outcomes = adapt(state, commands, rfc3339(time.time_ns() // 1_000_000)).outcomes
     right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
     if right and not dry_run:

@@ -59,7 +59,7 @@ def ask(day: Day, *arguments: str) -> None:
     """Ask for an adaptation and wait until its epoch, and every move of it, is journaled."""
     code, text = day.output("rebalance", *arguments, "--json", "--reason", "test")
     assert code == 0, text
-    ids = [each["command"]["id"] for each in json.loads(text)]
+    ids = [each["command"]["id"] for each in json.loads(text)["asked"]]
     wait_for(lambda: all(obeyed(day, each) for each in ids), 60, f"{arguments} to be obeyed")
     wait_for(lambda: last_queue(day) == [], 60, f"{arguments} to be carried out")
 
@@ -109,3 +109,36 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
     day.finish(SESSION)
     phases = day.check(SESSION)
     assert phases["run-time"] > 0
+
+
+def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
+    """Six of eight groups at one slot: lazy-disk moves some of them back, and then is content."""
+
+    def decide(*more: str) -> dict[str, Any]:
+        code, text = day.output("rebalance", "--policy", "lazy-disk", "--json", *more)
+        assert code == 0, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    day.extra["REBALANCE__MIN_SPAN_S"] = "0"
+    day.extra["STATE__BUDGET_BYTES"] = str(8 << 20)
+    day.produce(messages(1, 6_000, keys=6_000))
+    with running(day, "stream", "--session", SESSION):
+        wait_for(lambda: len(epochs(day)) >= 3, 90, "the first epochs")
+        ask(day, "--move", "3/0:1", "--move", "3/1:1")
+        day.produce(messages(2, 3_000, keys=6_000))
+        wait_for(lambda: bool(decide("--dry-run")["asked"]), 60, "an uneven view in statistics")
+        before = owners(day)
+        found = decide()
+        assert {each["command"]["policy"] for each in found["asked"]} == {"lazy-disk"}
+        assert all("M_least / M_most" in each["command"]["reason"] for each in found["asked"])
+        ids = [each["command"]["id"] for each in found["asked"]]
+        wait_for(lambda: all(obeyed(day, each) for each in ids), 60, "the policy to be obeyed")
+        assert owners(day) != before
+        assert all(owners(day)[tuple(m["group"])] == m["to"] for m in moved_by(day, ids))
+    day.finish(SESSION)
+    day.check(SESSION)
+
+
+def moved_by(day: Day, commands: list[str]) -> list[dict[str, Any]]:
+    return [m for entry in epochs(day) for m in entry["moved"] if m["command"] in commands]

@@ -1,0 +1,127 @@
+"""What the controller sees of a day, and what it makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jobs.decode import join_spec
+from jobs.engine.datafile import write_data_files
+from jobs.engine.results import result_schema
+from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.policy.registry import POLICIES
+from jobs.protocol.state import replay
+from jobs.rebalance.view import GroupState, group_states, view_of
+from jobs.tables import Warehouse
+from schemas.journal import Epoch, Move, Prefix
+from schemas.query import load_query
+from schemas.settings import load_settings
+from tests.report_journal import make_day
+
+SESSION = "2026-01-05"
+RESULTS = result_schema(join_spec(load_query("symbol")))
+
+
+def test_a_view_holds_the_journal_s_figures() -> None:
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    state = replay(made.entries)
+    assert state is not None
+    epochs = [e for e in made.entries if isinstance(e, Epoch)]
+    groups = {Prefix(3, 1): GroupState(500, 7), Prefix(3, 6): GroupState(90, 2)}
+    view = view_of(state, epochs, groups, collection_s=10**9, close_ms=None, forced_bytes=5)
+    assert view.groups == tuple(Prefix(3, v) for v in range(8))
+    assert view.slot.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert view.bytes.tolist() == [0, 500, 0, 0, 0, 0, 90, 0]
+    assert view.results.tolist() == [0, 7, 0, 0, 0, 0, 2, 0]
+    assert view.memory.tolist() == [500, 90]
+    totals = [[t for e in epochs for t in e.slots if t.slot == s] for s in (0, 1)]
+    assert view.sampled.tolist() == [sum(t.results for t in mine) for mine in totals]
+    assert view.budget.tolist() == [mine[-1].budget_bytes for mine in totals]
+    busy = np.array([sum(t.busy_s for t in mine) for mine in totals])
+    assert np.allclose(view.idle_s, np.maximum(view.collection_s - busy, 0))
+    spilled = sum(t.spilled_bytes for mine in totals for t in mine)
+    assert view.session_bytes == spilled + sum(mine[-1].state_bytes for mine in totals)
+    assert view.since_move_s == float("inf")
+    assert view.forced_bytes == 5
+    cut = {c.range for e in epochs for c in e.cuts}
+    assert view.spilled.tolist() == [any(g.overlaps(c) for c in cut) for g in view.groups]
+
+
+def test_a_view_of_a_short_time_counts_the_last_epochs_only() -> None:
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    state = replay(made.entries)
+    assert state is not None
+    epochs = [e for e in made.entries if isinstance(e, Epoch)]
+    view = view_of(state, epochs, {}, collection_s=1e-3, close_ms=None, forced_bytes=0)
+    assert view.sampled.tolist() == [t.results for t in epochs[-1].slots]
+
+
+def test_a_view_knows_when_groups_moved_last() -> None:
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    state = replay(made.entries)
+    assert state is not None
+    epochs = [e for e in made.entries if isinstance(e, Epoch)]
+    epochs[-1] = epochs[-1].model_copy(update={"moved": [Move(group=Prefix(3, 0), to=0)]})
+    view = view_of(state, epochs, {}, collection_s=30, close_ms=None, forced_bytes=0)
+    assert view.since_move_s == 0
+
+
+def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
+    made = make_day(epochs=0, slots=2, groups_depth=3)
+    state = replay(made.entries)
+    assert state is not None
+    view = view_of(state, [], {}, collection_s=30, close_ms=None, forced_bytes=0)
+    settings = load_settings(None, {})[0].rebalance.model_dump()
+    for policy in POLICIES.values():
+        assert not policy.advise(view, settings).suggestions
+
+
+def write(warehouse: Warehouse, epoch: int, rows: list[tuple[int, int, int, bool]]) -> None:
+    """Statistics of an epoch: (slot, group of three bits, bytes, resident)."""
+    table = pa.table(
+        {
+            "epoch": [epoch] * len(rows),
+            "session_date": [SESSION] * len(rows),
+            "slot": pa.array([r[0] for r in rows], pa.int32()),
+            "depth": pa.array([3] * len(rows), pa.int32()),
+            "value": [r[1] for r in rows],
+            "bytes": [r[2] for r in rows],
+            "rows": [[1, 1]] * len(rows),
+            "results": [10 * r[2] for r in rows],
+            "last_used_ms": [0] * len(rows),
+            "resident": [r[3] for r in rows],
+            "written_at": pa.array([0] * len(rows), pa.timestamp("us", tz="UTC")),
+        },
+        schema=STATISTICS_SCHEMA,
+    )
+    place = warehouse.folder("statistics")
+    files = write_data_files(place, "statistics", f"{epoch}-a-0", STATISTICS_SCHEMA, [table])
+    warehouse.apply("statistics", epoch, files)
+
+
+def test_the_newest_statistics_of_each_slot_count(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
+    write(warehouse, 2, [(0, 0, 50, True), (0, 1, 60, True), (0, 2, 70, False)])
+    found = group_states(warehouse, (0, 1))
+    assert found == {
+        Prefix(3, 0): GroupState(50, 500),
+        Prefix(3, 1): GroupState(60, 600),
+        Prefix(3, 7): GroupState(9, 90),
+    }
+    # Group 1 has moved to slot 1, whose figures are newer than those of slot 0.
+    write(warehouse, 3, [(1, 1, 61, True), (1, 7, 9, True)])
+    assert group_states(warehouse, (0, 1))[Prefix(3, 1)] == GroupState(61, 610)
+
+
+def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
+    assert group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), (0, 1)) == {}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_s_settings_are_settings(name: str) -> None:
+    known = load_settings(None, {})[0].rebalance.model_dump()
+    assert set(POLICIES[name].settings) <= set(known)
