@@ -50,7 +50,7 @@ def request(
     state = replay(warehouse.journal.read())
     if state is None:
         raise WishRefused("the journal is empty: start `spillway stream` first")
-    sizes = {g: each.bytes for g, each in group_states(warehouse, state.slots).items()}
+    sizes = {g: each.bytes for g, each in group_states(warehouse, state).items()}
     commands = _commands(state, sizes, wishes, reason, by)
     outcomes = adapt(state, commands, rfc3339(time.time_ns() // 1_000_000)).outcomes
     right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
@@ -109,7 +109,7 @@ def _group(text: str) -> Prefix:
     """`9/17`: the hashes whose first 9 bits are the number 17."""
     depth, slash, value = text.partition("/")
     if not slash or not depth.isdecimal() or not value.isdecimal():
-        raise WishRefused(f"{text!r} is no group: write DEPTH/VALUE as `spillway status` shows it")
+        raise WishRefused(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
     group = Prefix(int(depth), int(value))
     if group.value >= 1 << group.depth:
         raise WishRefused(f"{text!r} is no group: its number has more than {group.depth} bits")

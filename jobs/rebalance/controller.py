@@ -62,7 +62,7 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     view = view_of(
         state,
         epochs,
-        group_states(warehouse, state.slots),
+        group_states(warehouse, state),
         collection_s=settings.rebalance.collection_s,
         close_ms=_close_ms(settings, state),
         forced_bytes=_forced(epochs, {c.id: c for c in commands}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,7 +17,7 @@ from jobs.tables import Warehouse
 from jobs.tables.names import origin
 from schemas.journal import Epoch, Prefix
 
-COLUMNS = ["epoch", "slot", "depth", "value", "bytes", "results", "resident"]
+COLUMNS = ["session_date", "epoch", "slot", "depth", "value", "bytes", "results", "resident"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class GroupState:
     """Of the current generation."""
 
 
-def group_states(warehouse: Warehouse, slots: Iterable[int]) -> dict[Prefix, GroupState]:
-    """The groups of some slots that hold anything.
+def group_states(warehouse: Warehouse, state: JournalState) -> dict[Prefix, GroupState]:
+    """The groups that hold anything of an open session.
 
     The figures are those of each slot's newest statistics, which are written every few seconds.
     """
     newest: dict[int, tuple[int, pa.Table]] = {}
-    wanted = set(slots)
+    wanted = set(state.slots)
     for rows in _newest_first(warehouse):
         for slot in wanted & set(pc.unique(rows["slot"]).to_pylist()):
             mine = rows.filter(pc.equal(rows["slot"], slot))
@@ -47,7 +47,8 @@ def group_states(warehouse: Warehouse, slots: Iterable[int]) -> dict[Prefix, Gro
     found: dict[Prefix, GroupState] = {}
     for _, rows in sorted(newest.values(), key=lambda pair: pair[0]):
         # A group that has moved is in two slots' figures: the newer ones hold.
-        found |= _by_group(rows.filter(rows["resident"]))
+        is_open = pc.is_in(rows["session_date"], pa.array([s.date for s in state.sessions]))
+        found |= _by_group(rows.filter(pc.and_(rows["resident"], is_open)))
     return found
 
 

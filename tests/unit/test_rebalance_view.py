@@ -13,7 +13,7 @@ from jobs.engine.datafile import write_data_files
 from jobs.engine.results import result_schema
 from jobs.engine.statistics import STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES
-from jobs.protocol.state import replay
+from jobs.protocol.state import JournalState, replay
 from jobs.rebalance.view import GroupState, group_states, view_of
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, Move, Prefix
@@ -79,12 +79,23 @@ def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
         assert not policy.advise(view, settings).suggestions
 
 
-def write(warehouse: Warehouse, epoch: int, rows: list[tuple[int, int, int, bool]]) -> None:
+def two_slots() -> JournalState:
+    state = replay(make_day(epochs=1, slots=2, groups_depth=3).entries)
+    assert state is not None
+    return state
+
+
+def write(
+    warehouse: Warehouse,
+    epoch: int,
+    rows: list[tuple[int, int, int, bool]],
+    session: str = SESSION,
+) -> None:
     """Statistics of an epoch: (slot, group of three bits, bytes, resident)."""
     table = pa.table(
         {
             "epoch": [epoch] * len(rows),
-            "session_date": [SESSION] * len(rows),
+            "session_date": [session] * len(rows),
             "slot": pa.array([r[0] for r in rows], pa.int32()),
             "depth": pa.array([3] * len(rows), pa.int32()),
             "value": [r[1] for r in rows],
@@ -106,19 +117,26 @@ def test_the_newest_statistics_of_each_slot_count(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
     write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     write(warehouse, 2, [(0, 0, 50, True), (0, 1, 60, True), (0, 2, 70, False)])
-    found = group_states(warehouse, (0, 1))
+    found = group_states(warehouse, two_slots())
     assert found == {
         Prefix(3, 0): GroupState(50, 500),
         Prefix(3, 1): GroupState(60, 600),
         Prefix(3, 7): GroupState(9, 90),
     }
+    write(warehouse, 3, [(0, 5, 77, True), (1, 6, 88, True)], session="2025-12-31")
+    assert group_states(warehouse, two_slots()) == {}, "that session is sealed: nothing is left"
+
+
+def test_a_group_that_moved_has_its_new_slot_s_figures(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     # Group 1 has moved to slot 1, whose figures are newer than those of slot 0.
-    write(warehouse, 3, [(1, 1, 61, True), (1, 7, 9, True)])
-    assert group_states(warehouse, (0, 1))[Prefix(3, 1)] == GroupState(61, 610)
+    write(warehouse, 2, [(1, 1, 61, True), (1, 7, 9, True)])
+    assert group_states(warehouse, two_slots())[Prefix(3, 1)] == GroupState(61, 610)
 
 
 def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
-    assert group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), (0, 1)) == {}
+    assert group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), two_slots()) == {}
 
 
 @pytest.mark.parametrize("name", POLICIES)
