@@ -23,11 +23,12 @@ def below(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(VAR_VARIABLE) == str(folder):
+            given = process.environ().get(VAR_VARIABLE) == str(folder)
+            if given and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return [p for p in found if p.pid != os.getpid() and p.status() != psutil.STATUS_ZOMBIE]
+    return found
 
 
 def has_text(folder: Path, text: str) -> Callable[[], bool]:
