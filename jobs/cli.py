@@ -183,7 +183,8 @@ def rebalance(
     what is asked for at its next epoch.
     """
     from jobs.rebalance import controller
-    from jobs.rebalance.by_hand import Wishes, WishRefused, request
+    from jobs.rebalance.asking import WishRefused
+    from jobs.rebalance.by_hand import Wishes, request
     from jobs.rebalance.shown import as_json, lines
 
     wishes = Wishes(move or (), spill or (), split or (), merge or (), slots)

@@ -122,11 +122,8 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
 
 def encode_rows(batch: pa.RecordBatch, *, session: str, stream: str) -> pa.Buffer:
     """One batch of rows as an IPC stream whose metadata names session and stream."""
-    schema = batch.schema.with_metadata({b"session": session.encode(), b"stream": stream.encode()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(batch.cast(schema) if batch.schema != schema else batch)
-    return sink.getvalue()
+    metadata = {b"session": session.encode(), b"stream": stream.encode()}
+    return encode_table(batch.replace_schema_metadata(metadata))
 
 
 def decode_rows(spec: JoinSpec, block: Block) -> tuple[str, pa.Table]:
@@ -162,11 +159,11 @@ def decode_rejected(block: Block) -> tuple[str, pa.Table]:
     return reader.schema.metadata[b"session"].decode(), reader.read_all()
 
 
-def encode_table(table: pa.Table) -> pa.Buffer:
-    """A table as an IPC stream."""
+def encode_table(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
+    """A table or one batch as an IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+        writer.write(table)
     return sink.getvalue()
 
 

@@ -126,11 +126,19 @@ def ranges_mask(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
     disjoint = disjoint_ranges(ranges)
     if not disjoint:
         return np.zeros(len(hashes), dtype=np.bool_)
+    inside: Bool = range_index(hashes, disjoint) >= 0
+    return inside
+
+
+def range_index(hashes: U64, disjoint: Sequence[Prefix]) -> I64:
+    """Index of the range that each hash (n,) lies in, int64 (n,); -1: none.
+
+    At least one range; they are disjoint and in hash order.
+    """
     starts = np.array([p.lo for p in disjoint], dtype=np.uint64)
     lasts = np.array([p.hi - 1 for p in disjoint], dtype=np.uint64)
     at = np.searchsorted(starts, hashes, side="right") - 1
-    inside: Bool = (at >= 0) & (hashes <= lasts[np.maximum(at, 0)])
-    return inside
+    return np.where((at >= 0) & (hashes <= lasts[np.maximum(at, 0)]), at, -1)
 
 
 def disjoint_ranges(ranges: Iterable[Prefix]) -> list[Prefix]:

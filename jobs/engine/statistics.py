@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.engine.arrangement import Segments, Session
-from jobs.engine.groups import I64, GroupMap
+from jobs.engine.groups import I64, GroupMap, range_index
 from jobs.engine.statefiles import FIGURES_SCHEMA
 from schemas.journal import Prefix
 
@@ -80,11 +80,7 @@ def carried(table: pa.Table, session: str, groups: GroupMap) -> tuple[I64, I64]:
 
 def range_of(table: pa.Table, ranges: Sequence[Prefix]) -> I64:
     """Index of the range (disjoint, in hash order) that each row's group lies in; -1: none."""
-    starts = _starts(table["depth"].to_numpy(), table["value"].to_numpy())
-    los = np.array([r.lo for r in ranges], dtype=np.uint64)
-    lasts = np.array([r.hi - 1 for r in ranges], dtype=np.uint64)
-    at = np.searchsorted(los, starts, side="right") - 1
-    return np.where((at >= 0) & (starts <= lasts[np.maximum(at, 0)]), at, -1)
+    return range_index(_starts(table["depth"].to_numpy(), table["value"].to_numpy()), ranges)
 
 
 def _starts(depth: np.ndarray, value: np.ndarray) -> np.ndarray:

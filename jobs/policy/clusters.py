@@ -95,11 +95,12 @@ def fine_tuning(view: View, theta_bytes: int, one_key: Bool | None = None) -> Ad
     suggested: list[Suggestion] = []
     passed: list[Declined] = []
     index = {group: g for g, group in enumerate(view.groups)}
+    memory = view.memory
     for g, group in enumerate(view.groups):
         size = int(view.bytes[g])
         if size > 2 * theta_bytes:
             if one_key is not None and one_key[g]:
-                share = size / max(int(view.memory[view.slot[g]]), 1)
+                share = size / max(int(memory[view.slot[g]]), 1)
                 passed.append(
                     Declined(
                         f"split of {name(group)}",

@@ -36,7 +36,7 @@ def flux_load(
     view: View,
     th_imb: float = TH_IMB,
     th_util: float = TH_UTIL,
-    fits: Callable[[int, int], bool] = lambda slot, size: True,  # noqa: ARG005
+    fits: Callable[[int, int], bool] | None = None,
 ) -> Advice:
     """Even out utilisation: the most utilised slot gives to the least, the next to the next least.
 
@@ -45,7 +45,7 @@ def flux_load(
     donor's groups, in descending order of rows processed, the first moves that lessens the
     imbalance and does not over-utilise the receiver (U > 1), by the estimates
     U_d (1 - N_p / T_d) and U_r (1 + N_p / T_r). A receiver that processed nothing (T_r = 0)
-    is taken to work as fast as the donor. `fits(slot, bytes)`: whether a slot has room.
+    is taken to work as fast as the donor. `fits(slot, bytes)`: whether there is room.
     """
     use = utilisation(view)
     total: I64 = np.zeros(view.slots, dtype=np.int64)
@@ -74,7 +74,7 @@ def flux_load(
             view.processed[g] > 0
             and new_receiver <= 1
             and abs(new_donor - new_receiver) < abs(use[donor] - use[receiver]) - ROUNDING
-            and fits(receiver, int(view.bytes[g]))
+            and (fits is None or fits(receiver, int(view.bytes[g])))
         )
 
     return _round(view, np.argsort(-use, kind="stable"), -view.processed, worth, better)
@@ -132,13 +132,12 @@ def _round(
             passed.append(Declined(f"slots {donor} to {receiver}", problem))
             break
         mine = view.of_slot(donor)
-        found = (g for g in mine[np.argsort(rank[mine], kind="stable")].tolist())
-        g = next((g for g in found if better(donor, receiver, g)), None)
+        mine = mine[np.argsort(rank[mine], kind="stable")]
+        g = next((g for g in mine.tolist() if better(donor, receiver, g)), None)
         if g is None:
             why = f"no group of slot {donor} lessens the imbalance when it moves"
             if len(mine):
-                largest = name(view.groups[int(mine[np.argmin(rank[mine])])])
-                why += f" (the first would be {largest})"
+                why += f" (the first would be {name(view.groups[int(mine[0])])})"
             passed.append(Declined(f"slots {donor} to {receiver}", why))
             continue
         size = int(view.bytes[g])

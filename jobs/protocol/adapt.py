@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from jobs.policy.view import name
 from jobs.protocol.state import Groups, JournalState
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
@@ -237,4 +238,4 @@ def _in_use(desk: _Desk, groups: Iterable[Prefix], slots: Iterable[int]) -> str 
 
 
 def _named(group: Prefix | None) -> str:
-    return "no group" if group is None else f"group {group.depth}/{group.value}"
+    return "no group" if group is None else f"group {name(group)}"

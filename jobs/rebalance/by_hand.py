@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +9,11 @@ from dataclasses import dataclass
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from jobs.policy.slots import rearranged
-from jobs.protocol.adapt import adapt
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.state import JournalState
+from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
 from jobs.rebalance.view import group_states
-from jobs.stream.genesis import rfc3339
-from jobs.tables import Warehouse
-from schemas.journal import Command, CommandOutcome, Move, Prefix
+from schemas.journal import Command, Move, Prefix
 from schemas.settings import Settings
-
-
-class WishRefused(Exception):
-    """What was asked for cannot be asked for (exit code 2)."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +33,12 @@ class Wishes:
 
 def request(
     settings: Settings, wishes: Wishes, reason: str, by: str, *, dry_run: bool = False
-) -> list[tuple[Command, CommandOutcome]]:
-    """Append the commands, each with what the stream would answer now.
-
-    A command that would be refused is not appended. The stream has the last word: it may refuse
-    later what looks right now. Raises `WishRefused`.
-    """
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    state = replay(warehouse.journal.read())
-    if state is None:
-        raise WishRefused("the journal is empty: start `spillway stream` first")
+) -> Answers:
+    """Ask for what is wished, as `asking.ask` does. Raises `WishRefused`."""
+    warehouse, _, state = look(settings)
     sizes = {g: each.bytes for g, each in group_states(warehouse, state).items()}
     commands = _commands(state, sizes, wishes, reason, by)
-    outcomes = adapt(state, commands, rfc3339(time.time_ns() // 1_000_000)).outcomes
-    right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
-    if right and not dry_run:
-        # Together: one that the stream read alone would make the others' assignment an old one.
-        warehouse.commands.append(*right)
-    return list(zip(commands, outcomes, strict=True))
+    return ask(warehouse, state, commands, dry_run=dry_run)
 
 
 def _commands(
@@ -73,7 +54,7 @@ def _commands(
             "assignment_version": state.assignment_version,
             "reason": reason,
             "by": by,
-            "issued_at": rfc3339(time.time_ns() // 1_000_000),
+            "issued_at": now(),
         }
         found.append(Command.model_validate({**common, **what}))
 

@@ -9,13 +9,13 @@ assignment an old one.
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jobs import calendar
-from jobs.policy.registry import POLICIES, Setting
+from jobs.policy.registry import POLICIES
 from jobs.policy.view import (
     Advice,
     Declined,
@@ -27,13 +27,10 @@ from jobs.policy.view import (
     Suggestion,
     View,
 )
-from jobs.protocol.adapt import adapt
-from jobs.protocol.state import JournalState, replay
-from jobs.rebalance.by_hand import WishRefused
+from jobs.protocol.state import JournalState
+from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
 from jobs.rebalance.view import group_states, view_of
-from jobs.stream.genesis import rfc3339
-from jobs.tables import Warehouse
-from schemas.journal import Command, CommandOutcome, Epoch, Move
+from schemas.journal import Command, Epoch, Move
 from schemas.settings import Settings
 
 
@@ -44,7 +41,7 @@ class Decision:
     policy: str
     view: View
     advice: Advice
-    asked: list[tuple[Command, CommandOutcome]]
+    asked: Answers
     """Each suggestion as a command, with what the stream would answer now."""
 
 
@@ -52,11 +49,7 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     """Decide, and append the commands unless it is a dry run. Raises `WishRefused`."""
     if policy not in POLICIES:
         raise WishRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    entries = warehouse.journal.read()
-    state = replay(entries)
-    if state is None:
-        raise WishRefused("the journal is empty: start `spillway stream` first")
+    warehouse, entries, state = look(settings)
     commands = [each.command for each in warehouse.commands.read()]
     epochs = [e for e in entries if isinstance(e, Epoch) and e.session == state.session.date]
     view = view_of(
@@ -67,26 +60,16 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
         close_ms=_close_ms(settings, state),
         forced_bytes=_forced(epochs, {c.id: c for c in commands}),
     )
-    now_ms = time.time_ns() // 1_000_000
-    given = _settings(settings)
+    given = settings.rebalance.model_dump()
     if state.moves:
         why = f"{len(state.moves)} moves of an earlier decision are not carried out yet"
         return Decision(policy, view, Advice(declined=(Declined("everything", why),)), [])
     advice = POLICIES[policy].advise(view, given)
     wanted = [
-        _command(state, policy, given, each, settings.rebalance.expires_s, now_ms, by, i)
-        for i, each in enumerate(advice.suggestions)
+        _command(state, policy, given, each, by, number)
+        for number, each in enumerate(advice.suggestions)
     ]
-    outcomes = adapt(state, wanted, rfc3339(now_ms)).outcomes
-    right = [c for c, o in zip(wanted, outcomes, strict=True) if o.obeyed]
-    if right and not dry_run:
-        warehouse.commands.append(*right)
-    return Decision(policy, view, advice, list(zip(wanted, outcomes, strict=True)))
-
-
-def _settings(settings: Settings) -> dict[str, Setting]:
-    """The rebalancing settings by name."""
-    return {k: v for k, v in settings.rebalance.model_dump().items() if k != "policy"}
+    return Decision(policy, view, advice, ask(warehouse, state, wanted, dry_run=dry_run))
 
 
 def _close_ms(settings: Settings, state: JournalState) -> int | None:
@@ -104,21 +87,19 @@ def _forced(epochs: list[Epoch], commands: Mapping[str, Command]) -> int:
 def _command(
     state: JournalState,
     policy: str,
-    given: Mapping[str, Setting],
+    given: Mapping[str, Any],
     wanted: Suggestion,
-    expires_s: float,
-    now_ms: int,
     by: str,
     number: int,
 ) -> Command:
     common: dict[str, object] = {
         "assignment_version": state.assignment_version,
-        "expires_at": rfc3339(now_ms + int(expires_s * 1000)),
+        "expires_at": now(given["expires_s"]),
         "policy": policy,
         "settings": POLICIES[policy].given(given),
         "reason": wanted.why,
         "by": by,
-        "issued_at": rfc3339(now_ms),
+        "issued_at": now(),
     }
     what: dict[str, object]
     match wanted:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from jobs.policy.view import Declined, name
-from schemas.journal import Command, CommandOutcome
-
-Answers = Sequence[tuple[Command, CommandOutcome]]
+from jobs.rebalance.asking import Answers
+from schemas.journal import Command
 
 
 def as_json(answers: Answers, declined: Iterable[Declined]) -> dict[str, Any]:

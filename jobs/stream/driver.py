@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobs.protocol import driver as protocol
+from jobs.protocol.entry import missing_slots
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.protocol.state import JournalState
@@ -157,19 +158,13 @@ class Driver:
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
             return protocol.JobFailed(detail)
-        for report in reports:
-            # A slot that lacks what another should have given is told of by that other, mostly.
-            for slot in report.lacking:
-                if not any(r.slot == slot and r.status == "missing" for r in reports):
-                    self._on_trouble(
-                        f"epoch {plan.epoch}: slot {slot} could not give groups to slot "
-                        f"{report.slot}; reading its state again from Kafka"
-                    )
-            if report.status == "missing" and not report.lacking:
-                self._on_trouble(
-                    f"epoch {plan.epoch}: slot {report.slot} has lost its state "
-                    f"({report.detail}); reading it again from Kafka"
-                )
+        details = {r.slot: r.detail for r in reports if r.status == "missing" and not r.lacking}
+        for slot in sorted(missing_slots(plan, reports)):
+            self._on_trouble(
+                f"epoch {plan.epoch}: slot {slot} has lost its state "
+                f"({details.get(slot, 'not found where it had to give groups')}); "
+                "reading it again from Kafka"
+            )
         if statistics:
             self._statistics_ms = now_ms
         return self._reported(reports)

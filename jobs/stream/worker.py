@@ -82,6 +82,10 @@ class DecodeTask:
     restore: Restore | None = None
     """Set when the rows are read again for lost slots."""
 
+    def slot_of_partition(self, partition: int) -> int:
+        """The slot that is told of a topic partition's counts and rejected rows."""
+        return partition % (int(self.groups.slots.max()) + 1)
+
 
 @dataclass(frozen=True)
 class _Chunk:
@@ -107,9 +111,8 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
     by_topic: dict[str, list[StreamPlan]] = {}
     for stream in task.streams:
         by_topic.setdefault(stream.topic, []).append(stream)
-    slots = int(task.groups.slots.max()) + 1
     for chunk in _chunks(batches):
-        slot = chunk.partition % slots
+        slot = task.slot_of_partition(chunk.partition)
         blocks: list[Block] = []
         counts: list[PartitionCount] = []
         for stream in by_topic[chunk.topic]:
@@ -158,7 +161,7 @@ def _decode_chunk(
             reasons = [reasons[i] for i in np.flatnonzero(mine)]
         if len(positions):
             data = _rejected(chunk, positions, reasons, session, stream)
-            slot = chunk.partition % (int(task.groups.slots.max()) + 1)
+            slot = task.slot_of_partition(chunk.partition)
             blocks.append(Block(slot, "rejected", task.spec.operator, stream.index, data))
     return count, blocks
 
