@@ -94,15 +94,27 @@ class Day:
 
     def produce(self, made: Sequence[tuple[str, bytes | None]]) -> None:
         """Send (stream, value) pairs, spread over the partitions, in order."""
+        with self.producer() as send:
+            send(made)
+
+    @contextlib.contextmanager
+    def producer(self) -> Iterator[Callable[[Sequence[tuple[str, bytes | None]]], None]]:
+        """`produce` for many batches, over one connection."""
         producer = KafkaProducer(
             bootstrap_servers=self.bootstrap, max_request_size=16 << 20, linger_ms=20
         )
-        for number, (stream, value) in enumerate(made):
-            partition = number % self.partitions
-            key = b"tombstone" if value is None else None  # kafka-python asks for one of the two
-            producer.send(self.topics[stream], value, key=key, partition=partition)
-        producer.flush()
-        producer.close()
+
+        def send(made: Sequence[tuple[str, bytes | None]]) -> None:
+            for number, (stream, value) in enumerate(made):
+                partition = number % self.partitions
+                key = b"tombstone" if value is None else None  # kafka-python needs one of the two
+                producer.send(self.topics[stream], value, key=key, partition=partition)
+            producer.flush()
+
+        try:
+            yield send
+        finally:
+            producer.close()
 
     def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
         """Per stream (partition, offset, value) of everything that Kafka holds."""

@@ -4,11 +4,18 @@ Failpoints exist only here. `FAILPOINT=name:n[:action]` lets the process do `act
 default, or `stop`: SIGSTOP) when the named point of an epoch is reached for the n-th time. Points
 of the driver are patched around its methods. `WORKER_FAILPOINTS=name:epoch[:executor],...` names
 points of workers: each kills its Python worker (or the executor above it) from that epoch on,
-once. A file in the folder `FAILPOINT_MARKERS` remembers that it did.
+once. `next` in place of an epoch: from the epoch after that in which the point before it in the
+list did. A file in the folder `FAILPOINT_MARKERS` remembers that it did, and in which epoch.
+
+Points of a relocation are reached only in an epoch that moves groups: those of the driver are
+its other points with `moving-` before them, those of workers belong to the slot that gives
+(`SENDER_POINTS`) or to the one that gets (`RECEIVER_POINTS`). With `FAILPOINT_AFTER=name` the
+driver's point counts from when that point has fired.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -27,7 +34,45 @@ DRIVER_POINTS = (
     "after-apply-spill",
     "after-apply-results",
 )
+MOVING = "moving-"
+MOVING_POINTS = tuple(MOVING + point for point in DRIVER_POINTS if not point.endswith("-claim"))
+"""Of the driver, in an epoch that moves groups."""
 WORKER_POINTS = ("in-decode", "before-step", "in-step", "after-step")
+SENDER_POINTS = ("before-extract", "in-extract", "after-extract", "sender-in-step")
+"""Before the state is read; one block of it is given; all are; the step without it is done."""
+RECEIVER_POINTS = (
+    "before-install",
+    "after-install",
+    "receiver-in-step",
+    "receiver-after-step",
+)
+"""The blocks have come; they are installed, nothing is written; the step is done, its report not
+given; it is given."""
+
+
+def fired(folder: Path, name: str) -> int | None:
+    """The epoch in which a point has fired; None: it has not (or this is being written)."""
+    marker = folder / f"fired-{name}"
+    text = marker.read_text() if marker.exists() else ""
+    return int(text) if text else None
+
+
+def _mark(name: str, epoch: int) -> bool:
+    """Remember that a point fires; False when it has before."""
+    marker = Path(os.environ["FAILPOINT_MARKERS"]) / f"fired-{name}"
+    try:
+        handle = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    os.write(handle, str(epoch).encode())
+    os.close(handle)
+    return True
+
+
+def _has_fired(name: str, before: int | None = None) -> bool:
+    """Whether a point has fired, in an epoch before one that is given."""
+    epoch = fired(Path(os.environ["FAILPOINT_MARKERS"]), name)
+    return epoch is not None and (before is None or epoch < before)
 
 
 def _fire(action: str) -> None:
@@ -39,12 +84,21 @@ class _Point:
         name, _, rest = text.partition(":")
         count, _, action = rest.partition(":")
         self.name, self.left, self.action = name, int(count or 1), action or "kill"
+        self.after = os.environ.get("FAILPOINT_AFTER", "")
+        self.plan: Any = None
+        """Of the epoch that is worked on."""
 
     def reached(self, name: str) -> None:
-        if name == self.name:
-            self.left -= 1
-            if self.left == 0:
-                _fire(self.action)
+        moving = self.plan is not None and bool(self.plan.moved)
+        if self.name not in (name, MOVING + name if moving else name):
+            return
+        if self.after and not _has_fired(self.after):
+            return
+        self.left -= 1
+        if self.left == 0:
+            if self.name.startswith(MOVING):
+                _mark(self.name, self.plan.epoch)
+            _fire(self.action)
 
 
 def _around(
@@ -78,13 +132,12 @@ def arm_driver(text: str) -> None:
         if instruction.entry.kind == "claim":
             point.reached("before-claim")
 
+    def planned(plan: Any, attempt: int) -> None:
+        point.plan = plan
+        point.reached("before-job")
+
     _around(Driver, "append", appending, appended)
-    _around(
-        Driver,
-        "run_job",
-        lambda *_: point.reached("before-job"),
-        lambda *_: point.reached("after-job"),
-    )
+    _around(Driver, "run_job", planned, lambda *_: point.reached("after-job"))
     _around(Driver, "sync", _nothing, lambda *_: point.reached("after-sync"))
     _around(
         Driver,
@@ -97,16 +150,15 @@ def arm_driver(text: str) -> None:
 def _once(name: str, epoch: int) -> None:
     """In a worker: kill this process the first time that an armed point is reached."""
     points = [text.split(":") for text in os.environ["WORKER_FAILPOINTS"].split(",")]
-    armed = next((point for point in points if point[0] == name), None)
-    if armed is None or epoch < int(armed[1]):
+    at = next((i for i, point in enumerate(points) if point[0] == name), None)
+    if at is None:
         return
-    marker = Path(os.environ["FAILPOINT_MARKERS"]) / f"fired-{name}"
-    try:
-        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
+    since, target = points[at][1], os.getpid()
+    if not (_has_fired(points[at - 1][0], epoch) if since == "next" else epoch >= int(since)):
         return
-    target = os.getpid()
-    if armed[2:] == ["executor"]:
+    if not _mark(name, epoch):
+        return
+    if points[at][2:] == ["executor"]:
         # The worker's ancestors: the daemon, then the executor's JVM.
         import psutil
 
@@ -115,26 +167,69 @@ def _once(name: str, epoch: int) -> None:
     time.sleep(30)
 
 
+@contextlib.contextmanager
+def _replaced(owner: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """A module with other functions for a while."""
+    before = {name: getattr(owner, name) for name in functions}
+    for name, function in functions.items():
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(owner, name, function)
+
+
+def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    """`jobs.stream.worker.extract_batches` with failpoints: the sender of a relocation."""
+    from jobs.stream import worker
+
+    original = worker.extract
+
+    def extract(spec: Any, task: Any, state: Any) -> Iterator[Any]:
+        _once("before-extract", task.epoch)
+        for number, block in enumerate(original(spec, task, state)):
+            yield block
+            if number == 0:
+                _once("in-extract", task.epoch)
+        _once("after-extract", task.epoch)
+
+    with _replaced(worker, extract=extract):
+        yield from worker.extract_batches(job, batches)
+
+
 def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.worker.step_batches` with failpoints."""
+    """`jobs.stream.worker.step_batches` with failpoints; both ends of a relocation have one."""
     from jobs.engine import step as engine
     from jobs.stream import worker
 
     epoch = next(iter(job.tasks.values())).epoch
     _once("before-step", epoch)
-    original = engine.step
+    original_step, original_take_in = engine.step, engine.take_in
+    tasks: list[Any] = []
 
-    def step(*arguments: Any, **named: Any) -> Any:
-        report = original(*arguments, **named)
+    def once(name: str, *, sender: bool) -> None:
+        if tasks and (tasks[0].leaving if sender else tasks[0].arriving):
+            _once(name, epoch)
+
+    def take_in(*arguments: Any) -> Any:
+        intake = original_take_in(*arguments)
+        once("after-install", sender=False)
+        return intake
+
+    def step(spec: Any, task: Any, *arguments: Any) -> Any:
+        tasks.append(task)
+        once("before-install", sender=False)
+        report = original_step(spec, task, *arguments)
         _once("in-step", epoch)
+        once("sender-in-step", sender=True)
+        once("receiver-in-step", sender=False)
         return report
 
-    worker.step = step  # type: ignore[attr-defined]
-    try:
+    with _replaced(worker, step=step), _replaced(engine, take_in=take_in):
         yield from worker.step_batches(job, batches)
-    finally:
-        worker.step = original  # type: ignore[attr-defined]
     _once("after-step", epoch)
+    once("receiver-after-step", sender=False)
 
 
 def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
@@ -155,6 +250,7 @@ def main() -> None:
 
         job.step_batches = step_batches
         job.decode_batches = decode_batches
+        job.extract_batches = extract_batches
     from jobs.cli import main as command_line
 
     command_line(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""A standalone Spark cluster on loopback: hosts are addresses, each with its own state root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from jobs.kafka.broker import free_port
+from tests.integration.day import ROOT, wait_for
+
+
+@dataclass
+class Cluster:
+    """A master and workers, each in a process group of its own."""
+
+    folder: Path
+    env: dict[str, str]
+    url: str = ""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start_master(self) -> None:
+        port = free_port()
+        self._start(
+            "master",
+            {},
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            str(free_port()),
+        )
+        self.url = f"spark://127.0.0.1:{port}"
+        wait_for(lambda: "I have been elected leader" in self.log("master"), 60, "master is up")
+
+    def start_worker(self, host: str) -> None:
+        state = self.folder / f"state-{host}"
+        self._start(
+            host,
+            {"SPILLWAY_STATE__ROOT": str(state), "SPARK_LOCAL_IP": host},
+            "org.apache.spark.deploy.worker.Worker",
+            "--host",
+            host,
+            "--cores",
+            "1",
+            "--memory",
+            "1g",
+            "--webui-port",
+            str(free_port()),
+            "--work-dir",
+            str(self.folder / f"work-{host}"),
+            self.url,
+        )
+        wait_for(lambda: "Successfully registered" in self.log(host), 60, f"{host} is up")
+
+    def _start(self, name: str, env: dict[str, str], *arguments: str) -> None:
+        command = [str(Path(self.env["SPARK_HOME"]) / "bin" / "spark-class"), *arguments]
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                env={**os.environ, **self.env, "PYTHONPATH": str(ROOT), **env},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def lose(self, host: str) -> None:
+        """The host is gone: its worker, its executor, its state."""
+        process = self.processes.pop(host)
+        children = psutil.Process(process.pid).children(recursive=True)
+        for each in [*children, psutil.Process(process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(signal.SIGKILL)
+        process.wait(10)
+        shutil.rmtree(self.folder / f"state-{host}", ignore_errors=True)
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            self.lose(name)
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, env: dict[str, str], *hosts: str) -> Iterator[Cluster]:
+    """A cluster with a worker on each of some hosts, in a folder that is made."""
+    folder.mkdir()
+    cluster = Cluster(folder, dict(env))
+    try:
+        cluster.start_master()
+        for host in hosts:
+            cluster.start_worker(host)
+        yield cluster
+    finally:
+        cluster.stop()
