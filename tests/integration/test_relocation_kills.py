@@ -1,6 +1,6 @@
 """Days in which groups move all the time while senders, receivers and drivers are killed: exact.
 
-A policy's controller runs beside the stream, as `spillway rebalance --policy` would. When it is
+A policy's controller runs beside the stream, as `spillway rebalance --policy` does. When it is
 content, groups are moved by hand, so that there is something to even out again.
 """
 
@@ -11,9 +11,10 @@ import itertools
 import json
 import random
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.rebalance import by_hand, controller
-from schemas.settings import load_settings
+from jobs.stream.session import class_archive
+from schemas.settings import Settings, load_settings
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import MOVING_POINTS, RECEIVER_POINTS, SENDER_POINTS, fired
 from tests.integration.standalone import Cluster, standalone
@@ -33,16 +35,30 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 POLICIES = ("lazy-disk", "active-disk", "flux-memory")
 """The default one first."""
 SESSION = "2026-01-05"
-ROWS, EVERY_S = 30, 0.15
+ROWS, EVERY_S = 12, 0.2
 """So many rows come every moment."""
-KEYS = 3_000
-WAIT_S = 90.0
+KEYS = 1_500
+WAIT_S = 120.0
+BUDGET = 96 << 10
+BUDGETS = (64 << 10, 256 << 10)
+"""Of later drivers."""
+EAGER = {
+    "REBALANCE__MIN_SPAN_S": "0",
+    "REBALANCE__THETA_D": "0.99",
+    "REBALANCE__TH_IMB": "1.01",
+    "REBALANCE__MAX_BYTES_PER_EPOCH": "8KiB",
+    "STREAM__TRIGGER_S": "0.5",
+}
+"""Every imbalance counts, and what is decided at once is carried out in several epochs. Commands
+wait for rows a little: most groups move in an epoch that has some."""
 EXECUTORS = ("in-extract", "after-install")
 """Points at which the executor is killed, not only its Python worker."""
-WORKERS = [
-    f"{point}:{'next' if number else 0}{':executor' if point in EXECUTORS else ''}"
-    for number, point in enumerate((*SENDER_POINTS, *RECEIVER_POINTS))
-]
+WORKERS = {
+    "WORKER_FAILPOINTS": ",".join(
+        f"{point}:{'next' if number else 0}{':executor' if point in EXECUTORS else ''}"
+        for number, point in enumerate((*SENDER_POINTS, *RECEIVER_POINTS))
+    )
+}
 """One after another, each in an epoch of its own."""
 
 
@@ -85,6 +101,8 @@ class Mover:
         self.rng = random.Random(policy)
         self.seeds = itertools.count(1)
         self.asked: set[str] = set()
+
+    # ------------------------------------------------------------------ rows and moves
 
     @contextlib.contextmanager
     def flow(self) -> Iterator[None]:
@@ -138,32 +156,72 @@ class Mover:
         queues = [entry["queued"] for entry in epochs if entry["queued"] is not None]
         return self.asked <= answered and not (queues and queues[-1])
 
-    def terms(self) -> int:
+    # ------------------------------------------------------------------ the stream
+
+    @contextlib.contextmanager
+    def streaming(self, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """The stream with rows that come, from its claim on."""
+        claims = self.claims()
+        with running(self.day, "stream", "--session", SESSION, **env) as stream:
+            wait_for(lambda: self.claims() > claims or ended(stream), WAIT_S, "a claim")
+            with self.flow():
+                yield stream
+
+    def claims(self) -> int:
         """How many drivers there have been."""
         return sum(entry["kind"] == "claim" for entry in self.journal.entries())
 
+    def move_until(self, over: Callable[[], bool], what: str, *, hand: bool = False) -> None:
+        """Ask for one adaptation after another until something has come about."""
+        until = time.monotonic() + WAIT_S
+        while not over():
+            assert time.monotonic() < until, f"{what}: not within {WAIT_S} s\n{self.day.tail()}"
+            if self.carried_out():
+                self.ask(hand=hand)
+            time.sleep(0.02)
+
     def run_until_killed(self, point: str, **env: str) -> None:
-        """Run the stream until a point of the driver kills it; rows and moves go on until then."""
-        terms = self.terms()
+        """Run the stream, with rows and moves, until a point of the driver kills it."""
         env = {"FAILPOINT": point, "FAILPOINT_MARKERS": str(self.day.folder), **env}
-        began = time.monotonic()
-        with running(self.day, "stream", "--session", SESSION, **env) as stream:
-            wait_for(
-                lambda: self.terms() > terms or stream.poll() is not None, WAIT_S, "the claim"
-            )
-            print(f"{point}: up after {time.monotonic() - began:.1f}", flush=True)
-            with self.flow():
-                until = time.monotonic() + WAIT_S
-                while stream.poll() is None and time.monotonic() < until:
-                    if self.carried_out():
-                        t = time.monotonic()
-                        self.ask(hand="spill" in point)
-                        print(f"asked {self.journal.epochs()[-1:] and self.journal.epochs()[-1]['epoch']} in {time.monotonic() - t:.2f}", flush=True)
-                    time.sleep(0.02)
-            print(f"{point}: ended after {time.monotonic() - began:.1f}", flush=True)
+        with self.streaming(**env) as stream:
+            # Only what is asked for by hand is sure to spill.
+            self.move_until(lambda: ended(stream), point, hand=point.endswith("spill"))
         code = stream.returncode
         assert code == -signal.SIGKILL, f"{point} was not reached ({code})\n{self.day.tail()}"
-        assert fired(self.day.folder, point) is not None, f"{point}: killed elsewhere"
+        assert fired(self.day.folder, point) is not None, f"{point}: killed at another point"
+
+    def run_through(self, points: Sequence[str]) -> None:
+        """All points of workers and then the first of the driver; a run for each other one."""
+        first, *others = points
+        self.run_until_killed(first, **WORKERS, FAILPOINT_AFTER=RECEIVER_POINTS[-1])
+        for point in others:
+            self.run_until_killed(point)
+
+    # ------------------------------------------------------------------ the end
+
+    def check(self, points: Sequence[str]) -> None:
+        """Every point was reached in an epoch that moved groups, and enough of them moved."""
+        epochs = {entry["epoch"]: entry for entry in self.journal.epochs()}
+        for point in (*SENDER_POINTS, *RECEIVER_POINTS, *points):
+            epoch = fired(self.day.folder, point)
+            assert epoch is not None, f"{point} was not reached"
+            assert epochs[epoch]["moved"], f"{point}: nothing moved in epoch {epoch}"
+        moving = [entry for entry in epochs.values() if entry["moved"]]
+        assert 3 * len(moving) >= len(epochs), f"{len(moving)} of {len(epochs)} epochs moved groups"
+        assert any(entry["read"] for entry in moving), "no row came while a group moved"
+        decided = [m for entry in moving for m in entry["moved"] if self.policy in m["command"]]
+        assert decided, f"{self.policy} moved nothing"
+
+
+def ended(stream: subprocess.Popen[str]) -> bool:
+    return stream.poll() is not None
+
+
+def quick(spark_env: dict[str, str]) -> dict[str, str]:
+    """Surroundings in which executors start in half the CPU time: as Spark's driver does."""
+    java = f"{spark_env['JDK_JAVA_OPTIONS']} -XX:+UseSerialGC -XX:SharedArchiveFile="
+    java += f"{class_archive()} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return {**spark_env, "JDK_JAVA_OPTIONS": java} if class_archive().exists() else spark_env
 
 
 MakeDay = Callable[..., Day]
@@ -176,21 +234,19 @@ def make_day(
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
 ) -> Iterator[MakeDay]:
-    """A day with few groups and small epochs, in which every imbalance counts."""
+    """A day with few groups and little memory."""
     made: list[Day] = []
 
     def make(master: str, **settings: str) -> Day:
-        extra = {"REBALANCE__MIN_SPAN_S": "0", "REBALANCE__THETA_D": "0.99", **settings}
-        names = topics(*STREAMS, partitions=2)
         day = Day(
             tmp_path / "day",
             broker,
-            names,
-            spark_env,
+            topics(*STREAMS, partitions=2),
+            quick(spark_env),
             groups=8,
-            budget_bytes=96 << 10,
+            budget_bytes=BUDGET,
             master=master,
-            extra={"REBALANCE__TH_IMB": "1.01", **extra},
+            extra={**EAGER, **settings},
         )
         made.append(day)
         return day
@@ -200,16 +256,79 @@ def make_day(
         day.clean()
 
 
+def finish(day: Day) -> None:
+    """Clean up and verify a day that is sealed; on threads, for that is tried elsewhere."""
+    day.master = "local[2]"
+    day.finish(SESSION, sealed=True)
+    phases = day.check(SESSION)
+    assert min(phases["run-time"], phases["cleanup"]) > 0, phases
+
+
+def test_the_first_policy_is_the_default() -> None:
+    assert Settings().rebalance.policy == POLICIES[0]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_killed_while_groups_move(make_day: MakeDay, policy: str) -> None:
+    """Sender, receiver and driver die at each of their points, one after another."""
     day = make_day("local-cluster[2,1,1024]")
     mover = Mover(day, policy)
-    for number, point in enumerate(MOVING_POINTS):
-        workers = {"WORKER_FAILPOINTS": ",".join(WORKERS), "FAILPOINT_AFTER": RECEIVER_POINTS[-1]}
-        mover.run_until_killed(point, **({} if number else workers))
-    day.finish(SESSION)
-    phases = day.check(SESSION)
-    epochs = mover.journal.epochs()
-    print([(e["epoch"], e["term"], sum(c["rows"] for c in e["read"]), len(e["moved"])) for e in epochs])
-    print(phases)
-    assert 0
+    mover.run_through(MOVING_POINTS)
+    day.ok("seal", "--session", SESSION)
+    day.ok("stream", "--until-sealed", SESSION)
+    mover.check(MOVING_POINTS)
+    finish(day)
+
+
+@pytest.fixture
+def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster]:
+    """Two hosts, whose executors know the points of workers."""
+    env = {**quick(spark_env), **WORKERS, "FAILPOINT_MARKERS": str(tmp_path / "day")}
+    with standalone(tmp_path / "cluster", env, "127.0.0.2", "127.0.0.3") as cluster:
+        yield cluster
+
+
+def test_killed_while_hosts_come_and_go(make_day: MakeDay, spark_cluster: Cluster) -> None:
+    """The same on two hosts. Budgets change with each driver; one host is replaced at the end."""
+    day = make_day(spark_cluster.url)
+    mover = Mover(day, POLICIES[0])
+    mover.run_through(MOVING_POINTS[:1])
+    for point, budget in zip(MOVING_POINTS[1:], itertools.cycle(BUDGETS), strict=False):
+        day.extra["STATE__BUDGET_BYTES"] = str(budget)
+        mover.run_until_killed(point)
+    assert hosts(mover.journal) == {"127.0.0.2", "127.0.0.3"}
+    with mover.streaming() as stream:
+        before = len(mover.journal.epochs())
+        mover.move_until(lambda: any(moved_since(mover.journal, before)), "a move")
+        spark_cluster.lose("127.0.0.3")
+        spark_cluster.start_worker("127.0.0.4")
+        mover.move_until(lambda: any(moved_since(mover.journal, restored(mover.journal))), "moves")
+        assert hosts(mover.journal) == {"127.0.0.2", "127.0.0.4"}
+        day.ok("seal", "--session", SESSION)
+        wait_for(lambda: sealed(mover.journal) or ended(stream), WAIT_S, "the seal")
+        stream.send_signal(signal.SIGTERM)
+        assert stream.wait(60) == 0, day.tail()
+    mover.check(MOVING_POINTS)
+    budgets = {slot["budget_bytes"] for entry in mover.journal.epochs() for slot in entry["slots"]}
+    assert budgets == {BUDGET, *BUDGETS}
+    finish(day)
+
+
+def moved_since(journal: Journal, epoch: int) -> Iterator[bool]:
+    """Whether an epoch moved groups, for each from one on."""
+    return (bool(entry["moved"]) for entry in journal.epochs() if entry["epoch"] >= epoch)
+
+
+def restored(journal: Journal) -> int:
+    """The epoch after that in which a lost slot came back; one that never is, when none did."""
+    found = [entry["epoch"] for entry in journal.epochs() if entry["restored_slots"]]
+    return found[-1] + 1 if found else 1 << 62
+
+
+def sealed(journal: Journal) -> bool:
+    return any(entry["sealed"] for entry in journal.epochs())
+
+
+def hosts(journal: Journal) -> set[str]:
+    """Where the slots are now."""
+    return {slot["host"] for slot in journal.epochs()[-1]["slots"]}
