@@ -8,9 +8,9 @@ once. `next` in place of an epoch: from the epoch after that in which the point 
 list did. A file in the folder `FAILPOINT_MARKERS` remembers that it did, and in which epoch.
 
 Points of a relocation are reached only in an epoch that moves groups: those of the driver are
-its other points with `moving-` before them, those of workers belong to the slot that gives
-(`SENDER_POINTS`) or to the one that gets (`RECEIVER_POINTS`). With `FAILPOINT_AFTER=name` the
-driver's point counts from when that point has fired.
+its other points with `moving-` before them (and rows must come in the epoch), those of workers
+belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIVER_POINTS`). With
+`FAILPOINT_AFTER=name` the driver's point counts from when that point has fired.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRIVER_POINTS = (
 )
 MOVING = "moving-"
 MOVING_POINTS = tuple(MOVING + point for point in DRIVER_POINTS if not point.endswith("-claim"))
-"""Of the driver, in an epoch that moves groups."""
+"""Of the driver, in an epoch in which groups move and rows come."""
 WORKER_POINTS = ("in-decode", "before-step", "in-step", "after-step")
 SENDER_POINTS = ("before-extract", "in-extract", "after-extract", "sender-in-step")
 """Before the state is read; one block of it is given; all are; the step without it is done."""
@@ -89,7 +89,8 @@ class _Point:
         """Of the epoch that is worked on."""
 
     def reached(self, name: str) -> None:
-        moving = self.plan is not None and bool(self.plan.moved)
+        plan = self.plan
+        moving = plan is not None and bool(plan.moved) and plan.start != plan.end
         if self.name not in (name, MOVING + name if moving else name):
             return
         if self.after and not _has_fired(self.after):
