@@ -19,9 +19,11 @@ import pyarrow as pa
 from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.groups import GroupMap
 from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.engine.statistics import statistics_every_ms
 from jobs.engine.step import StepTask, step
 from jobs.storage import folder
 
+EPOCH_MS = 2_000
 TS = pa.timestamp("us", tz="UTC")
 SPEC = JoinSpec(
     0,
@@ -79,6 +81,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--budget", type=int, default=4 << 30, help="bytes")
+    parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--blocks", type=int, default=4, help="decoders per input")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profile", action="store_true", help="profile the measured steps")
@@ -86,7 +89,7 @@ def main() -> None:
     shm = "/dev/shm" if os.path.isdir("/dev/shm") else None
     pa.set_cpu_count(1)
     rng = np.random.default_rng(7)
-    groups = GroupMap.initial(512, 1)
+    groups = GroupMap.initial(args.groups, 1)
     lines = []
     profiler = None
     if args.profile:
@@ -123,8 +126,9 @@ def main() -> None:
                 manifest=manifest,
                 groups=groups,
                 budget_bytes=args.budget,
-                now_ms=epoch * 2000,
+                now_ms=epoch * EPOCH_MS,
                 written_at_us=1_767_600_001_000_000,
+                statistics=epoch * EPOCH_MS % statistics_every_ms(args.groups) < EPOCH_MS,
             )
             if profiler and epoch >= fill:
                 profiler.enable()
@@ -158,6 +162,8 @@ def main() -> None:
     else:
         for line in lines:
             print("  ".join(f"{k}={v}" for k, v in line.items()))
+        spent = sum(line["statistics"] for line in lines)
+        print(f"statistics: {spent / sum(line['wall_s'] for line in lines):.2%} of the steps' time")
     if profiler:
         import pstats
 

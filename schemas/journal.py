@@ -124,6 +124,8 @@ class SlotTotals(Record):
     spilled_rows: int = 0
     groups: int = 0
     """Groups that hold rows."""
+    skew: float = 0.0
+    """The largest group's share of the slot's work (new rows and results) in this epoch, 0 to 1."""
     busy_s: float = 0.0
     seconds: dict[str, float] = {}
     """Where the step's time went: load, install, join, write, spill, merge, manifest."""

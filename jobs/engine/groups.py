@@ -58,6 +58,16 @@ class GroupMap:
             raise ValueError(f"slots must be between 1 and the {groups} groups, got {slots}")
         return cls((Prefix(depth, v), v * slots // groups) for v in range(groups))
 
+    @cached_property
+    def depths(self) -> I64:
+        """Depth of each group's prefix, int64 (g,)."""
+        return np.array([p.depth for p in self.prefixes], dtype=np.int64)
+
+    @cached_property
+    def values(self) -> U64:
+        """The number that each group's first bits are, uint64 (g,)."""
+        return np.array([p.value for p in self.prefixes], dtype=np.uint64)
+
     def __len__(self) -> int:
         return len(self.prefixes)
 

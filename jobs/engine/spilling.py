@@ -58,8 +58,8 @@ def choose_victims(
     if freed < wanted or overflow > 0:
         merged = GroupFigures(
             size,
-            np.concatenate([figures[s].results for s in sessions]),
-            np.concatenate([figures[s].last_used_ms for s in sessions]),
+            np.concatenate([figures[s].counters.results for s in sessions]),
+            np.concatenate([figures[s].counters.last_used_ms for s in sessions]),
         )
         for group in victim_order(policy, merged, moment).tolist():
             needed = freed < wanted or (overflow > 0 and intake[group] > 0)

@@ -1,9 +1,9 @@
 """A slot's state folder: the manifest, loading exactly what it names, and garbage.
 
 Model: a manifest is one Arrow IPC file. Its rows are per-group figures that no run file holds
-(results of the current generation, last use); its schema metadata is JSON: the run files with
-their windows, the drops of each session, the merges under way. The journal names one manifest a
-slot and epoch; its name ends in the CRC-32 of its bytes, so that the journal names the content.
+(results, rows that came, last use, what was spilled); its schema metadata is JSON: the run
+files with their windows, the drops of each session, the merges under way. The journal names one
+manifest a slot and epoch; its name ends in the CRC-32 of its bytes, which thus are named too.
 
 Failure paths:
 
@@ -29,7 +29,7 @@ from jobs.engine.arrangement import Drops
 from jobs.engine.runs import Missing, RunFile, born_of, name_of, note_verified, verify_crc
 from jobs.storage import Folder
 
-FORMAT = 1
+FORMAT = 2
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -38,8 +38,16 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("value", pa.uint64(), nullable=False),
         pa.field("results", pa.int64(), nullable=False),
         pa.field("last_used_ms", pa.int64(), nullable=False),
+        pa.field("session_results", pa.int64(), nullable=False),
+        pa.field("rows_in", pa.int64(), nullable=False),
+        pa.field("recent_results", pa.float64(), nullable=False),
+        pa.field("spilled_bytes", pa.int64(), nullable=False),
+        pa.field("generations", pa.int64(), nullable=False),
+        pa.field("at_ms", pa.int64(), nullable=False),
     ]
 )
+"""What no run file holds of a group: see `jobs.engine.statistics.Counters`. `at_ms` is the stream's
+clock at the end of the epoch."""
 
 
 class Merging(NamedTuple):

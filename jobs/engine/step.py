@@ -33,11 +33,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.engine.arrangement import Drops, Part, Segments, Session
 from jobs.engine.blocks import Block, Moved, cut_by_slot, encode_moved, encode_table
 from jobs.engine.datafile import write_data_files
 from jobs.engine.groups import I64, Bool, GroupMap
+from jobs.engine.hotkeys import hot_keys
 from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
 from jobs.engine.join import BATCH_BYTES, join_batches
 from jobs.engine.merging import DEFAULT_SHAPE, Shape
@@ -66,9 +68,11 @@ from jobs.engine.statistics import (
     STATISTICS_SCHEMA,
     Figures,
     carried,
+    counted,
     figures_table,
     measure,
     range_of,
+    skew,
     statistics_table,
 )
 from jobs.engine.upkeep import Shelf, room_of, upkeep
@@ -231,6 +235,7 @@ class _Step:
         self.spilled_bytes = 0
         self.spilled: dict[str, Figures] = {}
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
+        self.work: I64 = np.zeros(len(task.groups), dtype=np.int64)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -289,6 +294,9 @@ class _Step:
                 session = self.session(name)
                 session.new = intake.new.get(name, session.new)
                 session.installed = intake.installed.get(name, session.installed)
+            # A session of which everything was spilled has no files, but counts go on.
+            for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
+                self.session(name)
             for session in self.sessions.values():
                 session.drops = session.drops.drop(task.leaving, task.epoch)
         with self.timed("quarantine"):
@@ -298,8 +306,8 @@ class _Step:
             for name in [s for s in self.sessions if s in task.flush]:
                 self._flush(self.sessions[name], task.flush[name])
                 del self.sessions[name]
-            for name in self.sessions:
-                self._measure(name, generated[name])
+        for name in self.sessions:
+            self._measure(name, generated[name])
         files = len(self.manifest.runs) + len(self.inputs) * len(self.sessions)
         room = room_of(
             task.shape,
@@ -314,6 +322,8 @@ class _Step:
         next_run, intake_bytes = self._spill_and_store(shelf)
         with self.timed("merge"):
             kept = upkeep(shelf, self.sessions, self.manifest.merges, next_run, intake_bytes)
+        with self.timed("statistics"):
+            figures = figures_table(task.groups, task.slot, self.figures, task.now_ms)
         with self.timed("manifest"):
             for session in self.sessions.values():
                 born = [part.file.born for parts in session.parts for part in parts]
@@ -330,7 +340,7 @@ class _Step:
                 ),
                 drops={s.name: s.drops for s in self.sessions.values() if any(s.parts)},
                 merges=kept.merges,
-                figures=figures_table(task.groups, self.figures),
+                figures=figures,
             )
             data = encode_manifest(manifest)
             name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data)
@@ -408,16 +418,15 @@ class _Step:
         """Figures of a session's groups, the epoch's rows and results included."""
         task = self.task
         session = self.sessions[name]
-        segments = Segments.of_groups(task.groups, session.drops)
-        rows, size, intake = measure(session, segments, len(self.spec.inputs))
-        results, last_used = carried(self.known_figures, name, task.groups)
-        unknown = (rows.sum(axis=0) > 0) & (last_used == 0)
-        for pieces in session.new:
-            for piece in pieces:
-                unknown[task.groups.group_of(piece.key_hash)] = True
-        last_used[unknown] = task.now_ms
-        self.segments[name] = segments
-        self.figures[name] = Figures(rows, size, intake, results + generated, last_used)
+        with self.timed("spill"):
+            segments = Segments.of_groups(task.groups, session.drops)
+            sizes = measure(session, segments, len(self.spec.inputs))
+        with self.timed("statistics"):
+            before = carried(self.known_figures, name, task.groups, task.now_ms)
+            counters = counted(before, sizes, generated, task.now_ms)
+            self.segments[name] = segments
+            self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
+            self.work += sizes.new_rows + generated
 
     def _flush(self, session: Session, ever_cut: tuple[Prefix, ...]) -> None:
         """Write the last generation of a session that ends; what was never cut is complete."""
@@ -426,9 +435,9 @@ class _Step:
         if not ranges:
             return
         segments = Segments.of_ranges(ranges, session.drops)
-        rows, size, _ = measure(session, segments, len(self.spec.inputs))
-        held = rows.sum(axis=0) > 0
-        self._write_spill(session, segments, held, rows, size)
+        sizes = measure(session, segments, len(self.spec.inputs))
+        held: Bool = sizes.rows.sum(axis=0) > 0
+        self._write_spill(session, segments, held, sizes.rows, sizes.bytes)
         for at in np.flatnonzero(held).tolist():
             self.cuts.append(self._cut(session.name, ranges[at]))
 
@@ -484,7 +493,7 @@ class _Step:
     def _spill(self, session: Session, victims: Bool) -> None:
         """Write the victims' rows, and leave them out of what follows."""
         figures = self.figures[session.name]
-        held = victims & (figures.rows.sum(axis=0) > 0)
+        held = victims & figures.held
         if held.any():
             self._write_spill(
                 session, self.segments[session.name], held, figures.rows, figures.bytes
@@ -492,16 +501,8 @@ class _Step:
             groups = [self.task.groups.prefixes[g] for g in np.flatnonzero(held).tolist()]
             self.cuts += [self._cut(session.name, prefix) for prefix in groups]
             session.drops = session.drops.drop(groups, self.task.epoch)
-            self.spilled[session.name] = Figures(
-                figures.rows * held,
-                figures.bytes * held,
-                figures.intake_bytes * held,
-                figures.results * held,
-                figures.last_used_ms * held,
-            )
-            figures.rows = figures.rows * ~held
-            figures.bytes = figures.bytes * ~held
-            figures.results = figures.results * ~held
+            self.spilled[session.name] = figures.only(held)
+            self.figures[session.name] = figures.after_spill(held)
         session.new = [[] for _ in self.inputs]
         session.installed = [[] for _ in self.inputs]
 
@@ -553,6 +554,8 @@ class _Step:
         task = self.task
         if not (task.statistics or self.spilled):
             return
+        if task.statistics:
+            self._note_hot_keys()
         both = [(self.figures, True), (self.spilled, False)]
         self.files += write_data_files(
             self.tables("statistics"),
@@ -571,6 +574,12 @@ class _Step:
                 for figures, resident in both
             ),
         )
+
+    def _note_hot_keys(self) -> None:
+        for name, session in self.sessions.items():
+            segments = Segments.of_groups(self.task.groups, session.drops)
+            figures = self.figures[name]
+            figures.hot = hot_keys(self.spec, session, segments, figures.bytes)
 
     def _report(self, intake: Intake, manifest: str, folder_bytes: int) -> SlotReport:
         task = self.task
@@ -610,7 +619,8 @@ class _Step:
                 results=sum(self.results.values()),
                 spilled_bytes=self.spilled_bytes,
                 spilled_rows=sum(self.spilled_rows.values()),
-                groups=sum(int((f.rows.sum(axis=0) > 0).sum()) for f in self.figures.values()),
+                groups=sum(int(f.held.sum()) for f in self.figures.values()),
+                skew=round(skew(self.work), 4),
                 busy_s=round(time.perf_counter() - self.began, 6),
                 seconds={phase: round(s, 6) for phase, s in self.seconds.items()},
                 delay_ms=self.delays.tolist(),

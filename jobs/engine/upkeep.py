@@ -36,7 +36,7 @@ from jobs.engine.statefiles import Merging
 from jobs.storage import Folder
 
 MANIFEST_RUN_BYTES = 320
-MANIFEST_GROUP_BYTES = 32
+MANIFEST_GROUP_BYTES = 72
 MANIFEST_BASE_BYTES = 4096
 """Generous estimates of a manifest's size, from which room is set aside."""
 

@@ -9,7 +9,7 @@ All figures are finite; a policy never sees NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,13 @@ class View:
     """Seconds until its close."""
     forced_bytes: int = 0
     """What policies have forced to spill in this session."""
+    rate: F64 = field(default_factory=lambda: np.zeros(0))
+    """(g,) results per second lately; empty: not known."""
+    hot_share: F64 = field(default_factory=lambda: np.zeros(0))
+    """(g,) the share of the rows that the group's most frequent key has, 0 where it was not
+    looked at; empty: not known."""
+    hot_key: tuple[str, ...] = ()
+    """(g,) that key; empty: not known."""
 
     @property
     def slots(self) -> int:
@@ -135,6 +142,24 @@ class Advice:
 
     suggestions: tuple[Suggestion, ...] = ()
     declined: tuple[Declined, ...] = ()
+
+
+def occupancy(busy_s: F64, interval_s: float) -> F64:
+    """(s,) average buffer occupancy of slots, 0 to 1, from their busy seconds (e, s) by epoch.
+
+    In the paper (windowed joins, section IV-C) a slave's input buffer is what a distribution
+    epoch leaves over. Here the rows wait in Kafka for all slots together, and an epoch ends when
+    its last slot is done; so what a slot leaves over is the part of its work that did not fit
+    into `interval_s`, the time between the beginnings of two epochs: an epoch's work that takes
+    one and a half intervals leaves half an interval's rows in the buffer. Where epochs follow
+    each other at once (`interval_s` 0) each is as long as the slots need on average.
+    """
+    if not busy_s.size:
+        return np.zeros(busy_s.shape[1])
+    interval = np.full(len(busy_s), interval_s) if interval_s > 0 else busy_s.mean(axis=1)
+    over = busy_s / np.maximum(interval, 1e-9)[:, None] - 1
+    mean: F64 = np.clip(over, 0.0, 1.0).mean(axis=0)
+    return mean
 
 
 def declined(what: str, why: str) -> Advice:

@@ -36,7 +36,8 @@ def request(
 ) -> Answers:
     """Ask for what is wished, as `asking.ask` does. Raises `WishRefused`."""
     warehouse, _, state = look(settings)
-    sizes = {g: each.bytes for g, each in group_states(warehouse, state).items()}
+    found = group_states(warehouse, state, collection_s=0.0)
+    sizes = {g: int(n) for (g, _), n in zip(state.groups, found.bytes, strict=True)}
     commands = _commands(state, sizes, wishes, reason, by)
     return ask(warehouse, state, commands, dry_run=dry_run)
 

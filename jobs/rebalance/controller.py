@@ -55,8 +55,9 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     view = view_of(
         state,
         epochs,
-        group_states(warehouse, state),
+        group_states(warehouse, state, settings.rebalance.collection_s),
         collection_s=settings.rebalance.collection_s,
+        trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, state),
         forced_bytes=_forced(epochs, {c.id: c for c in commands}),
     )

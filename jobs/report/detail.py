@@ -42,6 +42,7 @@ def choices(statistics: pa.Table) -> list[SpillChoice]:
     epoch = statistics["epoch"].to_numpy()
     slot = statistics["slot"].to_numpy()
     resident = statistics["resident"].to_numpy(zero_copy_only=False).astype(bool)
+    held = statistics["bytes"].to_numpy() > 0
     size = np.maximum(statistics["bytes"].to_numpy(), 1)
     productivity = statistics["results"].to_numpy() * KIB / size
     found = []
@@ -50,7 +51,7 @@ def choices(statistics: pa.Table) -> list[SpillChoice]:
         here = (epoch == e) & (slot == s)
         spilled = _spread(productivity[here & ~resident])
         assert spilled is not None  # the pair comes from a spilled row
-        kept = _spread(productivity[here & resident])
+        kept = _spread(productivity[here & resident & held])
         found.append(SpillChoice(epoch=e, slot=s, kept=kept, spilled=spilled))
     return found
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jobs.engine.statistics import statistics_every_ms
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
 from jobs.protocol.plan import Plan
@@ -23,9 +24,6 @@ from jobs.stream.genesis import rfc3339
 from jobs.stream.job import EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Offsets, SlotReport, Topic
-
-STATISTICS_EVERY_MS = 5_000
-"""Per-group statistics are written at this interval, and whenever something was spilled."""
 
 
 class Ended(Exception):
@@ -143,7 +141,8 @@ class Driver:
         if attempt > 1:
             self._job.placement.wait(self._wait_s)
         now_ms = self.state.recent_input_ms
-        statistics = plan.sealing or now_ms - self._statistics_ms >= STATISTICS_EVERY_MS
+        due_ms = self._statistics_ms + statistics_every_ms(len(plan.groups))
+        statistics = plan.sealing or now_ms >= due_ms
         try:
             reports = self._job.run(
                 plan,

@@ -88,6 +88,8 @@ class Slots:
     hashes: dict[tuple[object, ...], int] = field(default_factory=dict)
     overrun: int = 0
     """Most bytes that the runs of a folder were beyond the budget (see `upkeep` on manifests)."""
+    reports: list[SlotReport] = field(default_factory=list)
+    """Of the last epoch."""
     clean_results: Counter[Result] = field(default_factory=Counter)
     """All that `clean` found."""
 
@@ -172,6 +174,7 @@ class Slots:
         if zombie:
             attempt()
         self._journal(rows, reports, seal)
+        self.reports = reports
         owners = set(self.groups.slots.tolist())
         self.manifests = {r.slot: r.manifest for r in reports if r.slot in owners}
 

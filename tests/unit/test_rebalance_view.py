@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from jobs.engine.datafile import write_data_files
 from jobs.engine.results import result_schema
 from jobs.engine.statistics import STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES
+from jobs.policy.view import View, occupancy
 from jobs.protocol.state import JournalState, replay
-from jobs.rebalance.view import GroupState, group_states, view_of
+from jobs.rebalance.view import GroupStates, group_states, view_of
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, Move, Prefix
 from schemas.query import load_query
@@ -30,8 +32,20 @@ def test_a_view_holds_the_journal_s_figures() -> None:
     state = replay(made.entries)
     assert state is not None
     epochs = [e for e in made.entries if isinstance(e, Epoch)]
-    groups = {Prefix(3, 1): GroupState(500, 7), Prefix(3, 6): GroupState(90, 2)}
-    view = view_of(state, epochs, groups, collection_s=10**9, close_ms=None, forced_bytes=5)
+    groups = replace(
+        GroupStates.nothing(8),
+        bytes=np.array([0, 500, 0, 0, 0, 0, 90, 0]),
+        results=np.array([0, 7, 0, 0, 0, 0, 2, 0]),
+    )
+    view = view_of(
+        state,
+        epochs,
+        groups,
+        collection_s=10**9,
+        trigger_s=0,
+        close_ms=None,
+        forced_bytes=5,
+    )
     assert view.groups == tuple(Prefix(3, v) for v in range(8))
     assert view.slot.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert view.bytes.tolist() == [0, 500, 0, 0, 0, 0, 90, 0]
@@ -50,12 +64,24 @@ def test_a_view_holds_the_journal_s_figures() -> None:
     assert view.spilled.tolist() == [any(g.overlaps(c) for c in cut) for g in view.groups]
 
 
+def seen(state: JournalState, epochs: list[Epoch], collection_s: float) -> View:
+    return view_of(
+        state,
+        epochs,
+        GroupStates.nothing(len(state.groups)),
+        collection_s=collection_s,
+        trigger_s=2.0,
+        close_ms=None,
+        forced_bytes=0,
+    )
+
+
 def test_a_view_of_a_short_time_counts_the_last_epochs_only() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     state = replay(made.entries)
     assert state is not None
     epochs = [e for e in made.entries if isinstance(e, Epoch)]
-    view = view_of(state, epochs, {}, collection_s=1e-3, close_ms=None, forced_bytes=0)
+    view = seen(state, epochs, collection_s=1e-3)
     assert view.sampled.tolist() == [t.results for t in epochs[-1].slots]
 
 
@@ -65,7 +91,7 @@ def test_a_view_knows_when_groups_moved_last() -> None:
     assert state is not None
     epochs = [e for e in made.entries if isinstance(e, Epoch)]
     epochs[-1] = epochs[-1].model_copy(update={"moved": [Move(group=Prefix(3, 0), to=0)]})
-    view = view_of(state, epochs, {}, collection_s=30, close_ms=None, forced_bytes=0)
+    view = seen(state, epochs, collection_s=30)
     assert view.since_move_s == 0
 
 
@@ -73,7 +99,7 @@ def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
     made = make_day(epochs=0, slots=2, groups_depth=3)
     state = replay(made.entries)
     assert state is not None
-    view = view_of(state, [], {}, collection_s=30, close_ms=None, forced_bytes=0)
+    view = seen(state, [], collection_s=30)
     settings = load_settings(None, {})[0].rebalance.model_dump()
     for policy in POLICIES.values():
         assert not policy.advise(view, settings).suggestions
@@ -90,8 +116,12 @@ def write(
     epoch: int,
     rows: list[tuple[int, int, int, bool]],
     session: str = SESSION,
+    hot: str | None = None,
 ) -> None:
-    """Statistics of an epoch: (slot, group of three bits, bytes, resident)."""
+    """Statistics of an epoch: (slot, group of three bits, bytes, resident).
+
+    Epochs are 10 s apart; a group has ten results, and got one row, for each byte.
+    """
     table = pa.table(
         {
             "epoch": [epoch] * len(rows),
@@ -104,7 +134,14 @@ def write(
             "results": [10 * r[2] for r in rows],
             "last_used_ms": [0] * len(rows),
             "resident": [r[3] for r in rows],
-            "written_at": pa.array([0] * len(rows), pa.timestamp("us", tz="UTC")),
+            "written_at": pa.array([epoch * 10**7] * len(rows), pa.timestamp("us", tz="UTC")),
+            "session_results": [10 * r[2] for r in rows],
+            "rate": [r[2] / 10 for r in rows],
+            "rows_in": [r[2] for r in rows],
+            "generations": [0] * len(rows),
+            "spilled_bytes": [0] * len(rows),
+            "hot_key": [hot] * len(rows),
+            "hot_rows": pa.array([None if hot is None else 1] * len(rows), pa.int64()),
         },
         schema=STATISTICS_SCHEMA,
     )
@@ -117,14 +154,13 @@ def test_the_newest_statistics_of_each_slot_count(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
     write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     write(warehouse, 2, [(0, 0, 50, True), (0, 1, 60, True), (0, 2, 70, False)])
-    found = group_states(warehouse, two_slots())
-    assert found == {
-        Prefix(3, 0): GroupState(50, 500),
-        Prefix(3, 1): GroupState(60, 600),
-        Prefix(3, 7): GroupState(9, 90),
-    }
+    found = group_states(warehouse, two_slots(), 60)
+    assert found.bytes.tolist() == [50, 60, 0, 0, 0, 0, 0, 9]
+    assert found.results.tolist() == [500, 600, 0, 0, 0, 0, 0, 90]
+    assert found.rate.tolist() == [5, 6, 0, 0, 0, 0, 0, 0.9]
     write(warehouse, 3, [(0, 5, 77, True), (1, 6, 88, True)], session="2025-12-31")
-    assert group_states(warehouse, two_slots()) == {}, "that session is sealed: nothing is left"
+    after = group_states(warehouse, two_slots(), 60)
+    assert after.bytes.tolist() == found.bytes.tolist(), "that session is sealed"
 
 
 def test_a_group_that_moved_has_its_new_slot_s_figures(tmp_path: Path) -> None:
@@ -132,11 +168,57 @@ def test_a_group_that_moved_has_its_new_slot_s_figures(tmp_path: Path) -> None:
     write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     # Group 1 has moved to slot 1, whose figures are newer than those of slot 0.
     write(warehouse, 2, [(1, 1, 61, True), (1, 7, 9, True)])
-    assert group_states(warehouse, two_slots())[Prefix(3, 1)] == GroupState(61, 610)
+    assert group_states(warehouse, two_slots(), 60).bytes.tolist() == [5, 61, 0, 0, 0, 0, 0, 9]
+
+
+def test_rows_are_counted_over_the_collection_time(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    for epoch in range(6):
+        # Group 0 gets three rows in 10 s; group 7 is at slot 1 from epoch 3 on.
+        moved = int(epoch >= 3)
+        rows = [(0, 0, 100 + 3 * epoch, True), (moved, 7, 50 + epoch, True), (1, 4, 7, True)]
+        write(warehouse, epoch, rows)
+    found = group_states(warehouse, two_slots(), 30)
+    assert found.processed.tolist() == [9, 0, 0, 0, 0, 0, 0, 3]
+    all_day = group_states(warehouse, two_slots(), 10**6)
+    assert all_day.processed.tolist() == [115, 0, 0, 0, 7, 0, 0, 55]
+
+
+def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    write(warehouse, 1, [(0, 0, 10, True), (0, 1, 8, True), (1, 7, 9, True)], hot="ACME")
+    state = two_slots()
+    halves = [(Prefix(4, 0), 0), (Prefix(4, 1), 0)]
+    state = replace(state, groups=(*halves, *state.groups[1:]))
+    found = group_states(warehouse, state, 60)
+    assert found.bytes.tolist() == [5, 5, 8, 0, 0, 0, 0, 0, 9]
+    assert found.hot_key[:4] == ("ACME", "ACME", "ACME", "")
+    # Rows per input are [1, 1], of which one is of the key.
+    assert found.hot_share.tolist() == [0.5, 0.5, 0.5, 0, 0, 0, 0, 0, 0.5]
 
 
 def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
-    assert group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), two_slots()) == {}
+    found = group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), two_slots(), 60)
+    assert not found.bytes.any()
+    assert found.hot_key == ("",) * 8
+
+
+@pytest.mark.parametrize(
+    ("busy", "interval", "wanted"),
+    [
+        ([[1.0, 1.0], [1.0, 1.0]], 2.0, [0, 0]),
+        ([[3.0, 1.0], [3.0, 2.0]], 2.0, [0.5, 0]),  # half of an interval's work is left over
+        ([[9.0, 2.0], [1.0, 2.2]], 2.0, [0.5, 0.05]),  # never more than a whole buffer
+        ([[3.0, 1.0], [2.0, 2.0]], 0.0, [0.25, 0]),  # no interval: against the slots' average
+        ([[0.0, 0.0]], 0.0, [0, 0]),
+    ],
+)
+def test_occupancy(busy: list[list[float]], interval: float, wanted: list[float]) -> None:
+    assert np.allclose(occupancy(np.array(busy), interval), wanted)
+
+
+def test_occupancy_before_the_first_epoch() -> None:
+    assert occupancy(np.zeros((0, 3)), 2.0).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", POLICIES)
