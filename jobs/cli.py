@@ -255,11 +255,17 @@ def status(
     report: Annotated[
         Path | None, typer.Option(help="Also write the HTML report to this file.")
     ] = None,
+    adaptations: Annotated[
+        bool, typer.Option("--adaptations", help="Show the decisions and what they did instead.")
+    ] = False,
 ) -> None:
     """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
     from jobs.report import status_command
 
-    status_command(_settings(), out, as_json=json_, watch=watch, report=report)
+    settings = _settings()
+    status_command(
+        settings, out, as_json=json_, watch=watch, report=report, adaptations=adaptations
+    )
 
 
 @app.command()

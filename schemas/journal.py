@@ -237,6 +237,11 @@ class CommandOutcome(Record):
     kind: str
     obeyed: bool
     reason: str = ""
+    policy: str = ""
+    slot: int | None = None
+    """Which one spills, or where a group moves to."""
+    bytes: int = 0
+    """How much was asked for."""
 
 
 class SealRequest(Record):
@@ -302,6 +307,8 @@ class Claim(Record):
     term: int
     driver: str
     """Host and process of the driver, for people."""
+    cores: int = 0
+    """Cores of all executors, as the driver found them; 0 in entries from before this was kept."""
     topics: list[Topic] = []
     """Present when topics have changed (more partitions) since the last entry."""
     written_at: str

@@ -94,6 +94,17 @@ def _power_of_two(value: int) -> int:
     return value
 
 
+def _shares(value: str) -> str:
+    if value == "even":
+        return value
+    try:
+        if all(0 < float(share) < float("inf") for share in value.split(",")):
+            return value
+    except ValueError:
+        pass
+    raise ValueError("even, or a positive number for each slot, separated by commas: 3,1")
+
+
 def _start(value: str) -> str:
     if value in ("previous-close", "earliest", "latest"):
         return value
@@ -231,6 +242,18 @@ class State(Section):
             "empty, so more slots than cores only wait for each other.",
         ),
     )
+    shares: Annotated[str, AfterValidator(_shares)] = Field(
+        default="even",
+        description=(
+            "The slots' shares of the groups when a warehouse is made: `even`, or a number for "
+            "each slot, such as `3,1`."
+        ),
+        json_schema_extra=_about(
+            "even, or numbers",
+            "Uneven starts are for experiments (the papers have them) and for slots of unlike "
+            "hosts.",
+        ),
+    )
     budget_bytes: ByteSize = Field(
         default_factory=lambda data: ByteSize(_budget_bytes(data)),
         ge=1,
@@ -337,12 +360,32 @@ class Stream(Section):
 class Rebalance(Section):
     """Groups that move between slots."""
 
-    policy: Literal["lazy-disk", "active-disk", "flux-memory"] = Field(
-        default="lazy-disk",
+    policy: Literal[
+        "balanced",
+        "lazy-disk",
+        "active-disk",
+        "flux-load",
+        "flux-memory",
+        "flux-hybrid",
+        "supplier-consumer",
+        "declustering",
+        "fine-tuning",
+    ] = Field(
+        default="balanced",
         description="What `spillway rebalance` decides by when nothing is said by hand.",
         json_schema_extra=_about(
             "policy",
-            "TR-05-04's: groups move when memory is uneven, spills stay each slot's own affair.",
+            "Evens out work while there is room and memory once it is short; see moving groups.",
+        ),
+    )
+    pressure: float = Field(
+        default=0.6,
+        gt=0,
+        le=1,
+        description="balanced goes by memory once a slot uses this much of its budget.",
+        json_schema_extra=_about(
+            "fraction of state.budget_bytes",
+            "Before spill.threshold, so that what is in memory is even when the first spill comes.",
         ),
     )
     theta_d: float = Field(
@@ -373,10 +416,67 @@ class Rebalance(Section):
         description="Flux moves a group only between slots that are this far apart.",
         json_schema_extra=_about("ratio", "Below a fifth a move costs more than it gains."),
     )
+    th_util: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="By work, Flux moves no group to a slot that is busier than this.",
+        json_schema_extra=_about("fraction of time", "Flux's value (section 5.4)."),
+    )
+    delta_min_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="Least collection time of Flux's rounds.",
+        json_schema_extra=_about(
+            "seconds",
+            "The paper has 10 ms and finds that longer is safer; here a round is some epochs.",
+        ),
+    )
+    th_sup: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="A slot whose buffer occupancy is above this is a supplier.",
+        json_schema_extra=_about("fraction of the buffer", "The paper's (table 2)."),
+    )
+    th_con: float = Field(
+        default=0.01,
+        ge=0,
+        lt=1,
+        description="A slot whose buffer occupancy is below this is a consumer.",
+        json_schema_extra=_about("fraction of the buffer", "The paper's (table 2)."),
+    )
+    beta: float = Field(
+        default=0.5,
+        gt=0,
+        description="declustering adds a slot when suppliers are more than beta x consumers.",
+        json_schema_extra=_about("ratio", "The paper's (section V-A)."),
+    )
+    theta_bytes: ByteSize = Field(
+        default=ByteSize(3 << 19),
+        ge=1,
+        description="fine-tuning splits groups over twice this, and merges buddies below it.",
+        json_schema_extra=_about(
+            "bytes",
+            "The paper's 1.5 MB suits windows of minutes. A group also needs a row of statistics: "
+            "raise it for days of many gigabytes.",
+        ),
+    )
+    min_gain: float = Field(
+        default=0.001,
+        ge=0,
+        lt=1,
+        description="Moves must lessen the memory or work of the fuller slot by this share.",
+        json_schema_extra=_about(
+            "fraction",
+            "One average group of 512 is 0.4 % of one of two slots: a round of Flux passes, a "
+            "move of next to nothing does not.",
+        ),
+    )
     collection_s: float = Field(
         default=30.0,
         gt=0,
-        description="Time over which rates of results and idle time are collected.",
+        description="Time over which rows, results, idle time and buffers are looked at.",
         json_schema_extra=_about(
             "seconds", "Some ten epochs, so that one long epoch does not decide."
         ),

@@ -22,6 +22,7 @@ from jobs.kafka import broker
 from jobs.kafka.client import cluster
 from jobs.produce.run import produce
 from jobs.produce.summary import Progress
+from jobs.rebalance import controller
 from jobs.report import Looker, NothingYet, Status, write_report
 from jobs.report.words import span_text, times_text
 from jobs.sealing import request_seal
@@ -30,6 +31,8 @@ from schemas.query import load_query
 from schemas.scenario import Scenario
 
 LOOK_EVERY_S = 0.5
+DECIDE_EVERY_S = 3.0
+"""How often the controller runs (in earnest Airflow runs it every minute)."""
 POLL_S = 0.05
 
 
@@ -87,6 +90,7 @@ class Day:
     phases: dict[str, Phase] = field(default_factory=dict)
     _children: list[Child] = field(default_factory=list)
     _looked: float = 0.0
+    _decided: float = 0.0
 
     def __post_init__(self) -> None:
         self.session = self.scenario.start.date().isoformat()
@@ -195,6 +199,7 @@ class Day:
                 raise PhaseFailed(f"producing failed: {sent.detail}")
             if self.status is not None:
                 phase.detail = self._stream_detail(self.status)
+                self._decide(self.status)
                 if sent.state == "done" and not sealed:
                     request_seal(
                         self.place.settings, self.query, self.session, "now", "demo", "demo"
@@ -205,13 +210,23 @@ class Day:
             raise PhaseFailed("the stream ended before all messages were sent")
         producer.join()
 
+    def _decide(self, status: Status) -> None:
+        """Run the controller, as `spillway rebalance` does."""
+        now = time.monotonic()
+        if status.epoch < 0 or status.session != self.session:
+            return
+        if now - self._decided >= DECIDE_EVERY_S:
+            self._decided = now
+            settings = self.place.settings
+            controller.run(settings, settings.rebalance.policy, "demo")
+
     def _stream_detail(self, status: Status) -> str:
         session = status.session_of(self.session)
         if session is None or status.epoch < 0:
             return "starting Spark"
         return (
             f"{sum(session.rows_in.values()):,} rows, {session.results_run_time:,} results, "
-            f"{times_text(session.spills, 'spill')}"
+            f"{times_text(session.spills, 'spill')}, {times_text(session.moved, 'group')} moved"
         )
 
     def _verify(self, phase: Phase) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from jobs.kafka import broker
 from schemas.settings import Settings, load_settings
 
 THRESHOLD = 0.8
+SLOTS = 2
+SHARES = "3,1"
 HEAD = """# Settings of the demo's warehouse, written by `spillway demo`.
 # Use it with: spillway --config <this file> status
 """
@@ -109,7 +111,8 @@ def _settings(base: Settings, folder: Path, budget_bytes: int) -> Settings:
         "[state]",
         f"root = {_quoted(str(state))}",
         f"groups = {base.state.groups}",
-        f"slots = {base.state.slots}",
+        f"slots = {SLOTS}",
+        f'shares = "{SHARES}"                # uneven, for the controller to even out',
         f"budget_bytes = {budget_bytes}      # about a quarter of what the day's state needs",
         "[spill]",
         # In so little memory an epoch's rows are a larger part of it: leave more room for them.
@@ -119,6 +122,10 @@ def _settings(base: Settings, folder: Path, budget_bytes: int) -> Settings:
         "[stream]",
         'start = "earliest"',
         "trigger_s = 0                   # as fast as it can",
+        "[rebalance]",
+        f'policy = "{base.rebalance.policy}"',
+        "min_span_s = 4                  # a day of a minute: decide often",
+        "collection_s = 5",
         "[spark]",
         f"master = {_quoted(base.spark.master)}",
     ]

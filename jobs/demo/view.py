@@ -16,10 +16,13 @@ from rich.text import Text
 
 from jobs.demo.day import Day, Outcome, Phase
 from jobs.demo.place import Place
+from jobs.report.decisions import decisions_table
 from jobs.report.model import Status
 from jobs.report.terminal import memory_bar, unicode_works
 from jobs.report.words import bytes_text, count_text, ms_text, part_text, span_text
 
+SHOWN = 4
+"""The newest decisions."""
 PLAIN_EVERY_S = 5.0
 """Without a terminal: a line at most so often, and at every change."""
 
@@ -116,7 +119,9 @@ def _memory(status: Status | None, out: Console, fancy: bool) -> RenderableType:
         )
         words = f"{bytes_text(slot.state_bytes)} of {bytes_text(slot.budget_bytes)}"
         grid.add_row(Text(f"slot {slot.slot}", style="dim"), bar, words, f"{slot.spills} spills")
-    return grid
+    if not status.adaptations:
+        return grid
+    return Group(grid, Text(), decisions_table(status, SHOWN))
 
 
 def outcome_table(outcome: Outcome) -> Table:
@@ -140,6 +145,8 @@ def outcome_table(outcome: Outcome) -> Table:
         row(name, count_text(verdict[name]), "bold green" if verdict[name] == 0 else "bold red")
     table.add_section()
     row("spills", count_text(session.spills))
+    row("groups moved", count_text(session.moved))
+    row("decisions", count_text(len(outcome.status.adaptations)))
     row("generations", f"{session.generations:,} (at most {session.most_generations} of one group)")
     peak = f"{bytes_text(session.peak_state_bytes)} of {bytes_text(session.budget_bytes)}"
     if session.budget_bytes:
@@ -177,6 +184,7 @@ def what_next(outcome: Outcome, place: Place) -> list[str]:
         "",
         "Try next:",
         f"  {spillway} status",
+        f"  {spillway} status --adaptations",
         f"  {spillway} quarantine list",
         f"  {shlex.quote(_short(Path(sys.executable)))} -c {shlex.quote(query)}",
     ]

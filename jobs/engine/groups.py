@@ -49,14 +49,25 @@ class GroupMap:
         self.slots: I32 = np.array([slot for _, slot in pairs], dtype=np.int32)
 
     @classmethod
-    def initial(cls, groups: int, slots: int) -> GroupMap:
-        """`groups` equal groups (a power of two) in contiguous shares over `slots` slots."""
+    def initial(cls, groups: int, slots: int, shares: Sequence[float] = ()) -> GroupMap:
+        """`groups` equal groups (a power of two) in contiguous shares over `slots` slots.
+
+        `shares`: each slot's weight; none: all alike. Every slot gets a group at least.
+        """
         depth = groups.bit_length() - 1
         if groups < 1 or groups != 1 << depth:
             raise ValueError(f"the number of groups must be a power of two, got {groups}")
         if not 1 <= slots <= groups:
             raise ValueError(f"slots must be between 1 and the {groups} groups, got {slots}")
-        return cls((Prefix(depth, v), v * slots // groups) for v in range(groups))
+        if not shares:
+            return cls((Prefix(depth, v), v * slots // groups) for v in range(groups))
+        if len(shares) != slots or min(shares) <= 0:
+            raise ValueError(f"{slots} slots need as many positive shares, got {list(shares)}")
+        ends = np.round(np.cumsum(shares) / np.sum(shares) * groups).astype(np.int64)
+        ends = np.maximum(ends, np.arange(1, slots + 1))
+        ends = np.minimum(ends, groups - np.arange(slots)[::-1])
+        owner = np.searchsorted(ends, np.arange(groups), side="right").tolist()
+        return cls((Prefix(depth, v), slot) for v, slot in enumerate(owner))
 
     @cached_property
     def depths(self) -> I64:

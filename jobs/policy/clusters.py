@@ -2,9 +2,8 @@
 
 Source: Chakraborty & Singh, Parallelizing Windowed Stream Joins in a Shared-Nothing Cluster,
 sections IV-C, IV-D and V-A. *Buffer occupancy* there is how full a slave's input buffer is at the
-end of each distribution epoch, on average over a reorganisation epoch of many. Here an epoch is
-a distribution epoch, and a slot's buffer is what one trigger interval can bring: the rows that
-waited for the slot in relation to what an epoch may read.
+end of each distribution epoch, on average over a reorganisation epoch of many; see
+`jobs.policy.view.occupancy` for what it is here.
 """
 
 from __future__ import annotations
@@ -31,13 +30,16 @@ from schemas.journal import Prefix
 TH_SUP = 0.5
 TH_CON = 0.01
 BETA = 0.5
+THETA_BYTES = 3 << 19
+"""1.5 MB, the paper's theta for windows of a few minutes; a day's groups are larger."""
+ONE_KEY = 0.9
+"""A group of which one key has this share of the rows is not split: nearly all would stay
+together."""
 
 
-def supplier_consumer(
-    view: View, th_sup: float = TH_SUP, th_con: float = TH_CON, seed: int = 0
-) -> Advice:
+def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON) -> Advice:
     """Each supplier (occupancy above `th_sup`) gives one random group to a consumer (below
-    `th_con`): pairs by one scan over the slots. The same seed chooses the same groups."""
+    `th_con`): pairs by one scan over the slots. The same `view.seed` chooses the same groups."""
     suppliers = np.flatnonzero(view.occupancy > th_sup).tolist()
     consumers = np.flatnonzero(view.occupancy < th_con).tolist()
     if not suppliers or not consumers:
@@ -46,7 +48,7 @@ def supplier_consumer(
             f"{len(suppliers)} suppliers (occupancy over {th_sup:g}) and {len(consumers)} "
             f"consumers (under {th_con:g}); occupancies {_listed(view)}",
         )
-    rng = random.Random(seed)
+    rng = random.Random(view.seed)
     moves: list[MoveGroup] = []
     passed: list[Declined] = []
     for source, to in zip(suppliers, consumers, strict=False):
@@ -61,16 +63,13 @@ def supplier_consumer(
 
 
 def declustering(
-    view: View,
-    most: int,
-    beta: float = BETA,
-    th_sup: float = TH_SUP,
-    th_con: float = TH_CON,
+    view: View, beta: float = BETA, th_sup: float = TH_SUP, th_con: float = TH_CON
 ) -> Advice:
     """One slot fewer when there is no supplier; one more when suppliers > `beta` x consumers.
 
-    Between 1 and `most` (the executors' cores), so that the system stays just loaded.
+    Between 1 and the executors' cores (`view.cores`), so that the system stays just loaded.
     """
+    most = max(view.cores, 1)
     suppliers = int((view.occupancy > th_sup).sum())
     consumers = int((view.occupancy < th_con).sum())
     said = f"{suppliers} suppliers and {consumers} consumers of {view.slots} slots"
@@ -85,26 +84,37 @@ def declustering(
     return declined("another number of slots", f"{said}; beta is {beta:g}")
 
 
-def fine_tuning(view: View, theta_bytes: int, one_key: Bool | None = None) -> Advice:
+def one_key(view: View) -> Bool:
+    """Groups that (nearly) one key makes up, bool (g,): a split would not divide them."""
+    if not len(view.hot_share):
+        return np.zeros(len(view.groups), dtype=np.bool_)
+    found: Bool = view.hot_share >= ONE_KEY
+    return found
+
+
+def fine_tuning(view: View, theta_bytes: int = THETA_BYTES) -> Advice:
     """Keep every group between theta and 2 theta bytes, by splits and merges of buddies.
 
     A group over 2 theta is split by one more bit. Two groups that differ in their last bit only,
     at one slot, are merged when one is under theta and both together are under 2 theta.
-    `one_key` bool (g,): groups that one key makes up; a split would not divide them.
     """
+    undivided = one_key(view)
     suggested: list[Suggestion] = []
     passed: list[Declined] = []
     index = {group: g for g, group in enumerate(view.groups)}
     memory = view.memory
+    if not memory.any():
+        return declined("splits and merges", "nothing is in memory")
     for g, group in enumerate(view.groups):
         size = int(view.bytes[g])
         if size > 2 * theta_bytes:
-            if one_key is not None and one_key[g]:
+            if undivided[g]:
                 share = size / max(int(memory[view.slot[g]]), 1)
                 passed.append(
                     Declined(
                         f"split of {name(group)}",
-                        f"it is one key, with {share:.0%} of slot {view.slot[g]}'s memory",
+                        f"the key {view.hot_key[g]!r} has {view.hot_share[g]:.0%} of its rows; the "
+                        f"group has {share:.0%} of slot {view.slot[g]}'s memory",
                     )
                 )
                 continue
@@ -124,6 +134,8 @@ def fine_tuning(view: View, theta_bytes: int, one_key: Bool | None = None) -> Ad
             continue
         why = f"halves of {size:,} and {both - size:,} bytes; theta is {theta_bytes:,}"
         suggested.append(MergeGroups(parent, why))
+    if not suggested and not passed:
+        return declined("splits and merges", f"every group is about {theta_bytes:,} bytes or alone")
     return Advice(tuple(suggested), tuple(passed))
 
 

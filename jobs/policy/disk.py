@@ -91,25 +91,27 @@ def active_disk(
         return advice
     if memory.min() / memory.max() < theta_d:
         return advice  # not balanced: wait for the relocation
+    return _and(advice, forced_spill(view, theta_f, fraction))
+
+
+def forced_spill(view: View, theta_f: float, fraction: float) -> Advice:
+    """The slot of the lowest output rate spills, when the highest is `theta_f` times as high."""
     what = "forced spill"
     rate = output_rate(view)
     low, high = int(rate.argmin()), int(rate.argmax())
     said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
     if rate[high] <= theta_f * rate[low]:
-        return _and(advice, declined(what, f"{said}, not over theta_f {theta_f:g} apart"))
+        return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
     most = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
-    amount = min(int(fraction * memory[low]), most)
+    amount = min(int(fraction * view.memory[low]), most)
     if amount <= 0:
-        return _and(
-            advice,
-            declined(
-                what,
-                f"{said}, but M_query - M_cluster leaves nothing to force: about "
-                f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
-                f"{view.forced_bytes:,} forced already",
-            ),
+        return declined(
+            what,
+            f"{said}, but M_query - M_cluster leaves nothing to force: about "
+            f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
+            f"{view.forced_bytes:,} forced already",
         )
-    return _and(advice, Advice((ForceSpill(low, amount, said),)))
+    return Advice((ForceSpill(low, amount, said),))
 
 
 def _and(one: Advice, other: Advice) -> Advice:

@@ -24,6 +24,22 @@ def next_collection_s(previous_s: float, moved_s: float | None, delta_min_s: flo
     return max(previous_s / 2 if moved_s is None else moved_s, delta_min_s)
 
 
+def collection_s(
+    initial_s: float, moved_s: float | None, since_s: float, delta_min_s: float
+) -> float:
+    """The present collection time of a controller that remembers nothing but the journal.
+
+    `moved_s`: how long the last moves took (None: there were none), `since_s`: time since their
+    end (or since the beginning, when nothing has moved). Every round without moves since has
+    halved it.
+    """
+    length = max(initial_s if moved_s is None else moved_s, delta_min_s)
+    while since_s > length > delta_min_s:
+        since_s -= length
+        length = next_collection_s(length, None, delta_min_s)
+    return length
+
+
 def utilisation(view: View) -> F64:
     """(s,) U = 1 - idle time / collection time."""
     if view.collection_s <= 0:

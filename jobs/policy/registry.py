@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from jobs.policy.balanced import balanced
+from jobs.policy.clusters import declustering, fine_tuning, supplier_consumer
 from jobs.policy.disk import active_disk, lazy_disk
-from jobs.policy.flux import flux_memory
+from jobs.policy.flux import flux_hybrid, flux_load, flux_memory
 from jobs.policy.view import Advice, View
 
 Setting = float | int | str
@@ -14,10 +16,15 @@ Setting = float | int | str
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy and those of the rebalancing settings that it takes, by their names."""
+    """A policy and the settings that it takes, by their names.
+
+    Settings are those of the section `rebalance`, and `fraction` is `spill.fraction`.
+    """
 
     decide: Callable[..., Advice]
     settings: tuple[str, ...]
+    in_rounds: bool = False
+    """Whether its collection time follows Flux's rounds."""
 
     def advise(self, view: View, settings: Mapping[str, Setting]) -> Advice:
         """Ask the policy, with its settings."""
@@ -28,8 +35,19 @@ class Policy:
         return {name: settings[name] for name in self.settings}
 
 
+DISK = ("theta_d", "min_span_s")
+FORCED = ("theta_f", "fraction")
+FLUX = ("th_imb", "th_util")
+BUFFERS = ("th_sup", "th_con")
+
 POLICIES: dict[str, Policy] = {
-    "lazy-disk": Policy(lazy_disk, ("theta_d", "min_span_s")),
-    "active-disk": Policy(active_disk, ("theta_d", "min_span_s", "theta_f")),
-    "flux-memory": Policy(flux_memory, ("th_imb",)),
+    "balanced": Policy(balanced, (*DISK, *FORCED, *FLUX, "pressure")),
+    "lazy-disk": Policy(lazy_disk, DISK),
+    "active-disk": Policy(active_disk, (*DISK, *FORCED)),
+    "flux-load": Policy(flux_load, FLUX, in_rounds=True),
+    "flux-memory": Policy(flux_memory, ("th_imb",), in_rounds=True),
+    "flux-hybrid": Policy(flux_hybrid, FLUX, in_rounds=True),
+    "supplier-consumer": Policy(supplier_consumer, BUFFERS),
+    "declustering": Policy(declustering, ("beta", *BUFFERS)),
+    "fine-tuning": Policy(fine_tuning, ("theta_bytes",)),
 }

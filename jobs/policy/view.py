@@ -56,6 +56,10 @@ class View:
     """Seconds until its close."""
     forced_bytes: int = 0
     """What policies have forced to spill in this session."""
+    cores: int = 0
+    """Cores of all executors; 0: not known."""
+    seed: int = 0
+    """For policies that draw; the epoch, so that the same view gives the same advice."""
     rate: F64 = field(default_factory=lambda: np.zeros(0))
     """(g,) results per second lately; empty: not known."""
     hot_share: F64 = field(default_factory=lambda: np.zeros(0))

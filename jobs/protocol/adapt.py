@@ -13,7 +13,8 @@ journal keeps. What is obeyed takes effect at an epoch boundary:
 
 Refused is what rests on another assignment than the present one, what has expired, what
 contradicts a command before it, and what touches a slot that an earlier adaptation is still
-busy with. An epoch that restores lost slots carries out no move: the queue waits.
+busy with, or that another decision of the same epoch has touched. An epoch that restores lost
+slots carries out no move: the queue waits.
 """
 
 from __future__ import annotations
@@ -22,13 +23,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import Groups, JournalState
+from jobs.protocol.state import Groups
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
+
+
+class Assigned(Protocol):
+    """What commands are judged by: a part of the journal's state."""
+
+    @property
+    def groups(self) -> Groups:
+        """Each group with its slot."""
+
+    @property
+    def assignment_version(self) -> int:
+        """The epoch in which they last changed."""
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Moves that wait."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +76,18 @@ class _Desk:
     forced: dict[int, int] = field(default_factory=dict)
     touched: set[Prefix] = field(default_factory=set)
     """Groups that a command of this epoch names."""
+    deciders: dict[int, str] = field(default_factory=dict)
+    """Per slot that a command of this epoch touches, the decision that this is a part of."""
     rearranged: bool = False
     """Whether the number of slots changes."""
 
+    def take(self, command: Command, groups: Iterable[Prefix], slots: Iterable[int]) -> None:
+        """Note what an obeyed command touches."""
+        self.touched |= set(groups)
+        self.deciders |= dict.fromkeys(slots, decision(command.id))
 
-def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptation:
+
+def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
     """Obey or refuse each command, in the order given. `now`: RFC 3339, for expiry only."""
     owners = dict(state.groups)
     present = dict(state.groups)
@@ -83,6 +108,9 @@ def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptat
                 kind=command.kind,
                 obeyed=problem is None,
                 reason=command.reason if problem is None else problem,
+                policy=command.policy,
+                slot=command.moves[0].to if command.kind == "move" else command.slot,
+                bytes=command.bytes or sum(move.bytes for move in command.moves),
             )
         )
     moving = {move.group: present[move.group] for move in desk.queue}
@@ -108,7 +136,7 @@ def moved(groups: Groups, moves: Iterable[Move]) -> Groups:
     return tuple((group, to.get(group, slot)) for group, slot in groups)
 
 
-def _stale(state: JournalState, command: Command, now: str) -> str | None:
+def _stale(state: Assigned, command: Command, now: str) -> str | None:
     version = command.assignment_version
     if version is not None and version != state.assignment_version:
         return f"decided on assignment {version}; it is {state.assignment_version} now"
@@ -128,7 +156,7 @@ def _move(desk: _Desk, command: Command) -> str | None:
     owner = desk.owners.get(move.group)
     if owner is None:
         return f"{_named(move.group)} is no group"
-    if problem := _in_use(desk, [move.group], [owner, move.to]):
+    if problem := _in_use(desk, command, [move.group], [owner, move.to]):
         return problem
     if owner == move.to:
         return f"{_named(move.group)} is at slot {owner} already"
@@ -137,7 +165,7 @@ def _move(desk: _Desk, command: Command) -> str | None:
     if Counter(desk.owners.values())[owner] == 1:
         return f"slot {owner} would own no group; change the number of slots instead"
     desk.owners[move.group] = move.to
-    desk.touched.add(move.group)
+    desk.take(command, [move.group], [owner, move.to])
     desk.queue.append(move.model_copy(update={"command": command.id}))
     return None
 
@@ -155,7 +183,7 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         owner = owners.get(move.group)
         if owner is None or owner == move.to or not 0 <= move.to < command.slots:
             return f"{_named(move.group)} cannot move to slot {move.to}"
-        if problem := _in_use(desk, [move.group], []):
+        if problem := _in_use(desk, command, [move.group], [owner]):
             return problem
         owners[move.group] = move.to
         counts[owner] -= 1
@@ -166,7 +194,7 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         return f"the moves do not lead to {command.slots} slots"
     desk.owners = owners
     desk.slots = command.slots
-    desk.touched |= {move.group for move in command.moves}
+    desk.take(command, (move.group for move in command.moves), range(command.slots))
     desk.queue += [move.model_copy(update={"command": command.id}) for move in command.moves]
     desk.rearranged = True
     return None
@@ -176,11 +204,12 @@ def _spill(desk: _Desk, command: Command) -> str | None:
     slot = command.slot
     if slot is None or not 0 <= slot < desk.slots or desk.rearranged:
         return f"there is no slot {slot} to spill; there are {desk.slots}"
-    if problem := _in_use(desk, [], [slot]):
+    if problem := _in_use(desk, command, [], [slot]):
         return problem
     if slot in desk.forced:
         return f"slot {slot} is told to spill already"
     desk.forced[slot] = command.bytes
+    desk.take(command, [], [slot])
     return None
 
 
@@ -188,14 +217,14 @@ def _split(desk: _Desk, command: Command) -> str | None:
     group = command.group
     if group is None or group not in desk.owners:
         return f"{_named(group)} is no group"
-    if problem := _in_use(desk, [group], [desk.owners[group]]):
+    if problem := _in_use(desk, command, [group], [desk.owners[group]]):
         return problem
     if group.depth >= DEEPEST:
         return f"{_named(group)} has {DEEPEST} bits, which is as deep as groups go"
     slot = desk.owners.pop(group)
-    for half in _halves(group):
-        desk.owners[half] = slot
-        desk.touched.add(half)
+    halves = _halves(group)
+    desk.owners |= dict.fromkeys(halves, slot)
+    desk.take(command, halves, [slot])
     return None
 
 
@@ -209,12 +238,13 @@ def _merge(desk: _Desk, command: Command) -> str | None:
     slots = {desk.owners[half] for half in halves}
     if len(slots) > 1:
         return f"the halves of {_named(group)} are at different slots"
-    if problem := _in_use(desk, halves, list(slots)):
+    if problem := _in_use(desk, command, halves, list(slots)):
         return problem
     for half in halves:
         del desk.owners[half]
-    desk.owners[group] = slots.pop()
-    desk.touched.add(group)
+    slot = slots.pop()
+    desk.owners[group] = slot
+    desk.take(command, [group], [slot])
     return None
 
 
@@ -225,11 +255,21 @@ def _halves(group: Prefix) -> list[Prefix]:
     return [Prefix(group.depth + 1, 2 * group.value + bit) for bit in (0, 1)]
 
 
-def _in_use(desk: _Desk, groups: Iterable[Prefix], slots: Iterable[int]) -> str | None:
+def decision(command: str) -> str:
+    """The decision that a command is a part of: its id without the last number."""
+    return command.rpartition("/")[0] or command
+
+
+def _in_use(
+    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Sequence[int]
+) -> str | None:
     """Why one of these cannot be adapted now, or None."""
+    mine = decision(command.id)
     for slot in slots:
         if slot in desk.busy:
             return f"slot {slot} still takes part in an earlier adaptation"
+        if desk.deciders.get(slot, mine) != mine:
+            return f"slot {slot} takes part in another decision, {desk.deciders[slot]}"
     moving = {move.group for move in desk.queue}
     for group in groups:
         if group in moving or group in desk.touched:

@@ -59,6 +59,8 @@ class JournalRead:
     applied: Mapping[str, int]
     topics: Sequence[Topic]
     """The topics as the broker knows them now."""
+    cores: int = 0
+    """Cores of the executors, for the journal."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         n=state.n + 1,
         term=state.term + 1,
         driver=driver.name,
+        cores=event.cores,
         topics=list(grown),
         written_at=driver.started_at,
     )

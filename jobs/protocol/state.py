@@ -97,6 +97,8 @@ class JournalState:
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Per slot, the host on which its state lies."""
+    cores: int = 0
+    """Cores of the executors of the last driver; 0: not known."""
     moves: tuple[Move, ...] = ()
     """Obeyed and still to be carried out, in this order."""
 
@@ -159,7 +161,7 @@ def fold(state: JournalState | None, entry: Genesis | Claim | Epoch) -> JournalS
 def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
     if claim.term <= state.term:
         raise JournalBroken(f"entry {claim.n} claims term {claim.term} after term {state.term}")
-    grown = replace(state, n=claim.n, term=claim.term)
+    grown = replace(state, n=claim.n, term=claim.term, cores=claim.cores)
     if not claim.topics:
         return grown
     if problem := changed_topics(state.topics, claim.topics):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from jobs.protocol.adapt import adapt
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.adapt import adapt, decision
+from jobs.report import memory as remembering
+from jobs.report.tally import Tally
 from jobs.stream.genesis import rfc3339
 from jobs.tables import Warehouse
-from schemas.journal import Claim, Command, CommandOutcome, Epoch, Genesis
+from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
 
 Answers = list[tuple[Command, CommandOutcome]]
@@ -19,29 +22,50 @@ class WishRefused(Exception):
     """What was asked for cannot be asked for (exit code 2)."""
 
 
-def look(settings: Settings) -> tuple[Warehouse, list[Genesis | Claim | Epoch], JournalState]:
-    """The warehouse, its journal and what that comes to. Raises `WishRefused` when it is empty."""
+@dataclass(frozen=True)
+class Look:
+    """A warehouse as it is now."""
+
+    warehouse: Warehouse
+    tally: Tally
+    """What the journal comes to."""
+    waiting: tuple[str, ...]
+    """Decisions that the stream has not answered yet."""
+
+
+def look(settings: Settings) -> Look:
+    """Look at the warehouse: only what is new since the last time is read.
+
+    Raises `WishRefused` when the journal is empty.
+    """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    entries = list(warehouse.journal.read())
-    state = replay(entries)
-    if state is None:
+    memory = remembering.load(warehouse.place.path())
+    tally = remembering.caught_up(warehouse, memory)
+    if tally.n < 0:
         raise WishRefused("the journal is empty: start `spillway stream` first")
-    return warehouse, entries, state
+    answered, waiting = set(tally.answered), []
+    moment = datetime.now(UTC)
+    for n, command in warehouse.commands.read(memory.commands_n):
+        expires = command.expires_at and datetime.fromisoformat(command.expires_at)
+        if command.id not in answered and not (expires and expires < moment):
+            waiting.append(decision(command.id))
+        elif not waiting:
+            memory.commands_n = n
+    remembering.save(memory, warehouse.place.path())
+    return Look(warehouse, tally, tuple(dict.fromkeys(waiting)))
 
 
-def ask(
-    warehouse: Warehouse, state: JournalState, commands: Sequence[Command], *, dry_run: bool
-) -> Answers:
+def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:
     """Append the commands, each with what the stream would answer now.
 
     A command that would be refused is not appended. The stream has the last word: it may refuse
     later what looks right now.
     """
-    outcomes = adapt(state, commands, now()).outcomes
+    outcomes = adapt(seen.tally, commands, now()).outcomes
     right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
     if right and not dry_run:
         # Together: one that the stream read alone would make the others' assignment an old one.
-        warehouse.commands.append(*right)
+        seen.warehouse.commands.append(*right)
     return list(zip(commands, outcomes, strict=True))
 
 

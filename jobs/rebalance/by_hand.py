@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from jobs.policy.slots import rearranged
-from jobs.protocol.state import JournalState
 from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
-from jobs.rebalance.view import group_states
+from jobs.rebalance.view import GroupStates, group_states
+from jobs.report.tally import Tally
 from schemas.journal import Command, Move, Prefix
 from schemas.settings import Settings
 
@@ -35,22 +35,36 @@ def request(
     settings: Settings, wishes: Wishes, reason: str, by: str, *, dry_run: bool = False
 ) -> Answers:
     """Ask for what is wished, as `asking.ask` does. Raises `WishRefused`."""
-    warehouse, _, state = look(settings)
-    found = group_states(warehouse, state, collection_s=0.0)
-    sizes = {g: int(n) for (g, _), n in zip(state.groups, found.bytes, strict=True)}
-    commands = _commands(state, sizes, wishes, reason, by)
-    return ask(warehouse, state, commands, dry_run=dry_run)
+    seen = look(settings)
+    found = group_states(seen.warehouse, seen.tally, collection_s=0.0)
+    sizes = {g: int(n) for (g, _), n in zip(seen.tally.groups, found.bytes, strict=True)}
+    commands = _commands(seen.tally, sizes, wishes, reason, by)
+    _refuse_undivided(wishes, seen.tally, found)
+    return ask(seen, commands, dry_run=dry_run)
+
+
+def _refuse_undivided(wishes: Wishes, tally: Tally, found: GroupStates) -> None:
+    """A split of a group of one key divides nothing: it would only look like an answer."""
+    at = {group: g for g, (group, _) in enumerate(tally.groups)}
+    for text in wishes.splits:
+        g = at.get(_group(text))
+        if g is not None and found.hot_share[g] >= 1:
+            share = found.bytes[g] / max(int(found.bytes.sum()), 1)
+            raise WishRefused(
+                f"all rows of group {text} are of the key {found.hot_key[g]!r}, which no split "
+                f"divides; the group has {share:.0%} of all memory"
+            )
 
 
 def _commands(
-    state: JournalState, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
+    state: Tally, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
 ) -> list[Command]:
     run = uuid.uuid4().hex[:8]
     found: list[Command] = []
 
     def add(kind: str, **what: object) -> None:
         common = {
-            "id": f"{kind}/{run}/{len(found)}",
+            "id": f"by-hand/{run}/{len(found)}",
             "kind": kind,
             "assignment_version": state.assignment_version,
             "reason": reason,

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jobs import calendar
+from jobs.policy.guards import guarded
 from jobs.policy.registry import POLICIES
+from jobs.policy.slots import rearranged
 from jobs.policy.view import (
     Advice,
-    Declined,
     ForceSpill,
     MergeGroups,
     MoveGroup,
@@ -26,11 +25,11 @@ from jobs.policy.view import (
     SplitGroup,
     Suggestion,
     View,
+    declined,
 )
-from jobs.protocol.state import JournalState
-from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
-from jobs.rebalance.view import group_states, view_of
-from schemas.journal import Command, Epoch, Move
+from jobs.rebalance.asking import Answers, Look, WishRefused, ask, look, now
+from jobs.rebalance.view import group_states, round_s, view_of
+from schemas.journal import Command, Move
 from schemas.settings import Settings
 
 
@@ -49,74 +48,74 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     """Decide, and append the commands unless it is a dry run. Raises `WishRefused`."""
     if policy not in POLICIES:
         raise WishRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
-    warehouse, entries, state = look(settings)
-    commands = [each.command for each in warehouse.commands.read()]
-    epochs = [e for e in entries if isinstance(e, Epoch) and e.session == state.session.date]
+    seen = look(settings)
+    tally, chosen = seen.tally, POLICIES[policy]
+    given = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
+    collected_s = settings.rebalance.collection_s
+    if chosen.in_rounds:
+        collected_s = round_s(tally, collected_s, settings.rebalance.delta_min_s)
     view = view_of(
-        state,
-        epochs,
-        group_states(warehouse, state, settings.rebalance.collection_s),
-        collection_s=settings.rebalance.collection_s,
+        tally,
+        group_states(seen.warehouse, tally, collected_s),
+        collection_s=collected_s,
         trigger_s=settings.stream.trigger_s,
-        close_ms=_close_ms(settings, state),
-        forced_bytes=_forced(epochs, {c.id: c for c in commands}),
+        close_ms=_close_ms(settings, tally.open),
     )
-    given = settings.rebalance.model_dump()
-    if state.moves:
-        why = f"{len(state.moves)} moves of an earlier decision are not carried out yet"
-        return Decision(policy, view, Advice(declined=(Declined("everything", why),)), [])
-    advice = POLICIES[policy].advise(view, given)
-    wanted = [
-        _command(state, policy, given, each, by, number)
-        for number, each in enumerate(advice.suggestions)
-    ]
-    return Decision(policy, view, advice, ask(warehouse, state, wanted, dry_run=dry_run))
-
-
-def _close_ms(settings: Settings, state: JournalState) -> int | None:
-    with contextlib.suppress(calendar.CalendarError):
-        return calendar.close_ms(settings.session.calendar, state.session.date)
-    return None  # a date that is no trading day has no close
-
-
-def _forced(epochs: list[Epoch], commands: Mapping[str, Command]) -> int:
-    """What policies forced to spill in the epochs."""
-    obeyed = [o.id for entry in epochs for o in entry.commands if o.obeyed and o.kind == "spill"]
-    return sum(commands[i].bytes for i in obeyed if i in commands and commands[i].policy)
-
-
-def _command(
-    state: JournalState,
-    policy: str,
-    given: Mapping[str, Any],
-    wanted: Suggestion,
-    by: str,
-    number: int,
-) -> Command:
+    advice = _busy(seen) or guarded(
+        view,
+        chosen.advise(view, given),
+        settings.rebalance.min_span_s,
+        settings.rebalance.min_gain,
+    )
     common: dict[str, object] = {
-        "assignment_version": state.assignment_version,
-        "expires_at": now(given["expires_s"]),
+        "assignment_version": tally.assignment_version,
+        "expires_at": now(settings.rebalance.expires_s),
         "policy": policy,
-        "settings": POLICIES[policy].given(given),
-        "reason": wanted.why,
+        "settings": {**chosen.given(given), "collection_s": round(collected_s, 3)},
         "by": by,
         "issued_at": now(),
     }
-    what: dict[str, object]
+    decision = f"{policy}/{uuid.uuid4().hex[:8]}"
+    wanted = [
+        Command.model_validate(
+            {"id": f"{decision}/{number}", "reason": each.why, **common, **_what(view, each)}
+        )
+        for number, each in enumerate(advice.suggestions)
+    ]
+    return Decision(policy, view, advice, ask(seen, wanted, dry_run=dry_run))
+
+
+def _busy(seen: Look) -> Advice | None:
+    """Why nothing is decided now: an earlier decision is not carried out yet."""
+    if seen.tally.queue:
+        return declined(
+            "decision", f"{len(seen.tally.queue)} moves of an earlier one are not carried out yet"
+        )
+    if seen.waiting:
+        return declined("decision", f"the stream has not answered {seen.waiting[0]} yet")
+    return None
+
+
+def _close_ms(settings: Settings, session: str) -> int | None:
+    with contextlib.suppress(calendar.CalendarError):
+        return calendar.close_ms(settings.session.calendar, session)
+    return None  # a date that is no trading day has no close
+
+
+def _what(view: View, wanted: Suggestion) -> dict[str, object]:
+    """The part of a command that says what shall be done."""
     match wanted:
         case MoveGroup():
-            what = {"kind": "move", "moves": [_move(wanted)]}
+            move = Move(group=wanted.group, to=wanted.to, bytes=wanted.bytes)
+            return {"kind": "move", "moves": [move]}
         case ForceSpill():
-            what = {"kind": "spill", "slot": wanted.slot, "bytes": wanted.bytes}
+            return {"kind": "spill", "slot": wanted.slot, "bytes": wanted.bytes}
         case SplitGroup():
-            what = {"kind": "split", "group": wanted.group}
+            return {"kind": "split", "group": wanted.group}
         case MergeGroups():
-            what = {"kind": "merge", "group": wanted.group}
+            return {"kind": "merge", "group": wanted.group}
         case SetSlots():
-            raise ValueError("no policy that changes the number of slots is offered yet")
-    id_ = f"{policy}/{uuid.uuid4().hex[:8]}/{number}"
-    return Command.model_validate({"id": id_, **common, **what})
-
-
-def _move(wanted: MoveGroup) -> Move:
-    return Move(group=wanted.group, to=wanted.to, bytes=wanted.bytes)
+            owners = zip(view.groups, view.slot.tolist(), strict=True)
+            sizes = dict(zip(view.groups, view.bytes.tolist(), strict=True))
+            moves = rearranged(owners, sizes, wanted.slots)
+            return {"kind": "slots", "slots": wanted.slots, "moves": moves}

@@ -1,4 +1,4 @@
-"""What the controller knows: the journal's totals of slots, the newest `statistics` of groups."""
+"""What the controller knows: the journal's sums of slots, the newest `statistics` of groups."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 
 from jobs.engine.groups import GroupMap
 from jobs.engine.statistics import placed
-from jobs.policy.view import F64, I64, View, occupancy
-from jobs.protocol.state import JournalState
+from jobs.policy.flux import collection_s
+from jobs.policy.view import F64, I64, Bool, View, occupancy
+from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from jobs.tables.names import origin
-from schemas.journal import Epoch
+from schemas.journal import Prefix
 
 COLUMNS = [
     "session_date",
@@ -61,15 +62,15 @@ class GroupStates:
         return cls(whole, whole, real, whole, real, ("",) * groups)
 
 
-def group_states(warehouse: Warehouse, state: JournalState, collection_s: float) -> GroupStates:
+def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> GroupStates:
     """What `statistics` says of the groups of open sessions.
 
     The figures are those of each slot's newest statistics, which are written every few seconds; a
     group that has moved since is in two slots' figures, of which the newer ones hold. Rows that
     came are counted from the newest statistics that are at least `collection_s` older.
     """
-    dates = pa.array([session.date for session in state.sessions])
-    wanted = set(state.slots)
+    dates = pa.array([date for date, each in tally.sessions.items() if each.sealed_at is None])
+    wanted = {slot for _, slot in tally.groups}
     newest: dict[int, pa.Table] = {}
     before: dict[int, pa.Table] = {}
     for number, found in enumerate(_newest_first(warehouse)):
@@ -83,7 +84,7 @@ def group_states(warehouse: Warehouse, state: JournalState, collection_s: float)
                     before[slot] = one
         if before.keys() >= wanted or number + 1 >= MOST_FILES:
             break
-    groups = GroupMap(state.groups)
+    groups = GroupMap(tally.groups)
     if not newest:
         return GroupStates.nothing(len(groups))
     now = _latest(groups, newest.values())
@@ -138,69 +139,80 @@ def _oldest_first(tables: Iterable[pa.Table]) -> list[pa.Table]:
 
 
 def view_of(
-    state: JournalState,
-    epochs: Sequence[Epoch],
+    tally: Tally,
     groups: GroupStates,
     *,
     collection_s: float,
     trigger_s: float,
     close_ms: int | None,
-    forced_bytes: int,
 ) -> View:
     """What a policy sees.
 
     Args:
-        state: the journal's fold.
-        epochs: the open session's epochs, in order.
+        tally: what the journal comes to.
         groups: `group_states`.
         collection_s: the collection (and sampling, and reorganisation) time: the last so many
             seconds of epochs.
         trigger_s: the time between the beginnings of two epochs, as it is set.
         close_ms: when the session closes, on the stream's clock; None: not known, as now.
-        forced_bytes: what policies have forced to spill in the session.
     """
-    prefixes = tuple(group for group, _ in state.groups)
-    slots = len(state.slots)
-    ended = [_seconds(entry.written_at) for entry in epochs]
-    now = ended[-1] if ended else 0.0
-    last = [e for e, at in zip(epochs, ended, strict=True) if at > now - collection_s]
-    busy = np.zeros((len(last), slots))
-    sampled = np.zeros(slots, dtype=np.int64)
-    budget = np.ones(slots, dtype=np.int64)
-    for row, entry in enumerate(last):
-        for total in (each for each in entry.slots if each.slot < slots):
-            busy[row, total.slot] = total.busy_s
-            sampled[total.slot] += total.results
-    for total in epochs[-1].slots if epochs else []:
-        budget[total.slot] = total.budget_bytes
-    began = _seconds(last[0].started_at) if last else 0.0
-    span = max(now - began, 0.0)
-    cut = state.session.last_cuts.keys()
-    moved = [at for entry, at in zip(epochs, ended, strict=True) if entry.moved]
-    stamps = [entry.recent_input_ms for entry in epochs if entry.recent_input_ms]
-    memory = sum(total.state_bytes for total in epochs[-1].slots) if epochs else 0
-    spilled = sum(total.spilled_bytes for entry in epochs for total in entry.slots)
+    session = tally.sessions[tally.open]
+    now_ms = tally.recent[-1].ended_ms if tally.recent else 0
+    last = tally.sample(collection_s)
+    slots = len(last.results)
+    cut = [Prefix(*map(int, name.split("/"))) for name in session.cuts_by_range]
+    prefixes = tuple(group for group, _ in tally.groups)
+    memory = sum(slot.state_bytes for slot in tally.slots.values())
+    seen_ms = session.last_input_ms
     return View(
         groups=prefixes,
-        slot=np.array([slot for _, slot in state.groups], dtype=np.int64),
+        slot=np.array([slot for _, slot in tally.groups], dtype=np.int64),
         bytes=groups.bytes,
         results=groups.results,
         processed=groups.processed,
-        spilled=np.array([any(g.overlaps(c) for c in cut) for g in prefixes], dtype=np.bool_),
-        budget=budget,
-        idle_s=np.maximum(span - busy.sum(axis=0), 0.0),
-        sampled=sampled,
-        occupancy=occupancy(busy, trigger_s),
-        collection_s=span,
-        since_move_s=now - moved[-1] if moved else float("inf"),
-        session_bytes=memory + spilled,
-        elapsed_s=(stamps[-1] - stamps[0]) / 1000 if stamps else 0.0,
-        left_s=max(0.0, (close_ms - stamps[-1]) / 1000) if close_ms and stamps else 0.0,
-        forced_bytes=forced_bytes,
+        spilled=_cut(GroupMap(tally.groups), cut),
+        budget=np.array([max(tally.slots[s].budget_bytes, 1) for s in range(slots)], np.int64),
+        idle_s=np.maximum(last.span_s - last.busy_s.sum(axis=0), 0.0),
+        sampled=last.results,
+        occupancy=occupancy(last.busy_s, trigger_s),
+        collection_s=last.span_s,
+        since_move_s=_since_move_s(tally, now_ms),
+        session_bytes=memory + session.spilled_bytes,
+        elapsed_s=(seen_ms - session.first_input_ms) / 1000,
+        left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
+        forced_bytes=session.forced_bytes,
+        cores=tally.cores,
+        seed=tally.epoch,
         rate=groups.rate,
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
     )
+
+
+def round_s(tally: Tally, initial_s: float, delta_min_s: float) -> float:
+    """The collection time of Flux's rounds: see `jobs.policy.flux.collection_s`."""
+    now_ms = tally.recent[-1].ended_ms if tally.recent else 0
+    adapted = tally.adaptations
+    if adapted.moved_at is not None:
+        return collection_s(initial_s, adapted.moved_s, _since_move_s(tally, now_ms), delta_min_s)
+    began = tally.sessions[tally.open].began_at
+    since_s = now_ms / 1000 - _seconds(began) if began else 0.0
+    return collection_s(initial_s, None, since_s, delta_min_s)
+
+
+def _since_move_s(tally: Tally, now_ms: int) -> float:
+    moved_at = tally.adaptations.moved_at
+    return float("inf") if moved_at is None else now_ms / 1000 - _seconds(moved_at)
+
+
+def _cut(groups: GroupMap, cut: Sequence[Prefix]) -> Bool:
+    """Groups of which something was spilled, bool (g,)."""
+    found = np.zeros(len(groups), dtype=np.bool_)
+    if cut:
+        depth = np.array([p.depth for p in cut], dtype=np.int64)
+        value = np.array([p.value for p in cut], dtype=np.uint64)
+        found[placed(depth, value, groups)[1]] = True
+    return found
 
 
 def _seconds(text: str) -> float:

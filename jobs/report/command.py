@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobs.report import memory as remembering
+from jobs.report.decisions import decisions_table
 from jobs.report.ends import kafka_ends
 from jobs.report.html import write_report
 from jobs.report.memory import Memory
@@ -70,14 +72,17 @@ def status_command(
     as_json: bool = False,
     watch: bool = False,
     report: Path | None = None,
+    adaptations: bool = False,
 ) -> None:
     """Show where the stream stands: once, or with `watch` until Ctrl-C.
 
-    `as_json` prints one JSON object a look (one a line with `watch`); `report` also writes the
+    `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look (one a line with `watch`); `report` also writes the
     HTML report of the newest session that has results. Raises `NoWarehouse`, `NothingYet`.
     """
     looker = Looker(settings)
-    if not watch:
+    if adaptations:
+        _print_adaptations(looker.look(), out, as_json)
+    elif not watch:
         found = looker.look()
         _print(found, out, as_json)
     elif as_json or not out.is_terminal:
@@ -97,6 +102,16 @@ def _print(found: Status, out: Console, as_json: bool) -> None:
         out.file.flush()
     else:
         out.print(render(found, out), highlight=False)
+
+
+def _print_adaptations(found: Status, out: Console, as_json: bool) -> None:
+    if as_json:
+        listed = [each.model_dump() for each in found.adaptations]
+        out.file.write(json.dumps(listed) + "\n")
+    elif found.adaptations:
+        out.print(decisions_table(found), highlight=False)
+    else:
+        out.print("Nothing was asked for yet: see `spillway rebalance`.", highlight=False)
 
 
 def _repeat(looker: Looker, out: Console, as_json: bool) -> None:

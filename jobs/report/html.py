@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jobs.report import decisions
 from jobs.report.charts import Chart, charts
 from jobs.report.model import SessionStatus, Status, Verdict
 from jobs.report.page_style import STYLE
@@ -82,6 +83,7 @@ def report_html(status: Status, phases: Sequence[Row] = ()) -> str:
                 _card("Figures", _pairs(_figures(session, phases))),
                 _card("Streams", _streams(status, session)),
                 _card("Slots", _slots(status)),
+                _card("Decisions", _decisions(status, session)),
                 _card("Quarantine", _quarantine(status)),
                 _card("Tables", _tables(status)),
                 class_="cards",
@@ -197,6 +199,7 @@ def _figures(session: SessionStatus, phases: Sequence[Row]) -> list[Row]:
         ("generations (cuts)", count_text(session.generations)),
         ("most generations of one hash range", count_text(session.most_generations)),
         ("peak state of a slot", f"{bytes_text(session.peak_state_bytes)} of {budget}"),
+        ("groups moved between slots", count_text(session.moved)),
         ("slots restored", count_text(session.restored_slots)),
         (
             "production delay",
@@ -220,7 +223,7 @@ def _streams(status: Status, session: SessionStatus) -> Safe:
 
 def _slots(status: Status) -> Safe:
     return _table(
-        ("slot", "host", "state now", "budget", "rows", "groups"),
+        ("slot", "host", "state now", "budget", "rows", "groups", "moved in", "out", "skew"),
         [
             (
                 str(slot.slot),
@@ -229,10 +232,22 @@ def _slots(status: Status) -> Safe:
                 bytes_text(slot.budget_bytes),
                 count_text(slot.rows),
                 count_text(slot.groups),
+                count_text(slot.moved_in),
+                count_text(slot.moved_out),
+                part_text(slot.skew),
             )
             for slot in status.slots
         ],
     )
+
+
+def _decisions(status: Status, session: SessionStatus) -> Safe:
+    """The session's; the newest first."""
+    began, ended = session.began_at or "", session.ended_at or "~"
+    own = [each for each in status.adaptations if began <= each.at <= ended]
+    if not own:
+        return tag("p", "No group was moved, split or told to spill.", class_="muted")
+    return _table(decisions.HEAD, [decisions.cells(each) for each in own])
 
 
 def _quarantine(status: Status) -> Safe:

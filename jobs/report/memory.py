@@ -18,11 +18,14 @@ import os
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from jobs.places import var_folder
 from jobs.report.tally import Tally
+from jobs.tables import Warehouse
+from jobs.tables.numbered import Numbered
 
-VERSION = 1
+VERSION = 2
 """Raised when `Memory` or `Tally` change their meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""
@@ -37,11 +40,34 @@ class Memory(BaseModel):
     tally: Tally = Tally()
     reasons: dict[str, dict[str, int]] = {}
     """Per data file of `quarantine`: rows by reason."""
+    commands_n: int = -1
+    """Number up to which every command was answered (or has expired)."""
     saved_n: int = -1
 
     def follows(self, text: str) -> bool:
         """Whether `text` is the entry that this memory ends with."""
         return self.digest == digest(text)
+
+
+def caught_up(warehouse: Warehouse, memory: Memory) -> Tally:
+    """The memory's tally with every entry that is new since; all of them when it does not fit."""
+    journal = Numbered(warehouse.table("journal"))
+    journal.refresh()
+    known = memory.tally.n
+    # The entry that the memory ends with is read again: it says whether the memory is of this
+    # journal. A journal that is shorter than the memory was made anew or repaired.
+    texts: list[str] = []
+    if 0 <= known <= journal.last():
+        texts = journal.read(known - 1)["entry"].to_pylist()
+    if known >= 0 and not (texts and memory.follows(texts[0])):
+        memory.tally, memory.reasons, memory.saved_n, memory.commands_n = Tally(), {}, -1, -1
+        known = -1
+    texts = texts[1:] if known >= 0 else journal.read()["entry"].to_pylist()
+    for text in texts:
+        memory.tally.add(from_json(text))
+    if texts:
+        memory.digest = digest(texts[-1])
+    return memory.tally
 
 
 def digest(text: str) -> str:

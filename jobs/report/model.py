@@ -47,6 +47,49 @@ class SlotStatus(Figures):
     spills: int
     """Epochs in which the slot spilled."""
     spilled_bytes: int
+    moved_in: int
+    """Groups that came from other slots."""
+    moved_out: int
+    busy: float
+    """The part of the last minute in which it worked; the rest it was idle."""
+    occupancy: float
+    """Average buffer occupancy over the last minute, 0 to 1."""
+    output_rate: float
+    """Results of the last minute for each group that it holds."""
+    skew: float
+    """The largest group's share of its work, on average over the last minute."""
+
+
+class AdaptationStatus(Figures):
+    """One decision: commands that were asked for together, what became of them and what they did.
+
+    A decision is by hand or by a policy.
+    """
+
+    id: str
+    policy: str
+    """Empty: a person's."""
+    epoch: int
+    """In which the first of its commands was answered."""
+    at: str
+    obeyed: dict[str, int]
+    """How many commands of each kind."""
+    refused: dict[str, int]
+    """How many were refused, by the reason."""
+    reason: str
+    bytes: int
+    """State that was to be moved or spilled."""
+    waiting: int
+    """Moves that are still to be carried out."""
+    moved: int
+    moved_bytes: int
+    done_epoch: int | None
+    before: dict[int, int]
+    """Bytes in memory of each slot before it."""
+    after: dict[int, int]
+    """The same when it was carried out."""
+    results_since: int
+    """Results of the warehouse since then, at run time."""
 
 
 class Verdict(Figures):
@@ -95,6 +138,8 @@ class SessionStatus(Figures):
     budget_bytes: int
     restored_slots: int
     """How often a slot's state was lost and read again."""
+    moved: int
+    """Groups that changed their slot."""
     delay_p50_ms: int | None
     delay_p99_ms: int | None
     began_at: str | None
@@ -200,6 +245,10 @@ class Status(Figures):
     """Rows of the whole warehouse by reason, the most frequent first."""
     sessions: list[SessionStatus]
     """All of them, the newest first."""
+    adaptations: list[AdaptationStatus]
+    """Decisions to move, split, merge or spill groups, the newest first."""
+    moves_waiting: int
+    """Groups that are to change their slot in the next epochs."""
     detail: Detail | None = None
 
     def session_of(self, date: str) -> SessionStatus | None:

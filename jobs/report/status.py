@@ -14,15 +14,23 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic_core import from_json
 
+from jobs.policy.view import occupancy
 from jobs.protocol.offsets import partitions
 from jobs.report import memory as remembering
 from jobs.report.detail import detail_of
 from jobs.report.memory import Memory
-from jobs.report.model import SessionStatus, SlotStatus, Status, TopicStatus, Verdict
+from jobs.report.model import (
+    AdaptationStatus,
+    SessionStatus,
+    SlotStatus,
+    Status,
+    TopicStatus,
+    Verdict,
+)
 from jobs.report.tally import (
     SessionTally,
     Tally,
@@ -30,7 +38,6 @@ from jobs.report.tally import (
     summed_delay,
 )
 from jobs.tables import SessionEvent, Warehouse
-from jobs.tables.numbered import Numbered
 from schemas.journal import Offsets
 from schemas.settings import Settings
 
@@ -71,7 +78,7 @@ def status(
     """
     place = warehouse.place.path()
     known = remembering.load(place) if memory is None else memory
-    tally = _caught_up(warehouse, known)
+    tally = remembering.caught_up(warehouse, known)
     if tally.n < 0:
         raise NothingYet(
             f"the journal of {place} is empty: start `spillway stream`, or name another "
@@ -104,35 +111,22 @@ def status(
         lag_rows=lag_rows,
         threshold=settings.spill.threshold,
         topics=topics,
-        slots=_slots(tally),
+        slots=_slots(tally, settings.stream.trigger_s),
         quarantine=reasons,
         sessions=[
             _session(tally, each, done.get(date, -1), stored.get(date, 0), events)
             for date, each in sorted(tally.sessions.items(), reverse=True)
         ],
+        adaptations=[
+            AdaptationStatus(
+                **each.model_dump(exclude={"results_at"}),
+                results_since=tally.adaptations.results - each.results_at,
+            )
+            for each in reversed(tally.adaptations.decisions)
+        ],
+        moves_waiting=len(tally.queue),
         detail=None if detail_session is None else detail_of(warehouse, tally, detail_session),
     )
-
-
-def _caught_up(warehouse: Warehouse, memory: Memory) -> Tally:
-    """The memory's tally with every entry that is new since; all of them when it does not fit."""
-    journal = Numbered(warehouse.table("journal"))
-    journal.refresh()
-    known = memory.tally.n
-    # The entry that the memory ends with is read again: it says whether the memory is of this
-    # journal. A journal that is shorter than the memory was made anew or repaired.
-    texts: list[str] = []
-    if 0 <= known <= journal.last():
-        texts = journal.read(known - 1)["entry"].to_pylist()
-    if known >= 0 and not (texts and memory.follows(texts[0])):
-        memory.tally, memory.reasons, memory.saved_n = Tally(), {}, -1
-        known = -1
-    texts = texts[1:] if known >= 0 else journal.read()["entry"].to_pylist()
-    for text in texts:
-        memory.tally.add(from_json(text))
-    if texts:
-        memory.digest = remembering.digest(texts[-1])
-    return memory.tally
 
 
 def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:
@@ -219,9 +213,21 @@ def topics_of(tally: Tally, ends: Offsets | None) -> tuple[list[TopicStatus], in
     return topics, sum(lags) if len(lags) == len(topics) else None
 
 
-def _slots(tally: Tally) -> list[SlotStatus]:
+def _slots(tally: Tally, trigger_s: float) -> list[SlotStatus]:
+    last = tally.sample(RECENT_S)
+    busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
+    full = occupancy(last.busy_s, trigger_s)
+    rate = last.results / np.maximum(last.groups, 1)
     return [
-        SlotStatus(slot=number, **slot.model_dump()) for number, slot in sorted(tally.slots.items())
+        SlotStatus(
+            slot=number,
+            **slot.model_dump(),
+            busy=round(min(float(busy[number]), 1.0), 3),
+            occupancy=round(float(full[number]), 3),
+            output_rate=round(float(rate[number]), 3),
+            skew=round(float(last.skew[number]), 3),
+        )
+        for number, slot in sorted(tally.slots.items())
     ]
 
 
@@ -255,6 +261,7 @@ def _session(
         peak_state_bytes=session.peak_state_bytes,
         budget_bytes=session.budget_bytes,
         restored_slots=session.restored_slots,
+        moved=session.moved,
         delay_p50_ms=delay_quantile_ms(session.delay, 0.5),
         delay_p99_ms=delay_quantile_ms(session.delay, 0.99),
         began_at=session.began_at,

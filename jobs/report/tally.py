@@ -21,17 +21,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
+from jobs.report.adaptations import Adaptations
 from jobs.report.model import Point
-from schemas.journal import DELAY_EDGES_MS, Offsets
+from schemas.journal import DELAY_EDGES_MS, Move, Offsets, Prefix
 
 MOST_POINTS = 1024
-RECENT_EPOCHS = 64
-"""Epochs that rates and the present delay are taken from."""
+RECENT_EPOCHS = 256
+"""Epochs that rates, the present delay and what policies look at are taken from."""
+MOST_ANSWERED = 4096
+"""Ids of answered commands that are remembered, the newest ones."""
 STEP_PARTS = ("load", "install", "join", "write", "spill", "merge", "manifest")
+
+
+class SlotWork(BaseModel):
+    """What one slot did in an epoch."""
+
+    busy_s: float
+    results: int
+    groups: int
+    skew: float
 
 
 class Recent(BaseModel):
@@ -42,6 +56,20 @@ class Recent(BaseModel):
     rows: int
     results: int
     delay: list[int]
+    slots: dict[int, SlotWork]
+
+
+class Sample(NamedTuple):
+    """The last epochs of the slots; arrays (s,), or (e, s) by epoch."""
+
+    span_s: float
+    busy_s: npt.NDArray[np.float64]
+    """(e, s)."""
+    results: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    """That hold rows, in the last epoch."""
+    skew: npt.NDArray[np.float64]
+    """The largest group's share of the work, on average."""
 
 
 class SlotTally(BaseModel):
@@ -57,6 +85,9 @@ class SlotTally(BaseModel):
     peak_folder_bytes: int = 0
     spills: int = 0
     spilled_bytes: int = 0
+    moved_in: int = 0
+    """Groups that came from other slots."""
+    moved_out: int = 0
 
 
 class SessionTally(BaseModel):
@@ -77,6 +108,13 @@ class SessionTally(BaseModel):
     peak_state_bytes: int = 0
     budget_bytes: int = 0
     restored_slots: int = 0
+    moved: int = 0
+    """Groups that changed their slot."""
+    forced_bytes: int = 0
+    """What policies have told slots to spill."""
+    first_input_ms: int = 0
+    last_input_ms: int = 0
+    """Kafka time of its newest row after the first epoch, and after the last."""
     delay: list[int] = []
     began_at: str | None = None
     end: Offsets | None = None
@@ -103,6 +141,40 @@ class Tally(BaseModel):
     slots: dict[int, SlotTally] = {}
     recent: list[Recent] = []
     points: list[Point] = []
+    groups: tuple[tuple[Prefix, int], ...] = ()
+    """The assignment."""
+    assignment_version: int = -1
+    queue: list[Move] = []
+    """Moves that were obeyed and wait."""
+    cores: int = 0
+    answered: list[str] = []
+    """Ids of the last commands that were obeyed or refused."""
+    adaptations: Adaptations = Adaptations()
+
+    def sample(self, seconds: float) -> Sample:
+        """What the slots of the assignment did in the last `seconds` of epochs."""
+        slots = len({slot for _, slot in self.groups})
+        now_ms = self.recent[-1].ended_ms if self.recent else 0
+        last = [each for each in self.recent if each.ended_ms > now_ms - seconds * 1000]
+        none = SlotWork(busy_s=0.0, results=0, groups=0, skew=0.0)
+        work = [[each.slots.get(slot, none) for slot in range(slots)] for each in last]
+
+        def of(what: str) -> npt.NDArray[np.float64]:
+            values = [[getattr(each, what) for each in row] for row in work]
+            return np.array(values, dtype=np.float64).reshape(len(last), slots)
+
+        return Sample(
+            span_s=(now_ms - last[0].started_ms) / 1000 if last else 0.0,
+            busy_s=of("busy_s"),
+            results=of("results").sum(axis=0).astype(np.int64),
+            groups=of("groups")[-1].astype(np.int64) if last else np.zeros(slots, dtype=np.int64),
+            skew=of("skew").mean(axis=0) if last else np.zeros(slots),
+        )
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The queue, as commands are judged by it."""
+        return tuple(self.queue)
 
     def add(self, entry: dict[str, Any]) -> None:
         """Fold entry n + 1 into the sums. Raises ValueError when it is another one."""
@@ -112,7 +184,7 @@ class Tally(BaseModel):
         if kind == "genesis":
             self._genesis(entry)
         elif kind == "claim":
-            self.term, self.driver = entry["term"], entry["driver"]
+            self.term, self.driver, self.cores = entry["term"], entry["driver"], entry["cores"]
             self.partitions |= {t["name"]: t["partitions"] for t in entry["topics"]}
         else:
             self._epoch(entry)
@@ -123,7 +195,8 @@ class Tally(BaseModel):
         self.partitions = {t["name"]: t["partitions"] for t in entry["topics"]}
         self.end, self.open = entry["start"], entry["session"]
         self.sessions[self.open] = SessionTally(session=self.open)
-        self.slots = {slot: SlotTally() for _, slot in entry["groups"]}
+        self.groups = tuple((Prefix(*group), slot) for group, slot in entry["groups"])
+        self.slots = {slot: SlotTally() for _, slot in self.groups}
 
     def _epoch(self, entry: dict[str, Any]) -> None:
         started, ended = _ms(entry["started_at"]), _ms(entry["written_at"])
@@ -144,6 +217,11 @@ class Tally(BaseModel):
             name = "{}/{}".format(*cut["range"])
             one.cuts_by_range[name] = one.cuts_by_range.get(name, 0) + 1
         session.restored_slots += len(entry["restored_slots"])
+        before = {number: slot.state_bytes for number, slot in self.slots.items()}
+        self._adapted(session, entry, before, (ended - started) / 1000)
+        if stamp := entry["recent_input_ms"]:
+            session.first_input_ms = session.first_input_ms or stamp
+            session.last_input_ms = max(session.last_input_ms, stamp)
         delay = _added(each["delay_ms"] for each in entry["slots"])
         session.delay = _added((session.delay, delay))
         flush = entry["sealed"] is not None
@@ -156,6 +234,15 @@ class Tally(BaseModel):
             rows=rows,
             results=sum(entry["results"].values()),
             delay=delay,
+            slots={
+                each["slot"]: SlotWork(
+                    busy_s=each["busy_s"],
+                    results=each["results"],
+                    groups=each["groups"],
+                    skew=each["skew"],
+                )
+                for each in entry["slots"]
+            },
         )
         self.recent = [*self.recent[1 - RECENT_EPOCHS :], recent]
         self.points.append(_point(entry, self.open, started, ended, rows))
@@ -170,7 +257,33 @@ class Tally(BaseModel):
             self.open = entry["session"]
             for slot in self.slots.values():
                 slot.peak_state_bytes, slot.peak_folder_bytes = slot.state_bytes, slot.folder_bytes
-                slot.spills = slot.spilled_bytes = 0
+                slot.spills = slot.spilled_bytes = slot.moved_in = slot.moved_out = 0
+
+    def _adapted(
+        self, session: SessionTally, entry: dict[str, Any], before: dict[int, int], took_s: float
+    ) -> None:
+        """Commands, moves, the assignment."""
+        owners = dict(self.groups)
+        for move in entry["moved"]:
+            target, source = move["to"], owners.get(Prefix(*move["group"]))
+            self.slots.setdefault(target, SlotTally()).moved_in += 1
+            if source is not None:
+                self.slots[source].moved_out += 1
+        session.moved += len(entry["moved"])
+        if entry["queued"] is not None:
+            self.queue = [Move.model_validate(move) for move in entry["queued"]]
+        if entry["assignment"] is not None:
+            assignment = entry["assignment"]
+            self.groups = tuple((Prefix(*group), slot) for group, slot in assignment)
+            self.assignment_version = entry["epoch"]
+            alive = {slot for _, slot in self.groups}
+            self.slots = {n: slot for n, slot in self.slots.items() if n in alive}
+        for outcome in entry["commands"]:
+            self.answered.append(outcome["id"])
+            if outcome["kind"] == "spill" and outcome["obeyed"] and outcome["policy"]:
+                session.forced_bytes += outcome["bytes"]
+        del self.answered[:-MOST_ANSWERED]
+        self.adaptations.add(entry, before, self.queue, took_s)
 
     def _read(self, entry: dict[str, Any]) -> None:
         """Rows of the epoch to the sessions that they belong to."""

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from jobs.report.decisions import decisions_table
 from jobs.report.model import SessionStatus, SlotStatus, Status
 from jobs.report.words import (
     bytes_text,
@@ -28,6 +29,10 @@ NARROW = 76
 """Below so many columns only the main ones are shown."""
 TINY = 56
 """Below so many columns counts are shown as one."""
+WIDE = 140
+"""From so many columns on, slots have all their figures."""
+SHOWN = 5
+"""Decisions that are shown beside everything else."""
 STALE_S = 60.0
 """After so long without an epoch the age is marked (Kafka may just be silent)."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -39,6 +44,8 @@ def render(status: Status, console: Console, width: int | None = None) -> Render
     fancy = unicode_works(console)
     parts: list[RenderableType] = [_head(status, width), Text(), _topics(status, width), Text()]
     parts += [_slots(status, width, fancy), Text(), _sessions(status, width)]
+    if status.adaptations and width >= NARROW:
+        parts += [Text(), decisions_table(status, SHOWN)]
     if status.quarantine:
         parts += [Text(), _quarantine(status, width)]
     return Group(*parts)
@@ -140,7 +147,10 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
     cells = max(8, min(30, width - 62)) if wide else 10
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     columns = ["slot", "memory", "state"] + ([] if tiny else ["budget"])
-    for name in columns + (["peak", "spills", "spilled"] if wide else []):
+    more = ["peak", "spills", "spilled"] if wide else []
+    if width >= WIDE:
+        more += ["groups", "moved in", "out", "busy", "waits", "skew", "rate"]
+    for name in columns + more:
         table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
     for slot in status.slots:
         bar = memory_bar(
@@ -159,6 +169,16 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
                 bytes_text(slot.peak_state_bytes),
                 count_text(slot.spills),
                 bytes_text(slot.spilled_bytes),
+            ]
+        if width >= WIDE:
+            row += [
+                count_text(slot.groups),
+                count_text(slot.moved_in),
+                count_text(slot.moved_out),
+                part_text(slot.busy),
+                part_text(slot.occupancy),
+                part_text(slot.skew),
+                f"{slot.output_rate:,.0f}",
             ]
         table.add_row(*row)
     return table

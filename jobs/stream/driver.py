@@ -45,6 +45,8 @@ class Driver:
         most_moved_bytes: int,
         on_epoch: Callable[[Epoch], None],
         on_trouble: Callable[[str], None],
+        *,
+        cores: int,
     ) -> None:
         self._warehouse = warehouse
         self._topics = topics
@@ -52,6 +54,7 @@ class Driver:
         self._most_moved_bytes = most_moved_bytes
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
+        self._cores = cores
         self._job: EpochJob | None = None
         self._rows: Any | None = None
         self._began = 0.0
@@ -111,7 +114,8 @@ class Driver:
     def read_journal(self) -> protocol.Event:
         """Read all entries and every table's last application transaction."""
         entries = self._warehouse.journal.read()
-        return protocol.JournalRead(entries, self._warehouse.applied_all(), self._topics)
+        applied = self._warehouse.applied_all()
+        return protocol.JournalRead(entries, applied, self._topics, self._cores)
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""

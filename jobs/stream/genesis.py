@@ -39,9 +39,18 @@ def first_entry(
         start=start,
         start_rule=rule,
         inputs=len(topics),
-        groups=GroupMap.initial(settings.state.groups, settings.state.slots).assignment(),
+        groups=_groups(settings).assignment(),
         written_at=rfc3339(now_ms),
     )
+
+
+def _groups(settings: Settings) -> GroupMap:
+    shares = settings.state.shares
+    weights = () if shares == "even" else tuple(map(float, shares.split(",")))
+    try:
+        return GroupMap.initial(settings.state.groups, settings.state.slots, weights)
+    except ValueError as error:
+        raise StartRefused(f"state.shares = {shares!r}: {error}") from None
 
 
 def _start(

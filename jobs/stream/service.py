@@ -23,7 +23,7 @@ from jobs.kafka.client import cluster
 from jobs.places import var_folder
 from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.protocol.offsets import rows_between
-from jobs.protocol.plan import waits
+from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
@@ -98,6 +98,8 @@ class Stream:
         self._max_rows = settings.stream.max_rows_per_epoch
         self._last: Epoch | None = None
         self._wanted_rows = self._max_rows
+        self._commands_read = -1
+        self._pending: list[Command] = []
         self._query: Any = None
         self._checkpoint = Path()
         self._starts = 0
@@ -182,6 +184,7 @@ class Stream:
             int(self.settings.rebalance.max_bytes_per_epoch),
             self._journaled,
             self.watcher.on_trouble,
+            cores=spark.sparkContext.defaultParallelism,
         )
         state = self.driver.state
         placement.hosts = dict(state.hosts)
@@ -297,7 +300,11 @@ class Stream:
         return calendar.session_after(self.settings.session.calendar, date)
 
     def _commands(self) -> list[Command]:
-        commands = [each.command for each in self.warehouse.commands.read()]
+        for each in self.warehouse.commands.read(self._commands_read):
+            self._pending.append(each.command)
+            self._commands_read = each.n
+        self._pending = unseen(self.driver.state, self._pending)
+        commands = list(self._pending)
         if self.settings.session.boundary == "calendar":
             closing = self._calendar_seal()
             if closing is not None:

@@ -41,7 +41,7 @@ def state(groups: Any = FOUR, moves: tuple[Move, ...] = ()) -> JournalState:
 
 def move(value: int, to: int, *, depth: int = 2, bytes_: int = 0, **more: Any) -> Command:
     only = Move(group=Prefix(depth, value), to=to, bytes=bytes_)
-    return Command(id=f"m{depth}.{value}.{to}", kind="move", moves=[only], **more)
+    return Command(**{"id": f"d/m{depth}.{value}.{to}", "kind": "move", "moves": [only], **more})
 
 
 def answers(found: JournalState, *commands: Command) -> list[str]:
@@ -61,30 +61,30 @@ def answers(found: JournalState, *commands: Command) -> list[str]:
         (move(0, 1, assignment_version=7), "decided on assignment 7; it is -1 now"),
         (move(0, 1, expires_at="2026-01-05T15:00:01Z"), "obeyed"),
         (move(0, 1, expires_at=NOW), f"expired at {NOW}"),
-        (Command(id="s", kind="spill", slot=1, bytes=1), "obeyed"),
+        (Command(id="d/s", kind="spill", slot=1, bytes=1), "obeyed"),
         (
-            Command(id="s", kind="spill", slot=2, bytes=1),
+            Command(id="d/s", kind="spill", slot=2, bytes=1),
             "there is no slot 2 to spill; there are 2",
         ),
-        (Command(id="s", kind="split", group=Prefix(2, 3)), "obeyed"),
-        (Command(id="s", kind="split", group=Prefix(1, 0)), "group 1/0 is no group"),
-        (Command(id="s", kind="merge", group=Prefix(1, 1)), "obeyed"),
+        (Command(id="d/s", kind="split", group=Prefix(2, 3)), "obeyed"),
+        (Command(id="d/s", kind="split", group=Prefix(1, 0)), "group 1/0 is no group"),
+        (Command(id="d/s", kind="merge", group=Prefix(1, 1)), "obeyed"),
         (
-            Command(id="s", kind="merge", group=Prefix(0, 0)),
+            Command(id="d/s", kind="merge", group=Prefix(0, 0)),
             "the halves of group 0/0 are not two groups",
         ),
-        (Command(id="s", kind="slots", slots=2), "there are 2 slots already"),
+        (Command(id="d/s", kind="slots", slots=2), "there are 2 slots already"),
         (
-            Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
+            Command(id="d/s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
             "obeyed",
         ),
-        (Command(id="s", kind="slots", slots=3), "the moves do not lead to 3 slots"),
+        (Command(id="d/s", kind="slots", slots=3), "the moves do not lead to 3 slots"),
         (
-            Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=1)] * 2),
+            Command(id="d/s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=1)] * 2),
             "a group is named twice",
         ),
         (
-            Command(id="s", kind="slots", slots=4, moves=[Move(group=Prefix(2, 1), to=3)]),
+            Command(id="d/s", kind="slots", slots=4, moves=[Move(group=Prefix(2, 1), to=3)]),
             "after the move of group 2/1 slots would not be numbered on end",
         ),
     ],
@@ -100,30 +100,34 @@ def test_one_command(command: Command, answer: str) -> None:
         ([move(0, 1), move(0, 1)], "group 2/0 is named by an earlier command"),
         ([move(0, 1), move(2, 0)], "obeyed"),
         (
-            [move(0, 1), Command(id="s", kind="split", group=Prefix(2, 0))],
+            [move(0, 1), Command(id="d/s", kind="split", group=Prefix(2, 0))],
             "group 2/0 is named by an earlier command",
         ),
         (
-            [Command(id="s", kind="split", group=Prefix(2, 0)), move(0, 1, depth=3)],
+            [Command(id="d/s", kind="split", group=Prefix(2, 0)), move(0, 1, depth=3)],
             "group 3/0 is named by an earlier command",
         ),
         (
-            [move(0, 1), Command(id="s", kind="slots", slots=3)],
+            [move(0, 1), Command(id="d/s", kind="slots", slots=3)],
             "groups are moving; the number of slots can change when that is done",
         ),
         (
             [
-                Command(id="s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
+                Command(id="d/s", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)]),
                 move(2, 0),
             ],
             "the number of slots is being changed",
         ),
         (
-            [Command(id=i, kind="spill", slot=0, bytes=9) for i in "ab"],
+            [move(0, 1), move(1, 1, id="other/7/0")],
+            "slot 0 takes part in another decision, d",
+        ),
+        (
+            [Command(id=f"d/{i}", kind="spill", slot=0, bytes=9) for i in "ab"],
             "slot 0 is told to spill already",
         ),
         (
-            [move(0, 1), Command(id="s", kind="merge", group=Prefix(1, 0))],
+            [move(0, 1), Command(id="d/s", kind="merge", group=Prefix(1, 0))],
             "the halves of group 1/0 are at different slots",
         ),
     ],
@@ -140,8 +144,13 @@ def test_a_slot_that_is_busy_is_left_alone() -> None:
     still = "still takes part in an earlier adaptation"
     assert answers(busy, move(2, 3, depth=3)) == [f"slot 1 {still}"]
     assert answers(busy, move(4, 0, depth=3)) == [f"slot 0 {still}"]
-    assert answers(busy, Command(id="s", kind="spill", slot=0, bytes=1)) == [f"slot 0 {still}"]
+    assert answers(busy, Command(id="d/s", kind="spill", slot=0, bytes=1)) == [f"slot 0 {still}"]
     assert answers(busy, move(4, 3, depth=3)) == ["obeyed"]
+
+
+def test_a_refused_command_keeps_no_slot_from_others() -> None:
+    late = move(0, 1, id="other/0", expires_at=NOW)
+    assert answers(state(), late, move(1, 1)) == [f"expired at {NOW}", "obeyed"]
 
 
 def test_what_is_obeyed_comes_into_the_queue_behind_what_is_there() -> None:
@@ -149,7 +158,7 @@ def test_what_is_obeyed_comes_into_the_queue_behind_what_is_there() -> None:
     first = Move(group=Prefix(3, 0), to=1, bytes=5, command="c")
     found = adapt(state(eight, (first,)), [move(4, 3, depth=3, bytes_=7)], NOW)
     assert [m.group for m in found.queue] == [Prefix(3, 0), Prefix(3, 4)]
-    assert found.queue[1].command == "m3.4.3"
+    assert found.queue[1].command == "d/m3.4.3"
     # Nothing has moved yet: that is the plan's part.
     assert dict(found.groups) == dict(eight)
     assert dict(moved(found.groups, found.queue[:1]))[Prefix(3, 0)] == 1
@@ -226,7 +235,7 @@ def test_slots_come_and_go_without_a_gap(
         return
     before = len(set(dict(groups).values()))
     moves = rearranged(groups, sizes, slots)
-    said = answers(state(groups), Command(id="s", kind="slots", slots=slots, moves=moves))
+    said = answers(state(groups), Command(id="d/s", kind="slots", slots=slots, moves=moves))
     assert said == (["obeyed"] if slots != before else [f"there are {slots} slots already"])
     after = Counter(slot for _, slot in moved(tuple(groups), moves))
     assert set(after) == set(range(slots))

@@ -15,7 +15,7 @@ from jobs.report.ends import kafka_ends
 from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import MOST_REASONS, OTHER, NothingYet, status
-from jobs.report.tally import MOST_POINTS, Tally, delay_quantile_ms, thinned
+from jobs.report.tally import MOST_POINTS, RECENT_EPOCHS, Tally, delay_quantile_ms, thinned
 from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import DELAY_EDGES_MS
 from schemas.settings import load_settings
@@ -345,7 +345,7 @@ def test_history_is_bounded():
     tally = tallied(made.entries)
     assert len(tally.points) <= MOST_POINTS
     assert sum(p.epochs for p in tally.points) == MOST_POINTS + 200
-    assert len(tally.recent) == 64
+    assert len(tally.recent) == RECENT_EPOCHS
 
 
 def test_an_epochs_seconds_add_up():

@@ -229,7 +229,8 @@ class Schedule:
                 given = {"slots": wanted, "moves": rearranged(groups, sizes, wanted)}
             case "spill":
                 given = {"slot": owner, "bytes": rng.choice((1, 1000))}
-        command = Command(id=f"a{world.fresh()}", kind=kind, assignment_version=version, **given)
+        id_ = f"{rng.choice('de')}/a{world.fresh()}"
+        command = Command(id=id_, kind=kind, assignment_version=version, **given)
         world.commands.append(command)
         world.say(f"command {command.id}: {kind} {given}")
 

@@ -1,0 +1,182 @@
+"""`balanced`: the policy that a user gets who chooses none. Ours, made of the papers' parts.
+
+What an epoch takes is what its busiest slot takes, and what is spilled is what does not fit the
+fullest slot. So:
+
+1. While there is room everywhere, slots are evened out by *work* (Flux's utilisation, its
+   thresholds and its estimate of what a move brings), but by several groups at once, those with
+   the most work for their bytes first.
+2. Once memory is short (something is spilled, or a slot's memory is over `pressure` of its
+   budget), by *memory* (lazy-disk's rule, but of shares of the budgets, so that slots may differ).
+   Groups with the most work go first where the fuller slot is also the busier one, and those
+   with the least where it is not: the one must not spoil the other.
+3. When memory is even and still short, active-disk's rule: the slot of the low output rate spills.
+4. A group that alone is too much for its slot, so that no move helps, is split; unless one key
+   makes it up, which no split divides.
+
+Gain is judged on the two slots touched, never on an average over all: one hot slot of 32 hardly
+shows in an average.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jobs.policy.clusters import ONE_KEY, one_key
+from jobs.policy.disk import forced_spill
+from jobs.policy.flux import ROUNDING, utilisation
+from jobs.policy.view import (
+    F64,
+    I64,
+    Advice,
+    Declined,
+    MoveGroup,
+    SplitGroup,
+    View,
+    declined,
+    name,
+)
+
+PRESSURE = 0.6
+IDLE = 0.05
+"""Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
+
+
+def balanced(
+    view: View,
+    theta_d: float,
+    min_span_s: float,
+    theta_f: float,
+    fraction: float,
+    th_imb: float,
+    th_util: float,
+    pressure: float = PRESSURE,
+) -> Advice:
+    """See the module."""
+    if view.slots < 2:
+        return declined("relocation", "there is one slot")
+    fill: F64 = view.memory / view.budget
+    if view.spilled.any() or fill.max() > pressure:
+        advice = _even_memory(view, fill, theta_d, min_span_s)
+        return forced_spill(view, theta_f, fraction) if advice is None else advice
+    return _even_work(view, th_imb, th_util, min_span_s)
+
+
+def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Advice | None:
+    """None: memory is even."""
+    what = "relocation by memory"
+    most, least = int(fill.argmax()), int(fill.argmin())
+    said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
+    said += f" (slot {least})"
+    if fill[least] >= theta_d * fill[most]:
+        return None
+    if view.since_move_s < min_span_s:
+        return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
+    memory, budget = view.memory, view.budget
+    # So much that both have the same share of their budgets: half of the difference when these
+    # are equal.
+    wanted = int(
+        (memory[most] * budget[least] - memory[least] * budget[most])
+        // (budget[most] + budget[least])
+    )
+    mine = view.of_slot(most)
+    mine = mine[view.bytes[mine] > 0]
+    use = utilisation(view)
+    density: F64 = _work(view)[mine] / view.bytes[mine]
+    order = mine[np.argsort(-density if use[most] >= use[least] else density, kind="stable")]
+    chosen = _fitting(order, view.bytes, wanted)
+    if not len(chosen):
+        return _split(view, most, view.bytes, said, what)
+    return _moves(view, chosen, most, least, said)
+
+
+def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> Advice:
+    what = "relocation by work"
+    use = utilisation(view)
+    most, least = int(use.argmax()), int(use.argmin())
+    said = f"utilisation {use[most]:.2f} (slot {most}) and {use[least]:.2f} (slot {least})"
+    if use[most] - use[least] < IDLE:
+        return declined(what, f"{said}: alike")
+    if use[most] < th_imb * use[least]:
+        return declined(what, f"{said}, less than th_imb {th_imb:g} apart")
+    if use[least] > th_util:
+        return declined(what, f"{said}: the receiver is above th_util {th_util:g}")
+    if view.since_move_s < min_span_s:
+        return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
+    mine = view.of_slot(most)
+    work = _work(view)
+    mine = mine[work[mine] > 0]
+    total = np.bincount(view.slot, weights=work, minlength=view.slots).astype(np.float64)
+    if not len(mine):
+        return declined(what, f"{said}, but nothing is known of the work of slot {most}'s groups")
+    # What a group brings the receiver, in utilisation; one that never worked is as fast as the
+    # donor.
+    gives = use[most] * work / total[most]
+    takes = use[least] * work / total[least] if total[least] and use[least] else gives
+    room = view.budget[least] - view.memory[least]
+    order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
+    chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
+    for g in order.tolist():
+        after = receiver + float(takes[g])
+        better = max(donor - float(gives[g]), after) < max(donor, receiver) - ROUNDING
+        if better and after <= 1 and size + int(view.bytes[g]) <= room:
+            chosen.append(g)
+            donor, receiver = donor - float(gives[g]), after
+            size += int(view.bytes[g])
+    if not chosen:
+        return _split(view, most, work, said, what)
+    return _moves(view, np.array(chosen), most, least, said)
+
+
+def _work(view: View) -> F64:
+    """(g,) rows that came and results that were made, per second and lately."""
+    work: F64 = view.processed / max(view.collection_s, ROUNDING)
+    return work + view.rate if len(view.rate) else work
+
+
+def _fitting(order: I64, sizes: I64, wanted: int) -> I64:
+    """Groups in this order, as far as they fit."""
+    chosen = []
+    for g in order.tolist():
+        if sizes[g] <= wanted:
+            wanted -= int(sizes[g])
+            chosen.append(g)
+    return np.array(chosen, dtype=np.int64)
+
+
+def _moves(view: View, chosen: I64, source: int, to: int, why: str) -> Advice:
+    if len(chosen) == len(view.of_slot(source)):
+        chosen = chosen[:-1]
+    if not len(chosen):
+        return declined("relocation", f"{why}, but slot {source} has one group, which it keeps")
+    return Advice(
+        tuple(
+            MoveGroup(view.groups[g], source, to, int(view.bytes[g]), why) for g in chosen.tolist()
+        )
+    )
+
+
+def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Advice:
+    """No move helps: cut the group that is in the way, if that can be."""
+    mine = view.of_slot(slot)
+    largest = int(mine[weight[mine].argmax()])
+    share = float(weight[largest]) / max(float(weight[mine].sum()), ROUNDING)
+    why = f"{said}; group {name(view.groups[largest])} alone is {share:.0%} of slot {slot}"
+    if one_key(view)[largest]:
+        key = view.hot_key[largest]
+        return Advice(
+            declined=(
+                Declined(
+                    f"split of {name(view.groups[largest])}",
+                    f"{why}, and {view.hot_share[largest]:.0%} of its rows are of the key {key!r}"
+                    f" (a split divides no key; over {ONE_KEY:.0%} it would divide nothing)",
+                ),
+            )
+        )
+    if share < 0.5 or not weight[largest]:
+        return declined(what, f"{why}, and no move evens it out")
+    return Advice((SplitGroup(view.groups[largest], f"{why}, so no move evens it out"),))
+
+
+def _too_soon(view: View, min_span_s: float) -> str:
+    return f"the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"

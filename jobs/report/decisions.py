@@ -1,0 +1,79 @@
+"""Decisions to move, split, merge and spill, in words: the same in terminal, demo and page."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from jobs.report.model import AdaptationStatus, Status
+from jobs.report.words import bytes_text, count_text, times_text, visible
+
+MOST_SLOTS = 6
+"""More slots than so many: only the least and the most memory are shown."""
+HEAD = ("when", "by", "did", "memory before", "after", "results since", "why")
+
+
+def did(each: AdaptationStatus) -> str:
+    """`12 moves (34 MiB), 3 waiting`; `2 refused` alone when nothing was obeyed."""
+    parts = [
+        f"{count} slots" if kind == "slots" else times_text(count, kind)
+        for kind, count in each.obeyed.items()
+    ]
+    text = ", ".join(parts)
+    if each.obeyed and each.bytes:
+        text += f" ({bytes_text(each.bytes)})"
+    if each.waiting:
+        text += f", {count_text(each.waiting)} waiting"
+    if each.refused:
+        count = sum(each.refused.values())
+        text += (", " if text else "") + f"{count_text(count)} refused"
+    return text
+
+
+def memory(slots: dict[int, int]) -> str:
+    """`81 / 40 MiB` of few slots, `4 to 81 MiB` of many."""
+    if not slots:
+        return "–"
+    sizes = [size for _, size in sorted(slots.items())]
+    if len(sizes) > MOST_SLOTS:
+        return f"{bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
+    return " / ".join(bytes_text(size) for size in sizes)
+
+
+def why(each: AdaptationStatus) -> str:
+    """The reason, and why the rest was refused."""
+    refused = [
+        f"refused: {reason}" + (f" ({count}x)" if count > 1 else "")
+        for reason, count in each.refused.items()
+    ]
+    return visible("; ".join([*([each.reason] if each.reason else []), *refused]))
+
+
+def cells(each: AdaptationStatus) -> tuple[str, ...]:
+    """One decision, by `HEAD`."""
+    return (
+        each.at[11:19],
+        visible(each.policy or "a person"),
+        did(each),
+        memory(each.before),
+        memory(each.after) if each.done_epoch is not None else "under way",
+        count_text(each.results_since),
+        why(each),
+    )
+
+
+def decisions_table(status: Status, most: int | None = None) -> Table:
+    """The newest decisions first."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in HEAD:
+        last = name == "why"
+        table.add_column(
+            name,
+            justify="right" if name == "results since" else "left",
+            overflow="fold" if last else "ellipsis",
+            no_wrap=not last,
+            ratio=1 if last else None,
+        )
+    for each in status.adaptations[:most]:
+        table.add_row(*map(Text, cells(each)))
+    return table
