@@ -19,11 +19,11 @@ import pyarrow as pa
 from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.groups import GroupMap
 from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.statistics import statistics_every_ms
+from jobs.engine.statistics import statistics_every_s
 from jobs.engine.step import StepTask, step
 from jobs.storage import folder
 
-EPOCH_MS = 2_000
+EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")
 SPEC = JoinSpec(
     0,
@@ -126,9 +126,9 @@ def main() -> None:
                 manifest=manifest,
                 groups=groups,
                 budget_bytes=args.budget,
-                now_ms=epoch * EPOCH_MS,
+                now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,
-                statistics=epoch * EPOCH_MS % statistics_every_ms(args.groups) < EPOCH_MS,
+                statistics=epoch * EPOCH_S % statistics_every_s(args.groups) < EPOCH_S,
             )
             if profiler and epoch >= fill:
                 profiler.enable()

@@ -30,7 +30,7 @@ F64 = npt.NDArray[np.float64]
 HALF_LIFE_MS = 60_000
 """After this time a result counts half in `rate`."""
 
-EVERY_MS = 5_000
+EVERY_S = 5.0
 EVERY_GROUPS = 4_096
 
 STATISTICS_SCHEMA = pa.schema(
@@ -60,9 +60,10 @@ what was spilled of it in this epoch. `rows` has one number per input; `results`
 the current generation (the spilled one); `value` is the prefix's bits as a number."""
 
 
-def statistics_every_ms(groups: int) -> int:
-    """Time between two writings of all groups' statistics; what spills is written at once."""
-    return EVERY_MS * max(1, groups // EVERY_GROUPS)
+def statistics_every_s(groups: int) -> float:
+    """Seconds (of the wall clock: it is people and controllers who wait for them) between two
+    writings of all groups' statistics; those of a slot that spills are written at once."""
+    return EVERY_S * max(1, groups // EVERY_GROUPS)
 
 
 @dataclass

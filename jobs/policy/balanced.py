@@ -7,10 +7,14 @@ fullest slot. So:
    thresholds and its estimate of what a move brings), but by several groups at once, those with
    the most work for their bytes first.
 2. Once memory is short (something is spilled, or a slot's memory is over `pressure` of its
-   budget), by *memory* (lazy-disk's rule, but of shares of the budgets, so that slots may differ).
-   Groups with the most work go first where the fuller slot is also the busier one, and those
-   with the least where it is not: the one must not spoil the other.
-3. When memory is even and still short, active-disk's rule: the slot of the low output rate spills.
+   budget), by *memory* (lazy-disk's rule, but of shares of the budgets, so that slots may differ),
+   as long as some slot has never spilled. A slot that has spilled counts as full: right after a
+   spill its memory is low, and will not stay so. Groups with the most work go first where the
+   fuller slot is also the busier one, and those with the least where it is not: the one must
+   not spoil the other.
+3. When every slot has spilled, there is no room anywhere, and to move groups only moves spills.
+   Then what counts is that memory holds what yields most (active-disk's rule): the slot of the
+   low output rate spills, and the room goes to the productive groups of the other.
 4. A group that alone is too much for its slot, so that no move helps, is split; unless one key
    makes it up, which no split divides.
 
@@ -23,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key
-from jobs.policy.disk import forced_spill
+from jobs.policy.disk import forced_spill, output_rate
 from jobs.policy.flux import ROUNDING, utilisation
 from jobs.policy.view import (
     F64,
@@ -55,32 +59,31 @@ def balanced(
     """See the module."""
     if view.slots < 2:
         return declined("relocation", "there is one slot")
-    fill: F64 = view.memory / view.budget
-    if view.spilled.any() or fill.max() > pressure:
-        advice = _even_memory(view, fill, theta_d, min_span_s)
-        return forced_spill(view, theta_f, fraction) if advice is None else advice
-    return _even_work(view, th_imb, th_util, min_span_s)
-
-
-def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Advice | None:
-    """None: memory is even."""
+    spilled = view.spills > 0 if len(view.spills) else np.zeros(view.slots, dtype=np.bool_)
+    now: F64 = view.memory / view.budget
+    if spilled.all():
+        return _room_for_the_productive(view, theta_d, min_span_s, theta_f, fraction)
+    if not spilled.any() and now.max() <= pressure:
+        return _even_work(view, th_imb, th_util, min_span_s)
+    peak = view.peak if len(view.peak) else view.memory
+    fill: F64 = np.where(spilled, np.maximum(now, peak / view.budget), now)
     what = "relocation by memory"
     most, least = int(fill.argmax()), int(fill.argmin())
-    said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
-    said += f" (slot {least})"
+    said = f"memory {fill[most]:.0%} of the budget (slot {most}{', full' if spilled[most] else ''})"
+    said += f" and {fill[least]:.0%} (slot {least})"
     if fill[least] >= theta_d * fill[most]:
-        return None
+        return declined(what, f"{said}, not below theta_d {theta_d:g}")
     if view.since_move_s < min_span_s:
         return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
-    memory, budget = view.memory, view.budget
     # So much that both have the same share of their budgets: half of the difference when these
     # are equal.
-    wanted = int(
-        (memory[most] * budget[least] - memory[least] * budget[most])
-        // (budget[most] + budget[least])
-    )
+    budget = view.budget
+    share = budget[most] * budget[least] / (budget[most] + budget[least])
+    wanted = int((fill[most] - fill[least]) * share)
     mine = view.of_slot(most)
     mine = mine[view.bytes[mine] > 0]
+    if not len(mine):
+        return declined(what, f"{said}, but slot {most} holds nothing now")
     use = utilisation(view)
     density: F64 = _work(view)[mine] / view.bytes[mine]
     order = mine[np.argsort(-density if use[most] >= use[least] else density, kind="stable")]
@@ -88,6 +91,30 @@ def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Ad
     if not len(chosen):
         return _split(view, most, view.bytes, said, what)
     return _moves(view, chosen, most, least, said)
+
+
+def _room_for_the_productive(
+    view: View, theta_d: float, min_span_s: float, theta_f: float, fraction: float
+) -> Advice:
+    """Every slot has spilled: see 3."""
+    rate = output_rate(view)
+    low, high = int(rate.argmin()), int(rate.argmax())
+    memory = view.memory
+    if rate[high] > theta_f * rate[low] and memory[low] < theta_d * memory[high]:
+        what = "relocation of productive groups"
+        said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low}, which"
+        said += f" has room: {int(memory[low]):,} bytes to {int(memory[high]):,})"
+        if view.since_move_s < min_span_s:
+            return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
+        mine = view.of_slot(high)
+        mine = mine[view.bytes[mine] > 0]
+        yields: F64 = view.results[mine] / view.bytes[mine]
+        order = mine[np.argsort(-yields, kind="stable")]
+        chosen = _fitting(order, view.bytes, int(memory[high] - memory[low]) // 2)
+        if len(chosen):
+            return _moves(view, chosen, high, low, said)
+        return declined(what, f"{said}, but every group is larger than half of that difference")
+    return forced_spill(view, theta_f, fraction)
 
 
 def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> Advice:

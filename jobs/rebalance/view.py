@@ -164,14 +164,16 @@ def view_of(
     prefixes = tuple(group for group, _ in tally.groups)
     memory = sum(slot.state_bytes for slot in tally.slots.values())
     seen_ms = session.last_input_ms
+    owner = np.array([slot for _, slot in tally.groups], dtype=np.int64)
+    held = [tally.slots[slot] for slot in range(slots)]
     return View(
         groups=prefixes,
-        slot=np.array([slot for _, slot in tally.groups], dtype=np.int64),
-        bytes=groups.bytes,
+        slot=owner,
+        bytes=_scaled(groups.bytes, owner, np.array([slot.state_bytes for slot in held])),
         results=groups.results,
         processed=groups.processed,
         spilled=_cut(GroupMap(tally.groups), cut),
-        budget=np.array([max(tally.slots[s].budget_bytes, 1) for s in range(slots)], np.int64),
+        budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=np.maximum(last.span_s - last.busy_s.sum(axis=0), 0.0),
         sampled=last.results,
         occupancy=occupancy(last.busy_s, trigger_s),
@@ -181,12 +183,25 @@ def view_of(
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
         forced_bytes=session.forced_bytes,
+        peak=np.array([slot.peak_state_bytes for slot in held], dtype=np.int64),
+        spills=np.array([slot.spills for slot in held], dtype=np.int64),
         cores=tally.cores,
         seed=tally.epoch,
         rate=groups.rate,
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
     )
+
+
+def _scaled(sizes: I64, owner: I64, held: I64) -> I64:
+    """Sizes of groups (g,) that add up to what each slot holds now, (s,).
+
+    Statistics are some seconds old; the journal is not. What came since is shared out by size.
+    """
+    known = np.bincount(owner, weights=sizes, minlength=len(held))
+    scale = np.divide(held, known, out=np.zeros(len(held)), where=known > 0)
+    scaled: I64 = (sizes * scale[owner]).astype(np.int64)
+    return scaled
 
 
 def round_s(tally: Tally, initial_s: float, delta_min_s: float) -> float:

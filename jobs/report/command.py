@@ -76,8 +76,9 @@ def status_command(
 ) -> None:
     """Show where the stream stands: once, or with `watch` until Ctrl-C.
 
-    `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look (one a line with `watch`); `report` also writes the
-    HTML report of the newest session that has results. Raises `NoWarehouse`, `NothingYet`.
+    `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look
+    (one a line with `watch`); `report` also writes the HTML report of the newest session that has
+    results. Raises `NoWarehouse`, `NothingYet`.
     """
     looker = Looker(settings)
     if adaptations:

@@ -7,6 +7,7 @@ or is raised and ends the stream.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobs.engine.statistics import statistics_every_ms
+from jobs.engine.statistics import statistics_every_s
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
 from jobs.protocol.plan import Plan
@@ -58,7 +59,7 @@ class Driver:
         self._job: EpochJob | None = None
         self._rows: Any | None = None
         self._began = 0.0
-        self._statistics_ms = 0
+        self._statistics_at = -math.inf
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now())
         self._carry_out(instructions)
@@ -145,8 +146,8 @@ class Driver:
         if attempt > 1:
             self._job.placement.wait(self._wait_s)
         now_ms = self.state.recent_input_ms
-        due_ms = self._statistics_ms + statistics_every_ms(len(plan.groups))
-        statistics = plan.sealing or now_ms >= due_ms
+        due = self._statistics_at + statistics_every_s(len(plan.groups))
+        statistics = plan.sealing or time.monotonic() >= due
         try:
             reports = self._job.run(
                 plan,
@@ -169,7 +170,7 @@ class Driver:
                 "reading it again from Kafka"
             )
         if statistics:
-            self._statistics_ms = now_ms
+            self._statistics_at = time.monotonic()
         return self._reported(reports)
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:

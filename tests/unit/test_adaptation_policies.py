@@ -329,7 +329,7 @@ def test_balanced_goes_by_memory_once_that_is_short() -> None:
 
 
 def test_balanced_fills_budgets_of_unlike_slots_to_the_same_share() -> None:
-    seen = view([[50] * 14, [50, 50]], budget=[1000, 3000], spilled=[True] + [False] * 15)
+    seen = view([[50] * 14, [50, 50]], budget=[1000, 3000])
     moved = sum(m.bytes for m in even(seen).suggestions if isinstance(m, MoveGroup))
     # 800 bytes over 4000: a fifth of each budget.
     assert moved == 500
@@ -344,9 +344,23 @@ def test_balanced_splits_what_is_too_large_to_move() -> None:
 
 
 def test_balanced_spills_where_results_are_rare_when_memory_is_even() -> None:
-    seen = view([[350, 350], [700]], sampled=[1000, 10], session_bytes=10**6)
+    seen = view([[350, 350], [700]], sampled=[1000, 10], session_bytes=10**6, spills=[1, 2])
     found = even(seen).suggestions
     assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 210)]
+    # Then there is room for productive groups of the other slot.
+    after = replace(seen, bytes=np.array([350, 100, 200]), results=np.array([9, 50, 0]))
+    assert moves(even(after)) == [(1, 0, 1)]
+    assert "leaves nothing to force" in why(even(replace(seen, session_bytes=0)))
+
+
+def test_a_slot_that_has_just_spilled_counts_as_full() -> None:
+    """Right after its spill slot 0 has less than slot 1; soon it will be full again."""
+    seen = view([[100, 100, 100], [400]], spills=[1, 0], peak=[900, 400])
+    # 90 % against 40 %: a quarter of a budget goes.
+    assert moves(even(seen)) == [(0, 0, 1), (1, 0, 1)]
+    # Once both have spilled there is no room anywhere: nothing moves for memory's sake.
+    both = replace(seen, spills=np.array([1, 1]), peak=np.array([900, 900]))
+    assert "theta_f" in why(even(both))
 
 
 @pytest.mark.parametrize(
@@ -457,6 +471,8 @@ def views(draw: st.DrawFn) -> View:
         elapsed_s=draw(st.floats(0, 100)),
         left_s=draw(st.floats(0, 100)),
         cores=8,
+        peak=ints(slots, 1000),
+        spills=ints(slots, 2),
         rate=share(groups),
         hot_share=share(groups),
         hot_key=("ACME",) * groups,
