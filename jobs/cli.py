@@ -185,7 +185,7 @@ def rebalance(
     from jobs.rebalance import controller
     from jobs.rebalance.asking import WishRefused
     from jobs.rebalance.by_hand import Wishes, request
-    from jobs.rebalance.shown import as_json, lines
+    from jobs.rebalance.shown import as_json, table
 
     wishes = Wishes(move or (), spill or (), split or (), merge or (), slots)
     settings = _settings()
@@ -204,8 +204,7 @@ def rebalance(
     if json_:
         sys.stdout.write(json.dumps(as_json(answers, declined)) + "\n")
     else:
-        for line in lines(answers, declined, dry_run=dry_run):
-            out.print(_escaped(line), highlight=False, soft_wrap=True)
+        out.print(table(answers, declined, dry_run=dry_run), highlight=False)
     if not all(outcome.obeyed for _, outcome in answers):
         raise typer.Exit(FAILED)
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from jobs.policy.view import Declined, name
 from jobs.rebalance.asking import Answers
+from jobs.report.words import bytes_text, visible
 from schemas.journal import Command
+
+NAMED = 3
+"""Groups of one kind of move that are named; the rest is counted (`--json` has all)."""
 
 
 def as_json(answers: Answers, declined: Iterable[Declined]) -> dict[str, Any]:
@@ -19,28 +26,48 @@ def as_json(answers: Answers, declined: Iterable[Declined]) -> dict[str, Any]:
     }
 
 
-def lines(answers: Answers, declined: Iterable[Declined], *, dry_run: bool) -> Iterator[str]:
-    """A line for each."""
-    for command, outcome in answers:
-        said = "would be asked for" if dry_run else "asked for"
-        verdict = said if outcome.obeyed else f"refused: {outcome.reason}"
-        why = f" ({command.reason})" if command.reason else ""
-        yield f"{what(command)}: {verdict}{why}"
+def table(answers: Answers, declined: Iterable[Declined], *, dry_run: bool) -> Table:
+    """A row for each thing that would be done, or was asked for, and for each that was not."""
+    found = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("what", "", "why"):
+        found.add_column(title, overflow="fold")
+    said = "would be asked for" if dry_run else "asked for"
+    for commands, verdict in _alike(answers):
+        why = commands[0].reason
+        if verdict is not None:
+            why = verdict + (f" (wanted because: {why})" if why else "")
+        found.add_row(_what(commands), said if verdict is None else "refused", Text(visible(why)))
     for each in declined:
-        yield f"no {each.what}: {each.why}"
+        found.add_row(Text(visible(f"no {each.what}")), "", Text(visible(each.why)))
+    return found
 
 
-def what(command: Command) -> str:
-    """A command in a few words."""
-    group = name(command.group) if command.group is not None else ""
-    match command.kind:
+def _alike(answers: Answers) -> list[tuple[list[Command], str | None]]:
+    """Moves to one slot for one reason belong together; anything else stands alone."""
+    found: dict[object, tuple[list[Command], str | None]] = {}
+    for command, outcome in answers:
+        verdict = None if outcome.obeyed else outcome.reason
+        moves = command.kind == "move"
+        key = (command.moves[0].to, command.reason, verdict) if moves else command.id
+        found.setdefault(key, ([], verdict))[0].append(command)
+    return list(found.values())
+
+
+def _what(commands: Sequence[Command]) -> str:
+    """Commands that belong together, in a few words."""
+    first = commands[0]
+    match first.kind:
         case "move":
-            move = command.moves[0]
-            return f"move {name(move.group)} to slot {move.to} ({move.bytes:,} bytes)"
+            moves = [command.moves[0] for command in commands]
+            names = ", ".join(name(move.group) for move in moves[:NAMED])
+            if len(moves) > NAMED:
+                names += f" and {len(moves) - NAMED:,} more"
+            size = bytes_text(sum(move.bytes for move in moves))
+            return f"move {names} to slot {moves[0].to} ({size})"
         case "spill":
-            return f"spill {command.bytes:,} bytes at slot {command.slot}"
+            return f"spill {bytes_text(first.bytes)} at slot {first.slot}"
         case "slots":
-            total = sum(move.bytes for move in command.moves)
-            return f"{command.slots} slots ({len(command.moves)} moves, {total:,} bytes)"
+            size = bytes_text(sum(move.bytes for move in first.moves))
+            return f"{first.slots} slots ({len(first.moves):,} moves, {size})"
         case _:
-            return f"{command.kind} {group}"
+            return f"{first.kind} {name(first.group) if first.group is not None else ''}"

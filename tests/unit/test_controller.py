@@ -1,0 +1,210 @@
+"""A run of the controller on real tables: what it asks for, what it leaves, and two at once."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from jobs.engine.datafile import write_data_files
+from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.policy.registry import POLICIES
+from jobs.policy.view import Declined
+from jobs.protocol.adapt import adapt
+from jobs.rebalance import by_hand, controller
+from jobs.rebalance.asking import WishRefused, ask, look, now
+from jobs.rebalance.by_hand import Wishes
+from jobs.rebalance.shown import table
+from jobs.tables import Warehouse
+from schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
+from schemas.settings import Settings, load_settings
+from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
+
+GROUPS = 8
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    overrides = {"warehouse.root": str(tmp_path / "w"), "rebalance.min_span_s": "0"}
+    return load_settings(overrides=overrides, environ={})[0]
+
+
+@pytest.fixture
+def warehouse(settings: Settings) -> Warehouse:
+    return open_warehouse(settings.warehouse.root)
+
+
+def uneven(warehouse: Warehouse, epochs: int = 12) -> Made:
+    """A day whose slot 0 holds 900 kB and slot 1 100 kB in four groups each."""
+    made = make_day(epochs, slots=2, groups_depth=3)
+    last = made.entries[-1]
+    assert isinstance(last, Epoch)
+    held = (900_000, 100_000)
+    totals = [t.model_copy(update={"state_bytes": held[t.slot]}) for t in last.slots]
+    made.entries[-1] = last.model_copy(update={"slots": totals})
+    fill_journal(warehouse, made.entries)
+    rows: list[dict[str, Any]] = [
+        {
+            "epoch": last.epoch,
+            "session_date": DAY,
+            "slot": value // 4,
+            "depth": 3,
+            "value": value,
+            "bytes": held[value // 4] // 4,
+            "rows": [5, 5, 5],
+            "results": value,
+            "last_used_ms": 0,
+            "resident": True,
+            "written_at": 0,
+            "rows_in": 15,
+            "hot_key": "ACME" if value == 0 else None,
+            "hot_rows": 15 if value == 0 else None,
+        }
+        for value in range(GROUPS)
+    ]
+    table = pa.Table.from_pylist(rows, schema=STATISTICS_SCHEMA)
+    place = warehouse.folder("statistics")
+    files = write_data_files(place, "statistics", f"{last.epoch}-a-0", STATISTICS_SCHEMA, [table])
+    warehouse.apply("statistics", last.epoch, files)
+    return made
+
+
+def answered(made: Made, warehouse: Warehouse, *outcomes: CommandOutcome) -> None:
+    """The stream answers commands in one more epoch."""
+    last = made.entries[-1]
+    more = last.model_copy(
+        update={
+            "n": last.n + 1,
+            "epoch": last.epoch + 1,
+            "commands": list(outcomes),
+            "cuts": [],
+            "files": [],
+            "read": [],
+            "results": {},
+            "spilled_rows": {},
+        }
+    )
+    made.entries.append(more)
+    fill_journal(warehouse, [more])
+
+
+def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    dry = controller.run(settings, "lazy-disk", "me", dry_run=True)
+    assert not warehouse.commands.read(), "a dry run asks for nothing"
+    found = controller.run(settings, "lazy-disk", "me")
+    assert [c.moves for c, _ in found.asked] == [c.moves for c, _ in dry.asked]
+    commands = [each.command for each in warehouse.commands.read()]
+    assert commands == [c for c, _ in found.asked]
+    # 400 kB are to go; a group has 225 kB.
+    assert [(m.group, m.to) for c in commands for m in c.moves] == [(Prefix(3, 3), 1)]
+    for each in commands:
+        assert each.policy == "lazy-disk"
+        assert each.by == "me"
+        assert each.assignment_version == -1
+        assert each.expires_at > now()
+        assert each.settings["theta_d"] == 0.8
+        assert "M_least / M_most = 0.11" in each.reason
+
+
+def test_nothing_is_decided_before_the_last_decision_is_answered(
+    settings: Settings, warehouse: Warehouse
+) -> None:
+    made = uneven(warehouse)
+    first = controller.run(settings, "lazy-disk", "me")
+    again = controller.run(settings, "lazy-disk", "me")
+    assert not again.asked
+    assert "has not answered lazy-disk/" in again.advice.declined[0].why
+    command = first.asked[0][0]
+    outcome = CommandOutcome(id=command.id, kind="move", obeyed=False, reason="expired")
+    answered(made, warehouse, outcome)
+    assert controller.run(settings, "lazy-disk", "me", dry_run=True).asked
+
+
+def test_an_expired_decision_holds_nothing_up(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    old = Command(
+        id="lazy-disk/old/0",
+        kind="move",
+        moves=[Move(group=Prefix(3, 0), to=1)],
+        expires_at="2026-01-05T00:00:00Z",
+    )
+    warehouse.commands.append(old)
+    assert controller.run(settings, "lazy-disk", "me", dry_run=True).asked
+
+
+def test_moves_that_wait_come_first(settings: Settings, warehouse: Warehouse) -> None:
+    made = uneven(warehouse)
+    last = made.entries[-1]
+    queued = [Move(group=Prefix(3, 1), to=1, bytes=5, command="d/0")]
+    more = last.model_copy(
+        update={"n": last.n + 1, "epoch": last.epoch + 1, "queued": queued, "cuts": []}
+    )
+    fill_journal(warehouse, [more])
+    found = controller.run(settings, "lazy-disk", "me")
+    assert not found.asked
+    assert "1 moves of an earlier one" in found.advice.declined[0].why
+
+
+def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Warehouse) -> None:
+    """Both look before either has asked: in one epoch or in two, one of them is refused."""
+    uneven(warehouse)
+    seen = look(settings)
+    wanted = {}
+    for name in ("one", "other"):
+        moves = [Move(group=Prefix(3, 1 + len(wanted)), to=1, bytes=9)]
+        wanted[name] = Command(
+            id=f"lazy-disk/{name}/0", kind="move", moves=moves, assignment_version=-1
+        )
+    for command in wanted.values():
+        assert ask(seen, [command], dry_run=False)[0][1].obeyed
+    both = [each.command for each in warehouse.commands.read()]
+    outcomes = adapt(seen.tally, both, now()).outcomes
+    assert [o.obeyed for o in outcomes] == [True, False]
+    assert "takes part in another decision, lazy-disk/one" in outcomes[1].reason
+    later = seen.tally.model_copy(update={"assignment_version": 12})
+    outcome = adapt(later, both[1:], now()).outcomes[0]
+    assert "decided on assignment -1; it is 12 now" in outcome.reason
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_runs_and_says_why(
+    policy: str, settings: Settings, warehouse: Warehouse
+) -> None:
+    uneven(warehouse)
+    found = controller.run(settings, policy, "me")
+    assert found.asked or found.advice.declined
+    assert all(outcome.obeyed for _, outcome in found.asked), found.asked
+
+
+def test_a_split_of_one_key_is_refused_by_hand(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    with pytest.raises(WishRefused, match="all rows of group 3/0 are of the key 'ACME'"):
+        by_hand.request(settings, Wishes(splits=("3/0",)), "", "me")
+    asked = by_hand.request(settings, Wishes(splits=("3/1",)), "", "me")
+    assert asked[0][1].obeyed
+
+
+def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    wishes = Wishes(moves=tuple(f"3/{v}:1" for v in range(5)), spills=("1:2KiB",))
+    answers = by_hand.request(settings, wishes, "because", "me", dry_run=True)
+    out = Console(file=io.StringIO(), width=200)
+    out.print(table(answers, [Declined("merge of 3/1", "[red]never[/red]")], dry_run=True))
+    text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "move 3/0, 3/1, 3/2 to slot 1 (659 KiB) would be asked for because" in text
+    assert "refused slot 0 would own no group" in text
+    assert "spill 2.00 KiB at slot 1 would be asked for because" in text
+    assert "no merge of 3/1 [red]never[/red]" in text
+
+
+def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
+    with pytest.raises(WishRefused, match="start `spillway stream` first"):
+        controller.run(settings, "balanced", "me")
+    with pytest.raises(WishRefused, match="unknown policy"):
+        controller.run(settings, "nonsense", "me")
