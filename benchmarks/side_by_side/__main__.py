@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         wanted = scenario(given.rows, given.keys)
         with (
-            _memory() as memory,
-            filled(folder / "kafka", wanted, keep=given.keep, report=_fill_progress) as topics,
+            memory_folder() as memory,
+            filled(folder / "kafka", wanted, keep=given.keep, report=fill_progress) as topics,
         ):
             runs = _all(given, _bench(given, folder, memory, topics))
             about = _about(given, topics, wanted.partitions, load)
@@ -101,7 +101,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 @contextmanager
-def _memory() -> Iterator[Path]:
+def memory_folder() -> Iterator[Path]:
     """A folder on tmpfs of this process's own, removed at the end."""
     shared = Path("/dev/shm")
     if not shared.is_dir():
@@ -113,7 +113,7 @@ def _memory() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fill_progress(progress: Progress) -> None:
+def fill_progress(progress: Progress) -> None:
     if sys.stdout.isatty():
         done = f"filling the topics: {progress.rows:,} of {progress.total:,}"
         out.print(done, end="\r", highlight=False)

@@ -9,8 +9,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Bench:
     """Further settings of the two programs in plain Spark."""
     local_on_tmpfs: bool
     """Whether RocksDB's working files lie on tmpfs as our state does."""
+    more: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Further sections of spillway's settings."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,32 @@ class Run:
         return sum(e.rows for e in self.epochs) / self.run_s
 
 
-def run(bench: Bench, program: str, repetition: int, budget: int | None) -> Run:
-    """Run one program. `budget`: bytes a slot, for `quarter`."""
+Beside = Callable[[Path], AbstractContextManager[object]]
+"""Something that runs beside spillway's stream, given its settings file."""
+
+
+def _alone(settings: Path) -> AbstractContextManager[object]:  # noqa: ARG001
+    return nullcontext()
+
+
+def run(
+    bench: Bench,
+    program: str,
+    repetition: int,
+    budget: int | None,
+    *,
+    beside: Beside = _alone,
+    keep: Callable[[Path], None] | None = None,
+) -> Run:
+    """Run one program. `budget`: bytes a slot, for `quarter`; `keep` looks at its warehouse."""
     with _folders(bench) as (disk, memory):
         if program in ("copy", "join"):
             return _peer(bench, program, repetition, disk, memory)
         given = bench.ample_budget if budget is None else budget
-        return _spillway(bench, program, repetition, disk, memory, given)
+        found = _spillway(bench, program, repetition, disk, memory, given, beside)
+        if keep is not None:
+            keep(disk / "warehouse")
+        return found
 
 
 @contextmanager
@@ -233,7 +254,13 @@ def _run(
 
 
 def _spillway(
-    bench: Bench, program: str, repetition: int, disk: Path, memory: Path, budget: int
+    bench: Bench,
+    program: str,
+    repetition: int,
+    disk: Path,
+    memory: Path,
+    budget: int,
+    beside: Beside,
 ) -> Run:
     from jobs.tables import Warehouse
 
@@ -248,10 +275,12 @@ def _spillway(
             slots=bench.slots,
             budget=budget,
             max_rows=bench.max_rows,
+            more=bench.more,
         )
     )
     stream = ("stream", "--session", SESSION, "--available-now")
-    seen = _command(bench, settings, f"{program}.log", *stream)
+    with beside(settings):
+        seen = _command(bench, settings, f"{program}.log", *stream)
     entries = Warehouse(str(warehouse)).journal.read()
     begun_s, rates = epochs.of_journal(entries)
     done_s = _last_commit_s(warehouse / "journal", warehouse / "results", warehouse / "spill")
@@ -280,14 +309,16 @@ def settings_text(
     slots: int,
     budget: int,
     max_rows: int,
+    more: Mapping[str, Mapping[str, object]] | None = None,
 ) -> str:
     """A settings file: what belongs to a benchmark, everything else at its default."""
-    values: dict[str, dict[str, object]] = {
+    values: dict[str, Mapping[str, object]] = {
         "kafka": {"bootstrap_servers": bootstrap},
         "warehouse": {"root": str(warehouse)},
         "state": {"root": str(state), "slots": slots, "budget_bytes": budget},
         "stream": {"start": "earliest", "max_rows_per_epoch": max_rows},
         "spark": {"master": master},
+        **(more or {}),
     }
     lines = []
     for section, pairs in values.items():
