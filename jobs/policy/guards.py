@@ -28,8 +28,8 @@ from jobs.policy.view import (
 def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> Advice:
     """The advice without what the guards hold back.
 
-    Moves and another number of slots wait until `min_span_s` after the last moves. The moves
-    between two slots must lessen the memory or the work of the one that has more of it by
+    Moves and another number of slots wait until `min_span_s` after the last moves, forced spills
+    until as long after the last forced one. The moves between two slots must lessen the memory or the work of the one that has more of it by
     `min_gain` of that, judged on these two slots alone. And one slot takes part in one
     adaptation at a time: the first that is suggested.
     """
@@ -42,6 +42,8 @@ def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> A
         taken = [s for s in slots if busy.get(s, key) != key]
         if isinstance(each, MoveGroup | SetSlots) and view.since_move_s < min_span_s:
             why = f"the last moves were {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
+        elif isinstance(each, ForceSpill) and view.since_forced_s < min_span_s:
+            why = f"the last was forced {view.since_forced_s:.0f} s ago, under {min_span_s:g} s"
         elif why_poor := poor.get(key):
             why = why_poor
         elif taken:

@@ -48,6 +48,8 @@ class View:
     """Seconds that `processed`, `idle_s` and `sampled` were collected over."""
     since_move_s: float = float("inf")
     """Seconds since the last relocation was decided."""
+    since_forced_s: float = float("inf")
+    """Seconds since a policy last told a slot to spill."""
     session_bytes: int = 0
     """State that the session has made so far, in memory and spilled."""
     elapsed_s: float = 0.0

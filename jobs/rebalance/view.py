@@ -178,7 +178,8 @@ def view_of(
         sampled=last.results,
         occupancy=occupancy(last.busy_s, trigger_s),
         collection_s=last.span_s,
-        since_move_s=_since_move_s(tally, now_ms),
+        since_move_s=_since_s(tally.adaptations.moved_at, now_ms),
+        since_forced_s=_since_s(tally.adaptations.forced_at, now_ms),
         session_bytes=memory + session.spilled_bytes,
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
@@ -209,15 +210,15 @@ def round_s(tally: Tally, initial_s: float, delta_min_s: float) -> float:
     now_ms = tally.recent[-1].ended_ms if tally.recent else 0
     adapted = tally.adaptations
     if adapted.moved_at is not None:
-        return collection_s(initial_s, adapted.moved_s, _since_move_s(tally, now_ms), delta_min_s)
+        since_s = _since_s(adapted.moved_at, now_ms)
+        return collection_s(initial_s, adapted.moved_s, since_s, delta_min_s)
     began = tally.sessions[tally.open].began_at
     since_s = now_ms / 1000 - _seconds(began) if began else 0.0
     return collection_s(initial_s, None, since_s, delta_min_s)
 
 
-def _since_move_s(tally: Tally, now_ms: int) -> float:
-    moved_at = tally.adaptations.moved_at
-    return float("inf") if moved_at is None else now_ms / 1000 - _seconds(moved_at)
+def _since_s(text: str | None, now_ms: int) -> float:
+    return float("inf") if text is None else now_ms / 1000 - _seconds(text)
 
 
 def _cut(groups: GroupMap, cut: Sequence[Prefix]) -> Bool:

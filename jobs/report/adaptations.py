@@ -57,6 +57,8 @@ class Adaptations(BaseModel):
     """Results of the warehouse at run time."""
     moved_at: str | None = None
     """When the last epoch ended that moved a group."""
+    forced_at: str | None = None
+    """When the last epoch ended in which a policy had a slot spill."""
     moved_s: float = 0.0
     """How long the epochs took that carried out the last decision's moves."""
     moved_for: str = ""
@@ -108,6 +110,8 @@ class Adaptations(BaseModel):
             self.decisions.append(found)
         if outcome["obeyed"]:
             kind = outcome["kind"]
+            if kind == "spill" and outcome["policy"]:
+                self.forced_at = entry["written_at"]
             found.obeyed[kind] = found.obeyed.get(kind, 0) + 1
             found.reason = found.reason or outcome["reason"]
             found.bytes += outcome["bytes"]

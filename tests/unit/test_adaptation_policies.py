@@ -405,6 +405,10 @@ def test_guards_let_a_good_move_pass() -> None:
 def test_guards_hold_back_what_comes_too_soon() -> None:
     seen = view([[50, 50], [10]], since_move_s=44.0)
     assert "44 s ago, under 45 s" in why(guarded(seen, moving(seen, (0, 1)), 45, 0.001))
+    spill = Advice((ForceSpill(0, 5, "test"),))
+    assert guarded(seen, spill, 45, 0.001) == spill
+    lately = replace(seen, since_forced_s=3.0)
+    assert "forced 3 s ago, under 45 s" in why(guarded(lately, spill, 45, 0.001))
     split = Advice((SplitGroup(Prefix(8, 0), "test"),))
     assert guarded(seen, split, 45, 0.001) == split, "no row moves for a split"
 
