@@ -192,8 +192,8 @@ def report(given: argparse.Namespace, runs: dict[str, list[Run]], epochs: list[l
         size, least, most = (f(sizes) / MIB for f in (statistics.median, min, max))
         lines.append(
             f"An epoch that moved {size:.0f} MiB (median of {len(longer)}; {least:.0f} to "
-            f"{most:.0f}) took {statistics.median(seconds):.2f} s longer than its neighbours of as many rows "
-            f"(median; {min(seconds):.2f} to {max(seconds):.2f})."
+            f"{most:.0f}) took {statistics.median(seconds):.2f} s longer than its neighbours of as "
+            f"many rows (median; {min(seconds):.2f} to {max(seconds):.2f})."
         )
     return "\n".join(lines) + "\n"
 

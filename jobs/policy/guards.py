@@ -29,9 +29,9 @@ def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> A
     """The advice without what the guards hold back.
 
     Moves and another number of slots wait until `min_span_s` after the last moves, forced spills
-    until as long after the last forced one. The moves between two slots must lessen the memory or the work of the one that has more of it by
-    `min_gain` of that, judged on these two slots alone. And one slot takes part in one
-    adaptation at a time: the first that is suggested.
+    until as long after the last forced one. The moves between two slots must lessen the memory or
+    the work of the one that has more of it by `min_gain` of that, judged on these two slots alone.
+    And one slot takes part in one adaptation at a time: the first that is suggested.
     """
     kept: list[Suggestion] = []
     held: list[Declined] = []
