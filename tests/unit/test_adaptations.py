@@ -1,0 +1,184 @@
+"""The history of adaptations: what a day's entries say of each decision, and how it is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from jobs.report import decisions
+from jobs.report.command import status_command
+from jobs.report.html import report_html
+from jobs.report.model import Status
+from jobs.report.status import status
+from jobs.report.tally import Tally
+from jobs.report.terminal import render
+from schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from schemas.settings import Settings, load_settings
+from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
+
+WHY = "memory 80% of the budget (slot 0) and 20% (slot 1)"
+
+
+def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
+    given = {
+        "id": f"balanced/1a2b/{number}",
+        "kind": "move",
+        "obeyed": obeyed,
+        "policy": "balanced",
+        "slot": 1,
+        "bytes": 100,
+        "reason": WHY if obeyed else "expired at noon",
+    }
+    return CommandOutcome(**{**given, **more})
+
+
+def moved(value: int) -> Move:
+    return Move(group=Prefix(3, value), to=1, bytes=100, command=f"balanced/1a2b/{value}")
+
+
+def adapted() -> Made:
+    """A day of ten epochs: in epoch 4 three moves are asked for, one of them in vain; one group
+    moves in epoch 4, the other in epoch 6; in epoch 8 a person has slot 0 spill."""
+    made = make_day(10, slots=2, groups_depth=3)
+    at = {e.epoch: i for i, e in enumerate(made.entries) if isinstance(e, Epoch)}
+
+    def change(epoch: int, **more: object) -> None:
+        made.entries[at[epoch]] = made.entries[at[epoch]].model_copy(update=more)
+
+    change(
+        4,
+        commands=[outcome(0), outcome(1), outcome(2, obeyed=False)],
+        moved=[moved(0)],
+        queued=[moved(1)],
+    )
+    change(6, moved=[moved(1)], queued=[])
+    change(
+        8,
+        commands=[
+            outcome(0, id="by-hand/77/0", kind="spill", policy="", slot=0, reason="[b]now[/b]")
+        ],
+    )
+    return made
+
+
+def memory(made: Made, epoch: int) -> dict[int, int]:
+    entry = next(e for e in made.entries if isinstance(e, Epoch) and e.epoch == epoch)
+    return {totals.slot: totals.state_bytes for totals in entry.slots}
+
+
+def results_after(made: Made, epoch: int) -> int:
+    later = (e for e in made.entries if isinstance(e, Epoch) and e.epoch >= epoch)
+    return sum(sum(e.results.values()) for e in later)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    overrides = {
+        "warehouse.root": str(tmp_path / "w"),
+        "kafka.bootstrap_servers": "127.0.0.1:9",  # nobody listens there
+    }
+    return load_settings(overrides=overrides, environ={})[0]
+
+
+@pytest.fixture
+def found(settings: Settings) -> Status:
+    warehouse = open_warehouse(settings.warehouse.root)
+    made = adapted()
+    fill_journal(warehouse, made.entries)
+    return status(warehouse, settings, made.now(), None, detail_session=DAY)
+
+
+def test_a_decision_has_its_commands_moves_and_effect(found: Status) -> None:
+    made = adapted()
+    spill, moves = found.adaptations
+    assert (moves.id, moves.policy, moves.epoch) == ("balanced/1a2b", "balanced", 4)
+    assert moves.obeyed == {"move": 2}
+    assert moves.refused == {"expired at noon": 1}
+    assert (moves.moved, moves.moved_bytes, moves.waiting, moves.bytes) == (2, 200, 0, 200)
+    assert moves.reason == WHY
+    assert moves.done_epoch == 6
+    assert moves.before == memory(made, 3)
+    assert moves.after == memory(made, 6)
+    assert moves.results_since == results_after(made, 4)
+    assert (spill.policy, spill.obeyed, spill.done_epoch) == ("", {"spill": 1}, 8)
+    assert spill.results_since == results_after(made, 8)
+
+
+def test_moves_that_wait_are_told() -> None:
+    tally = Tally()
+    for entry in adapted().entries[:-4]:
+        tally.add(entry.model_dump(mode="json"))
+    assert tally.epoch == 5
+    (only,) = tally.adaptations.decisions
+    assert (only.waiting, only.moved, only.done_epoch) == (1, 1, None)
+    assert [move.group for move in tally.moves] == [Prefix(3, 1)]
+
+
+def test_slots_and_session_count_groups_that_moved(found: Status) -> None:
+    assert [(slot.moved_in, slot.moved_out) for slot in found.slots] == [(0, 2), (2, 0)]
+    session = found.session_of(DAY)
+    assert session is not None
+    assert session.moved == 2
+
+
+def test_slots_have_their_work(found: Status) -> None:
+    made = adapted()
+    epochs = [e for e in made.entries if isinstance(e, Epoch)]
+    span = (made.now() - made.now().fromisoformat(epochs[0].started_at)).total_seconds()
+    assert span < 60, "all epochs lie in the minute that is looked at"
+    for slot in found.slots:
+        mine = [t for e in epochs for t in e.slots if t.slot == slot.slot]
+        ended = made.now().fromisoformat(epochs[-1].written_at)
+        whole = (ended - made.now().fromisoformat(epochs[0].started_at)).total_seconds()
+        assert slot.busy == pytest.approx(sum(t.busy_s for t in mine) / whole, abs=0.001)
+        rate = sum(t.results for t in mine) / mine[-1].groups
+        assert slot.output_rate == pytest.approx(rate, abs=0.001)
+
+
+def test_the_history_in_a_terminal(settings: Settings, found: Status) -> None:
+    out = Console(file=io.StringIO(), width=200)
+    status_command(settings, out, adaptations=True)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "2 moves (200 B), 1 refused" in text
+    assert WHY in text
+    assert "refused: expired at noon" in text
+    assert "[b]now[/b]" in text
+    assert "a person" in text
+    lines = [line for line in text.splitlines() if "balanced" in line]
+    assert len(lines) == 1
+    out = Console(file=io.StringIO(), width=200)
+    status_command(settings, out, as_json=True, adaptations=True)
+    listed = json.loads(out.file.getvalue())  # type: ignore[attr-defined]
+    assert listed == [each.model_dump(mode="json") for each in found.adaptations]
+
+
+def test_watching_shows_the_last_decisions(found: Status) -> None:
+    out = Console(file=io.StringIO(), width=200)
+    out.print(render(found, out), highlight=False)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "2 moves (200 B), 1 refused" in text
+    assert "moved in" in text
+
+
+def test_the_page_lists_decisions_as_text(found: Status) -> None:
+    page = report_html(found)
+    assert "2 moves (200 B), 1 refused" in page
+    assert "[b]now[/b]" in page
+    hostile = found.adaptations[0].model_copy(update={"reason": "<img src=x onerror=alert(1)>"})
+    page = report_html(found.model_copy(update={"adaptations": [hostile]}))
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+
+
+def test_memory_of_many_slots_is_a_range() -> None:
+    assert decisions.memory({0: 1024, 1: 2048}) == "1.00 KiB / 2.00 KiB"
+    assert (
+        decisions.memory({slot: 1024 * (slot + 1) for slot in range(9)}) == "1.00 KiB to 9.00 KiB"
+    )
+    assert decisions.memory({}) == "–"
