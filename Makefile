@@ -45,8 +45,10 @@ docs: setup ## The pages of docs/ as HTML in site/
 lock: setup ## Resolve the locks again from pyproject.toml
 	@$(LOCK) --group build -o requirements-build.lock
 	@$(LOCK) pyproject.toml -c requirements-build.lock -o requirements.lock
+	@$(LOCK) pyproject.toml --group airflow -c requirements-build.lock -c requirements.lock \
+		-o requirements-airflow.lock
 	@$(LOCK) pyproject.toml --group dev -c requirements-build.lock -c requirements.lock \
-		-o requirements-dev.lock
+		-c requirements-airflow.lock -o requirements-dev.lock
 
 clean: ## Stop the embedded broker; remove the environment and everything under var/
 	@[ ! -x $(VENV)/bin/spillway ] || $(VENV)/bin/spillway kafka stop

@@ -3,26 +3,44 @@
 Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is always an
 argument. The calendar's library imports pandas, so it is imported on first use.
 
-Known limitation: the calendar reaches about a year ahead; a date beyond it is refused with a
-message that says so.
+Known limitation: the calendar reaches about a year ahead (it is made anew every day); a date
+beyond it is refused with a message that says so.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+AHEAD_DAYS = 365
+"""How far ahead the calendar is made: exchanges announce holidays about a year before."""
 
 
 class CalendarError(ValueError):
     """The calendar does not exist or does not know the date."""
 
 
-@cache
+class Trading(NamedTuple):
+    """A session with its hours."""
+
+    date: str
+    open_ms: int
+    close_ms: int
+
+
 def _calendar(name: str) -> Any:
+    return _made(name, datetime.now(UTC).date().isoformat())
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, today: str) -> Any:
+    """The calendar as of a day: a process that lives for weeks must not stop at its first horizon."""
     import exchange_calendars
 
+    end = datetime.fromisoformat(today).date() + timedelta(days=AHEAD_DAYS)
     try:
-        return exchange_calendars.get_calendar(name)
+        return exchange_calendars.get_calendar(name, end=end.isoformat())
     except exchange_calendars.errors.InvalidCalendarName:
         known = ", ".join(sorted(exchange_calendars.get_calendar_names())[:12])
         raise CalendarError(
@@ -87,3 +105,34 @@ def previous_close_ms(name: str, date: str) -> int:
     if found == day:
         found = calendar.previous_session(day)
     return int(calendar.session_close(found).timestamp() * 1000)
+
+
+def first_closing(name: str, at_ms: int) -> Trading | None:
+    """The first session that closes at a moment or later; None beyond the calendar's horizon."""
+    calendar = _calendar(name)
+    closes = _times_ms(calendar.closes)
+    at = int(closes.searchsorted(at_ms))
+    return _trading(calendar, at) if at < len(closes) else None
+
+
+def last_closed(name: str, at_ms: int) -> Trading | None:
+    """The last session that had closed by a moment; None before the calendar begins."""
+    calendar = _calendar(name)
+    at = int(_times_ms(calendar.closes).searchsorted(at_ms, side="right")) - 1
+    return _trading(calendar, at) if at >= 0 else None
+
+
+def horizon(name: str) -> str:
+    """The last session that the calendar knows."""
+    return str(_calendar(name).last_session.strftime("%Y-%m-%d"))
+
+
+def _times_ms(times: Any) -> Any:
+    return times.to_numpy("datetime64[ms]").astype("int64")
+
+
+def _trading(calendar: Any, at: int) -> Trading:
+    session = calendar.sessions[at]
+    opens, closes = calendar.opens.iloc[at], calendar.closes.iloc[at]
+    date = str(session.strftime("%Y-%m-%d"))
+    return Trading(date, int(opens.timestamp() * 1000), int(closes.timestamp() * 1000))

@@ -6,9 +6,12 @@ folders, and is ended by process id.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,12 @@ import pytest
 from jobs.jars import is_installed
 from jobs.kafka import broker as kafka_broker
 from jobs.kafka.client import Cluster
+
+# Airflow makes its folder when it is imported: never one of the person who runs the tests.
+if "AIRFLOW_HOME" not in os.environ:
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="spillway-airflow-")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,235 @@
+"""When DAGs run: after an exchange's closes, and while a session is open.
+
+The calendar's library imports pandas, so `jobs.calendar` imports it on first use: in the
+scheduler, never while a DAG file is parsed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pendulum
+from airflow.exceptions import InvalidPartitionKeyError
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from airflow.utils.strings import get_random_string
+from airflow.utils.types import DagRunType
+
+from jobs import calendar as exchange
+from jobs.calendar import Trading
+
+log = logging.getLogger(__name__)
+
+DATE = "%Y-%m-%d"
+
+
+class MarketCloseTimetable(Timetable):
+    """One run for each session of an exchange, `delay` after its real close.
+
+    The partition key is the session's date; the partition's moment is that date's midnight, UTC,
+    so that a backfill from one date to another means the sessions of these dates. Early closes,
+    holidays and clock changes are the calendar's. At its horizon (about a year ahead) no run is
+    planned; when the calendar grows, which it does daily, runs are.
+    """
+
+    partitioned = True
+    run_ordering = ("partition_date", "run_after")
+
+    def __init__(self, calendar: str = "XNYS", delay: timedelta = timedelta(minutes=10)) -> None:
+        if delay < timedelta(0):
+            raise ValueError(f"a run cannot come {-delay} before the close that it waits for")
+        self.calendar = calendar
+        self.delay = delay
+
+    @property
+    def summary(self) -> str:
+        """What the list of DAGs shows."""
+        return f"{self.calendar} close + {_span(self.delay)}"
+
+    @property
+    def description(self) -> str:
+        """What the list of DAGs says beside it."""
+        return f"{_span(self.delay)} after each real close of {self.calendar}"
+
+    def serialize(self) -> dict[str, Any]:
+        """As the database keeps it."""
+        return {"calendar": self.calendar, "delay_s": self.delay.total_seconds()}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Timetable:
+        """The inverse of `serialize`."""
+        return cls(data["calendar"], timedelta(seconds=data["delay_s"]))
+
+    def next_dagrun_info_v2(
+        self, *, last_dagrun_info: DagRunInfo | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """The run after the last one, within the DAG's start, end and catch-up."""
+        now = datetime.now(UTC)
+        if last_dagrun_info is not None:
+            found = self._after(last_dagrun_info)
+        else:
+            found = self._first_run_from(restriction.earliest or now)
+        if found is not None and restriction.earliest is not None:
+            earliest = self._first_run_from(restriction.earliest)
+            found = max(found, earliest) if earliest is not None else None
+        if not restriction.catchup and found is not None:
+            latest = exchange.last_closed(self.calendar, _ms(now - self.delay))
+            found = max(found, latest) if latest is not None else found
+        if found is None:
+            log.warning(
+                "%s is known until %s: runs after that are planned when the calendar grows",
+                self.calendar,
+                exchange.horizon(self.calendar),
+            )
+            return None
+        info = self._info(found)
+        beyond = restriction.latest is not None and info.run_after > restriction.latest
+        return None if beyond else info
+
+    def iter_partition_dagrun_infos(
+        self, *, earliest: datetime, latest: datetime
+    ) -> Iterable[DagRunInfo]:
+        """The sessions whose dates lie from `earliest` to `latest`: what a backfill asks for."""
+        found = exchange.first_closing(self.calendar, _ms(earliest))
+        while found is not None and _midnight(found.date) <= latest:
+            if _midnight(found.date) >= earliest:
+                yield self._info(found)
+            found = exchange.first_closing(self.calendar, found.close_ms + 1)
+
+    def infer_manual_data_interval(self, *, run_after: pendulum.DateTime) -> DataInterval:
+        """A run by hand stands for a moment; which session it means is its partition key."""
+        return DataInterval.exact(run_after)
+
+    def generate_run_id(
+        self,
+        *,
+        run_type: DagRunType,
+        run_after: pendulum.DateTime,
+        data_interval: DataInterval | None,  # noqa: ARG002
+        **extra: Any,
+    ) -> str:
+        """An id that names the session; a run again of one day is another run."""
+        day = extra.get("partition_key") or run_after.strftime(DATE)
+        return str(run_type.generate_run_id(suffix=f"{day}__{get_random_string()}"))
+
+    def _decode_partition_date(self, partition_key: str) -> datetime:
+        try:
+            return _midnight(partition_key)
+        except ValueError:
+            raise InvalidPartitionKeyError(
+                f"{partition_key!r} is no session of {self.calendar}: write its date, YYYY-MM-DD"
+            ) from None
+
+    def _after(self, last: DagRunInfo) -> Trading | None:
+        if last.partition_key is None:  # a run by hand without a key
+            return self._first_run_from(last.run_after + timedelta(seconds=1))
+        closed = _midnight(last.partition_key) + timedelta(days=1)
+        # A session closes on its own date, in the exchange's time zone; so look from that day's
+        # end there, which is within a day of the same moment in UTC.
+        found = exchange.first_closing(self.calendar, _ms(closed - timedelta(days=1)))
+        while found is not None and found.date <= last.partition_key:
+            found = exchange.first_closing(self.calendar, found.close_ms + 1)
+        return found
+
+    def _first_run_from(self, moment: datetime) -> Trading | None:
+        return exchange.first_closing(self.calendar, _ms(moment - self.delay))
+
+    def _info(self, session: Trading) -> DagRunInfo:
+        close = pendulum.from_timestamp(session.close_ms / 1000, tz="UTC")
+        return DagRunInfo(
+            run_after=close + self.delay,
+            data_interval=None,
+            partition_date=pendulum.instance(_midnight(session.date)),
+            partition_key=session.date,
+        )
+
+
+class MarketHoursTimetable(Timetable):
+    """Runs every so often while a session is open, its open and its close included."""
+
+    def __init__(self, every: timedelta, calendar: str = "XNYS") -> None:
+        if every <= timedelta(0):
+            raise ValueError(f"runs need a time between them, got {every}")
+        self.every = every
+        self.calendar = calendar
+
+    @property
+    def summary(self) -> str:
+        """What the list of DAGs shows."""
+        return f"every {_span(self.every)} of {self.calendar}"
+
+    @property
+    def description(self) -> str:
+        """What the list of DAGs says beside it."""
+        return f"every {_span(self.every)} while {self.calendar} is open"
+
+    def serialize(self) -> dict[str, Any]:
+        """As the database keeps it."""
+        return {"every_s": self.every.total_seconds(), "calendar": self.calendar}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Timetable:
+        """The inverse of `serialize`."""
+        return cls(timedelta(seconds=data["every_s"]), data["calendar"])
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        """The next tick of an open session."""
+        now = datetime.now(UTC)
+        if last_automated_data_interval is not None:
+            begin = last_automated_data_interval.end + timedelta(microseconds=1)
+        else:
+            begin = restriction.earliest or now
+        if restriction.earliest is not None:
+            begin = max(begin, restriction.earliest)
+        if not restriction.catchup:
+            # What was missed is not made up for: the tick that is due now, and those to come.
+            begin = max(begin, now - self.every)
+        found = self._tick(begin)
+        if found is None:
+            log.warning(
+                "%s is known until %s: runs after that are planned when the calendar grows",
+                self.calendar,
+                exchange.horizon(self.calendar),
+            )
+            return None
+        if restriction.latest is not None and found > restriction.latest:
+            return None
+        return DagRunInfo.exact(found)
+
+    def infer_manual_data_interval(self, *, run_after: pendulum.DateTime) -> DataInterval:
+        """A run by hand stands for a moment."""
+        return DataInterval.exact(run_after)
+
+    def _tick(self, moment: datetime) -> pendulum.DateTime | None:
+        """The first tick at a moment or later."""
+        at_ms, every_ms = _ms(moment), int(self.every.total_seconds() * 1000)
+        session = exchange.first_closing(self.calendar, at_ms)
+        while session is not None:
+            ticks = max(0, -(-(at_ms - session.open_ms) // every_ms))
+            tick_ms = session.open_ms + ticks * every_ms
+            if tick_ms <= session.close_ms:
+                return pendulum.from_timestamp(tick_ms / 1000, tz="UTC")
+            session = exchange.first_closing(self.calendar, session.close_ms + 1)
+        return None
+
+
+def _midnight(date: str) -> datetime:
+    return datetime.strptime(date, DATE).replace(tzinfo=UTC)
+
+
+def _ms(moment: datetime) -> int:
+    return -int(-moment.timestamp() * 1000 // 1)
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    if seconds % 60 == 0 and seconds:
+        return f"{seconds / 60:g} min"
+    return f"{seconds:g} s"
