@@ -35,7 +35,7 @@ def _calendar(name: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _made(name: str, today: str) -> Any:
-    """The calendar as of a day: a process that lives for weeks must not stop at its first horizon."""
+    """The calendar as of a day: a process that lives for weeks must not keep its first horizon."""
     import exchange_calendars
 
     end = datetime.fromisoformat(today).date() + timedelta(days=AHEAD_DAYS)
