@@ -723,6 +723,13 @@ def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
         "last_used_ms": 7,
         "resident": True,
         "written_at": datetime(2026, 1, 5, tzinfo=UTC),
+        "session_results": 50,
+        "rate": 0.5,
+        "rows_in": 12,
+        "generations": 1,
+        "spilled_bytes": 300,
+        "hot_key": "ACME",
+        "hot_rows": 4,
     }
     for epoch in range(16):
         rows = pa.Table.from_pylist([{**row, "epoch": epoch}], schema=schema)

@@ -1,0 +1,157 @@
+"""Spillway's command line from a task: always a process of its own.
+
+Airflow forks its workers, and neither deltalake's threads nor Spark's JVM survive a fork; so nothing
+of them is imported here. Arguments are lists and never reach a shell. The child dies with the
+process that started it (Linux's parent-death signal), whatever ended that.
+
+Settings of Airflow's own configuration (`[spillway]` in airflow.cfg, or `AIRFLOW__SPILLWAY__*`):
+
+| name | meaning | default |
+|---|---|---|
+| `config` | spillway's settings file | `spillway.toml` in the working directory |
+| `command` | the program, when it is installed elsewhere | `spillway` beside this Python |
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+END_S = 20.0
+"""How long a command may take to end after it was told to."""
+_PR_SET_PDEATHSIG = 1
+
+
+class CommandFailed(RuntimeError):
+    """A command ended with an error; the message has the end of what it printed."""
+
+    def __init__(self, name: str, code: int, told: Sequence[str]) -> None:
+        super().__init__(f"spillway {name} ended with code {code}:\n" + "\n".join(told[-15:]))
+        self.code = code
+
+
+def setting(name: str) -> str | None:
+    """A value of `[spillway]` in Airflow's configuration; None when there is none."""
+    from airflow.configuration import conf
+
+    found: str | None = conf.get("spillway", name, fallback=None)
+    return found or None
+
+
+def program(config: str | None = None) -> list[str]:
+    """How the command line is called: the program, and its settings file."""
+    beside = Path(sys.executable).with_name("spillway")
+    command = setting("command") or (str(beside) if beside.exists() else "spillway")
+    config = config or setting("config")
+    return [command, *(["--config", config] if config else [])]
+
+
+def ends_with_parent() -> None:
+    """In a child, before it runs the program: SIGTERM when the parent dies."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+class Running:
+    """A command that runs; its output is told line by line."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        tell: Callable[[str], None],
+        *,
+        config: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = arguments[0]
+        self._tell = tell
+        self._told: list[str] = []
+        self._printed: list[str] = []
+        self.process = subprocess.Popen(
+            [*program(config), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {}), "NO_COLOR": "1"},
+            start_new_session=True,
+            preexec_fn=ends_with_parent,
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=(pipe, kept), daemon=True)
+            for pipe, kept in (
+                (self.process.stdout, self._printed),
+                (self.process.stderr, []),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, pipe: Any, kept: list[str]) -> None:
+        for line in pipe:
+            text = line.rstrip()
+            kept.append(text)
+            self._told.append(text)
+            del self._told[:-200]
+            self._tell(text)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait()
+        for reader in self._readers:
+            reader.join(END_S)
+        return code
+
+    def end(self) -> None:
+        """End it and everything it started: politely, then not."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is not None:
+                return
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(END_S)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def json(self) -> Any:
+        """The last line that it printed, as JSON; None when that is none."""
+        for line in reversed(self._printed):
+            if line.startswith(("{", "[")):
+                return json.loads(line)
+        return None
+
+    def failed(self, code: int) -> CommandFailed:
+        """The error that its exit code stands for."""
+        return CommandFailed(self.name, code, self._told)
+
+
+def run(arguments: Sequence[str], tell: Callable[[str], None], **more: Any) -> tuple[int, Any]:
+    """Run a command to its end: exit code, and what it printed as JSON."""
+    running = Running(arguments, tell, **more)
+    try:
+        code = running.wait()
+    finally:
+        running.end()
+    return code, running.json()
+
+
+def asked(arguments: Sequence[str], tell: Callable[[str], None], **more: Any) -> Any:
+    """What a command that must succeed printed as JSON. Raises `CommandFailed`."""
+    running = Running(arguments, tell, **more)
+    try:
+        code = running.wait()
+    finally:
+        running.end()
+    if code != 0:
+        raise running.failed(code)
+    return running.json()

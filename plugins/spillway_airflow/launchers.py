@@ -1,0 +1,285 @@
+"""How the streaming service is started: a process here, a configured command, or Kubernetes.
+
+A launcher knows whether its service runs, starts it, and stops it. What it started outlives the
+task that did: Airflow ends a task's descendants with it, so the service is nobody's descendant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from spillway_airflow.command import program, setting
+
+STOP_S = 120.0
+"""How long a stream may take to end its epoch."""
+
+_DETACH = """
+import json, os, subprocess, sys
+log, argv = sys.argv[1], sys.argv[2:]
+with open(log, "ab") as out:
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                             start_new_session=True)
+print(child.pid)
+"""
+"""Runs for a moment between the task and the service, so that the service becomes an orphan."""
+
+
+class LaunchFailed(RuntimeError):
+    """The service cannot be started, or cannot be asked for."""
+
+
+class Launcher(Protocol):
+    """Starts and stops the streaming service."""
+
+    def is_running(self) -> bool:
+        """Whether the service is there (which does not mean that it works)."""
+
+    def start(self) -> str:
+        """Start it; what to tell people."""
+
+    def stop(self) -> str:
+        """Stop it after its epoch; what to tell people."""
+
+
+@dataclass
+class ProcessLauncher:
+    """A process on this machine, in a session of its own, with a log file."""
+
+    config: str | None
+    folder: Path
+    """Of the note of its process id and of its log."""
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "stream.json"
+
+    @property
+    def log(self) -> Path:
+        """What the service prints."""
+        return self.folder / "stream.log"
+
+    def is_running(self) -> bool:
+        """Whether the process that was noted lives: the same one, not another with its number."""
+        return self._pid() is not None
+
+    def start(self) -> str:
+        """Start it detached."""
+        if (pid := self._pid()) is not None:
+            return f"the stream runs already (process {pid})"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        argv = [*program(self.config), "stream"]
+        done = subprocess.run(
+            [sys.executable, "-c", _DETACH, str(self.log), *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if done.returncode != 0:
+            raise LaunchFailed(f"{shlex.join(argv)} could not be started: {done.stderr.strip()}")
+        pid = int(done.stdout)
+        fresh = self._note.with_name(f"{self._note.name}.{os.getpid()}")
+        fresh.write_text(json.dumps({"pid": pid, "started": _started(pid), "argv": argv}))
+        fresh.replace(self._note)
+        return f"started as process {pid}; it prints to {self.log}"
+
+    def stop(self) -> str:
+        """SIGTERM, and wait for the end of its epoch; SIGKILL when that takes too long."""
+        pid = self._pid()
+        if pid is None:
+            return "the stream does not run"
+        for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, 10.0)):
+            os.killpg(pid, number)
+            until = time.monotonic() + patience_s
+            while time.monotonic() < until:
+                if self._pid() is None:
+                    self._note.unlink(missing_ok=True)
+                    return f"process {pid} has ended"
+                time.sleep(0.1)
+        raise LaunchFailed(f"process {pid} does not end")
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of its log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def _pid(self) -> int | None:
+        try:
+            note = json.loads(self._note.read_text())
+        except (OSError, ValueError):
+            return None
+        pid = int(note["pid"])
+        return pid if _started(pid) == note["started"] and not _is_zombie(pid) else None
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty when there is none."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _is_zombie(pid: int) -> bool:
+    return _stat(pid)[:1] == ["Z"]
+
+
+@dataclass
+class CommandLauncher:
+    """Configured commands, such as `systemctl start spillway` and `systemctl is-active spillway`.
+
+    They are split as a shell would split them, and run without one.
+    """
+
+    start_command: str
+    stop_command: str
+    status_command: str
+
+    def is_running(self) -> bool:
+        """Whether the status command ends with 0."""
+        return self._run(self.status_command).returncode == 0
+
+    def start(self) -> str:
+        """Run the start command."""
+        return self._must(self.start_command)
+
+    def stop(self) -> str:
+        """Run the stop command."""
+        return self._must(self.stop_command)
+
+    def _must(self, command: str) -> str:
+        done = self._run(command)
+        if done.returncode != 0:
+            told = (done.stdout + done.stderr).strip()
+            raise LaunchFailed(f"{command!r} ended with {done.returncode}: {told}")
+        return done.stdout.strip() or f"{command!r}: done"
+
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+        argv = shlex.split(command)
+        if not argv:
+            raise LaunchFailed("an empty command: set [spillway] start, stop and status")
+        try:
+            return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=STOP_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LaunchFailed(f"{command!r}: {error}") from error
+
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass
+class KubernetesLauncher:
+    """A Deployment that is scaled to one replica and to none, through the cluster's API.
+
+    The account of the pod that Airflow runs in needs `get` and `patch` on the Deployment's scale.
+    """
+
+    namespace: str
+    deployment: str
+    server: str = ""
+    """`https://host:port`; the cluster that this pod runs in when empty."""
+    account: Path = ACCOUNT
+    fetch: Callable[[urllib.request.Request], bytes] | None = None
+
+    def is_running(self) -> bool:
+        """Whether a replica is ready."""
+        status = self._call("GET", f"deployments/{self.deployment}").get("status", {})
+        return int(status.get("readyReplicas") or 0) > 0
+
+    def start(self) -> str:
+        """Scale to one."""
+        self._scale(1)
+        return f"deployment {self.namespace}/{self.deployment} is scaled to 1"
+
+    def stop(self) -> str:
+        """Scale to none; the pod's grace period must be longer than an epoch."""
+        self._scale(0)
+        return f"deployment {self.namespace}/{self.deployment} is scaled to 0"
+
+    def _scale(self, replicas: int) -> None:
+        self._call(
+            "PATCH", f"deployments/{self.deployment}/scale", {"spec": {"replicas": replicas}}
+        )
+
+    def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        url = f"{self._server()}/apis/apps/v1/namespaces/{self.namespace}/{path}"
+        request = urllib.request.Request(
+            url, method=method, data=None if body is None else json.dumps(body).encode()
+        )
+        request.add_header("Accept", "application/json")
+        if body is not None:
+            request.add_header("Content-Type", "application/merge-patch+json")
+        token = self.account / "token"
+        if token.exists():
+            request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
+        try:
+            found: dict[str, Any] = json.loads((self.fetch or self._fetch)(request))
+        except OSError as error:  # urllib's errors are
+            raise LaunchFailed(f"{method} {url}: {error}") from error
+        return found
+
+    def _server(self) -> str:
+        if self.server:
+            return self.server.rstrip("/")
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{n}") for n in ("HOST", "PORT"))
+        if not host:
+            raise LaunchFailed(
+                "no cluster: run in one, or set [spillway] kubernetes_server to its address"
+            )
+        return f"https://{host}:{port or 443}"
+
+    def _fetch(self, request: urllib.request.Request) -> bytes:
+        context = None
+        if request.full_url.startswith("https:"):
+            authority = self.account / "ca.crt"
+            context = ssl.create_default_context(
+                cafile=str(authority) if authority.exists() else None
+            )
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            return bytes(answer.read())
+
+
+def launcher(config: str | None = None) -> Launcher:
+    """The launcher that `[spillway] launcher` names: `process` (default), `command`, `kubernetes`.
+
+    Raises `LaunchFailed` when what it needs is not set.
+    """
+    kind = setting("launcher") or "process"
+    if kind == "process":
+        folder = Path(setting("service_folder") or "var/service").absolute()
+        return ProcessLauncher(config or setting("config"), folder)
+    if kind == "command":
+        commands = [setting(name) for name in ("start", "stop", "status")]
+        if None in commands:
+            raise LaunchFailed("launcher = command needs [spillway] start, stop and status")
+        return CommandLauncher(*(command or "" for command in commands))
+    if kind == "kubernetes":
+        deployment = setting("kubernetes_deployment")
+        if deployment is None:
+            raise LaunchFailed("launcher = kubernetes needs [spillway] kubernetes_deployment")
+        return KubernetesLauncher(
+            setting("kubernetes_namespace") or "default",
+            deployment,
+            setting("kubernetes_server") or "",
+        )
+    raise LaunchFailed(f"[spillway] launcher = {kind!r}: use process, command or kubernetes")
