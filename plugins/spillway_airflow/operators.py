@@ -1,0 +1,259 @@
+"""Operators of the trading day. Each calls the command line in a process of its own.
+
+Safe to retry, to clear and to run twice at once: what they call is (a seal is answered and not
+repeated, cleanup appends what is missing exactly once, a stream that runs is left alone).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from spillway_airflow.command import CommandFailed, Running, asked, run, setting
+from spillway_airflow.launchers import LaunchFailed, ProcessLauncher, launcher
+from spillway_airflow.triggers import SealedTrigger, sealed
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+SESSION = "{{ partition_key or params.get('session') or ds }}"
+"""The run's session: its partition, or what it was triggered with."""
+
+
+class SpillwayOperator(BaseOperator):
+    """Base: a settings file, and a command that is ended when the task is."""
+
+    template_fields: Sequence[str] = ("config",)
+
+    def __init__(self, *, config: str | None = None, **more: Any) -> None:
+        """`config`: spillway's settings file; `[spillway] config` of Airflow when not given."""
+        super().__init__(**more)
+        self.config = config
+        self._running: Running | None = None
+
+    def ask(self, *arguments: str) -> Any:
+        """Run a command that must succeed; what it printed as JSON. Its output is the log."""
+        code, found = self.run_command(*arguments)
+        if code != 0:
+            raise AirflowException(f"spillway {arguments[0]} ended with code {code}; see the log")
+        return found
+
+    def run_command(self, *arguments: str) -> tuple[int, Any]:
+        """Run a command; its exit code and what it printed as JSON."""
+        self._running = Running(arguments, self.log.info, config=self.config)
+        try:
+            return self._running.wait(), self._running.json()
+        finally:
+            self._running.end()
+
+    def on_kill(self) -> None:
+        """End the command: SIGTERM, then SIGKILL. A killed worker takes it along anyway."""
+        if self._running is not None:
+            self._running.end()
+
+
+class EnsureStreamOperator(SpillwayOperator):
+    """Start the streaming service when it does not run, and wait until it works.
+
+    It works when it has claimed the journal and, where rows wait, has committed an epoch since.
+    When it runs already nothing happens.
+    """
+
+    def __init__(self, *, patience: timedelta = timedelta(minutes=5), **more: Any) -> None:
+        """`patience`: how long it may take until it works."""
+        super().__init__(**more)
+        self.patience = patience
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Start and wait."""
+        service = launcher(self.config)
+        before = self._status()
+        if service.is_running():
+            self.log.info("The stream runs already: nothing to do.")
+            return {"started": False}
+        self.log.info(service.start())
+        until = time.monotonic() + self.patience.total_seconds()
+        while time.monotonic() < until:
+            time.sleep(2.0)
+            if isinstance(service, ProcessLauncher) and not service.is_running():
+                raise LaunchFailed(f"the stream has ended:\n{service.tail()}")
+            if works(before, self._status()):
+                self.log.info("The stream has taken over the journal.")
+                return {"started": True}
+        raise LaunchFailed(f"the stream did not begin to work within {self.patience}")
+
+    def _status(self) -> dict[str, Any] | None:
+        code, found = run(["status", "--json"], lambda _: None, config=self.config)
+        return found if code == 0 else None
+
+
+def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
+    """Whether a driver has claimed the journal since, and gets on where rows wait."""
+    if now is None or (before is not None and now["term"] <= before["term"]):
+        return False
+    if now["term"] == 0:
+        return False
+    waiting = now["lag_rows"] or 0
+    return waiting == 0 or now["epoch"] > (-1 if before is None else before["epoch"])
+
+
+class StopStreamOperator(SpillwayOperator):
+    """Stop the streaming service after its epoch. What it has journaled stays; nothing is lost."""
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002
+        """Stop it, or say that it does not run."""
+        self.log.info(launcher(self.config).stop())
+
+
+class RebalanceOperator(SpillwayOperator):
+    """Run the controller once. Skips when there is no stream to decide for.
+
+    Gives what was asked for and what was declined, with the reasons, as its XCom.
+    """
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "policy", "dry_run")
+
+    def __init__(
+        self, *, policy: str | None = None, dry_run: bool | str = False, **more: Any
+    ) -> None:
+        """`policy`: one of `rebalance.policy`'s, that setting when not given."""
+        super().__init__(**more)
+        self.policy = policy
+        self.dry_run = dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Decide."""
+        arguments = ["rebalance", "--json"]
+        if self.policy and self.policy != "None":
+            arguments += ["--policy", self.policy]
+        if self.dry_run in (True, "True", "true"):
+            arguments.append("--dry-run")
+        code, found = self.run_command(*arguments)
+        if found is None:
+            if code == 2:
+                raise AirflowSkipException("there is nothing to decide yet; see the log")
+            raise AirflowException(f"spillway rebalance ended with code {code}; see the log")
+        for each in found["declined"]:
+            self.log.info("no %s: %s", each["what"], each["why"])
+        asked_for: dict[str, Any] = {
+            "asked": len(found["asked"]),
+            "refused": [
+                each["outcome"]["reason"]
+                for each in found["asked"]
+                if not each["outcome"]["obeyed"]
+            ],
+            "declined": found["declined"],
+        }
+        return asked_for
+
+
+class SealOperator(SpillwayOperator):
+    """Ask for the end of a session's input. Asking again is answered, not repeated."""
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session", "at", "reason")
+
+    def __init__(
+        self, *, session: str = SESSION, at: str = "close", reason: str = "", **more: Any
+    ) -> None:
+        """`at`: `close` (the session's close plus grace), `now`, or a time."""
+        super().__init__(**more)
+        self.session = session
+        self.at = at
+        self.reason = reason
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002
+        """Seal."""
+        self.ask(
+            "seal", "--session", self.session, "--at", self.at, "--reason", self.reason or "airflow"
+        )
+
+
+class WaitForSealOperator(SpillwayOperator):
+    """Wait until a session is sealed, without holding a worker."""
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
+
+    def __init__(self, *, session: str = SESSION, every_s: float = 10.0, **more: Any) -> None:
+        """`every_s`: how often the journal is looked at."""
+        super().__init__(**more)
+        self.session = session
+        self.every_s = every_s
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Look once; defer when it is not sealed yet."""
+        code, status = run(["status", "--json"], self.log.debug, config=self.config)
+        if code == 0 and (found := sealed(status, self.session)):
+            return found
+        self.defer(
+            trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),
+            method_name="resume",
+            timeout=self.execution_timeout,
+        )
+        return None
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """The trigger has fired."""
+        self.log.info("%s was sealed at %s", event["session"], event["ended_at"])
+        return event
+
+
+class CleanupOperator(SpillwayOperator):
+    """Append a sealed session's missing results, each once.
+
+    Its Spark is a process of its own that ends with the task, whatever ends that; run again, it
+    goes on where it was.
+    """
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
+
+    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
+        """`session`: its date."""
+        super().__init__(**more)
+        self.session = session
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Clean up."""
+        return self.ask("cleanup", "--session", self.session, "--json")
+
+
+class VerifyOperator(SpillwayOperator):
+    """Prove a session complete; fails, without a retry, when it is not, and says what is missing."""
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
+
+    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
+        """`session`: its date."""
+        super().__init__(**more)
+        self.session = session
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Verify."""
+        code, verdict = self.run_command("verify", "--session", self.session, "--json")
+        if verdict is None or code not in (0, 1):
+            raise AirflowException(f"spillway verify ended with code {code}; see the log")
+        verdict.pop("details", None)
+        if not verdict["complete"]:
+            raise AirflowFailException(
+                f"{self.session} is not complete: {verdict['missing']} results are missing, "
+                f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
+            )
+        return verdict
+
+
+__all__ = [
+    "CleanupOperator",
+    "CommandFailed",
+    "EnsureStreamOperator",
+    "RebalanceOperator",
+    "SealOperator",
+    "StopStreamOperator",
+    "VerifyOperator",
+    "WaitForSealOperator",
+    "asked",
+]
