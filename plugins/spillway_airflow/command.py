@@ -1,8 +1,8 @@
 """Spillway's command line from a task: always a process of its own.
 
 Airflow forks its workers, and neither deltalake's threads nor Spark's JVM survive a fork; so
-nothing of them is imported here. Arguments are lists and never reach a shell. The child dies with the
-process that started it (Linux's parent-death signal), whatever ended that.
+nothing of them is imported here. Arguments are lists and never reach a shell. The child dies with
+the process that started it (Linux's parent-death signal), whatever ended that.
 
 Settings of Airflow's own configuration (`[spillway]` in airflow.cfg, or `AIRFLOW__SPILLWAY__*`):
 

@@ -223,7 +223,7 @@ class CleanupOperator(SpillwayOperator):
 
 
 class VerifyOperator(SpillwayOperator):
-    """Prove a session complete; fails, without a retry, when it is not, and says what is missing."""
+    """Prove a session complete; fails without a retry when it is not, and says what is missing."""
 
     template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
 

@@ -32,7 +32,7 @@ from tests.integration.standalone import Cluster, standalone
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
-POLICIES = ("lazy-disk", "active-disk", "flux-memory")
+POLICIES = ("balanced", "lazy-disk", "flux-memory")
 """The default one first."""
 SESSION = "2026-01-05"
 ROWS, EVERY_S = 8, 0.2
