@@ -13,7 +13,7 @@ from spillway_airflow.command import program
 
 
 class SealedTrigger(BaseTrigger):
-    """Fires when a session is sealed: asks `spillway status`, which reads the journal, not Spark."""
+    """Fires when a session is sealed: asks `spillway status`, which reads the journal alone."""
 
     def __init__(self, session: str, config: str | None = None, every_s: float = 10.0) -> None:
         super().__init__()

@@ -1,0 +1,88 @@
+"""The trading day: the stream is there when the exchange opens, and the day is complete after it.
+
+`[spillway]` of Airflow's configuration says which exchange, and how often and when (see the docs).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Asset, Param, chain
+
+from spillway_airflow.command import setting
+from spillway_airflow.operators import (
+    CleanupOperator,
+    EnsureStreamOperator,
+    RebalanceOperator,
+    SealOperator,
+    VerifyOperator,
+    WaitForSealOperator,
+)
+from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
+
+CALENDAR = setting("calendar") or "XNYS"
+CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s") or 600))
+REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s") or 60))
+START = datetime.fromisoformat(setting("start_date") or "2026-01-01T00:00:00+00:00")
+RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=30)}
+
+COMPLETE = Asset("spillway_complete_session", uri="spillway://sessions/complete")
+"""An event of it, with the session's date as partition key, means: that day is proved complete."""
+
+with DAG(
+    "market_open",
+    schedule=MarketHoursTimetable(every=timedelta(hours=24), calendar=CALENDAR),
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    default_args=RETRIES,
+    tags=["spillway"],
+    doc_md="At each open: start the streaming service when it does not run; wait until it works.",
+):
+    EnsureStreamOperator(task_id="ensure_stream")
+
+with DAG(
+    "rebalance",
+    schedule=MarketHoursTimetable(every=REBALANCE_EVERY, calendar=CALENDAR),
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    tags=["spillway"],
+    params={
+        "policy": Param(None, type=["null", "string"], description="Instead of rebalance.policy."),
+        "dry_run": Param(False, type="boolean", description="Only say what would be done."),
+    },
+    doc_md="While the market is open: the controller, once a run, never two at once.",
+):
+    RebalanceOperator(
+        task_id="decide", policy="{{ params.policy }}", dry_run="{{ params.dry_run }}"
+    )
+
+with DAG(
+    "market_close",
+    schedule=MarketCloseTimetable(calendar=CALENDAR, delay=CLOSE_DELAY),
+    start_date=START,
+    catchup=False,
+    default_args=RETRIES,
+    tags=["spillway"],
+    params={
+        "at": Param(
+            "close",
+            type="string",
+            description="Where the session ends: close (and grace), now, or a time with offset.",
+        ),
+        "session": Param(
+            None,
+            type=["null", "string"],
+            description="The session's date, for a run by hand without a partition key.",
+        ),
+        "reason": Param("", type="string", description="Kept in the journal."),
+    },
+    doc_md="After each close: seal the session, append its missing results, prove it complete.",
+):
+    chain(
+        SealOperator(task_id="seal", at="{{ params.at }}", reason="{{ params.reason }}"),
+        WaitForSealOperator(task_id="wait_for_seal", execution_timeout=timedelta(hours=2)),
+        CleanupOperator(task_id="cleanup"),
+        VerifyOperator(task_id="verify", outlets=[COMPLETE]),
+    )
