@@ -1,0 +1,248 @@
+"""Slots on tmpfs whose real steps run one after another: the engine without Spark and Kafka.
+
+It does what a driver does and decides nothing: routes rows, moves groups by `extract`, forces
+spills, keeps the manifests that count. Result files are deleted once their rows are counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.lab.workload import I64, Day
+from jobs.cleanup.task import CleanTask, run_clean
+from jobs.engine.blocks import Block, Coordinates, route
+from jobs.engine.cleanup import SpillIndex
+from jobs.engine.groups import GroupMap, relocations
+from jobs.engine.hashing import xxhash64
+from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.engine.spillfile import SpillDamaged, SpillFile, survey
+from jobs.engine.step import StepTask, extract, step
+from jobs.protocol.seal import CLEANUP_DEPTH
+from jobs.storage import Folder, folder
+from schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals
+
+SESSION = "2026-01-05"
+ROOM = 4
+"""A slot's folder may hold so many times the memory that it may use before it spills: the papers
+count state only, not the files of the epoch before and those that a merge writes."""
+
+SPEC = JoinSpec(
+    0,
+    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+    (
+        InputSpec("stock", pa.schema([("price", pa.float64())])),
+        InputSpec("volume", pa.schema([("shares", pa.float64())])),
+        InputSpec("review", pa.schema([("rating", pa.float64())])),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Spilling:
+    """When and what a slot spills."""
+
+    memory_bytes: int
+    """Of state, from which on a slot spills (theta_m times what it has)."""
+    fraction: float = 0.3
+    """k: the share of the state that leaves."""
+    victims: str = "inactive-then-productivity"
+    inactive_s: float = float("inf")
+    """theta_t."""
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What cleanup did."""
+
+    results: I64
+    """(g,) missing results of each group."""
+    cpu_s: list[float]
+    """Of each slot's own groups."""
+
+
+@dataclass
+class Cluster:
+    """The slots, and what a journal would know of them."""
+
+    day: Day
+    root: str
+    groups: GroupMap
+    spilling: Spilling
+    epoch: int = -1
+    manifests: dict[int, str | None] = field(default_factory=dict)
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """(group, epoch)."""
+    spilled: list[FileRecord] = field(default_factory=list)
+    figures: pa.Table | None = None
+    """The newest statistics of all groups."""
+
+    def __post_init__(self) -> None:
+        self.slots = sorted(set(self.groups.slots.tolist()))
+        self.warehouse = folder(self.root).child("warehouse")
+        self.prefix_of = list(self.groups.prefixes)
+
+    def run(
+        self,
+        *,
+        moves: Mapping[Prefix, int] | None = None,
+        forced: Mapping[int, int] | None = None,
+        statistics: bool = False,
+        seal: bool = False,
+    ) -> list[SlotTotals]:
+        """One epoch: its arrivals (none when it seals the session), moves and forced spills."""
+        before = self.groups
+        if moves:
+            self.groups = GroupMap((p, moves.get(p, s)) for p, s in before.assignment())
+        self.epoch += 1
+        going = relocations(before, self.groups)
+        tasks = [
+            self._task(
+                slot,
+                leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
+                arriving=tuple(a for a, b in going if b == slot),
+                forced_bytes=(forced or {}).get(slot, 0),
+                flush={SESSION: tuple(self.prefix_of[g] for g, _ in self.cuts)} if seal else {},
+                statistics=statistics,
+            )
+            for slot in self.slots
+        ]
+        blocks = [] if seal else self._blocks()
+        blocks += [b for t in tasks if t.leaving for b in extract(SPEC, t, self._state(t.slot))]
+        reports = [self._step(task, [b for b in blocks if b.slot == task.slot]) for task in tasks]
+        self.manifests = {r.slot: r.manifest for r in reports}
+        self._keep([f for r in reports for f in r.files], statistics=statistics)
+        for cut in [cut for r in reports for cut in r.cuts]:
+            self.cuts.append((self.groups.index(cut.range), cut.epoch))
+        return [r.totals for r in reports if r.totals is not None]
+
+    def clean(self) -> Cleaned:
+        """The cleanup of the sealed session as its job does it, each slot's groups by themselves.
+
+        A slot's time is that of reading its generations, joining and writing what was missing.
+        """
+        place = self.warehouse.child("spill")
+        files = [SpillFile(f.path, f.bytes, f.digest) for f in self.spilled]
+        index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
+        results = np.zeros(len(self.groups), dtype=np.int64)
+        cpu_s = []
+        for slot in self.slots:
+            units = units_of(self.groups, slot, {self.prefix_of[g] for g, _ in self.cuts})
+            task = CleanTask(
+                SPEC,
+                SESSION,
+                self.epoch,
+                tuple(enumerate(units)),
+                index.within(units),
+                place,
+                self.warehouse.child("results"),
+                self._now_ms(self.epoch) * 1000,
+            )
+            start = time.process_time()
+            done = run_clean(task)
+            cpu_s.append(time.process_time() - start)
+            if isinstance(done, SpillDamaged):
+                raise done
+            for file in (file for each in done for file in each.files):
+                results += self._counted(file)
+        return Cleaned(results, cpu_s)
+
+    def _counted(self, file: FileRecord) -> I64:
+        """(g,) results in a file, which is deleted."""
+        place = self.warehouse.child("results")
+        with place.open(file.path) as source:
+            symbols = pq.ParquetFile(source).read(columns=["symbol"], use_threads=False)
+        place.delete(file.path)
+        found = symbols["symbol"].value_counts()
+        group = self.groups.group_of(xxhash64([found.field("values")]))
+        counts = np.zeros(len(self.groups), dtype=np.int64)
+        np.add.at(counts, group, found.field("counts").to_numpy())
+        return counts
+
+    def _task(self, slot: int, **given: object) -> StepTask:
+        budget = ROOM * self.spilling.memory_bytes
+        inactive_s = min(self.spilling.inactive_s, 1e9)
+        return StepTask(
+            slot=slot,
+            epoch=self.epoch,
+            attempt="a",
+            warehouse_id="lab",
+            session=SESSION,
+            manifest=self.manifests.get(slot),
+            groups=self.groups,
+            budget_bytes=budget,
+            threshold=self.spilling.memory_bytes / budget,
+            fraction=self.spilling.fraction,
+            inactive_ms=int(inactive_s * 1000),
+            victims=self.spilling.victims,
+            now_ms=self._now_ms(self.epoch + 1),
+            written_at_us=self._now_ms(self.epoch + 1) * 1000,
+            seed=self.epoch,
+            **given,  # type: ignore[arg-type]
+        )
+
+    def _now_ms(self, epoch: int) -> int:
+        return int(epoch * self.day.epoch_s * 1000)
+
+    def _blocks(self) -> list[Block]:
+        """The epoch's new rows, as decoders make them."""
+        start, end = self.day.bounds[self.epoch : self.epoch + 2].tolist()
+        found: list[Block] = []
+        where = Coordinates(
+            np.zeros(end - start, np.int32),
+            np.arange(start, end),
+            np.full(end - start, self._now_ms(self.epoch)),
+        )
+        for input_, keys in enumerate(self.day.arrivals[:, start:end]):
+            columns = [self.day.symbols.take(pa.array(keys)), pa.array(keys / 7)]
+            schema = pa.schema([*SPEC.keys, *SPEC.inputs[input_].payload])
+            rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+            found += route(SPEC, input_, self.groups, rows, where, session=SESSION)
+        return found
+
+    def _state(self, slot: int) -> Folder:
+        return folder(self.root).child(f"slot-{slot}")
+
+    def _step(self, task: StepTask, blocks: Sequence[Block]) -> SlotReport:
+        report = step(SPEC, task, blocks, self._state(task.slot), self.warehouse.child)
+        if report.status != "done" or report.totals is None:
+            raise RuntimeError(f"slot {task.slot} at epoch {task.epoch}: {report.detail}")
+        return report
+
+    def _keep(self, files: Sequence[FileRecord], *, statistics: bool) -> None:
+        tables = []
+        for file in files:
+            place = self.warehouse.child(file.table)
+            if file.table == "spill":
+                self.spilled.append(file)
+                continue
+            if file.table == "statistics" and statistics:
+                with place.open(file.path) as source:
+                    tables.append(pq.ParquetFile(source).read(use_threads=False))
+            place.delete(file.path)
+        if statistics:
+            self.figures = pa.concat_tables(tables) if tables else None
+
+
+def units_of(groups: GroupMap, slot: int, cut: Set[Prefix]) -> list[Prefix]:
+    """Cleanup's units of work that a slot does: the widest ranges, up to the width that the seal
+    gives them, that hold a group that was cut and no group of another slot. In hash order."""
+    found: list[Prefix] = []
+    waiting = [Prefix(CLEANUP_DEPTH, value) for value in range(1 << CLEANUP_DEPTH)]
+    depth = groups.prefixes[0].depth
+    while waiting:
+        unit = waiting.pop()
+        width = depth - unit.depth
+        first, end = unit.value << width, (unit.value + 1) << width
+        owners = set(groups.slots[first:end].tolist())
+        if owners == {slot}:
+            if any(Prefix(depth, value) in cut for value in range(first, end)):
+                found.append(unit)
+        elif slot in owners:
+            waiting += [Prefix(unit.depth + 1, 2 * unit.value + half) for half in (0, 1)]
+    return sorted(found, key=lambda unit: unit.lo)

@@ -1,0 +1,136 @@
+"""One line of a figure: a day on a cluster, from the first epoch to the end of cleanup."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.lab import exact
+from benchmarks.lab.cluster import Cluster, Spilling
+from benchmarks.lab.control import Controller, Order, Policy
+from benchmarks.lab.workload import Day
+from jobs.engine.groups import GroupMap
+from schemas.journal import SlotTotals
+
+POINTS = 120
+"""Of a line, at most."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Who spills and who moves."""
+
+    name: str
+    spilling: Spilling
+    shares: tuple[float, ...] = (1.0,)
+    """What part of the groups each slot has at the beginning."""
+    policy: Policy | None = None
+    """Asked every `look_s` seconds; None: nothing moves."""
+    look_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a line came to. Everything is exact but the CPU seconds, which are measured."""
+
+    name: str
+    minutes: list[float]
+    results: list[int]
+    """Accumulated, at each of `minutes`."""
+    memory: list[list[int]]
+    """Per slot: the most bytes of state since the point before."""
+    run_time: int
+    missing: int
+    """Results that cleanup gave."""
+    spills: int
+    """Times that a slot spilled."""
+    cuts: int
+    """Groups that were spilled, each time counted."""
+    adaptations: int
+    moved_groups: int
+    forced_bytes: int
+    run_cpu_s: float
+    cleanup_cpu_s: list[float]
+    """Of each slot's own groups."""
+    overflow_minute: float | None
+    """When a slot first had to spill."""
+
+
+def run(line: Line, day: Day, progress: Callable[[float], None] = lambda _: None) -> Outcome:
+    """Run the line. Raises `NotExact` when a group's results are not what counts say."""
+    groups = assigned(day.groups, line.shares)
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="spillway-lab-", dir=place) as root:
+        cluster = Cluster(day, root, groups, line.spilling)
+        controller = None
+        if line.policy:
+            controller = Controller(
+                line.policy, line.spilling.memory_bytes, day.epochs * day.epoch_s
+            )
+        began = time.process_time()
+        epochs = _epochs(line, cluster, controller, progress)
+        run_cpu_s = time.process_time() - began
+        at_seal = list(cluster.cuts)
+        cluster.run(seal=True)
+        cleaned = cluster.clean()
+    found = np.array([sum(t.results for t in totals) for totals in epochs])
+    at_run_time = exact.run_time(day, at_seal)
+    if int(found.sum()) != int(at_run_time.sum()):
+        raise exact.NotExact(f"{line.name}: {found.sum()} results, not {at_run_time.sum()}")
+    wrong = np.flatnonzero(cleaned.results != exact.full(day) - at_run_time)
+    if len(wrong):
+        raise exact.NotExact(f"{line.name}: wrong missing results in the groups {wrong.tolist()}")
+    points = np.unique(np.linspace(0, len(epochs), POINTS + 1).round().astype(int))
+    memory = np.array([[t.state_bytes for t in totals] for totals in epochs])
+    spilled = np.array([[t.spilled_bytes > 0 for t in totals] for totals in epochs])
+    first = np.flatnonzero(spilled.any(axis=1))
+    minute = day.epoch_s / 60
+    return Outcome(
+        name=line.name,
+        minutes=[round(p * minute, 3) for p in points.tolist()],
+        results=np.append(0, found.cumsum())[points].tolist(),
+        memory=[[0, *np.maximum.reduceat(m, points[:-1]).tolist()] for m in memory.T],
+        run_time=int(found.sum()),
+        missing=int(cleaned.results.sum()),
+        spills=int(spilled.sum()),
+        cuts=len(at_seal),
+        adaptations=controller.adaptations if controller else 0,
+        moved_groups=controller.moved_groups if controller else 0,
+        forced_bytes=controller.forced_bytes if controller else 0,
+        run_cpu_s=round(run_cpu_s, 2),
+        cleanup_cpu_s=[round(s, 3) for s in cleaned.cpu_s],
+        overflow_minute=round((int(first[0]) + 1) * minute, 2) if len(first) else None,
+    )
+
+
+def assigned(groups: int, shares: Sequence[float]) -> GroupMap:
+    """The groups in contiguous shares over the slots."""
+    ends = np.round(np.cumsum(shares) / sum(shares) * groups).astype(int)
+    slot = np.searchsorted(ends, np.arange(groups), side="right")
+    plain = GroupMap.initial(groups, 1)
+    return GroupMap(zip(plain.prefixes, slot.tolist(), strict=True))
+
+
+def _epochs(
+    line: Line, cluster: Cluster, controller: Controller | None, progress: Callable[[float], None]
+) -> list[list[SlotTotals]]:
+    """Every slot's totals of every epoch of the day."""
+    day, order, found = cluster.day, Order(), []
+    every = max(1, round(line.look_s / day.epoch_s))
+    for epoch in range(day.epochs):
+        looks = controller is not None and (epoch + 1) % every == 0
+        totals = cluster.run(moves=order.moves, forced=order.forced, statistics=looks)
+        found.append(totals)
+        order = Order()
+        if controller:
+            controller.note(totals)
+        if controller and looks and cluster.figures is not None:
+            now_s = (epoch + 1) * day.epoch_s
+            order = controller.decide(now_s, cluster.groups, cluster.figures, totals)
+        progress((epoch + 1) / day.epochs)
+    return found
