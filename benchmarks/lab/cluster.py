@@ -32,6 +32,9 @@ ROOM = 4
 """A slot's folder may hold so many times the memory that it may use before it spills: the papers
 count state only, not the files of the epoch before and those that a merge writes."""
 
+ROW_BYTES = 40
+"""Of a row in state: its hash, a symbol of 8 characters and its end, a number, its coordinate."""
+
 SPEC = JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),

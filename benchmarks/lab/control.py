@@ -24,6 +24,16 @@ Policy = Callable[[View], Advice]
 POLICIES: dict[str, Policy] = {"lazy-disk": lazy_disk, "active-disk": active_disk}
 """Those that every experiment with relocation runs, with their defaults."""
 
+SHORT = 0.8
+"""Of the memory of all slots."""
+
+
+def active_when_short(view: View) -> Advice:
+    """`active_disk`, but as `lazy_disk` while less than `SHORT` of all memory is used."""
+    if view.memory.sum() < SHORT * view.budget.sum():
+        return lazy_disk(view)
+    return active_disk(view)
+
 
 @dataclass(frozen=True)
 class Order:

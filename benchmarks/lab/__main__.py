@@ -1,0 +1,125 @@
+"""The papers' experiments on the real engine and policies, on a virtual clock, without Spark.
+
+make lab                                all figures, and docs/laboratory.md with its charts
+python -m benchmarks.lab                the same, without touching docs/
+python -m benchmarks.lab --figures 11   one of them
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Console
+
+from benchmarks.lab import page
+from benchmarks.lab.exact import NotExact
+from benchmarks.lab.experiments import Experiment, experiments
+from benchmarks.lab.lines import Outcome
+from benchmarks.lab.picture import picture
+from benchmarks.lab.running import carry_out
+from benchmarks.side_by_side.report import replace_section
+from jobs.places import project_root
+
+out = Console(soft_wrap=True, highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiments, report. 1: a run was not exact."""
+    known = experiments()
+    given = _options(known, arguments)
+    wanted = set(given.figures or (f for e in known for f in e.figures))
+    pa.set_cpu_count(1)  # CPU seconds of a slot are those of one core
+    began = time.monotonic()
+    done = []
+    try:
+        for experiment in known:
+            if wanted & set(experiment.figures):
+                out.print(f"[bold]Figure {', '.join(experiment.figures)}: {experiment.title}[/]")
+                done.append(carry_out(experiment, _progress, _finished))
+                out.print(page.outcomes_table(done[-1]), markup=False)
+    except NotExact as error:
+        out.print(str(error), style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        out.print("stopped")
+        return 130
+    out.print(page.claims_table(c for each in done for c in each.claims), markup=False)
+    took_s = time.monotonic() - began
+    out.print(f"{took_s / 60:.1f} minutes; every run was exact")
+    if given.docs:
+        _write_docs(known, done, took_s)
+    return 0
+
+
+def _options(known: Iterable[Experiment], arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make lab", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    figures = [figure for each in known for figure in each.figures]
+    parser.add_argument("--figures", help=f"of {', '.join(figures)}; all when not given")
+    parser.add_argument("--docs", action="store_true", help="renew docs/laboratory.md")
+    given = parser.parse_args(arguments)
+    given.figures = [name.strip() for name in given.figures.split(",")] if given.figures else []
+    if unknown := set(given.figures) - set(figures):
+        parser.error(f"--figures: {', '.join(sorted(unknown))}; there are {', '.join(figures)}")
+    return given
+
+
+def _progress(name: str, part: float) -> None:
+    if sys.stdout.isatty():
+        out.print(f"  {name}: {part:4.0%}", end="\r", markup=False)
+
+
+def _finished(outcome: Outcome) -> None:
+    out.print(
+        f"  {outcome.name}: {outcome.run_time:,} results at run time, {outcome.missing:,} by "
+        f"cleanup; exact; {outcome.run_cpu_s + sum(outcome.cleanup_cpu_s):.1f} CPU s",
+        markup=False,
+    )
+
+
+def _write_docs(known: Sequence[Experiment], done: Sequence[page.Done], took_s: float) -> None:
+    """Renew what was run, in the page, its charts and the figures that are kept for the rest."""
+    docs = project_root() / "docs"
+    folder = docs / page.FOLDER
+    folder.mkdir(exist_ok=True)
+    kept = folder / "lab.json"
+    before = page.restore(kept.read_text(), known) if kept.exists() else []
+    by_name = {each.experiment.figures: each for each in (*before, *done)}
+    every = [by_name[e.figures] for e in known if e.figures in by_name]
+    kept.write_text(page.dump(every))
+    text = (docs / "laboratory.md").read_text()
+    for each in done:
+        text = replace_section(
+            text, f"figure {each.experiment.figures[0]}", page.figure_section(each)
+        )
+        for wanted in each.experiment.pictures:
+            _draw(folder, wanted.figure, picture(wanted, each.outcomes))
+    if len(done) == len(known):
+        text = replace_section(text, "run", _about(took_s))
+    claims = page.claims_table(c for each in every for c in each.claims)
+    (docs / "laboratory.md").write_text(replace_section(text, "claims", claims))
+
+
+def _draw(folder: Path, figure: str, text: str) -> None:
+    (folder / f"figure-{figure}.svg").write_text(text)
+
+
+def _about(took_s: float) -> str:
+    return (
+        f"`make lab` on {datetime.now(UTC).date()}: {took_s / 60:.0f} minutes on one core of "
+        f"{len(os.sched_getaffinity(0))}, Python {platform.python_version()}, "
+        f"pyarrow {pa.__version__}. Every run was exact."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

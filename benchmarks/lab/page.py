@@ -1,0 +1,142 @@
+"""The generated parts of `docs/laboratory.md`, and what is kept of a run. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.lab.claims import Claim
+from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.lines import Outcome
+
+FOLDER = "laboratory"
+"""Of the charts, below `docs/`."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What could be had at most, with some memory."""
+
+    static: int
+    """By the best static choice."""
+    ceiling: int | None = None
+    """By any policy."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An experiment that has been run."""
+
+    experiment: Experiment
+    outcomes: Mapping[str, Outcome]
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """By the names of the lines that spilled."""
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """The report's sentences, judged."""
+        return self.experiment.claims(self.outcomes)
+
+
+def claims_table(claims: Iterable[Claim]) -> str:
+    """What the report says, what came out, and whether it holds."""
+    rows = [
+        [
+            claim.figure,
+            claim.paper,
+            claim.ours,
+            "yes" if claim.direction else "**no**",
+            {True: "yes", False: "**no**", None: "–"}[claim.factor],
+        ]
+        for claim in claims
+    ]
+    return table(("figure", "the report", "here", "direction", "factor"), rows, right_from=9)
+
+
+def figure_section(done: Done) -> str:
+    """Setting, charts and figures of an experiment."""
+    parts = [done.experiment.setting, ""]
+    for each in done.experiment.pictures:
+        parts += [f"![{each.title}]({FOLDER}/figure-{each.figure}.svg)", ""]
+    return "\n".join([*parts, outcomes_table(done)])
+
+
+def outcomes_table(done: Done) -> str:
+    """A row for each line."""
+    columns = _columns(done)
+    rows = [
+        [outcome.name, *(text(done, outcome) for _, text in columns)]
+        for outcome in done.outcomes.values()
+    ]
+    return table(("line", *(head for head, _ in columns)), rows)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
+    """Markdown; columns from number `right_from` on are set to the right."""
+    marks = ["--:" if i >= right_from else "---" for i in range(len(head))]
+    lines = [head, marks, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _columns(done: Done) -> list[tuple[str, Any]]:
+    """(head, (done, outcome) -> text) of what there is to see in any of the lines."""
+    outcomes = done.outcomes.values()
+    found: list[tuple[str, Any]] = [
+        ("results at run time", lambda _, o: f"{o.run_time:,}"),
+        ("left to cleanup", lambda _, o: f"{o.missing:,}"),
+    ]
+    if done.limits:
+        found.append(("of the best static choice", lambda d, o: _share(d, o, "static")))
+    if any(limit.ceiling for limit in done.limits.values()):
+        found.append(("of the ceiling", lambda d, o: _share(d, o, "ceiling")))
+    if any(o.cuts for o in outcomes):
+        found += [
+            ("spills", lambda _, o: f"{o.spills:,}"),
+            ("groups spilled", lambda _, o: f"{o.cuts:,}"),
+        ]
+    if any(o.adaptations for o in outcomes):
+        found += [
+            ("relocations", lambda _, o: f"{o.adaptations:,}"),
+            ("groups moved", lambda _, o: f"{o.moved_groups:,}"),
+        ]
+    found.append(("run, CPU s", lambda _, o: f"{o.run_cpu_s:.1f}"))
+    if any(o.cuts for o in outcomes):
+        found.append(
+            (
+                "cleanup of each slot, CPU s",
+                lambda _, o: ", ".join(f"{s:.2f}" for s in o.cleanup_cpu_s),
+            )
+        )
+    return found
+
+
+def _share(done: Done, outcome: Outcome, kind: str) -> str:
+    limit = done.limits.get(outcome.name)
+    most = getattr(limit, kind) if limit else None
+    return f"{outcome.run_time / most:.1%}" if most else "–"
+
+
+def dump(done: Iterable[Done]) -> str:
+    """Everything that came out, by the experiments' figures."""
+    kept = {
+        ",".join(each.experiment.figures): {
+            "outcomes": [asdict(o) for o in each.outcomes.values()],
+            "limits": {name: asdict(limit) for name, limit in each.limits.items()},
+        }
+        for each in done
+    }
+    return json.dumps(kept, separators=(",", ":")) + "\n"
+
+
+def restore(text: str, experiments: Iterable[Experiment]) -> list[Done]:
+    """The inverse of `dump`: the experiments that it holds, in the order given."""
+    kept = json.loads(text)
+    found = []
+    for experiment in experiments:
+        if each := kept.get(",".join(experiment.figures)):
+            outcomes = {o["name"]: Outcome(**o) for o in each["outcomes"]}
+            limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
+            found.append(Done(experiment, outcomes, limits))
+    return found

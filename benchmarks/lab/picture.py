@@ -1,0 +1,113 @@
+"""Charts as SVG files that stand alone. Pure: outcomes in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.lab.experiments import Picture
+from benchmarks.lab.lines import Outcome
+from jobs.report.svg import Plot, Point, Safe, joined, tag, ticks
+
+WIDTH, HEIGHT, NAMES = 860, 380, 210
+LINE_HEIGHT = 15
+COLOURS = ("#1d4ed8", "#c2410c", "#0f766e", "#7c3aed", "#b45309", "#6b7280", "#be185d", "#15803d")
+STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #374151 }
+.mid { text-anchor: middle } .end { text-anchor: end } .title { font-size: 15px; font-weight: 600 }
+.line { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 6 4 }
+.grid { stroke: #e5e7eb } .frame, .tick { stroke: #9ca3af }
+.level { stroke: #374151; stroke-dasharray: 2 3 }
+"""
+
+Curve = tuple[str, Sequence[Point]]
+
+
+def picture(wanted: Picture, found: Mapping[str, Outcome]) -> str:
+    """The chart of a figure."""
+    curves = [
+        curve
+        for name in wanted.lines
+        for curve in (_memory(found[name]) if wanted.memory else [_results(found[name], wanted)])
+    ]
+    x = max(at for _, points in curves for at, _ in points)
+    y = max(value for _, points in curves for _, value in points)
+    plot = Plot((0, x), (0, y * 1.05), label=wanted.title, width=WIDTH, height=HEIGHT)
+    plot.right, plot.top = WIDTH - NAMES, 40
+    unit, name = _unit(y)
+    what = f"state in memory, {name}B" if wanted.memory else f"results, {name}".rstrip(", ")
+    plot.axis_x(ticks(0, x, 8), lambda value: f"{value:g}", "minutes")
+    plot.axis_y(ticks(0, y), lambda value: f"{value / unit:g}", what)
+    if wanted.level:
+        plot.level(wanted.level, "spills above", "")
+    for number, (_, points) in enumerate(curves):
+        plot.add(_line(plot, points, number, dashed=wanted.memory and number % 2 == 1))
+    for text in _names(plot, curves):
+        plot.add(text)
+    style = tag("style", Safe(STYLE))
+    title = tag("text", wanted.title, class_="title", x=plot.left, y=22)
+    ground = tag("rect", width=WIDTH, height=HEIGHT, fill="#ffffff")
+    whole = tag(
+        "svg",
+        joined([style, ground, title, plot.svg()]),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=wanted.title,
+    )
+    return whole + "\n"
+
+
+def _results(outcome: Outcome, wanted: Picture) -> Curve:
+    points: list[Point] = list(zip(outcome.minutes, map(float, outcome.results), strict=True))
+    if wanted.ends_at is not None:
+        held = zip(*outcome.memory, strict=True)
+        fits = [max(slots) <= wanted.ends_at for slots in held]
+        points = points[: fits.index(False)] if False in fits else points
+    return outcome.name, points
+
+
+def _memory(outcome: Outcome) -> list[Curve]:
+    several = len(outcome.memory) > 1
+    return [
+        (
+            f"{outcome.name}, slot {slot + 1}" if several else outcome.name,
+            list(zip(outcome.minutes, map(float, held), strict=True)),
+        )
+        for slot, held in enumerate(outcome.memory)
+    ]
+
+
+def _line(plot: Plot, points: Sequence[Point], number: int, *, dashed: bool) -> Safe:
+    path = "M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points)
+    class_ = "line dashed" if dashed else "line"
+    return tag("path", class_=class_, d=path, stroke=COLOURS[number % len(COLOURS)])
+
+
+def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
+    """Names at the right, as high as their lines end, moved apart where they would meet."""
+    ends = sorted((plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves))
+    heights = [y for y, _ in ends]
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + LINE_HEIGHT)
+    # What was pushed below the frame goes up again, from the last name on.
+    below = plot.bottom
+    for i in reversed(range(len(heights))):
+        heights[i] = min(heights[i], below)
+        below = heights[i] - LINE_HEIGHT
+    return [
+        tag(
+            "text",
+            curves[i][0],
+            x=plot.right + 8,
+            y=round(height + 4, 1),
+            style=f"fill: {COLOURS[i % len(COLOURS)]}",
+        )
+        for height, (_, i) in zip(heights, ends, strict=True)
+    ]
+
+
+def _unit(most: float) -> tuple[float, str]:
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if most >= unit:
+            return unit, name
+    return 1.0, ""
