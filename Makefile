@@ -7,7 +7,7 @@ LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-ver
 	--custom-compile-command "make lock"
 export VENV PYTHON
 
-.PHONY: help setup setup-runtime demo check test soak bench profile docs lock clean
+.PHONY: help setup setup-runtime demo check test soak bench lab profile docs lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -35,6 +35,9 @@ soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 
 bench: setup ## Side by side with Spark's own join and a plain copy
 	@$(PY) -m benchmarks $(ARGS)
+
+lab: setup ## The papers' experiments on a virtual clock, into docs/ (under 15 minutes)
+	@$(PY) -m benchmarks.lab --docs $(ARGS)
 
 profile: setup ## Where an epoch's time goes
 	@$(PY) -m benchmarks.profiling $(ARGS)

@@ -30,7 +30,7 @@ from benchmarks.lab.claims import Claim, alike, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling
 from benchmarks.lab.control import POLICIES, active_when_short
 from benchmarks.lab.lines import Line, Outcome
-from benchmarks.lab.workload import GROUPS, STREAMS, F64, Phase, Workload
+from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
 from jobs.policy.disk import lazy_disk
 
 Found = Mapping[str, Outcome]

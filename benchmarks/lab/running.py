@@ -1,4 +1,4 @@
-"""An experiment from its description to its outcomes: draws the day, runs the lines, finds limits."""
+"""An experiment from its description to its outcomes: the day, the lines, the limits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def carry_out(
     return Done(experiment, outcomes, _limits(experiment, day, outcomes))
 
 
-def _limits(
-    experiment: Experiment, day: Day, outcomes: Mapping[str, Outcome]
-) -> dict[str, Limit]:
+def _limits(experiment: Experiment, day: Day, outcomes: Mapping[str, Outcome]) -> dict[str, Limit]:
     """Of every line that had to spill, with the memory of all its slots."""
     if not experiment.limits:
         return {}
