@@ -90,7 +90,7 @@ def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
     for i in range(1, len(heights)):
         heights[i] = max(heights[i], heights[i - 1] + LINE_HEIGHT)
     # What was pushed below the frame goes up again, from the last name on.
-    below = plot.bottom
+    below = float(plot.bottom)
     for i in reversed(range(len(heights))):
         heights[i] = min(heights[i], below)
         below = heights[i] - LINE_HEIGHT
