@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
@@ -28,6 +27,7 @@ from benchmarks.lab.running import carry_out
 from benchmarks.side_by_side.report import replace_section
 from jobs.places import project_root
 
+PAGE = project_root() / "docs" / "laboratory.md"
 out = Console(soft_wrap=True, highlight=False)
 
 
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 out.print(f"[bold]Figure {', '.join(experiment.figures)}: {experiment.title}[/]")
                 done.append(carry_out(experiment, _progress, _finished))
                 out.print(page.outcomes_table(done[-1]), markup=False)
+                if given.docs:
+                    _renew(known, done[-1])
     except NotExact as error:
         out.print(str(error), style="red", markup=False)
         return 1
@@ -54,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.print(page.claims_table(c for each in done for c in each.claims), markup=False)
     took_s = time.monotonic() - began
     out.print(f"{took_s / 60:.1f} minutes; every run was exact")
-    if given.docs:
-        _write_docs(known, done, took_s)
+    if given.docs and len(done) == len(known):
+        _renew_section("run", _about(took_s))
     return 0
 
 
@@ -86,31 +88,24 @@ def _finished(outcome: Outcome) -> None:
     )
 
 
-def _write_docs(known: Sequence[Experiment], done: Sequence[page.Done], took_s: float) -> None:
-    """Renew what was run, in the page, its charts and the figures that are kept for the rest."""
-    docs = project_root() / "docs"
-    folder = docs / page.FOLDER
+def _renew(known: Sequence[Experiment], done: page.Done) -> None:
+    """An experiment's section and charts, and the claims of all that were ever run."""
+    folder = PAGE.parent / page.FOLDER
     folder.mkdir(exist_ok=True)
     kept = folder / "lab.json"
     before = page.restore(kept.read_text(), known) if kept.exists() else []
-    by_name = {each.experiment.figures: each for each in (*before, *done)}
-    every = [by_name[e.figures] for e in known if e.figures in by_name]
+    by_figures = {each.experiment.figures: each for each in (*before, done)}
+    every = [by_figures[e.figures] for e in known if e.figures in by_figures]
     kept.write_text(page.dump(every))
-    text = (docs / "laboratory.md").read_text()
-    for each in done:
-        text = replace_section(
-            text, f"figure {each.experiment.figures[0]}", page.figure_section(each)
-        )
-        for wanted in each.experiment.pictures:
-            _draw(folder, wanted.figure, picture(wanted, each.outcomes))
-    if len(done) == len(known):
-        text = replace_section(text, "run", _about(took_s))
-    claims = page.claims_table(c for each in every for c in each.claims)
-    (docs / "laboratory.md").write_text(replace_section(text, "claims", claims))
+    _renew_section(f"figure {done.experiment.figures[0]}", page.figure_section(done))
+    _renew_section("claims", page.claims_table(c for each in every for c in each.claims))
+    for wanted in done.experiment.pictures:
+        drawn = picture(wanted, done.outcomes)
+        (folder / f"figure-{wanted.figure}.svg").write_text(drawn)
 
 
-def _draw(folder: Path, figure: str, text: str) -> None:
-    (folder / f"figure-{figure}.svg").write_text(text)
+def _renew_section(name: str, text: str) -> None:
+    PAGE.write_text(replace_section(PAGE.read_text(), name, text))
 
 
 def _about(took_s: float) -> str:

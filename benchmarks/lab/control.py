@@ -1,28 +1,38 @@
 """The controller: what a policy sees of the slots every so often, and what becomes of its advice.
 
 As the real one: it looks, the policy advises, and the next epoch carries that out. Here a whole
-advice is one adaptation and takes one epoch, however many groups move.
+advice is one adaptation and takes one epoch, however many groups move. Slots are never busy on a
+virtual clock, so nothing moves for the sake of work; splits and merges are not carried out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.lab.workload import I64
+from benchmarks.lab.workload import F64, I64
 from jobs.engine.groups import GroupMap
+from jobs.policy import registry
 from jobs.policy.disk import active_disk, lazy_disk
 from jobs.policy.view import Advice, ForceSpill, MoveGroup, View
 from schemas.journal import Prefix, SlotTotals
+from schemas.setting_fields import Rebalance, Spill
 
 Policy = Callable[[View], Advice]
 
-POLICIES: dict[str, Policy] = {"lazy-disk": lazy_disk, "active-disk": active_disk}
-"""Those that every experiment with relocation runs, with their defaults."""
+SETTINGS = Rebalance().model_dump() | {"fraction": Spill().fraction}
+"""The system's defaults."""
+
+POLICIES: dict[str, Policy] = {
+    name: partial(registry.POLICIES[name].advise, settings=SETTINGS)
+    for name in ("lazy-disk", "active-disk", "balanced")
+}
+"""Those that every experiment with relocation runs."""
 
 SHORT = 0.8
 """Of the memory of all slots."""
@@ -44,6 +54,16 @@ class Order:
 
 
 @dataclass
+class _Seen:
+    """What a slot did so far; `sampled`: results since the last look."""
+
+    sampled: int = 0
+    spilled_bytes: int = 0
+    spills: int = 0
+    peak: int = 0
+
+
+@dataclass
 class Controller:
     """A policy with what it remembers of the run so far."""
 
@@ -57,41 +77,54 @@ class Controller:
     forced_bytes: int = 0
     _looked_s: float = 0.0
     _moved_s: float = float("-inf")
-    _sampled: dict[int, int] = field(default_factory=dict)
-    _spilled_bytes: int = 0
+    _rows_in: I64 | int = 0
+    """(g,) at the last look."""
+    _slots: dict[int, _Seen] = field(default_factory=dict)
 
-    def note(self, totals: list[SlotTotals]) -> None:
+    def note(self, totals: Iterable[SlotTotals]) -> None:
         """Take in an epoch's totals."""
         for total in totals:
-            self._sampled[total.slot] = self._sampled.get(total.slot, 0) + total.results
-            self._spilled_bytes += total.spilled_bytes
+            seen = self._slots.setdefault(total.slot, _Seen())
+            seen.sampled += total.results
+            seen.spilled_bytes += total.spilled_bytes
+            seen.spills += total.spilled_bytes > 0
+            seen.peak = max(seen.peak, total.state_bytes)
 
     def decide(
-        self, now_s: float, groups: GroupMap, figures: pa.Table, totals: list[SlotTotals]
+        self, now_s: float, groups: GroupMap, figures: pa.Table, cut: Iterable[int]
     ) -> Order:
-        """Look at the slots and ask the policy."""
-        bytes_, results = _by_group(figures, len(groups))
-        slots = len(totals)
-        held = sum(total.state_bytes for total in totals)
+        """Look at the slots and ask the policy. `cut`: groups that were ever spilled."""
+        held = figures.filter(pc.field("resident"))
+        slots = [self._slots[s] for s in sorted(self._slots)]
+        bytes_ = _by_group(held, "bytes", len(groups)).astype(np.int64)
+        rows_in = _by_group(held, "rows_in", len(groups)).astype(np.int64)
+        span_s = now_s - self._looked_s
+        spilled = np.zeros(len(groups), dtype=np.bool_)
+        spilled[list(cut)] = True
         view = View(
             groups=tuple(groups.prefixes),
             slot=groups.slots.astype(np.int64),
             bytes=bytes_,
-            results=results,
-            processed=np.zeros(len(groups), dtype=np.int64),
-            spilled=np.zeros(len(groups), dtype=np.bool_),
-            budget=np.full(slots, self.memory_bytes, dtype=np.int64),
-            idle_s=np.zeros(slots),
-            sampled=np.array([self._sampled.get(s, 0) for s in range(slots)], dtype=np.int64),
-            occupancy=np.zeros(slots),
-            collection_s=now_s - self._looked_s,
+            results=_by_group(held, "results", len(groups)).astype(np.int64),
+            processed=rows_in - self._rows_in,
+            spilled=spilled,
+            budget=np.full(len(slots), self.memory_bytes, dtype=np.int64),
+            idle_s=np.full(len(slots), span_s),
+            sampled=np.array([each.sampled for each in slots], dtype=np.int64),
+            occupancy=np.zeros(len(slots)),
+            collection_s=span_s,
             since_move_s=now_s - self._moved_s,
-            session_bytes=held + self._spilled_bytes,
+            session_bytes=int(bytes_.sum()) + sum(each.spilled_bytes for each in slots),
             elapsed_s=now_s,
             left_s=self.day_s - now_s,
             forced_bytes=self.forced_bytes,
+            peak=np.array([each.peak for each in slots], dtype=np.int64),
+            spills=np.array([each.spills for each in slots], dtype=np.int64),
+            rate=_by_group(held, "rate", len(groups)),
         )
-        self._looked_s, self._sampled = now_s, {}
+        self._looked_s, self._rows_in = now_s, rows_in
+        for each in slots:
+            each.sampled = 0
         return self._obeyed(self.policy(view), now_s)
 
     def _obeyed(self, advice: Advice, now_s: float) -> Order:
@@ -105,11 +138,8 @@ class Controller:
         return Order(moves, forced)
 
 
-def _by_group(figures: pa.Table, groups: int) -> tuple[I64, I64]:
-    """(bytes, results of the current generation) of each group, from the slots' statistics."""
-    held = figures.filter(pc.field("resident"))
+def _by_group(held: pa.Table, column: str, groups: int) -> F64:
+    """(g,) a column of the slots' newest statistics."""
+    values = held[column].to_numpy().astype(np.float64)
     at = held["value"].to_numpy()
-    bytes_, results = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
-    np.add.at(bytes_, at, held["bytes"].to_numpy())
-    np.add.at(results, at, held["results"].to_numpy())
-    return bytes_, results
+    return np.bincount(at, weights=values, minlength=groups).astype(np.float64)

@@ -131,6 +131,7 @@ def _epochs(
             controller.note(totals)
         if controller and looks and cluster.figures is not None:
             now_s = (epoch + 1) * day.epoch_s
-            order = controller.decide(now_s, cluster.groups, cluster.figures, totals)
+            cut = {group for group, _ in cluster.cuts}
+            order = controller.decide(now_s, cluster.groups, cluster.figures, cut)
         progress((epoch + 1) / day.epochs)
     return found

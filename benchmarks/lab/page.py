@@ -131,12 +131,17 @@ def dump(done: Iterable[Done]) -> str:
 
 
 def restore(text: str, experiments: Iterable[Experiment]) -> list[Done]:
-    """The inverse of `dump`: the experiments that it holds, in the order given."""
+    """The inverse of `dump`: the experiments that it holds, in the order given.
+
+    Those whose lines have other names by now are left out.
+    """
     kept = json.loads(text)
     found = []
     for experiment in experiments:
         if each := kept.get(",".join(experiment.figures)):
             outcomes = {o["name"]: Outcome(**o) for o in each["outcomes"]}
+            if list(outcomes) != [line.name for line in experiment.lines]:
+                continue
             limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
             found.append(Done(experiment, outcomes, limits))
     return found

@@ -240,23 +240,30 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
             "value": [3, 40, 41],
             "bytes": [40, 80, 99],
             "results": [2, 9, 1],
+            "rows_in": [1, 2, 7],
+            "rate": [0.5, 1.5, 9.0],
             "resident": [True, True, False],
         }
     )
     controller.note(totals)
     controller.note(totals)
-    order = controller.decide(60, groups, figures, totals)
+    order = controller.decide(60, groups, figures, {41})
     (view,) = seen
     assert view.bytes.nonzero()[0].tolist() == [3, 40]
     assert view.memory.tolist() == [40, 80]
     assert view.results[[3, 40, 41]].tolist() == [2, 9, 0]
+    assert view.processed[[3, 40, 41]].tolist() == [1, 2, 0]
+    assert view.rate.sum() == 2
+    assert view.spilled.nonzero()[0].tolist() == [41]
     assert view.sampled.tolist() == [10, 12]
+    assert (view.spills.tolist(), view.peak.tolist()) == ([0, 2], [40, 80])
     assert view.session_bytes == 120 + 160
     assert (view.elapsed_s, view.left_s, view.collection_s) == (60, 540, 60)
     assert order.forced == {0: 7}
     assert controller.forced_bytes == 7
-    assert controller.decide(90, groups, figures, totals).moves == {}
+    assert controller.decide(90, groups, figures, {41}).moves == {}
     assert seen[1].sampled.tolist() == [0, 0]
+    assert not seen[1].processed.any()
     assert seen[1].forced_bytes == 7
     # With less than a tenth of the memory in use, active-disk would force; this one waits.
     assert not [s for s in active_when_short(view).suggestions if isinstance(s, ForceSpill)]
@@ -293,8 +300,10 @@ def test_the_table_of_claims():
 
 def test_what_is_kept_can_be_read_again(moved: Outcome):
     known = experiments()
-    done = page.Done(known[0], {"moving": moved}, {"moving": page.Limit(moved.run_time, 1)})
-    (again,) = page.restore(page.dump([done]), known)
+    one = replace(known[0], lines=(replace(known[0].lines[0], name="moving"),))
+    done = page.Done(one, {"moving": moved}, {"moving": page.Limit(moved.run_time, 1)})
+    (again,) = page.restore(page.dump([done]), (one, *known[1:]))
+    assert not page.restore(page.dump([done]), known)
     assert again == done
     assert "| moving |" in page.outcomes_table(again)
     assert "100.0%" in page.outcomes_table(again)
