@@ -10,11 +10,11 @@ from jobs.report.svg import Plot, Point, Safe, joined, tag, ticks
 
 WIDTH, HEIGHT, NAMES = 860, 380, 210
 LINE_HEIGHT = 15
-COLOURS = ("#1d4ed8", "#c2410c", "#0f766e", "#7c3aed", "#b45309", "#6b7280", "#be185d", "#15803d")
+COLOURS = ("#1d4ed8", "#c2410c", "#0f766e", "#7c3aed", "#ca8a04", "#6b7280", "#db2777", "#65a30d")
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #374151 }
 .mid { text-anchor: middle } .end { text-anchor: end } .title { font-size: 15px; font-weight: 600 }
-.line { fill: none; stroke-width: 2 } .dashed { stroke-dasharray: 6 4 }
+.line { fill: none; stroke-width: 2 }
 .grid { stroke: #e5e7eb } .frame, .tick { stroke: #9ca3af }
 .level { stroke: #374151; stroke-dasharray: 2 3 }
 """
@@ -40,7 +40,8 @@ def picture(wanted: Picture, found: Mapping[str, Outcome]) -> str:
     if wanted.level:
         plot.level(wanted.level, "spills above", "")
     for number, (_, points) in enumerate(curves):
-        plot.add(_line(plot, points, number, dashed=wanted.memory and number % 2 == 1))
+        alike = sum(_coincide(points, earlier) for _, earlier in curves[:number])
+        plot.add(_line(plot, points, number, alike))
     for text in _names(plot, curves):
         plot.add(text)
     style = tag("style", Safe(STYLE))
@@ -77,15 +78,37 @@ def _memory(outcome: Outcome) -> list[Curve]:
     ]
 
 
-def _line(plot: Plot, points: Sequence[Point], number: int, *, dashed: bool) -> Safe:
-    path = "M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points)
-    class_ = "line dashed" if dashed else "line"
-    return tag("path", class_=class_, d=path, stroke=COLOURS[number % len(COLOURS)])
+def _coincide(one: Sequence[Point], other: Sequence[Point]) -> bool:
+    """Whether one line lies on the other from end to end."""
+    return list(one) == list(other)
+
+
+def _line(plot: Plot, points: Sequence[Point], number: int, alike: int) -> Safe:
+    """A line; with gaps when it lies on `alike` others, so that these can be seen."""
+    return tag(
+        "path",
+        class_="line",
+        d="M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points),
+        stroke=COLOURS[number % len(COLOURS)],
+        stroke_dasharray=f"6 {6 * alike}" if alike else None,
+    )
 
 
 def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
-    """Names at the right, as high as their lines end, moved apart where they would meet."""
-    ends = sorted((plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves))
+    """Names at the right, as high as their lines end, moved apart where they would meet; a line
+    that ends before has a dot there, and its name below the dot."""
+    early = [i for i, (_, points) in enumerate(curves) if points[-1][0] < plot.x1]
+    found = []
+    for i in early:
+        x, y = (at(v) for at, v in zip((plot.px, plot.py), curves[i][1][-1], strict=True))
+        colour = COLOURS[i % len(COLOURS)]
+        found += [
+            tag("circle", cx=x, cy=y, r=4, fill=colour),
+            tag("text", curves[i][0], x=x + 6, y=y + 14, style=f"fill: {colour}"),
+        ]
+    ends = sorted(
+        (plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves) if i not in early
+    )
     heights = [y for y, _ in ends]
     for i in range(1, len(heights)):
         heights[i] = max(heights[i], heights[i - 1] + LINE_HEIGHT)
@@ -94,16 +117,11 @@ def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
     for i in reversed(range(len(heights))):
         heights[i] = min(heights[i], below)
         below = heights[i] - LINE_HEIGHT
-    return [
-        tag(
-            "text",
-            curves[i][0],
-            x=plot.right + 8,
-            y=round(height + 4, 1),
-            style=f"fill: {COLOURS[i % len(COLOURS)]}",
-        )
-        for height, (_, i) in zip(heights, ends, strict=True)
-    ]
+    for height, (_, i) in zip(heights, ends, strict=True):
+        style = f"fill: {COLOURS[i % len(COLOURS)]}"
+        y = round(height + 4, 1)
+        found.append(tag("text", curves[i][0], x=plot.right + 8, y=y, style=style))
+    return found
 
 
 def _unit(most: float) -> tuple[float, str]:
