@@ -33,6 +33,8 @@ class Done:
     outcomes: Mapping[str, Outcome]
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """By the names of the lines that spilled."""
+    cpu_s: float = 0.0
+    """That all of it took."""
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -124,6 +126,7 @@ def dump(done: Iterable[Done]) -> str:
         ",".join(each.experiment.figures): {
             "outcomes": [asdict(o) for o in each.outcomes.values()],
             "limits": {name: asdict(limit) for name, limit in each.limits.items()},
+            "cpu_s": each.cpu_s,
         }
         for each in done
     }
@@ -143,5 +146,5 @@ def restore(text: str, experiments: Iterable[Experiment]) -> list[Done]:
             if list(outcomes) != [line.name for line in experiment.lines]:
                 continue
             limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
-            found.append(Done(experiment, outcomes, limits))
+            found.append(Done(experiment, outcomes, limits, each["cpu_s"]))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from benchmarks.lab.clairvoyant import best_static, ceiling
@@ -21,6 +22,7 @@ def carry_out(
     finished: Callable[[Outcome], None] = lambda _: None,
 ) -> Done:
     """Run every line. Raises `NotExact`."""
+    began = time.process_time()
     day = generate(experiment.workload, experiment.epoch_s)
     outcomes = {}
     for line in experiment.lines:
@@ -30,7 +32,8 @@ def carry_out(
 
         outcomes[line.name] = run(line, day, say)
         finished(outcomes[line.name])
-    return Done(experiment, outcomes, _limits(experiment, day, outcomes))
+    limits = _limits(experiment, day, outcomes)
+    return Done(experiment, outcomes, limits, round(time.process_time() - began, 1))
 
 
 def _limits(experiment: Experiment, day: Day, outcomes: Mapping[str, Outcome]) -> dict[str, Limit]:
