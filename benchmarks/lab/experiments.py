@@ -138,7 +138,7 @@ def large_query() -> Experiment:
             Claim(
                 "7",
                 "One machine overflows after 25 minutes, two after 35: 1.4 times as long",
-                f"one after {one:.0f} minutes (memory was set by this), two after {two:.0f}: "
+                f"one after {one:.1f} minutes (memory was set by this), two after {two:.1f}: "
                 f"{two / one:.1f} times",
                 two > one,
                 35 / 25,
