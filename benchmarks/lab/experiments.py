@@ -402,7 +402,7 @@ def alternating() -> Experiment:
 
 def against_disk() -> Experiment:
     """Figure 17."""
-    workload = Workload(60, 30, 30_000, even(3)).scaled(1 / 2)
+    workload = Workload(60, 30, 30_000, even(3)).scaled(1 / 4)
     limit = memory_of(workload, 2 / 3 * 40 / 60)
     none, lazy = "no relocation", "lazy-disk"
 
@@ -426,7 +426,7 @@ def against_disk() -> Experiment:
         "Three slots, one of which has two thirds of the partitions at the beginning (the report "
         "says: more); theta_d 80 %, at least 45 s between two. Memory of a slot is what the "
         "large share takes after 40 minutes. Rates, range and ratio of section 4.4, 60 minutes. "
-        "Half of the size.",
+        "A quarter of the size.",
         workload,
         15,
         _relocating(Spilling(limit, inactive_s=1800), SKEWED, 15),
@@ -437,7 +437,7 @@ def against_disk() -> Experiment:
 
 def skewed() -> Experiment:
     """Figure 20."""
-    workload = Workload(60, 30, 30_000, even(3)).scaled(1 / 2)
+    workload = Workload(60, 30, 30_000, even(3)).scaled(1 / 4)
     limit = memory_of(workload, 1 / 4)
     none, lazy = "no relocation", "lazy-disk"
 
@@ -461,7 +461,7 @@ def skewed() -> Experiment:
         "Three slots, one of which has two thirds of the partitions at the beginning. Memory of "
         "a slot is a quarter of the day's state: between what the small shares need (a sixth) "
         "and a third, so that, as the report says, one slot is overloaded without relocation and "
-        "all are with it. Other parameters as before. Half of the size.",
+        "all are with it. Other parameters as before. A quarter of the size.",
         workload,
         15,
         _relocating(Spilling(limit, inactive_s=1800), SKEWED, 30),
@@ -521,7 +521,7 @@ def six_hours() -> Experiment:
 def lazy_or_active() -> Experiment:
     """Figure 21."""
     rich = np.arange(GROUPS) < round(GROUPS / 3)
-    workload = Workload(60, 30, 30_000, np.where(rich, 4.0, 1.0)).scaled(1 / 2)
+    workload = Workload(60, 30, 30_000, np.where(rich, 4.0, 1.0)).scaled(1 / 4)
     spilling = Spilling(memory_of(workload, 1 / 6), inactive_s=1800)
     lazy, active, short = "lazy-disk", "active-disk", "active-disk when short"
     shares = (1.0, 1.0, 1.0)
@@ -558,7 +558,7 @@ def lazy_or_active() -> Experiment:
         "Lazy or active",
         "Three slots; the partitions of the first have the join ratio 4, those of the others 1. "
         "Memory of a slot is a sixth of the day's state, half of what it needs. theta_f is 2. "
-        "Other parameters as before. Half of the size.",
+        "Other parameters as before. A quarter of the size.",
         workload,
         30,
         lines,
