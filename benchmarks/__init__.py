@@ -1,1 +1,2 @@
-"""Benchmarks: each is a program of its own; `make bench` runs the one side by side."""
+"""Benchmarks: each is a program of its own; `make bench` runs the one side by side, `make lab` the
+papers' experiments."""
