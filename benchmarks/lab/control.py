@@ -59,8 +59,6 @@ class _Seen:
 
     sampled: int = 0
     spilled_bytes: int = 0
-    spills: int = 0
-    peak: int = 0
 
 
 @dataclass
@@ -87,8 +85,6 @@ class Controller:
             seen = self._slots.setdefault(total.slot, _Seen())
             seen.sampled += total.results
             seen.spilled_bytes += total.spilled_bytes
-            seen.spills += total.spilled_bytes > 0
-            seen.peak = max(seen.peak, total.state_bytes)
 
     def decide(
         self, now_s: float, groups: GroupMap, figures: pa.Table, cut: Iterable[int]
@@ -118,8 +114,6 @@ class Controller:
             elapsed_s=now_s,
             left_s=self.day_s - now_s,
             forced_bytes=self.forced_bytes,
-            peak=np.array([each.peak for each in slots], dtype=np.int64),
-            spills=np.array([each.spills for each in slots], dtype=np.int64),
             rate=_by_group(held, "rate", len(groups)),
         )
         self._looked_s, self._rows_in = now_s, rows_in

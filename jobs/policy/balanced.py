@@ -7,14 +7,14 @@ fullest slot. So:
    thresholds and its estimate of what a move brings), but by several groups at once, those with
    the most work for their bytes first.
 2. Once memory is short (something is spilled, or a slot's memory is over `pressure` of its
-   budget), by *memory* (lazy-disk's rule, but of shares of the budgets, so that slots may differ),
-   as long as some slot has never spilled. A slot that has spilled counts as full: right after a
-   spill its memory is low, and will not stay so. Groups with the most work go first where the
-   fuller slot is also the busier one, and those with the least where it is not: the one must
-   not spoil the other.
-3. When every slot has spilled, there is no room anywhere, and to move groups only moves spills.
-   Then what counts is that memory holds what yields most (active-disk's rule): the slot of the
-   low output rate spills, and the room goes to the productive groups of the other.
+   budget), by *memory*: lazy-disk's rule, but of shares of the budgets, so that slots may differ.
+3. When memory is even and nearly all of it is in use, by *productivity*: active-disk's forced
+   spill, with two changes that the laboratory taught. It waits until memory is short, for what is
+   forced out earlier would have had room. And slots are not compared by their average output
+   rate, which is low right after every spill, so that a slot that spills is told to spill again;
+   but by their margins: what the least productive tenth of each slot's memory yields, which is
+   what the next spill will take. The slot whose margin is lowest spills that tenth, when
+   another's is `theta_f` times as high; then groups of the fullest slot move in.
 4. A group that alone is too much for its slot, so that no move helps, is split; unless one key
    makes it up, which no split divides.
 
@@ -27,13 +27,15 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key
-from jobs.policy.disk import forced_spill, output_rate
+from jobs.policy.disk import query_bytes
 from jobs.policy.flux import ROUNDING, utilisation
+from jobs.policy.victims import GroupFigures, productivity
 from jobs.policy.view import (
     F64,
     I64,
     Advice,
     Declined,
+    ForceSpill,
     MoveGroup,
     SplitGroup,
     View,
@@ -42,6 +44,10 @@ from jobs.policy.view import (
 )
 
 PRESSURE = 0.6
+SHORT = 0.8
+"""Of the memory of all slots: a forced spill before would take what has room."""
+MARGIN = 0.1
+"""Of a slot's memory: what is compared, and what is forced out at a time."""
 IDLE = 0.05
 """Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
 
@@ -51,7 +57,6 @@ def balanced(
     theta_d: float,
     min_span_s: float,
     theta_f: float,
-    fraction: float,
     th_imb: float,
     th_util: float,
     pressure: float = PRESSURE,
@@ -59,62 +64,76 @@ def balanced(
     """See the module."""
     if view.slots < 2:
         return declined("relocation", "there is one slot")
-    spilled = view.spills > 0 if len(view.spills) else np.zeros(view.slots, dtype=np.bool_)
-    now: F64 = view.memory / view.budget
-    if spilled.all():
-        return _room_for_the_productive(view, theta_d, min_span_s, theta_f, fraction)
-    if not spilled.any() and now.max() <= pressure:
+    fill: F64 = view.memory / view.budget
+    if not view.spilled.any() and fill.max() <= pressure:
         return _even_work(view, th_imb, th_util, min_span_s)
-    peak = view.peak if len(view.peak) else view.memory
-    fill: F64 = np.where(spilled, np.maximum(now, peak / view.budget), now)
+    if fill.min() < theta_d * fill.max():
+        return _even_memory(view, fill, min_span_s)
+    return _spill_at_the_margin(view, theta_f)
+
+
+def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
     what = "relocation by memory"
     most, least = int(fill.argmax()), int(fill.argmin())
-    said = f"memory {fill[most]:.0%} of the budget (slot {most}{', full' if spilled[most] else ''})"
-    said += f" and {fill[least]:.0%} (slot {least})"
-    if fill[least] >= theta_d * fill[most]:
-        return declined(what, f"{said}, not below theta_d {theta_d:g}")
+    said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
+    said += f" (slot {least})"
     if view.since_move_s < min_span_s:
         return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
     # So much that both have the same share of their budgets: half of the difference when these
     # are equal.
-    budget = view.budget
-    share = budget[most] * budget[least] / (budget[most] + budget[least])
-    wanted = int((fill[most] - fill[least]) * share)
+    budget = view.budget.astype(np.float64)
+    together = budget[most] * budget[least] / (budget[most] + budget[least])
+    wanted = int((fill[most] - fill[least]) * together)
     mine = view.of_slot(most)
     mine = mine[view.bytes[mine] > 0]
-    if not len(mine):
-        return declined(what, f"{said}, but slot {most} holds nothing now")
-    use = utilisation(view)
-    density: F64 = _work(view)[mine] / view.bytes[mine]
-    order = mine[np.argsort(-density if use[most] >= use[least] else density, kind="stable")]
+    order = mine[np.argsort(-_yields(view)[mine], kind="stable")]
     chosen = _fitting(order, view.bytes, wanted)
     if not len(chosen):
         return _split(view, most, view.bytes, said, what)
     return _moves(view, chosen, most, least, said)
 
 
-def _room_for_the_productive(
-    view: View, theta_d: float, min_span_s: float, theta_f: float, fraction: float
-) -> Advice:
-    """Every slot has spilled: see 3."""
-    rate = output_rate(view)
-    low, high = int(rate.argmin()), int(rate.argmax())
+def _spill_at_the_margin(view: View, theta_f: float) -> Advice:
+    what = "forced spill"
     memory = view.memory
-    if rate[high] > theta_f * rate[low] and memory[low] < theta_d * memory[high]:
-        what = "relocation of productive groups"
-        said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low}, which"
-        said += f" has room: {int(memory[low]):,} bytes to {int(memory[high]):,})"
-        if view.since_move_s < min_span_s:
-            return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
-        mine = view.of_slot(high)
+    used = memory.sum() / view.budget.sum()
+    if used < SHORT:
+        return declined(what, f"memory is even, and {used:.0%} of all of it is in use")
+    margin = margins(view)
+    low, high = int(margin.argmin()), int(margin.argmax())
+    said = (
+        f"the least productive tenth yields {margin[high] * 1024:.3g} results a KiB (slot {high})"
+    )
+    said += f" and {margin[low] * 1024:.3g} (slot {low})"
+    if margin[high] <= theta_f * margin[low]:
+        return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
+    left = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
+    amount = min(int(MARGIN * memory[low]), left)
+    if amount <= 0:
+        return declined(
+            what,
+            f"{said}, but M_query - M_cluster leaves nothing to force: about "
+            f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
+            f"{view.forced_bytes:,} forced already",
+        )
+    return Advice((ForceSpill(low, amount, said),))
+
+
+def margins(view: View) -> F64:
+    """(s,) results of the current generation a byte, of the least productive `MARGIN` of each
+    slot's memory (one group at least); 0 for an empty slot."""
+    yields = _yields(view)
+    found: F64 = np.zeros(view.slots)
+    for slot in range(view.slots):
+        mine = view.of_slot(slot)
         mine = mine[view.bytes[mine] > 0]
-        yields: F64 = view.results[mine] / view.bytes[mine]
-        order = mine[np.argsort(-yields, kind="stable")]
-        chosen = _fitting(order, view.bytes, int(memory[high] - memory[low]) // 2)
-        if len(chosen):
-            return _moves(view, chosen, high, low, said)
-        return declined(what, f"{said}, but every group is larger than half of that difference")
-    return forced_spill(view, theta_f, fraction)
+        order = mine[np.argsort(yields[mine], kind="stable")]
+        total = np.cumsum(view.bytes[order])
+        last = int(np.searchsorted(total, MARGIN * total[-1], side="right")) if len(total) else 0
+        taken = order[: max(last, 1)]
+        if len(taken):
+            found[slot] = view.results[taken].sum() / view.bytes[taken].sum()
+    return found
 
 
 def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> Advice:
@@ -153,6 +172,11 @@ def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> 
     if not chosen:
         return _split(view, most, work, said, what)
     return _moves(view, np.array(chosen), most, least, said)
+
+
+def _yields(view: View) -> F64:
+    """(g,) results of the current generation a byte."""
+    return productivity(GroupFigures(view.bytes, view.results, np.zeros_like(view.bytes)))
 
 
 def _work(view: View) -> F64:

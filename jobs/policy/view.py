@@ -58,10 +58,6 @@ class View:
     """Seconds until its close."""
     forced_bytes: int = 0
     """What policies have forced to spill in this session."""
-    peak: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """(s,) the most memory that each slot had in the session; empty: not known."""
-    spills: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """(s,) how often it has spilled; empty: never."""
     cores: int = 0
     """Cores of all executors; 0: not known."""
     seed: int = 0

@@ -184,8 +184,6 @@ def view_of(
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
         forced_bytes=session.forced_bytes,
-        peak=np.array([slot.peak_state_bytes for slot in held], dtype=np.int64),
-        spills=np.array([slot.spills for slot in held], dtype=np.int64),
         cores=tally.cores,
         seed=tally.epoch,
         rate=groups.rate,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.policy.balanced import balanced
+from jobs.policy.balanced import balanced, margins
 from jobs.policy.clusters import declustering, fine_tuning, supplier_consumer
 from jobs.policy.disk import active_disk, lazy_disk, output_rate, query_bytes
 from jobs.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
@@ -303,7 +303,7 @@ def test_buddies_at_two_slots_stay_apart() -> None:
 
 
 def even(seen: View) -> Advice:
-    given = {"theta_d": 0.8, "min_span_s": 45.0, "theta_f": 2.0, "fraction": 0.3}
+    given = {"theta_d": 0.8, "min_span_s": 45.0, "theta_f": 2.0}
     return balanced(seen, **given, th_imb=1.2, th_util=0.9)
 
 
@@ -319,13 +319,13 @@ def test_balanced_goes_by_work_while_there_is_room() -> None:
 
 
 def test_balanced_goes_by_memory_once_that_is_short() -> None:
-    slots = [[200, 300, 200], [100]]
-    busy = view(slots, processed=[10, 90, 10, 5], idle_s=[1.0, 8.0])
-    # 700 and 100 of 1000: 300 are to go. The fuller one is busier: most work for its bytes first.
-    assert moves(even(busy)) == [(1, 0, 1)]
-    idle = replace(busy, processed=np.array([10, 90, 5, 900]), idle_s=np.array([8.0, 1.0]))
-    # The emptier one is busier: what works least goes.
-    assert moves(even(idle)) == [(2, 0, 1)]
+    # 700 and 100 of 1000: 300 are to go, the most productive groups first.
+    seen = view([[200, 300, 200], [100]], results=[10, 90, 10, 5])
+    assert moves(even(seen)) == [(1, 0, 1)]
+    # A spill makes memory short, however little is in it now.
+    little = view([[20, 30, 20], [10]], idle_s=[5.0, 5.0])
+    assert "alike" in why(even(little))
+    assert moves(even(replace(little, spilled=np.array([True, False, False, False]))))
 
 
 def test_balanced_fills_budgets_of_unlike_slots_to_the_same_share() -> None:
@@ -343,24 +343,37 @@ def test_balanced_splits_what_is_too_large_to_move() -> None:
     assert "the key 'ACME'" in why(even(replace(alone, hot_share=np.array([0.93, 0]))))
 
 
-def test_balanced_spills_where_results_are_rare_when_memory_is_even() -> None:
-    seen = view([[350, 350], [700]], sampled=[1000, 10], session_bytes=10**6, spills=[1, 2])
+def test_balanced_spills_at_the_lowest_margin() -> None:
+    # A tenth of 900 bytes: of slot 0 the group of 50 (2 results a byte), of slot 1 those of 50
+    # and 40 (0.1 a byte), though slot 1 as a whole gives more results.
+    seen = view(
+        [[50, 850], [50, 40, 810]],
+        results=[100, 1700, 5, 4, 9000],
+        session_bytes=10**6,
+    )
+    assert margins(seen).tolist() == [2.0, 0.1]
     found = even(seen).suggestions
-    assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 210)]
-    # Then there is room for productive groups of the other slot.
-    after = replace(seen, bytes=np.array([350, 100, 200]), results=np.array([9, 50, 0]))
-    assert moves(even(after)) == [(1, 0, 1)]
+    assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 90)]
+    assert "2.05e+03 results a KiB (slot 0) and 102 (slot 1)" in found[0].why
     assert "leaves nothing to force" in why(even(replace(seen, session_bytes=0)))
+    # While a fifth of all memory is free, what is forced out would have had room.
+    roomy = replace(seen, budget=np.array([1200, 1200]))
+    assert "75% of all of it is in use" in why(even(roomy))
+    alike = replace(seen, results=np.array([100, 1700, 60, 60, 9000]))
+    assert "not over theta_f" in why(even(alike))
 
 
-def test_a_slot_that_has_just_spilled_counts_as_full() -> None:
-    """Right after its spill slot 0 has less than slot 1; soon it will be full again."""
-    seen = view([[100, 100, 100], [400]], spills=[1, 0], peak=[900, 400])
-    # 90 % against 40 %: a quarter of a budget goes.
-    assert moves(even(seen)) == [(0, 0, 1), (1, 0, 1)]
-    # Once both have spilled there is no room anywhere: nothing moves for memory's sake.
-    both = replace(seen, spills=np.array([1, 1]), peak=np.array([900, 900]))
-    assert "theta_f" in why(even(both))
+def test_balanced_does_not_punish_a_slot_for_its_last_spill() -> None:
+    """Right after a spill a slot gives few results; its margin says nothing of that."""
+    seen = view(
+        [[400, 400], [400, 300]],
+        results=[800, 800, 800, 600],
+        sampled=[1000, 10],
+        session_bytes=10**6,
+        budget=[900, 900],
+    )
+    assert "not over theta_f" in why(even(seen))
+    assert active_disk(seen).suggestions
 
 
 @pytest.mark.parametrize(
@@ -475,8 +488,6 @@ def views(draw: st.DrawFn) -> View:
         elapsed_s=draw(st.floats(0, 100)),
         left_s=draw(st.floats(0, 100)),
         cores=8,
-        peak=ints(slots, 1000),
-        spills=ints(slots, 2),
         rate=share(groups),
         hot_share=share(groups),
         hot_key=("ACME",) * groups,

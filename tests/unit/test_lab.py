@@ -256,7 +256,6 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.rate.sum() == 2
     assert view.spilled.nonzero()[0].tolist() == [41]
     assert view.sampled.tolist() == [10, 12]
-    assert (view.spills.tolist(), view.peak.tolist()) == ([0, 2], [40, 80])
     assert view.session_bytes == 120 + 160
     assert (view.elapsed_s, view.left_s, view.collection_s) == (60, 540, 60)
     assert order.forced == {0: 7}

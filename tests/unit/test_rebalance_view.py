@@ -66,7 +66,6 @@ def test_a_view_holds_the_journal_s_figures() -> None:
     assert view.results.tolist() == [0, 7, 0, 0, 0, 0, 2, 0]
     totals = [[t for e in epochs for t in e.slots if t.slot == s] for s in (0, 1)]
     assert view.sampled.tolist() == [sum(t.results for t in mine) for mine in totals]
-    assert view.peak.tolist() == [max(t.state_bytes for t in mine) for mine in totals]
     assert view.budget.tolist() == [mine[-1].budget_bytes for mine in totals]
     busy = np.array([sum(t.busy_s for t in mine) for mine in totals])
     assert np.allclose(view.idle_s, np.maximum(view.collection_s - busy, 0))
