@@ -169,9 +169,18 @@ class SealOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
         """Seal."""
+        code, status = run(["status", "--json"], self.log.debug, config=self.config)
+        if code == 0 and (first := before_all(status, self.session)):
+            raise AirflowSkipException(f"the warehouse begins with {first}: nothing to close")
         self.ask(
             "seal", "--session", self.session, "--at", self.at, "--reason", self.reason or "airflow"
         )
+
+
+def before_all(status: dict[str, Any], session: str) -> str | None:
+    """The warehouse's first session, when that comes after the one asked for."""
+    first: str = min(each["session"] for each in status["sessions"])
+    return first if session < first else None
 
 
 class WaitForSealOperator(SpillwayOperator):
