@@ -46,10 +46,11 @@ EAGER = {
     "REBALANCE__MIN_SPAN_S": "0",
     "REBALANCE__THETA_D": "0.99",
     "REBALANCE__TH_IMB": "1.01",
+    "REBALANCE__THETA_F": "1000",
     "REBALANCE__MAX_BYTES_PER_EPOCH": "8KiB",
     "STREAM__TRIGGER_S": "0.5",
 }
-"""Every imbalance counts, and what is decided at once is carried out in several epochs. Commands
+"""Every imbalance counts, nothing but moves is decided, and what is decided at once is carried out in several epochs. Commands
 wait for rows a little: most groups move in an epoch that has some."""
 EXECUTORS = ("in-extract", "after-install")
 """Points at which the executor is killed, not only its Python worker."""
