@@ -568,6 +568,58 @@ def lazy_or_active() -> Experiment:
     )
 
 
+def unseen() -> tuple[Experiment, ...]:
+    """Three days on which no policy was tried before they were final.
+
+    Chosen once, with parameters that no figure has: other numbers of slots, other ratios (of one
+    day drawn once), another time between two looks.
+    """
+    drawn = np.sort(np.exp(np.random.default_rng(11).normal(0, 0.8, GROUPS))) * 1.5
+    mixed = np.random.default_rng(12).permutation(drawn)
+    four = np.repeat([5.0, 3.0, 1.0, 1.0], GROUPS // 4)
+    days = (
+        (
+            "four slots, their partitions with the join ratios 5, 3, 1 and 1; memory of a slot is "
+            "an eighth of the day's state; policies are asked every 45 s",
+            Workload(60, 30, 30_000, four),
+            (1 / 8, (1.0, 1.0, 1.0, 1.0), 45.0),
+        ),
+        (
+            "three slots, join ratios drawn from a log-normal distribution and sorted, so that "
+            "the last slot has the largest; a fifth; every 60 s",
+            Workload(60, 30, 30_000, drawn),
+            (1 / 5, (1.0, 1.0, 1.0), 60.0),
+        ),
+        (
+            "two slots, the same ratios in any order, a tuple every 20 ms, tuple range 20,000; "
+            "the first slot begins with three quarters of the partitions; a quarter; every 60 s",
+            Workload(60, 20, 20_000, mixed),
+            (1 / 4, (3.0, 1.0), 60.0),
+        ),
+    )
+    found = []
+    for number, (setting, workload, (memory, shares, look_s)) in enumerate(days, 1):
+        small = workload.scaled(1 / 8)
+        spilling = Spilling(memory_of(small, memory), inactive_s=1800)
+        figure = f"unseen-{number}"
+        lines = _relocating(spilling, shares, look_s)
+        names = tuple(line.name for line in lines)
+        found.append(
+            Experiment(
+                (figure,),
+                f"Unseen day {number}",
+                f"{setting[0].upper()}{setting[1:]}. An eighth of the size.",
+                small,
+                30,
+                lines,
+                (Picture(figure, f"Results of unseen day {number}", names),),
+                lambda _: (),
+                limits=True,
+            )
+        )
+    return tuple(found)
+
+
 def _relocating(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:
     """A line without relocation, and one for each policy."""
     return (
@@ -607,4 +659,5 @@ def experiments() -> tuple[Experiment, ...]:
         skewed(),
         six_hours(),
         lazy_or_active(),
+        *unseen(),
     )
