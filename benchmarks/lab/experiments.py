@@ -569,7 +569,7 @@ def lazy_or_active() -> Experiment:
 
 
 def unseen() -> tuple[Experiment, ...]:
-    """Three days on which no policy was tried before they were final.
+    """Three days, the last two of which no policy had seen before it was final.
 
     Chosen once, with parameters that no figure has: other numbers of slots, other ratios (of one
     day drawn once), another time between two looks.

@@ -12,9 +12,9 @@ fullest slot. So:
    spill, with two changes that the laboratory taught. It waits until memory is short, for what is
    forced out earlier would have had room. And slots are not compared by their average output
    rate, which is low right after every spill, so that a slot that spills is told to spill again;
-   but by their margins: what the least productive tenth of each slot's memory yields, which is
-   what the next spill will take. The slot whose margin is lowest spills that tenth, when
-   another's is `theta_f` times as high; then groups of the fullest slot move in.
+   but by their margins: what the least productive part of each slot's memory yields, as much of
+   it as the next spill will take (`fraction`). The slot whose margin is lowest spills that part
+   when another's is `theta_f` times as high; then groups of the fullest slot move in.
 4. A group that alone is too much for its slot, so that no move helps, is split; unless one key
    makes it up, which no split divides.
 
@@ -46,8 +46,6 @@ from jobs.policy.view import (
 PRESSURE = 0.6
 SHORT = 0.8
 """Of the memory of all slots: a forced spill before would take what has room."""
-MARGIN = 0.1
-"""Of a slot's memory: what is compared, and what is forced out at a time."""
 IDLE = 0.05
 """Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
 
@@ -57,6 +55,7 @@ def balanced(
     theta_d: float,
     min_span_s: float,
     theta_f: float,
+    fraction: float,
     th_imb: float,
     th_util: float,
     pressure: float = PRESSURE,
@@ -69,7 +68,7 @@ def balanced(
         return _even_work(view, th_imb, th_util, min_span_s)
     if fill.min() < theta_d * fill.max():
         return _even_memory(view, fill, min_span_s)
-    return _spill_at_the_margin(view, theta_f)
+    return _spill_at_the_margin(view, theta_f, fraction)
 
 
 def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
@@ -93,22 +92,20 @@ def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
     return _moves(view, chosen, most, least, said)
 
 
-def _spill_at_the_margin(view: View, theta_f: float) -> Advice:
+def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
     what = "forced spill"
     memory = view.memory
     used = memory.sum() / view.budget.sum()
     if used < SHORT:
         return declined(what, f"memory is even, and {used:.0%} of all of it is in use")
-    margin = margins(view)
+    margin = margins(view, fraction)
     low, high = int(margin.argmin()), int(margin.argmax())
-    said = (
-        f"the least productive tenth yields {margin[high] * 1024:.3g} results a KiB (slot {high})"
-    )
+    said = f"what a spill takes yields {margin[high] * 1024:.3g} results a KiB (slot {high})"
     said += f" and {margin[low] * 1024:.3g} (slot {low})"
     if margin[high] <= theta_f * margin[low]:
         return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
     left = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
-    amount = min(int(MARGIN * memory[low]), left)
+    amount = min(int(fraction * memory[low]), left)
     if amount <= 0:
         return declined(
             what,
@@ -119,8 +116,8 @@ def _spill_at_the_margin(view: View, theta_f: float) -> Advice:
     return Advice((ForceSpill(low, amount, said),))
 
 
-def margins(view: View) -> F64:
-    """(s,) results of the current generation a byte, of the least productive `MARGIN` of each
+def margins(view: View, fraction: float) -> F64:
+    """(s,) results of the current generation a byte, of the least productive `fraction` of each
     slot's memory (one group at least); 0 for an empty slot."""
     yields = _yields(view)
     found: F64 = np.zeros(view.slots)
@@ -129,7 +126,7 @@ def margins(view: View) -> F64:
         mine = mine[view.bytes[mine] > 0]
         order = mine[np.argsort(yields[mine], kind="stable")]
         total = np.cumsum(view.bytes[order])
-        last = int(np.searchsorted(total, MARGIN * total[-1], side="right")) if len(total) else 0
+        last = int(np.searchsorted(total, fraction * total[-1], side="right")) if len(total) else 0
         taken = order[: max(last, 1)]
         if len(taken):
             found[slot] = view.results[taken].sum() / view.bytes[taken].sum()

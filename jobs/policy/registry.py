@@ -41,7 +41,7 @@ FLUX = ("th_imb", "th_util")
 BUFFERS = ("th_sup", "th_con")
 
 POLICIES: dict[str, Policy] = {
-    "balanced": Policy(balanced, (*DISK, "theta_f", *FLUX, "pressure")),
+    "balanced": Policy(balanced, (*DISK, *FORCED, *FLUX, "pressure")),
     "lazy-disk": Policy(lazy_disk, DISK),
     "active-disk": Policy(active_disk, (*DISK, *FORCED)),
     "flux-load": Policy(flux_load, FLUX, in_rounds=True),

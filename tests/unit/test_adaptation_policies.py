@@ -303,7 +303,7 @@ def test_buddies_at_two_slots_stay_apart() -> None:
 
 
 def even(seen: View) -> Advice:
-    given = {"theta_d": 0.8, "min_span_s": 45.0, "theta_f": 2.0}
+    given = {"theta_d": 0.8, "min_span_s": 45.0, "theta_f": 2.0, "fraction": 0.1}
     return balanced(seen, **given, th_imb=1.2, th_util=0.9)
 
 
@@ -351,7 +351,7 @@ def test_balanced_spills_at_the_lowest_margin() -> None:
         results=[100, 1700, 5, 4, 9000],
         session_bytes=10**6,
     )
-    assert margins(seen).tolist() == [2.0, 0.1]
+    assert margins(seen, 0.1).tolist() == [2.0, 0.1]
     found = even(seen).suggestions
     assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 90)]
     assert "2.05e+03 results a KiB (slot 0) and 102 (slot 1)" in found[0].why

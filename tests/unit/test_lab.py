@@ -311,7 +311,7 @@ def test_what_is_kept_can_be_read_again(moved: Outcome):
 def test_experiments_are_those_of_the_report():
     found = experiments()
     figures = [f for each in found for f in each.figures]
-    assert [f for f in figures if f != "20-text"] == (
+    assert [f for f in figures if f != "20-text" and not f.startswith("unseen")] == (
         ["6", "7", "9", "10", "11", "12", "14", "15", "16", "17", "20", "21"]
     )
     for each in found:
