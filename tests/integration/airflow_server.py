@@ -115,8 +115,10 @@ def environment(home: Path, port: int, more: Mapping[str, str]) -> dict[str, str
         **more,
     }
     paths = f"{ROOT}:{ROOT / 'plugins'}"
+    programs = Path(sys.executable).parent
     return {
         **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",  # standalone starts `airflow` by its name
         "AIRFLOW_HOME": str(home),
         "PYTHONPATH": paths,
         **{f"AIRFLOW__{name}": value for name, value in values.items()},
