@@ -1,0 +1,301 @@
+"""The edges of the Airflow plugin: commands, launchers and what operators make of a status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spillway_airflow import command, launchers
+from spillway_airflow.command import CommandFailed, Running, asked, program, run
+from spillway_airflow.launchers import (
+    CommandLauncher,
+    KubernetesLauncher,
+    LaunchFailed,
+    ProcessLauncher,
+)
+from spillway_airflow.operators import before_all, works
+from spillway_airflow.triggers import SealedTrigger, sealed
+
+Settings = dict[str, str]
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """`[spillway]` of Airflow's configuration."""
+    found: Settings = {}
+    for module in (command, launchers):
+        monkeypatch.setattr(module, "setting", found.get)
+    return found
+
+
+@pytest.fixture
+def fake(tmp_path: Path, settings: Settings) -> Callable[[str], Path]:
+    """A program in spillway's place, in Python."""
+
+    def make(body: str) -> Path:
+        path = tmp_path / "fake"
+        path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
+        path.chmod(0o755)
+        settings["command"] = str(path)
+        return path
+
+    return make
+
+
+def alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(done: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def test_arguments_reach_the_program_as_they_are(fake: Any) -> None:
+    fake("import json; print('a line'); print(json.dumps(sys.argv[1:]))")
+    told: list[str] = []
+    hostile = "; rm -rf / $(id) `id` {{ x }}"
+    code, found = run(["seal", "--reason", hostile], told.append, config="a b.toml")
+    assert (code, found) == (0, ["--config", "a b.toml", "seal", "--reason", hostile])
+    assert told[0] == "a line"
+
+
+def test_the_program_is_the_one_beside_python(settings: Settings) -> None:
+    settings["config"] = "x.toml"
+    assert program() == [str(Path(sys.executable).with_name("spillway")), "--config", "x.toml"]
+
+
+def test_a_command_that_fails_is_told_with_its_end(fake: Any) -> None:
+    fake("print('what went wrong', file=sys.stderr); sys.exit(3)")
+    with pytest.raises(CommandFailed, match=r"(?s)verify ended with code 3.*what went wrong") as it:
+        asked(["verify"], lambda _: None)
+    assert it.value.code == 3
+
+
+def test_a_command_is_ended_with_what_it_started(fake: Any) -> None:
+    fake(
+        "import subprocess; child = subprocess.Popen([sys.executable, '-c', 'import time;"
+        " time.sleep(60)']); print(child.pid, flush=True); time.sleep(60)"
+    )
+    told: list[str] = []
+    running = Running(["cleanup"], told.append)
+    wait_for(lambda: bool(told), "the child's number")
+    running.end()
+    wait_for(lambda: not alive(int(told[0])), "the child to end")
+    assert running.process.returncode == -signal.SIGTERM
+    running.end()  # again: no harm
+
+
+def test_a_command_dies_with_a_killed_worker(fake: Any, tmp_path: Path) -> None:
+    """SIGKILL leaves no time for `on_kill`: the kernel ends the command."""
+    path = fake("print(os.getpid(), flush=True); time.sleep(60)")
+    worker = (
+        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "from spillway_airflow import command\n"
+        "command.setting = {'command': sys.argv[3]}.get\n"
+        "command.Running(['cleanup'], lambda line: print(line, flush=True)).wait()\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", worker, str(root), str(root / "plugins"), str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert alive(pid)
+    process.kill()
+    process.wait(10)
+    wait_for(lambda: not alive(pid), "the command to end with its worker")
+
+
+# --- launchers ----------------------------------------------------------------------------------
+
+
+def test_a_process_outlives_whoever_started_it(fake: Any, tmp_path: Path) -> None:
+    fake(
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('streaming', sys.argv[1:], flush=True)\n"
+        "while True: time.sleep(0.05)"
+    )
+    service = ProcessLauncher("x.toml", tmp_path / "service")
+    assert not service.is_running()
+    assert service.stop() == "the stream does not run"
+    assert "started as process" in service.start()
+    assert service.is_running()
+    note = json.loads((tmp_path / "service" / "stream.json").read_text())
+    wait_for(lambda: "streaming" in service.tail(), "its first line")
+    assert "['--config', 'x.toml', 'stream']" in service.tail()
+    parent = int(Path(f"/proc/{note['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    assert parent != os.getpid(), "Airflow would end it with the task"
+    assert "runs already" in service.start()
+    # Another launcher finds it by its note: the task that stops it is not the one that started it.
+    other = ProcessLauncher("x.toml", tmp_path / "service")
+    assert other.stop() == f"process {note['pid']} has ended"
+    assert not service.is_running()
+
+
+def test_a_number_that_another_process_has_now_is_not_the_stream(tmp_path: Path) -> None:
+    folder = tmp_path / "service"
+    folder.mkdir()
+    note = {"pid": os.getpid(), "started": "1", "argv": []}
+    (folder / "stream.json").write_text(json.dumps(note))
+    assert not ProcessLauncher(None, folder).is_running()
+    (folder / "stream.json").write_text("{")
+    assert not ProcessLauncher(None, folder).is_running()
+
+
+def test_configured_commands(tmp_path: Path) -> None:
+    mark = tmp_path / "a mark"
+    service = CommandLauncher(f"touch '{mark}'", f"rm '{mark}'", f"test -e '{mark}'")
+    assert not service.is_running()
+    service.start()
+    assert service.is_running()
+    service.stop()
+    assert not service.is_running()
+    with pytest.raises(LaunchFailed, match="ended with 1"):
+        service.stop()
+    with pytest.raises(LaunchFailed, match="No such file"):
+        CommandLauncher("/no/such/program", "", "").start()
+
+
+class Api(BaseHTTPRequestHandler):
+    """As much of Kubernetes as is needed: one Deployment whose pod is ready at once."""
+
+    replicas = 0
+    seen: list[tuple[str, str, str | None]] = []  # noqa: RUF012
+
+    def _answer(self, code: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        Api.seen.append(("GET", self.path, self.headers["Authorization"]))
+        if not self.path.endswith("/deployments/stream"):
+            return self._answer(404, {"message": "not found"})
+        return self._answer(200, {"status": {"readyReplicas": Api.replicas or None}})
+
+    def do_PATCH(self) -> None:
+        Api.seen.append(("PATCH", self.path, self.headers["Content-Type"]))
+        length = int(self.headers["Content-Length"])
+        Api.replicas = json.loads(self.rfile.read(length))["spec"]["replicas"]
+        self._answer(200, {"spec": {"replicas": Api.replicas}})
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Api)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_deployment_is_scaled(api: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    service = KubernetesLauncher("joins", "stream", f"{api}/", tmp_path)
+    Api.seen.clear()
+    assert not service.is_running()
+    assert "scaled to 1" in service.start()
+    assert service.is_running()
+    assert "scaled to 0" in service.stop()
+    assert not service.is_running()
+    path = "/apis/apps/v1/namespaces/joins/deployments/stream"
+    assert Api.seen[0] == ("GET", path, "Bearer secret")
+    assert Api.seen[1] == ("PATCH", f"{path}/scale", "application/merge-patch+json")
+    with pytest.raises(LaunchFailed, match="404"):
+        KubernetesLauncher("joins", "other", api, tmp_path).is_running()
+    with pytest.raises(LaunchFailed, match="no cluster"):
+        KubernetesLauncher("joins", "stream").is_running()
+
+
+def test_the_launcher_is_a_setting(settings: Settings, tmp_path: Path) -> None:
+    assert isinstance(launchers.launcher(), ProcessLauncher)
+    settings["launcher"] = "command"
+    with pytest.raises(LaunchFailed, match="needs"):
+        launchers.launcher()
+    settings |= {"start": "a", "stop": "b", "status": "c"}
+    assert launchers.launcher() == CommandLauncher("a", "b", "c")
+    settings |= {"launcher": "kubernetes", "kubernetes_deployment": "stream"}
+    assert launchers.launcher() == KubernetesLauncher("default", "stream")
+    settings["launcher"] = "magic"
+    with pytest.raises(LaunchFailed, match="use process, command or kubernetes"):
+        launchers.launcher()
+
+
+# --- what a status means ------------------------------------------------------------------------
+
+
+def status(term: int, epoch: int, lag: int | None = 0) -> dict[str, Any]:
+    return {"term": term, "epoch": epoch, "lag_rows": lag}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "wanted"),
+    [
+        (None, None, False),
+        (None, status(0, -1), False),  # no driver has claimed the journal
+        (None, status(1, -1), True),  # nothing waits
+        (None, status(1, -1, 5), False),
+        (None, status(1, 0, 5), True),
+        (status(3, 9), status(3, 9), False),  # still the driver before
+        (status(3, 9), status(4, 9), True),
+        (status(3, 9), status(4, 9, 100), False),
+        (status(3, 9), status(4, 10, 100), True),
+        (status(3, 9), status(4, 9, None), True),  # Kafka does not answer: the claim has to do
+    ],
+)
+def test_a_stream_works_once_it_has_claimed_and_gets_on(
+    before: Any, now: Any, *, wanted: bool
+) -> None:
+    assert works(before, now) == wanted
+
+
+def test_sealed_sessions_are_found() -> None:
+    days = [
+        {"session": "2026-01-06", "ended_at": None, "stage": "open"},
+        {"session": "2026-01-05", "ended_at": "then", "stage": "sealed"},
+    ]
+    assert sealed({"sessions": days}, "2026-01-05") == {
+        "session": "2026-01-05",
+        "ended_at": "then",
+        "stage": "sealed",
+    }
+    assert sealed({"sessions": days}, "2026-01-06") is None
+    assert sealed({"sessions": days}, "2026-01-07") is None
+    assert before_all({"sessions": days}, "2026-01-02") == "2026-01-05"
+    assert before_all({"sessions": days}, "2026-01-05") is None
+
+
+def test_the_trigger_comes_back_as_it_was() -> None:
+    trigger = SealedTrigger("2026-01-05", "x.toml", 3.0)
+    path, given = trigger.serialize()
+    assert path == f"{SealedTrigger.__module__}.SealedTrigger"
+    again = SealedTrigger(**given)
+    assert (again.session, again.config, again.every_s) == ("2026-01-05", "x.toml", 3.0)
