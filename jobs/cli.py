@@ -257,11 +257,23 @@ def status(
     adaptations: Annotated[
         bool, typer.Option("--adaptations", help="Show the decisions and what they did instead.")
     ] = False,
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Show so many of the largest groups instead.")
+    ] = None,
 ) -> None:
     """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
     from jobs.report import status_command
 
     settings = _settings()
+    if groups is not None:
+        from jobs.rebalance.groups import groups_table, largest_groups
+
+        found = largest_groups(_warehouse(settings), groups)
+        if json_:
+            sys.stdout.write(json.dumps([each.model_dump() for each in found]) + "\n")
+        else:
+            out.print(groups_table(found), highlight=False)
+        return
     status_command(
         settings, out, as_json=json_, watch=watch, report=report, adaptations=adaptations
     )

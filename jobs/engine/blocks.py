@@ -120,10 +120,12 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
         yield Block(slot, kind, operator or 0, input_ or 0, data[row].as_buffer())
 
 
-def encode_rows(batch: pa.RecordBatch, *, session: str, stream: str) -> pa.Buffer:
+def encode_rows(
+    batch: pa.RecordBatch, *, session: str, stream: str, compressed: bool = False
+) -> pa.Buffer:
     """One batch of rows as an IPC stream whose metadata names session and stream."""
     metadata = {b"session": session.encode(), b"stream": stream.encode()}
-    return encode_table(batch.replace_schema_metadata(metadata))
+    return encode_table(batch.replace_schema_metadata(metadata), compressed=compressed)
 
 
 def decode_rows(spec: JoinSpec, block: Block) -> tuple[str, pa.Table]:
@@ -159,10 +161,11 @@ def decode_rejected(block: Block) -> tuple[str, pa.Table]:
     return reader.schema.metadata[b"session"].decode(), reader.read_all()
 
 
-def encode_table(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """A table or one batch as an IPC stream."""
+def encode_table(table: pa.Table | pa.RecordBatch, *, compressed: bool = False) -> pa.Buffer:
+    """A table or one batch as an IPC stream. Readers see for themselves that it is compressed."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None, use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write(table)
     return sink.getvalue()
 
@@ -263,5 +266,7 @@ def cut_by_slot(
             slices.setdefault(int(groups.slots[a]), []).append(piece)
     for slot, pieces in slices.items():
         whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        data = encode_rows(whole, session=session, stream=spec.inputs[input_].name)
+        stream = spec.inputs[input_].name
+        # State comes in large blocks, which whatever carries them copies some times.
+        data = encode_rows(whole, session=session, stream=stream, compressed=kind == "state")
         yield Block(slot, kind, spec.operator, input_, data)

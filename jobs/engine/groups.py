@@ -64,8 +64,10 @@ class GroupMap:
         if len(shares) != slots or min(shares) <= 0:
             raise ValueError(f"{slots} slots need as many positive shares, got {list(shares)}")
         ends = np.round(np.cumsum(shares) / np.sum(shares) * groups).astype(np.int64)
-        ends = np.maximum(ends, np.arange(1, slots + 1))
-        ends = np.minimum(ends, groups - np.arange(slots)[::-1])
+        # Each slot ends a group further than the one before, and leaves one for each after it.
+        steps = np.arange(slots)
+        ends = np.maximum.accumulate(np.maximum(ends - steps, 1)) + steps
+        ends = np.minimum(ends, groups - steps[::-1])
         owner = np.searchsorted(ends, np.arange(groups), side="right").tolist()
         return cls((Prefix(depth, v), slot) for v, slot in enumerate(owner))
 

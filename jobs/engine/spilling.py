@@ -85,11 +85,10 @@ def rows_of(session: Session, segments: Segments, wanted: Bool) -> list[list[Row
     ]
 
 
-def staying(session: Session, segments: Segments, victims: Bool, input_: int) -> list[Rows]:
-    """The rows of an input that came in this epoch and stay, sorted within each piece."""
-    fresh = [*session.installed[input_], *session.new[input_]]
+def staying(fresh: Sequence[Rows], segments: Segments, victims: Bool) -> list[Rows]:
+    """Of rows that came in this epoch those that stay, sorted within each piece."""
     if not victims.any():
-        return fresh
+        return list(fresh)
     kept = [segments.slices(rows, rows.born, ~victims) for rows in fresh]
     return [merge(slices) for slices in kept if slices]
 

@@ -45,7 +45,7 @@ from jobs.engine.join import BATCH_BYTES, join_batches
 from jobs.engine.merging import DEFAULT_SHAPE, Shape
 from jobs.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from jobs.engine.results import complete, file_schema
-from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, map_run
+from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, bytes_of, map_run
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import write_spill
 from jobs.engine.spilling import (
@@ -308,7 +308,7 @@ class _Step:
                 del self.sessions[name]
         for name in self.sessions:
             self._measure(name, generated[name])
-        files = len(self.manifest.runs) + len(self.inputs) * len(self.sessions)
+        files = len(self.manifest.runs) + 2 * len(self.inputs) * len(self.sessions)
         room = room_of(
             task.shape,
             task.budget_bytes,
@@ -442,11 +442,26 @@ class _Step:
             self.cuts.append(self._cut(session.name, ranges[at]))
 
     def _spill_and_store(self, shelf: Shelf) -> tuple[int, int]:
-        """Spill victims, write what stays: (number of the next run, bytes that stay)."""
+        """Spill victims, write what stays: (number of the next run, bytes of new rows that stay).
+
+        What moved or was restored is no reason to merge more in this very epoch.
+        """
         task = self.task
+        fresh, other = (
+            sum(
+                bytes_of(rows)
+                for session in self.sessions.values()
+                for pieces in getattr(session, kind)
+                for rows in pieces
+            )
+            for kind in ("new", "installed")
+        )
         with self.timed("spill"):
             overhead = FILE_OVERHEAD_BYTES * sum(
-                1 for s in self.sessions.values() for i in self.inputs if s.new[i] or s.installed[i]
+                bool(came)
+                for s in self.sessions.values()
+                for i in self.inputs
+                for came in (s.new[i], s.installed[i])
             )
             victims = choose_victims(
                 self.figures,
@@ -473,7 +488,8 @@ class _Step:
             for part, data in encoded:
                 shelf.write(part, data)
                 self.sessions[part.file.session].parts[part.file.input].append(part)
-        return next_run, sum(data.size for _, data in encoded)
+        stays = sum(data.size for _, data in encoded)
+        return next_run, stays * fresh // max(fresh + other, 1)
 
     def _encode(
         self, shelf: Shelf, victims: Mapping[str, Bool]
@@ -483,11 +499,13 @@ class _Step:
         next_run = self.manifest.next_run
         encoded: list[tuple[Part, Any]] = []
         for name, session in self.sessions.items():
+            segments, gone = self.segments[name], victims[name]
             for input_ in self.inputs:
-                kept = staying(session, self.segments[name], victims[name], input_)
-                pieces = merge_bounded(kept, most)
-                encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
-                next_run += bool(pieces)
+                # State that came is sorted already, and may be large: a run of its own.
+                for fresh in (session.installed[input_], session.new[input_]):
+                    pieces = merge_bounded(staying(fresh, segments, gone), most)
+                    encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
+                    next_run += bool(pieces)
         return next_run, encoded
 
     def _spill(self, session: Session, victims: Bool) -> None:

@@ -27,16 +27,20 @@ class Batching:
     bytes: int
 
 
-def batching(rows: int, bytes_per_row: float | None, *, again: bool) -> Batching:
+def batching(
+    rows: int, bytes_per_row: float | None, *, again: bool, moved_bytes: int = 0
+) -> Batching:
     """Limits for an epoch of at most `rows` rows.
 
     Args:
         rows: offsets that the epoch covers.
         bytes_per_row: mean size of the values read in the epoch before; None: not known yet.
+        moved_bytes: state that moves in it, as far as is known.
         again: this is a repeated attempt, or one that reads lost state again.
     """
     if again:
         return Batching(ROWS, BYTES)
     if bytes_per_row is None:
         return Batching(UNKNOWN_ROWS, UNLIMITED)
-    return Batching(ROWS, UNLIMITED if rows * bytes_per_row <= SMALL_EPOCH_BYTES else BYTES)
+    small = rows * bytes_per_row + moved_bytes <= SMALL_EPOCH_BYTES
+    return Batching(ROWS, UNLIMITED if small else BYTES)

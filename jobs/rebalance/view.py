@@ -31,8 +31,12 @@ COLUMNS = [
     "results",
     "resident",
     "written_at",
+    "last_used_ms",
+    "session_results",
     "rate",
     "rows_in",
+    "generations",
+    "spilled_bytes",
     "hot_key",
     "hot_rows",
 ]
@@ -69,25 +73,11 @@ def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> Gro
     group that has moved since is in two slots' figures, of which the newer ones hold. Rows that
     came are counted from the newest statistics that are at least `collection_s` older.
     """
-    dates = pa.array([date for date, each in tally.sessions.items() if each.sealed_at is None])
-    wanted = {slot for _, slot in tally.groups}
-    newest: dict[int, pa.Table] = {}
-    before: dict[int, pa.Table] = {}
-    for number, found in enumerate(_newest_first(warehouse)):
-        rows = found.filter(pc.and_(found["resident"], pc.is_in(found["session_date"], dates)))
-        for slot in pc.unique(rows["slot"]).to_pylist():
-            mine = rows.filter(pc.equal(rows["slot"], slot))
-            for epoch in sorted(pc.unique(mine["epoch"]).to_pylist(), reverse=True):
-                one = mine.filter(pc.equal(mine["epoch"], epoch))
-                last = newest.setdefault(slot, one)
-                if slot not in before and _at(last) - _at(one) >= collection_s:
-                    before[slot] = one
-        if before.keys() >= wanted or number + 1 >= MOST_FILES:
-            break
+    last, before = _looked(warehouse, tally, collection_s)
     groups = GroupMap(tally.groups)
-    if not newest:
+    if not last:
         return GroupStates.nothing(len(groups))
-    now = _latest(groups, newest.values())
+    now = _latest(groups, last.values())
     then = _latest(groups, before.values())
     return GroupStates(
         bytes=now["bytes"].astype(np.int64),
@@ -96,8 +86,35 @@ def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> Gro
         # A slot whose state was lost counts from nothing again.
         processed=np.maximum(now["rows_in"] - then["rows_in"], 0).astype(np.int64),
         hot_share=now["hot_rows"] / np.maximum(now["rows"], 1),
-        hot_key=_hot_keys(groups, newest.values()),
+        hot_key=_hot_keys(groups, last.values()),
     )
+
+
+def newest(warehouse: Warehouse, tally: Tally) -> dict[int, pa.Table]:
+    """Each slot's newest rows of `statistics` for groups in memory and open sessions."""
+    return _looked(warehouse, tally, 0.0)[0]
+
+
+def _looked(
+    warehouse: Warehouse, tally: Tally, collection_s: float
+) -> tuple[dict[int, pa.Table], dict[int, pa.Table]]:
+    """Each slot's newest rows, and its newest that are at least `collection_s` older."""
+    dates = pa.array([date for date, each in tally.sessions.items() if each.sealed_at is None])
+    wanted = {slot for _, slot in tally.groups}
+    last: dict[int, pa.Table] = {}
+    before: dict[int, pa.Table] = {}
+    for number, found in enumerate(_newest_first(warehouse)):
+        rows = found.filter(pc.and_(found["resident"], pc.is_in(found["session_date"], dates)))
+        for slot in pc.unique(rows["slot"]).to_pylist():
+            mine = rows.filter(pc.equal(rows["slot"], slot))
+            for epoch in sorted(pc.unique(mine["epoch"]).to_pylist(), reverse=True):
+                one = mine.filter(pc.equal(mine["epoch"], epoch))
+                first = last.setdefault(slot, one)
+                if slot not in before and _at(first) - _at(one) >= collection_s:
+                    before[slot] = one
+        if before.keys() >= wanted or number + 1 >= MOST_FILES:
+            break
+    return last, before
 
 
 def _at(rows: pa.Table) -> float:

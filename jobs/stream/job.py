@@ -205,7 +205,8 @@ class EpochJob:
         limits = batching(
             rows_between(plan.start, plan.end),
             self._bytes_per_row,
-            again=attempt > 1 or plan.restore is not None or bool(plan.moved),
+            again=attempt > 1 or plan.restore is not None,
+            moved_bytes=sum(move.bytes for move in plan.moved),
         )
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
         spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)

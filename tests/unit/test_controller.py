@@ -18,6 +18,7 @@ from jobs.protocol.adapt import adapt
 from jobs.rebalance import by_hand, controller
 from jobs.rebalance.asking import WishRefused, ask, look, now
 from jobs.rebalance.by_hand import Wishes
+from jobs.rebalance.groups import groups_table, largest_groups
 from jobs.rebalance.shown import table
 from jobs.tables import Warehouse
 from schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
@@ -62,6 +63,10 @@ def uneven(warehouse: Warehouse, epochs: int = 12) -> Made:
             "resident": True,
             "written_at": 0,
             "rows_in": 15,
+            "session_results": value,
+            "rate": 0.5,
+            "generations": 0,
+            "spilled_bytes": 0,
             "hot_key": "ACME" if value == 0 else None,
             "hot_rows": 15 if value == 0 else None,
         }
@@ -201,6 +206,21 @@ def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
     assert "refused slot 0 would own no group" in text
     assert "spill 2.00 KiB at slot 1 would be asked for because" in text
     assert "no merge of 3/1 [red]never[/red]" in text
+
+
+def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    found = largest_groups(warehouse, 3)
+    assert [(each.group, each.slot, each.bytes) for each in found] == [
+        (f"3/{value}", 0, 225_000) for value in range(3)
+    ]
+    assert (found[0].hot_key, found[0].hot_rows, found[0].rows) == ("ACME", 15, [5, 5, 5])
+    out = Console(file=io.StringIO(), width=200)
+    out.print(groups_table(found))
+    text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "3/0 0 220 KiB 15 15 0" in text
+    assert "ACME, 100 %" in text
+    assert len(largest_groups(warehouse, 99)) == GROUPS
 
 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
