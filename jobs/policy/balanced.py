@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key
-from jobs.policy.disk import query_bytes
+from jobs.policy.disk import bounded_spill
 from jobs.policy.flux import ROUNDING, utilisation
 from jobs.policy.victims import GroupFigures, productivity
 from jobs.policy.view import (
@@ -35,7 +35,6 @@ from jobs.policy.view import (
     I64,
     Advice,
     Declined,
-    ForceSpill,
     MoveGroup,
     SplitGroup,
     View,
@@ -104,16 +103,7 @@ def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
     said += f" and {margin[low] * 1024:.3g} (slot {low})"
     if margin[high] <= theta_f * margin[low]:
         return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
-    left = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
-    amount = min(int(fraction * memory[low]), left)
-    if amount <= 0:
-        return declined(
-            what,
-            f"{said}, but M_query - M_cluster leaves nothing to force: about "
-            f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
-            f"{view.forced_bytes:,} forced already",
-        )
-    return Advice((ForceSpill(low, amount, said),))
+    return bounded_spill(view, low, fraction, said)
 
 
 def margins(view: View, fraction: float) -> F64:

@@ -102,16 +102,22 @@ def forced_spill(view: View, theta_f: float, fraction: float) -> Advice:
     said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
     if rate[high] <= theta_f * rate[low]:
         return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
-    most = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
-    amount = min(int(fraction * view.memory[low]), most)
+    return bounded_spill(view, low, fraction, said)
+
+
+def bounded_spill(view: View, slot: int, fraction: float, why: str) -> Advice:
+    """`fraction` of a slot's memory, and over the session at most M_query - M_cluster: what cannot
+    stay in memory until the close."""
+    left = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
+    amount = min(int(fraction * view.memory[slot]), left)
     if amount <= 0:
         return declined(
-            what,
-            f"{said}, but M_query - M_cluster leaves nothing to force: about "
+            "forced spill",
+            f"{why}, but M_query - M_cluster leaves nothing to force: about "
             f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
             f"{view.forced_bytes:,} forced already",
         )
-    return Advice((ForceSpill(low, amount, said),))
+    return Advice((ForceSpill(slot, amount, why),))
 
 
 def _and(one: Advice, other: Advice) -> Advice:

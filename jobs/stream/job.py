@@ -175,16 +175,17 @@ class EpochJob:
         self._bound_batches(spark, plan, attempt)
         anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
         blocks = []
+        if moves:
+            # First, so that it runs beside the decoders and not after them.
+            blocks.append(
+                anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
+            )
         if rows is not None:
             blocks.append(self._decoded(rows, self._decode_task(plan, groups, salt, None)))
         if plan.restore is not None:
             span = plan.restore.read_from, plan.restore.read_to
             lost = batch_rows(self.spark, self.settings.kafka, *span)
             blocks.append(self._decoded(lost, self._decode_task(plan, groups, salt, plan.restore)))
-        if moves:
-            blocks.append(
-                anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
-            )
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
