@@ -15,6 +15,7 @@ from spillway_airflow.operators import (
     EnsureStreamOperator,
     RebalanceOperator,
     SealOperator,
+    StreamWatchOperator,
     VerifyOperator,
     WaitForSealOperator,
 )
@@ -23,6 +24,7 @@ from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetab
 CALENDAR = setting("calendar") or "XNYS"
 CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s") or 600))
 REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s") or 60))
+LIMIT = timedelta(seconds=float(setting("complete_within_s") or 7200))
 START = datetime.fromisoformat(setting("start_date") or "2026-01-01T00:00:00+00:00")
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=30)}
 
@@ -57,6 +59,18 @@ with DAG(
     RebalanceOperator(
         task_id="decide", policy="{{ params.policy }}", dry_run="{{ params.dry_run }}"
     )
+
+with DAG(
+    "stream_watch",
+    schedule=timedelta(minutes=1),
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    tags=["spillway"],
+    doc_md="Every minute: start a stream that is gone, restart one that stands still, report days "
+    "that are not sealed or complete in time.",
+):
+    StreamWatchOperator(task_id="watch", calendar=CALENDAR, limit=LIMIT)
 
 with DAG(
     "market_close",

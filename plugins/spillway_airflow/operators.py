@@ -6,6 +6,7 @@ repeated, cleanup appends what is missing exactly once, a stream that runs is le
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from spillway_airflow.command import CommandFailed, Running, asked, run, setting
+from spillway_airflow.command import Running, run, setting
 from spillway_airflow.launchers import LaunchFailed, ProcessLauncher, launcher
 from spillway_airflow.triggers import SealedTrigger, sealed
+from spillway_airflow.watch import look
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -109,6 +111,61 @@ class StopStreamOperator(SpillwayOperator):
     def execute(self, context: Context) -> None:  # noqa: ARG002
         """Stop it, or say that it does not run."""
         self.log.info(launcher(self.config).stop())
+
+
+class StreamWatchOperator(SpillwayOperator):
+    """Start a stream that is gone, restart one that stands still, report days that are late.
+
+    Says what it saw; fails, after it has acted, when a day is not sealed or complete in time.
+    """
+
+    def __init__(
+        self,
+        *,
+        calendar: str,
+        stalled: timedelta = timedelta(minutes=2),
+        limit: timedelta = timedelta(hours=2),
+        **more: Any,
+    ) -> None:
+        """`stalled`: how long the journal may stand still while rows wait; `limit`: how long after
+        its close a day may take until it is sealed and proved complete."""
+        super().__init__(**more)
+        self.calendar = calendar
+        self.stalled = stalled
+        self.limit = limit
+
+    def execute(self, context: Context) -> list[str]:  # noqa: ARG002
+        """Look and act."""
+        service = launcher(self.config)
+        code, status = run(["status", "--json"], self.log.debug, config=self.config)
+        status = status if code == 0 else None
+        findings = look(
+            status,
+            running=service.is_running(),
+            now_ms=int(time.time() * 1000),
+            closes_ms=self._closes(status),
+            stalled_s=self.stalled.total_seconds(),
+            limit_s=self.limit.total_seconds(),
+        )
+        for each in findings:
+            self.log.info("%s: %s", each.kind, each.says)
+            if each.kind == "restart":
+                self.log.info(service.stop())
+            if each.kind in ("start", "restart"):
+                self.log.info(service.start())
+        late = [each.says for each in findings if each.kind.startswith("not ")]
+        if late:
+            raise AirflowFailException("; ".join(late))
+        return [f"{each.kind}: {each.says}" for each in findings]
+
+    def _closes(self, status: dict[str, Any] | None) -> dict[str, int]:
+        from jobs import calendar as exchange
+
+        closes = {}
+        for session in (each["session"] for each in (status or {}).get("sessions", ())):
+            with contextlib.suppress(exchange.CalendarError):  # a day that is no trading day
+                closes[session] = exchange.close_ms(self.calendar, session)
+        return closes
 
 
 class RebalanceOperator(SpillwayOperator):
@@ -253,16 +310,3 @@ class VerifyOperator(SpillwayOperator):
                 f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
             )
         return verdict
-
-
-__all__ = [
-    "CleanupOperator",
-    "CommandFailed",
-    "EnsureStreamOperator",
-    "RebalanceOperator",
-    "SealOperator",
-    "StopStreamOperator",
-    "VerifyOperator",
-    "WaitForSealOperator",
-    "asked",
-]

@@ -299,3 +299,21 @@ def test_the_trigger_comes_back_as_it_was() -> None:
     assert path == f"{SealedTrigger.__module__}.SealedTrigger"
     again = SealedTrigger(**given)
     assert (again.session, again.config, again.every_s) == ("2026-01-05", "x.toml", 3.0)
+
+
+def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
+    root = Path(__file__).resolve().parents[2]
+    look = (
+        "import json, runpy, sys\n"
+        "sys.path[:0] = sys.argv[1:3]\n"
+        "from airflow.sdk import DAG\n"
+        "found = runpy.run_path(sys.argv[3])\n"
+        "heavy = ('pandas', 'pyspark', 'exchange_calendars', 'deltalake', 'kafka')\n"
+        "print(json.dumps([name for name in heavy if name in sys.modules]))\n"
+    )
+    paths = [str(root), str(root / "plugins"), str(root / "dags" / "trading_day.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", look, *paths], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
