@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -153,12 +154,22 @@ def status(data_dir: Path) -> Status:
     )
 
 
+PORTS = (20_000, 32_000)
+PORT_TRIES = 200
+
+
 def free_port() -> int:
-    """A port that nobody listens on at this moment (for tests and demos)."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on at this moment (for tests and demos).
+
+    Below those that systems give to outgoing connections, one of which may have taken it by the
+    time that a broker comes back to it.
+    """
+    for _ in range(PORT_TRIES):
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise BrokerError(f"no free port between {PORTS[0]} and {PORTS[1]} on {HOST}")
 
 
 # ---------------------------------------------------------------- the folder
