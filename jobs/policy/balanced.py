@@ -27,9 +27,8 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key
-from jobs.policy.disk import bounded_spill
+from jobs.policy.disk import bounded_spill, held_by, productive_first, yields
 from jobs.policy.flux import ROUNDING, utilisation
-from jobs.policy.victims import GroupFigures, productivity
 from jobs.policy.view import (
     F64,
     I64,
@@ -40,6 +39,7 @@ from jobs.policy.view import (
     View,
     declined,
     name,
+    too_soon,
 )
 
 PRESSURE = 0.6
@@ -64,7 +64,7 @@ def balanced(
         return declined("relocation", "there is one slot")
     fill: F64 = view.memory / view.budget
     if not view.spilled.any() and fill.max() <= pressure:
-        return _even_work(view, th_imb, th_util, min_span_s)
+        return _even_work(view, th_imb, th_util, min_span_s, pressure)
     if fill.min() < theta_d * fill.max():
         return _even_memory(view, fill, min_span_s)
     return _spill_at_the_margin(view, theta_f, fraction)
@@ -76,16 +76,13 @@ def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
     said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
     said += f" (slot {least})"
     if view.since_move_s < min_span_s:
-        return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
+        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
     # So much that both have the same share of their budgets: half of the difference when these
     # are equal.
     budget = view.budget.astype(np.float64)
     together = budget[most] * budget[least] / (budget[most] + budget[least])
     wanted = int((fill[most] - fill[least]) * together)
-    mine = view.of_slot(most)
-    mine = mine[view.bytes[mine] > 0]
-    order = mine[np.argsort(-_yields(view)[mine], kind="stable")]
-    chosen = _fitting(order, view.bytes, wanted)
+    chosen = productive_first(view, most, wanted)
     if not len(chosen):
         return _split(view, most, view.bytes, said, what)
     return _moves(view, chosen, most, least, said)
@@ -109,12 +106,11 @@ def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
 def margins(view: View, fraction: float) -> F64:
     """(s,) results of the current generation a byte, of the least productive `fraction` of each
     slot's memory (one group at least); 0 for an empty slot."""
-    yields = _yields(view)
+    worth = yields(view)
     found: F64 = np.zeros(view.slots)
     for slot in range(view.slots):
-        mine = view.of_slot(slot)
-        mine = mine[view.bytes[mine] > 0]
-        order = mine[np.argsort(yields[mine], kind="stable")]
+        mine = held_by(view, slot)
+        order = mine[np.argsort(worth[mine], kind="stable")]
         total = np.cumsum(view.bytes[order])
         last = int(np.searchsorted(total, fraction * total[-1], side="right")) if len(total) else 0
         taken = order[: max(last, 1)]
@@ -123,7 +119,9 @@ def margins(view: View, fraction: float) -> F64:
     return found
 
 
-def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> Advice:
+def _even_work(
+    view: View, th_imb: float, th_util: float, min_span_s: float, pressure: float
+) -> Advice:
     what = "relocation by work"
     use = utilisation(view)
     most, least = int(use.argmax()), int(use.argmin())
@@ -135,7 +133,7 @@ def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> 
     if use[least] > th_util:
         return declined(what, f"{said}: the receiver is above th_util {th_util:g}")
     if view.since_move_s < min_span_s:
-        return declined(what, f"{said}, but {_too_soon(view, min_span_s)}")
+        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
     mine = view.of_slot(most)
     work = _work(view)
     mine = mine[work[mine] > 0]
@@ -146,7 +144,8 @@ def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> 
     # donor.
     gives = use[most] * work / total[most]
     takes = use[least] * work / total[least] if total[least] and use[least] else gives
-    room = view.budget[least] - view.memory[least]
+    # Never so much that memory becomes short: the rule for memory would send it back.
+    room = pressure * view.budget[least] - view.memory[least]
     order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
     chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
     for g in order.tolist():
@@ -161,25 +160,10 @@ def _even_work(view: View, th_imb: float, th_util: float, min_span_s: float) -> 
     return _moves(view, np.array(chosen), most, least, said)
 
 
-def _yields(view: View) -> F64:
-    """(g,) results of the current generation a byte."""
-    return productivity(GroupFigures(view.bytes, view.results, np.zeros_like(view.bytes)))
-
-
 def _work(view: View) -> F64:
     """(g,) rows that came and results that were made, per second and lately."""
     work: F64 = view.processed / max(view.collection_s, ROUNDING)
     return work + view.rate if len(view.rate) else work
-
-
-def _fitting(order: I64, sizes: I64, wanted: int) -> I64:
-    """Groups in this order, as far as they fit."""
-    chosen = []
-    for g in order.tolist():
-        if sizes[g] <= wanted:
-            wanted -= int(sizes[g])
-            chosen.append(g)
-    return np.array(chosen, dtype=np.int64)
 
 
 def _moves(view: View, chosen: I64, source: int, to: int, why: str) -> Advice:
@@ -214,7 +198,3 @@ def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Ad
     if share < 0.5 or not weight[largest]:
         return declined(what, f"{why}, and no move evens it out")
     return Advice((SplitGroup(view.groups[largest], f"{why}, so no move evens it out"),))
-
-
-def _too_soon(view: View, min_span_s: float) -> str:
-    return f"the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"

@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.victims import GroupFigures, productivity
-from jobs.policy.view import F64, Advice, ForceSpill, MoveGroup, View, declined, name
+from jobs.policy.view import (
+    F64,
+    I64,
+    Advice,
+    ForceSpill,
+    MoveGroup,
+    View,
+    declined,
+    name,
+    too_soon,
+)
 
 THETA_D = 0.8
 MIN_SPAN_S = 45.0
@@ -36,26 +46,44 @@ def lazy_disk(view: View, theta_d: float = THETA_D, min_span_s: float = MIN_SPAN
     if ratio >= theta_d:
         return declined(what, f"{said}, not below theta_d {theta_d:g}")
     if view.since_move_s < min_span_s:
-        return declined(
-            what, f"{said}, but the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
-        )
+        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
     left = int(memory[most] - memory[least]) // 2
-    mine = view.of_slot(most)
-    mine = mine[view.bytes[mine] > 0]
-    figures = GroupFigures(view.bytes[mine], view.results[mine], np.zeros_like(mine))
-    order = mine[np.argsort(-productivity(figures), kind="stable")]
-    moves = []
-    for g in order.tolist():
-        size = int(view.bytes[g])
-        if size <= left:
-            left -= size
-            moves.append(MoveGroup(view.groups[g], most, least, size, said))
+    moves = [
+        MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said)
+        for g in productive_first(view, most, left).tolist()
+    ]
     if not moves:
+        mine = held_by(view, most)
         smallest = name(view.groups[int(mine[view.bytes[mine].argmin()])])
         return declined(
             what, f"{said}, but even group {smallest} of slot {most} is larger than {left:,} bytes"
         )
     return Advice(tuple(moves))
+
+
+def held_by(view: View, slot: int) -> I64:
+    """Indices of a slot's groups that hold anything, ascending."""
+    mine = view.of_slot(slot)
+    return mine[view.bytes[mine] > 0]
+
+
+def yields(view: View) -> F64:
+    """(g,) P_output / P_size: results of the current generation a byte."""
+    return productivity(GroupFigures(view.bytes, view.results, np.zeros_like(view.bytes)))
+
+
+def productive_first(view: View, slot: int, most_bytes: int) -> I64:
+    """A slot's groups, the most productive first, as far as they fit into `most_bytes`.
+
+    A group that is larger than what is left is passed over.
+    """
+    mine = held_by(view, slot)
+    chosen = []
+    for g in mine[np.argsort(-yields(view)[mine], kind="stable")].tolist():
+        if view.bytes[g] <= most_bytes:
+            most_bytes -= int(view.bytes[g])
+            chosen.append(g)
+    return np.array(chosen, dtype=np.int64)
 
 
 def output_rate(view: View) -> F64:
@@ -67,9 +95,8 @@ def output_rate(view: View) -> F64:
 
 def query_bytes(view: View) -> int:
     """M_query: what the whole session's state would take, at its growth so far."""
-    if view.elapsed_s <= 0:
-        return view.session_bytes
-    return int(view.session_bytes * (1 + view.left_s / view.elapsed_s))
+    # From less than a second no growth can be told.
+    return int(view.session_bytes * (1 + view.left_s / max(view.elapsed_s, 1.0)))
 
 
 def active_disk(

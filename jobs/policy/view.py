@@ -173,6 +173,11 @@ def declined(what: str, why: str) -> Advice:
     return Advice(declined=(Declined(what, why),))
 
 
+def too_soon(view: View, min_span_s: float) -> str:
+    """That groups moved a short while ago."""
+    return f"the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
+
+
 def name(group: Prefix) -> str:
     """A group as people write it."""
     return f"{group.depth}/{group.value}"

@@ -37,8 +37,6 @@ from schemas.settings import Settings
 class Decision:
     """What a run came to."""
 
-    policy: str
-    view: View
     advice: Advice
     asked: Answers
     """Each suggestion as a command, with what the stream would answer now."""
@@ -49,6 +47,8 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     if policy not in POLICIES:
         raise WishRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     seen = look(settings)
+    if (busy := _busy(seen)) is not None:
+        return Decision(busy, [])
     tally, chosen = seen.tally, POLICIES[policy]
     given = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
     collected_s = settings.rebalance.collection_s
@@ -61,7 +61,7 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
         trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, tally.open),
     )
-    advice = _busy(seen) or guarded(
+    advice = guarded(
         view,
         chosen.advise(view, given),
         settings.rebalance.min_span_s,
@@ -82,7 +82,7 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
         )
         for number, each in enumerate(advice.suggestions)
     ]
-    return Decision(policy, view, advice, ask(seen, wanted, dry_run=dry_run))
+    return Decision(advice, ask(seen, wanted, dry_run=dry_run))
 
 
 def _busy(seen: Look) -> Advice | None:

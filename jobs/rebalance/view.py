@@ -20,26 +20,6 @@ from jobs.tables import Warehouse
 from jobs.tables.names import origin
 from schemas.journal import Prefix
 
-COLUMNS = [
-    "session_date",
-    "epoch",
-    "slot",
-    "depth",
-    "value",
-    "bytes",
-    "rows",
-    "results",
-    "resident",
-    "written_at",
-    "last_used_ms",
-    "session_results",
-    "rate",
-    "rows_in",
-    "generations",
-    "spilled_bytes",
-    "hot_key",
-    "hot_rows",
-]
 MOST_FILES = 400
 """Files of statistics that one look opens at most: newest first."""
 
@@ -124,20 +104,17 @@ def _at(rows: pa.Table) -> float:
 
 def _latest(groups: GroupMap, tables: Iterable[pa.Table]) -> dict[str, F64]:
     """Sums over the sessions of each group's newest figures, float64 (g,)."""
-    names = ("bytes", "results", "rate", "rows_in", "hot_rows", "rows")
-    found = {name: np.zeros(len(groups)) for name in names}
+    names = ("bytes", "results", "rate", "rows_in", "hot_rows")
+    found = {name: np.zeros(len(groups)) for name in (*names, "rows")}
     for table in _oldest_first(tables):
         rows, at, share = placed(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
-        for name in names:
-            column = table[name]
-            if name == "rows":
-                lists = column.combine_chunks()
-                flat = lists.flatten().to_numpy().reshape(len(lists), -1)
-                values = flat.sum(axis=1)
-            else:
-                values = pc.fill_null(column, 0).to_numpy()
-            total = np.bincount(at, weights=values[rows] * share, minlength=len(groups))
-            found[name] = np.where(np.bincount(at, minlength=len(groups)) > 0, total, found[name])
+        here = np.bincount(at, minlength=len(groups)) > 0
+        values = {name: pc.fill_null(table[name], 0).to_numpy() for name in names}
+        lists = table["rows"].combine_chunks()
+        values["rows"] = lists.flatten().to_numpy().reshape(len(lists), -1).sum(axis=1)
+        for name, each in values.items():
+            total = np.bincount(at, weights=each[rows] * share, minlength=len(groups))
+            found[name] = np.where(here, total, found[name])
     return found
 
 
@@ -260,4 +237,4 @@ def _newest_first(warehouse: Warehouse) -> Iterator[pa.Table]:
 
     for path in sorted((file.path for file in warehouse.files("statistics")), key=age):
         with table.place.open(path) as source:
-            yield pq.ParquetFile(source).read(columns=COLUMNS, use_threads=False)
+            yield pq.ParquetFile(source).read(use_threads=False)

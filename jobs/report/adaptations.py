@@ -5,6 +5,7 @@ Folded from journal entries given as plain JSON, as everything in `jobs.report.t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -76,15 +77,16 @@ class Adaptations(BaseModel):
             if outcome["kind"] != "seal":
                 self._answered(entry, outcome, before)
         after = {totals["slot"]: totals["state_bytes"] for totals in entry["slots"]}
-        by_id = {each.id: each for each in self.decisions}
+        # Most decisions are done: an epoch must not look at all of them.
+        open_ = {each.id: each for each in self.decisions if each.done_epoch is None}
         for move in entry["moved"]:
-            if (found := by_id.get(decision(move["command"]))) is not None:
+            if (found := open_.get(decision(move["command"]))) is not None:
                 found.moved += 1
                 found.moved_bytes += move["bytes"]
-        waiting = [decision(move.command) for move in queue]
-        for each in self.decisions:
-            each.waiting = waiting.count(each.id)
-            if each.done_epoch is None and not each.waiting:
+        waiting = Counter(decision(move.command) for move in queue)
+        for each in open_.values():
+            each.waiting = waiting[each.id]
+            if not each.waiting:
                 each.done_epoch, each.after = entry["epoch"], after
         if entry["moved"]:
             mover = decision(entry["moved"][-1]["command"])

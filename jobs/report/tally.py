@@ -263,7 +263,7 @@ class Tally(BaseModel):
         self, session: SessionTally, entry: dict[str, Any], before: dict[int, int], took_s: float
     ) -> None:
         """Commands, moves, the assignment."""
-        owners = dict(self.groups)
+        owners = dict(self.groups) if entry["moved"] else {}
         for move in entry["moved"]:
             target, source = move["to"], owners.get(Prefix(*move["group"]))
             self.slots.setdefault(target, SlotTally()).moved_in += 1

@@ -143,15 +143,3 @@ def run(arguments: Sequence[str], tell: Callable[[str], None], **more: Any) -> t
     finally:
         running.end()
     return code, running.json()
-
-
-def asked(arguments: Sequence[str], tell: Callable[[str], None], **more: Any) -> Any:
-    """What a command that must succeed printed as JSON. Raises `CommandFailed`."""
-    running = Running(arguments, tell, **more)
-    try:
-        code = running.wait()
-    finally:
-        running.end()
-    if code != 0:
-        raise running.failed(code)
-    return running.json()

@@ -41,10 +41,18 @@ class SpillwayOperator(BaseOperator):
 
     def ask(self, *arguments: str) -> Any:
         """Run a command that must succeed; what it printed as JSON. Its output is the log."""
-        code, found = self.run_command(*arguments)
-        if code != 0:
-            raise AirflowException(f"spillway {arguments[0]} ended with code {code}; see the log")
-        return found
+        self._running = Running(arguments, self.log.info, config=self.config)
+        try:
+            if (code := self._running.wait()) != 0:
+                raise self._running.failed(code)
+            return self._running.json()
+        finally:
+            self._running.end()
+
+    def status(self) -> dict[str, Any] | None:
+        """`spillway status`; None while there is nothing to look at."""
+        code, found = run(["status", "--json"], self.log.debug, config=self.config)
+        return found if code == 0 else None
 
     def run_command(self, *arguments: str) -> tuple[int, Any]:
         """Run a command; its exit code and what it printed as JSON."""
@@ -75,7 +83,7 @@ class EnsureStreamOperator(SpillwayOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Start and wait."""
         service = launcher(self.config)
-        before = self._status()
+        before = self.status()
         if service.is_running():
             self.log.info("The stream runs already: nothing to do.")
             return {"started": False}
@@ -85,14 +93,10 @@ class EnsureStreamOperator(SpillwayOperator):
             time.sleep(2.0)
             if isinstance(service, ProcessLauncher) and not service.is_running():
                 raise LaunchFailed(f"the stream has ended:\n{service.tail()}")
-            if works(before, self._status()):
+            if works(before, self.status()):
                 self.log.info("The stream has taken over the journal.")
                 return {"started": True}
         raise LaunchFailed(f"the stream did not begin to work within {self.patience}")
-
-    def _status(self) -> dict[str, Any] | None:
-        code, found = run(["status", "--json"], lambda _: None, config=self.config)
-        return found if code == 0 else None
 
 
 def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
@@ -137,8 +141,7 @@ class StreamWatchOperator(SpillwayOperator):
     def execute(self, context: Context) -> list[str]:  # noqa: ARG002
         """Look and act."""
         service = launcher(self.config)
-        code, status = run(["status", "--json"], self.log.debug, config=self.config)
-        status = status if code == 0 else None
+        status = self.status()
         findings = look(
             status,
             running=service.is_running(),
@@ -226,8 +229,8 @@ class SealOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
         """Seal."""
-        code, status = run(["status", "--json"], self.log.debug, config=self.config)
-        if code == 0 and (first := before_all(status, self.session)):
+        status = self.status()
+        if status is not None and (first := before_all(status, self.session)):
             raise AirflowSkipException(f"the warehouse begins with {first}: nothing to close")
         self.ask(
             "seal", "--session", self.session, "--at", self.at, "--reason", self.reason or "airflow"
@@ -253,8 +256,8 @@ class WaitForSealOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Look once; defer when it is not sealed yet."""
-        code, status = run(["status", "--json"], self.log.debug, config=self.config)
-        if code == 0 and (found := sealed(status, self.session)):
+        status = self.status()
+        if status is not None and (found := sealed(status, self.session)):
             return found
         self.defer(
             trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),

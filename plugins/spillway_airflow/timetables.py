@@ -78,11 +78,7 @@ class MarketCloseTimetable(Timetable):
             latest = exchange.last_closed(self.calendar, _ms(now - self.delay))
             found = max(found, latest) if latest is not None else found
         if found is None:
-            log.warning(
-                "%s is known until %s: runs after that are planned when the calendar grows",
-                self.calendar,
-                exchange.horizon(self.calendar),
-            )
+            _tell_horizon(self.calendar)
             return None
         info = self._info(found)
         beyond = restriction.latest is not None and info.run_after > restriction.latest
@@ -125,10 +121,7 @@ class MarketCloseTimetable(Timetable):
     def _after(self, last: DagRunInfo) -> Trading | None:
         if last.partition_key is None:  # a run by hand without a key
             return self._first_run_from(last.run_after + timedelta(seconds=1))
-        closed = _midnight(last.partition_key) + timedelta(days=1)
-        # A session closes on its own date, in the exchange's time zone; so look from that day's
-        # end there, which is within a day of the same moment in UTC.
-        found = exchange.first_closing(self.calendar, _ms(closed - timedelta(days=1)))
+        found = exchange.first_closing(self.calendar, _ms(_midnight(last.partition_key)))
         while found is not None and found.date <= last.partition_key:
             found = exchange.first_closing(self.calendar, found.close_ms + 1)
         return found
@@ -193,11 +186,7 @@ class MarketHoursTimetable(Timetable):
             begin = max(begin, now - self.every)
         found = self._tick(begin)
         if found is None:
-            log.warning(
-                "%s is known until %s: runs after that are planned when the calendar grows",
-                self.calendar,
-                exchange.horizon(self.calendar),
-            )
+            _tell_horizon(self.calendar)
             return None
         if restriction.latest is not None and found > restriction.latest:
             return None
@@ -218,6 +207,14 @@ class MarketHoursTimetable(Timetable):
                 return pendulum.from_timestamp(tick_ms / 1000, tz="UTC")
             session = exchange.first_closing(self.calendar, session.close_ms + 1)
         return None
+
+
+def _tell_horizon(calendar: str) -> None:
+    log.warning(
+        "%s is known until %s: runs after that are planned when the calendar grows",
+        calendar,
+        exchange.horizon(calendar),
+    )
 
 
 def _midnight(date: str) -> datetime:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.policy.balanced import balanced, margins
@@ -117,6 +117,12 @@ def test_active_disk_forces_the_slot_of_the_low_output_rate() -> None:
     last = active_disk(replace(seen, forced_bytes=290)).suggestions
     assert [(f.slot, f.bytes) for f in last if isinstance(f, ForceSpill)] == [(1, 10)]
     assert "leaves nothing to force" in why(active_disk(replace(seen, forced_bytes=300)))
+
+
+@pytest.mark.parametrize("elapsed", [0.0, 5e-324, 1e-9])
+def test_a_session_that_has_just_begun_has_no_growth_to_speak_of(elapsed: float) -> None:
+    seen = view([[1], [1]], session_bytes=7, elapsed_s=elapsed, left_s=9.0)
+    assert query_bytes(seen) == 70
 
 
 @pytest.mark.parametrize(
@@ -527,12 +533,17 @@ def test_a_policy_suggests_only_what_can_be_done(name: str, seen: View) -> None:
     "name", ["lazy-disk", "flux-load", "flux-memory", "flux-hybrid", "balanced"]
 )
 @given(views())
+@example(  # slot 1 has so little memory that to even out work there would make it short again
+    view([[0, 1, 1, 1, 1, 1, 73], []], processed=[0] * 7, budget=[122, 9])
+)
 def test_nothing_moves_for_ever_in_a_system_that_stands_still(name: str, seen: View) -> None:
     """Loads follow the groups; after some rounds no policy wants to move any more."""
     rows = np.maximum(seen.processed, 1)
+    # A row and a result are the same work to `balanced`; Flux counts rows alone.
+    work = rows / seen.collection_s + (seen.rate if name == "balanced" and len(seen.rate) else 0.0)
     for _ in range(200):
         load = np.zeros(seen.slots)
-        np.add.at(load, seen.slot, rows / max(int(rows.sum()), 1))
+        np.add.at(load, seen.slot, work / max(work.sum(), 1e-9))
         now = replace(seen, processed=rows, idle_s=10 * (1 - load))
         found = [s for s in POLICIES[name](now).suggestions if isinstance(s, MoveGroup)]
         if not found:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spillway_airflow import command, launchers
-from spillway_airflow.command import CommandFailed, Running, asked, program, run
+from spillway_airflow.command import CommandFailed, Running, program, run
 from spillway_airflow.launchers import (
     CommandLauncher,
     KubernetesLauncher,
@@ -84,8 +84,9 @@ def test_the_program_is_the_one_beside_python(settings: Settings) -> None:
 
 def test_a_command_that_fails_is_told_with_its_end(fake: Any) -> None:
     fake("print('what went wrong', file=sys.stderr); sys.exit(3)")
+    running = Running(["verify"], lambda _: None)
     with pytest.raises(CommandFailed, match=r"(?s)verify ended with code 3.*what went wrong") as it:
-        asked(["verify"], lambda _: None)
+        raise running.failed(running.wait())
     assert it.value.code == 3
 
 
