@@ -5,10 +5,13 @@ One Airflow, one stream and one broker for the whole file; each test is a sessio
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ import pytest
 from jobs.demo.airflow import Airflow, program
 from jobs.demo.child import end_session
 from jobs.kafka import broker as kafka_broker
-from jobs.kafka.client import Cluster
+from jobs.kafka.client import cluster
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 
@@ -28,6 +31,9 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(900), pytest.mark.xdist_gr
 
 ROWS = 3_000
 AWAY_S = 60.0
+LIMIT_S = 15
+"""So short that the close after which it is asked is late."""
+TELL = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + chr(10))"
 LOCKED_S = 20.0
 
 
@@ -36,6 +42,7 @@ class World:
 
     def __init__(self, day: Day, server: Airflow, kafka: Path, service: Path) -> None:
         self.day, self.server, self.kafka, self.service = day, server, kafka, service
+        self.folder = kafka.parent
         self._seed = 0
 
     def produce(self) -> None:
@@ -77,41 +84,53 @@ def world(
     spark_env: dict[str, str],
 ) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("airflow-failures")
-    kafka = folder / "kafka"
-    up = kafka_broker.start(
-        kafka, kafka_broker.free_port(), controller_port=kafka_broker.free_port()
-    )
-    with Cluster(up.bootstrap) as admin:
+    with contextlib.ExitStack() as stack:
+        kafka = folder / "kafka"
+        stack.callback(kafka_broker.stop, kafka)
+        up = kafka_broker.start(
+            kafka, kafka_broker.free_port(), controller_port=kafka_broker.free_port()
+        )
         topics = {stream: f"{stream}-failures" for stream in STREAMS}
-        admin.create_topics(dict.fromkeys(topics.values(), 2))
-    day = Day(
-        folder / "day", up.bootstrap, topics, spark_env, budget_bytes=96 << 10, max_rows=1_500
-    )
-    service = folder / "service"
-    kept = {k: v for k, v in day.env().items() if k.startswith(("SPILLWAY_", "SPARK_", "JAVA_"))}
-    more = {
-        "SPILLWAY__SERVICE_FOLDER": str(service),
-        # A task whose worker is gone is tried again soon.
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
-        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in kept.items():
-            patch.setenv(name, value)
+        with cluster(up.bootstrap) as admin:
+            admin.create_topics(dict.fromkeys(topics.values(), 2))
+        day = Day(
+            folder / "day", up.bootstrap, topics, spark_env, budget_bytes=96 << 10, max_rows=1_500
+        )
+        stack.callback(day.clean)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in day.env().items():
+            if name.startswith(("SPILLWAY_", "SPARK_", "JAVA_")):
+                patch.setenv(name, value)
         patch.setenv("SPILLWAY_VAR", os.environ.get("SPILLWAY_VAR", str(Path("var").absolute())))
-        with airflow(folder / "home", more) as server:
-            made = World(day, server, kafka, service)
-            made.produce()
-            server.unpause("market_open", "market_close", "rebalance", "stream_watch")
-            run = server.trigger("market_open")
-            try:
-                assert finish(server, "market_open", run) == "success"
-                yield made
-            finally:
-                os.killpg(made.stream(), signal.SIGKILL)
-                kafka_broker.stop(kafka)
-                day.clean()
+        service = folder / "service"
+        stack.callback(end_stream, service)
+        server = stack.enter_context(
+            airflow(
+                folder / "home",
+                {
+                    "SPILLWAY__SERVICE_FOLDER": str(service),
+                    "SPILLWAY__COMPLETE_WITHIN_S": str(LIMIT_S),
+                    "SPILLWAY__ALERT_COMMAND": shlex.join(
+                        [sys.executable, "-c", TELL, str(folder / "alerts.txt")]
+                    ),
+                    # A task whose worker is gone is tried again soon.
+                    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+                    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+                    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+                },
+            )
+        )
+        made = World(day, server, kafka, service)
+        made.produce()
+        server.unpause("market_open", "market_close", "rebalance", "stream_watch")
+        run = server.trigger("market_open")
+        assert finish(server, "market_open", run) == "success"
+        yield made
+
+
+def end_stream(service: Path) -> None:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        os.killpg(json.loads((service / "stream.json").read_text())["pid"], signal.SIGKILL)
 
 
 def test_the_stream_dies_under_a_rebalance_and_the_broker_goes_away(world: World) -> None:
@@ -156,6 +175,7 @@ def test_the_scheduler_dies_during_cleanup_and_the_database_is_locked(
     wait_for(lambda: not schedulers(server), 30, "the end of the scheduler")
     start_scheduler()
     world.proved(run)
+    assert world.session in (world.folder / "alerts.txt").read_text(), "nobody was told: it is late"
     # Cleared, run again, and two at once: nothing is doubled, nothing is lost.
     path = f"/api/v2/dags/market_close/dagRuns/{run}/clear"
     server.call("POST", path, {"dry_run": False})
