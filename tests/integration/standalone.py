@@ -23,6 +23,8 @@ class Cluster:
 
     folder: Path
     env: dict[str, str]
+    jobs: int = 1
+    """How many may run at a time, with a core and a GiB of each host."""
     url: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -51,9 +53,9 @@ class Cluster:
             "--host",
             host,
             "--cores",
-            "1",
+            str(self.jobs),
             "--memory",
-            "1g",
+            f"{self.jobs}g",
             "--webui-port",
             str(free_port()),
             "--work-dir",
@@ -93,10 +95,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def standalone(folder: Path, env: dict[str, str], *hosts: str) -> Iterator[Cluster]:
+def standalone(folder: Path, env: dict[str, str], *hosts: str, jobs: int = 1) -> Iterator[Cluster]:
     """A cluster with a worker on each of some hosts, in a folder that is made."""
     folder.mkdir()
-    cluster = Cluster(folder, dict(env))
+    cluster = Cluster(folder, dict(env), jobs)
     try:
         cluster.start_master()
         for host in hosts:

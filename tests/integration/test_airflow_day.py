@@ -1,4 +1,7 @@
-"""A trading day under a real Airflow: opened, rebalanced, closed, proved complete."""
+"""A trading day under a real Airflow, on a standalone Spark cluster of two hosts.
+
+Opened, rebalanced, closed, proved complete.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 from jobs.demo.airflow import Airflow
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
+from tests.integration.standalone import standalone
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -22,16 +26,23 @@ SESSION = "2026-01-05"
 def day(
     tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
 ) -> Iterator[Day]:
-    made = Day(
-        tmp_path / "airflow-day",
-        broker,
-        topics(*STREAMS, partitions=2),
-        spark_env,
-        budget_bytes=128 << 10,
-        max_rows=2_000,
-    )
-    yield made
-    made.clean()
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    # The stream keeps its cores: cleanup and verify need some beside it.
+    (conf / "spark-defaults.conf").write_text("spark.cores.max 2\n")
+    env = {**spark_env, "SPARK_CONF_DIR": str(conf)}
+    with standalone(tmp_path / "cluster", spark_env, "127.0.0.2", "127.0.0.3", jobs=2) as cluster:
+        made = Day(
+            tmp_path / "airflow-day",
+            broker,
+            topics(*STREAMS, partitions=2),
+            env,
+            budget_bytes=128 << 10,
+            max_rows=2_000,
+            master=cluster.url,
+        )
+        yield made
+        made.clean()
 
 
 @pytest.fixture
@@ -73,6 +84,8 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert verdict["complete"] is True
         assert verdict["missing"] == verdict["doubled"] == 0
         day.check(session)
+        hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
+        assert hosts == {"127.0.0.2", "127.0.0.3"}
         # A retry, a backfill, a second run of the same day: nothing is doubled.
         twice = server.trigger("market_close", session)
         assert finish(server, "market_close", twice, 400) == "success"
