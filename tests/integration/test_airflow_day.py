@@ -90,6 +90,8 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         twice = server.trigger("market_close", session)
         assert finish(server, "market_close", twice, 400) == "success"
         day.check(session)
+        backfilled(server)
+        day.check(session)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}
         assert session in keys, events
@@ -97,3 +99,24 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         pid = json.loads((server.home.parent / "service" / "stream.json").read_text())["pid"]
         os.kill(pid, 15)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
+
+
+def backfilled(server: Airflow) -> None:
+    """A range of days is closed, a run each; those before the first session are skipped."""
+    days = ["2026-01-02", "2026-01-05", "2026-01-06"]  # the exchange is closed on the two between
+    wanted = {
+        "dag_id": "market_close",
+        "from_date": f"{days[0]}T00:00:00Z",
+        "to_date": f"{days[-1]}T23:59:59Z",
+        "run_backwards": False,
+        "dag_run_conf": {"reason": "backfill"},
+        "max_active_runs": 3,
+        "reprocess_behavior": "none",
+    }
+    server.call("POST", "/api/v2/backfills", wanted)
+
+    def runs() -> dict[str, str]:
+        found = [run for run in server.runs("market_close") if run["run_type"] == "backfill"]
+        return {run["partition_key"]: run["state"] for run in found}
+
+    wait_for(lambda: runs() == dict.fromkeys(days, "success"), 240, "the backfill", every_s=1.0)
