@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
+from spillway_airflow.timetables import (
+    MarketCloseTimetable,
+    MarketHoursTimetable,
+    NightlyTimetable,
+)
 
 
 class SpillwayPlugin(AirflowPlugin):
     """Spillway's timetables."""
 
     name = "spillway"
-    timetables = [MarketCloseTimetable, MarketHoursTimetable]  # noqa: RUF012 - Airflow's own form
+    timetables = [  # noqa: RUF012 - Airflow's own form
+        MarketCloseTimetable,
+        MarketHoursTimetable,
+        NightlyTimetable,
+    ]

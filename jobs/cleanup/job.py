@@ -110,6 +110,9 @@ def run_cleanup(
         for file in warehouse.files("spill")
         if file.partition["session_date"] == session
     }
+    # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
+    if event := _cleaned_event(warehouse, session):
+        return _summary(sealed, event, already=True)
     files = spill_files(entries, in_table, session)
     first = warehouse.cleanup_applied(session) + 1
     committed = 0
