@@ -14,8 +14,9 @@ Failure paths:
   not committed is an orphan, which a later run deletes. The next run finds what is left to do.
 * *Two at once, or a stream that compacts at the same time*: of two that take files out of one
   table one is refused, looks again and goes on with what is left (`ATTEMPTS` times; then it
-  leaves the table to the others and says so). The stream is never refused because of this: it
-  only adds, and where it compacts, it does without.
+  leaves the table to the others and says so). The stream never fails because of it: its journal
+  loses nothing, an append to a table that has just lost files is repeated at once, and where it
+  compacts, it does without.
 * *The disk is full*: the error goes up; free some space and start it again. Dropping and deleting
   need next to none, merging needs room for one merged file beside what it replaces.
 """

@@ -21,7 +21,10 @@ Invariants:
   Whoever else removed files meanwhile makes the commit fail; then nothing changed, and what was
   written is an orphan. So no file is removed, and no row written again, twice.
 * A compaction does not change the rows (`dataChange` false). Other transaction ids are kept, and
-  appends at the same time pass: the stream is never refused because of it.
+  appends at the same time pass.
+* A drop changes the rows, so delta-rs refuses an append that has not seen it; whoever appends to a
+  data table looks again and repeats (`Warehouse.apply`). Numbered tables lose nothing: a driver
+  would take the refusal for another driver.
 * `spill` is never compacted: its files are sorted by `key_hash`, cleanup reads ranges of
   them, and they are large already.
 * Rows of different sessions stay in different files, also in `statistics`, which has no
@@ -40,6 +43,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.engine.datafile import write_data_file
+from jobs.tables.definitions import NUMBERED_NAMES
 from jobs.tables.errors import TableConflict
 from jobs.tables.log import ActiveFile, Table
 from jobs.tables.names import compact_name, origin
@@ -168,8 +172,11 @@ def drop(table: Table, files: Sequence[ActiveFile]) -> bool:
     """Remove files and their rows from the table, in one commit.
 
     False, and nothing has changed, when somebody else has removed files of the table meanwhile.
-    The files themselves stay until vacuum finds them old enough.
+    The files themselves stay until vacuum finds them old enough. Raises ValueError for a
+    numbered table.
     """
+    if table.name in NUMBERED_NAMES:
+        raise ValueError(f"rows of {table.name} are numbered without gaps: none may be dropped")
     version = table.transaction(APP) + 1
     if not _sees(table, files):
         return False

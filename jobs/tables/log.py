@@ -16,6 +16,8 @@ What delta-rs 1.6.6 does, tried, and what follows from it:
   does not change: two concurrent compactions, also delta-rs's own `optimize.compact`, double
   every row. So a compaction is guarded by an application id of its own (see `compaction`), and
   `optimize.compact` is never used.
+* An append is refused when files were removed since the seen version and the data did change;
+  after a refresh it passes.
 * An empty last log entry loads silently. See `damage`.
 * delta-rs never calls fsync. With `fsync` on, `commit` returns only when the new log entry, and
   every older one that this process has not synced yet, is on disk.
