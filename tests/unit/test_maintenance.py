@@ -603,7 +603,7 @@ def test_the_command_says_what_it_does(root: Path) -> None:
     would = json.loads(command(root, "--json", "--dry-run", "--keep-spilled-days", "0"))
     assert on_disk(root) == before
     assert would["dry_run"] is True
-    assert (would["keep_spilled_days"], would["keep_statistics_days"]) == (0, 90)
+    assert (would["keep_spilled_days"], would["keep_statistics_days"]) == (0, 30)
     tables = {each["table"]: each for each in would["tables"]}
     assert tables["spill"]["sessions"] == [DAY]
     assert tables["statistics"]["dropped"] == {"files": 0, "bytes": 0}
