@@ -49,7 +49,7 @@ def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
 def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
     day.ok("seal", "--help")  # the command line starts
     day.produce(messages(1, 6_000, keys=6_000))
-    server.unpause("market_open", "market_close", "rebalance")
+    server.unpause("market_open", "market_close", "rebalance", "maintenance")
     opened = server.trigger("market_open")
     try:
         assert server.finish("market_open", opened) == "success", server.tasks(
@@ -75,6 +75,16 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         # A retry, a backfill, a second run of the same day: nothing is doubled.
         twice = server.trigger("market_close", session)
         assert server.finish("market_close", twice, 400) == "success"
+        day.check(session)
+        would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
+        assert server.finish("maintenance", would) == "success", server.tasks("maintenance", would)
+        night = server.trigger("maintenance", keep_spilled_days=0)
+        assert server.finish("maintenance", night) == "success"
+        reports = [server.xcom("maintenance", run, "maintain") for run in (would, night)]
+        assert [each["dry_run"] for each in reports] == [True, False]
+        for report in reports:
+            [spill] = [each for each in report["tables"] if each["table"] == "spill"]
+            assert spill["sessions"] == [session]
         day.check(session)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}

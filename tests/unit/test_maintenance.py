@@ -537,6 +537,20 @@ def test_files_that_somebody_has_removed_are_not_removed_again(
     assert contents(root) == before
 
 
+@pytest.mark.parametrize(("first", "second"), [(merge, drop), (drop, merge)])
+def test_dropping_and_merging_the_same_files_at_once(
+    root: Path, first: Callable[..., Any], second: Callable[..., Any]
+) -> None:
+    """The stream compacts what the night drops: of the two that saw the same, one is refused."""
+    before = contents(root)["statistics"]
+    one, other = (opened(root).table("statistics") for _ in range(2))
+    files = [file for file in one.files() if file.sessions == (DAY, DAY)]
+    assert first(one, files)
+    assert not second(other, files)
+    gone = of_day(before, DAY) if first is drop else Counter()
+    assert contents(root)["statistics"] == before - gone
+
+
 def _tidy(root: str, rounds: int) -> None:
     for _ in range(rounds):
         maintain(Warehouse(root, fsync=False), keep_spilled_days=0, keep_statistics_days=0)

@@ -3,8 +3,8 @@
 What runs for real: `driver.step` and all it calls (claim, redo, plan, obey, restore, entry, fold,
 seal), with its events and instructions. What is simulated, as plainly as possible: Kafka, the
 files of the warehouse and their durability, Delta tables with application transactions, the
-journal, hosts with tmpfs, the slots' step, Spark's tasks, cleanup, vacuum, compaction and the dropping of
-what finished days need no longer.
+journal, hosts with tmpfs, the slots' step, Spark's tasks, cleanup, vacuum, compaction, and the
+dropping of what finished days need no longer.
 
 Everything that waits for something else in reality is a generator here that yields; one random
 number generator decides who goes on, who dies, who freezes and who wakes up. One seed is one

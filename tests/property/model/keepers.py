@@ -14,7 +14,6 @@ from .shell import Context
 from .slot import joined
 from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers
 
-
 DROPPING = COMPACTION
 """What removes files is guarded by one transaction, whatever it does."""
 
