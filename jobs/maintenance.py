@@ -203,13 +203,13 @@ def shown(report: Report) -> Shown:
     return found
 
 
-def _caption(report: Report) -> str:
+def _caption(report: Report) -> str | None:
     foreign = [f"{each.table}/{name}" for each in report.tables for name in each.foreign]
     lines = list(report.notes)
     if foreign:
         some = ", ".join(foreign[:3]) + (" ..." if len(foreign) > 3 else "")
         lines.append(f"{times_text(len(foreign), 'file')} not written by spillway stay: {some}")
-    return "\n".join(lines)
+    return "\n".join(lines) or None
 
 
 def _amount(amount: Amount) -> str:
