@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
+from spillway_airflow.links import LINKS
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -12,7 +13,7 @@ from spillway_airflow.timetables import (
 
 
 class SpillwayPlugin(AirflowPlugin):
-    """Spillway's timetables."""
+    """Spillway's timetables, and the links of its tasks."""
 
     name = "spillway"
     timetables = [  # noqa: RUF012 - Airflow's own form
@@ -20,3 +21,4 @@ class SpillwayPlugin(AirflowPlugin):
         MarketHoursTimetable,
         NightlyTimetable,
     ]
+    operator_extra_links = LINKS
