@@ -78,9 +78,9 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert finish(server, "market_close", twice, 400) == "success"
         day.check(session)
         would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
-        assert server.finish("maintenance", would) == "success", server.tasks("maintenance", would)
+        assert finish(server, "maintenance", would) == "success", server.tasks("maintenance", would)
         night = server.trigger("maintenance", keep_spilled_days=0)
-        assert server.finish("maintenance", night) == "success"
+        assert finish(server, "maintenance", night) == "success"
         reports = [server.xcom("maintenance", run, "maintain") for run in (would, night)]
         assert [each["dry_run"] for each in reports] == [True, False]
         for report in reports:
