@@ -14,18 +14,24 @@ from spillway_airflow.command import setting
 from spillway_airflow.operators import (
     CleanupOperator,
     EnsureStreamOperator,
+    MaintenanceOperator,
     RebalanceOperator,
     SealOperator,
     StreamWatchOperator,
     VerifyOperator,
     WaitForSealOperator,
 )
-from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
+from spillway_airflow.timetables import (
+    MarketCloseTimetable,
+    MarketHoursTimetable,
+    NightlyTimetable,
+)
 
 CALENDAR = setting("calendar") or "XNYS"
 CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s") or 600))
 REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s") or 60))
 LIMIT = timedelta(seconds=float(setting("complete_within_s") or 7200))
+MAINTENANCE_AT = setting("maintenance_at") or "03:00"
 START = datetime.fromisoformat(setting("start_date") or "2026-01-01T00:00:00+00:00")
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=30)}
 
@@ -105,4 +111,39 @@ with DAG(
         WaitForSealOperator(task_id="wait_for_seal", execution_timeout=timedelta(hours=2)),
         CleanupOperator(task_id="cleanup"),
         VerifyOperator(task_id="verify", outlets=[COMPLETE]),
+    )
+
+with DAG(
+    "maintenance",
+    schedule=NightlyTimetable(at=MAINTENANCE_AT, calendar=CALENDAR),
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    default_args=RETRIES,
+    tags=["spillway"],
+    params={
+        "dry_run": Param(False, type="boolean", description="Only say what would be done."),
+        "keep_spilled_days": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            description="Days that spilled rows of a day that is proved complete stay after its "
+            "cleanup, instead of maintenance.keep_spilled_days.",
+        ),
+        "keep_statistics_days": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            description="The same for its figures of partition groups, instead of "
+            "maintenance.keep_statistics_days.",
+        ),
+    },
+    doc_md="Every night: drop spilled rows and old figures of days that are proved complete, merge "
+    "small files, delete files that no table names. Kafka's topics are never touched.",
+):
+    MaintenanceOperator(
+        task_id="maintain",
+        dry_run="{{ params.dry_run }}",
+        keep_spilled_days="{{ params.keep_spilled_days }}",
+        keep_statistics_days="{{ params.keep_statistics_days }}",
     )

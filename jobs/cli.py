@@ -244,6 +244,41 @@ def verify(
         raise typer.Exit(NOT_COMPLETE)
 
 
+@app.command()
+def maintain(
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    keep_spilled_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of maintenance.keep_spilled_days.")
+    ] = None,
+    keep_statistics_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of maintenance.keep_statistics_days.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Tidy the tables up: drop what finished days need no longer, merge small files, delete others.
+
+    Only days that are proved complete lose anything, and only their spilled rows and statistics.
+    It may run beside everything else, and be run again.
+    """
+    from jobs.maintenance import maintain as tidy
+    from jobs.maintenance import shown
+
+    settings = _settings(
+        maintenance__keep_spilled_days=keep_spilled_days,
+        maintenance__keep_statistics_days=keep_statistics_days,
+    )
+    report = tidy(
+        _warehouse(settings),
+        keep_spilled_days=settings.maintenance.keep_spilled_days,
+        keep_statistics_days=settings.maintenance.keep_statistics_days,
+        dry_run=dry_run,
+    )
+    if json_:
+        sys.stdout.write(json.dumps(report.to_dict()) + "\n")
+    else:
+        out.print(shown(report), highlight=False)
+
+
 # ------------------------------------------------------------------------------- looking
 
 

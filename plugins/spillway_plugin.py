@@ -5,12 +5,20 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 from spillway_airflow.links import LINKS
-from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
+from spillway_airflow.timetables import (
+    MarketCloseTimetable,
+    MarketHoursTimetable,
+    NightlyTimetable,
+)
 
 
 class SpillwayPlugin(AirflowPlugin):
     """Spillway's timetables, and the links of its tasks."""
 
     name = "spillway"
-    timetables = [MarketCloseTimetable, MarketHoursTimetable]  # noqa: RUF012 - Airflow's own form
+    timetables = [  # noqa: RUF012 - Airflow's own form
+        MarketCloseTimetable,
+        MarketHoursTimetable,
+        NightlyTimetable,
+    ]
     operator_extra_links = LINKS

@@ -116,6 +116,9 @@ def run_cleanup(
         for file in warehouse.files("spill")
         if file.partition["session_date"] == session
     }
+    # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
+    if event := _cleaned_event(warehouse, session):
+        return _summary(sealed, event, already=True)
     files = spill_files(entries, in_table, session)
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,8 +16,7 @@ from jobs.engine.statistics import placed
 from jobs.policy.flux import collection_s
 from jobs.policy.view import F64, I64, Bool, View, occupancy
 from jobs.report.tally import Tally
-from jobs.tables import Warehouse
-from jobs.tables.names import origin
+from jobs.tables import ActiveFile, Warehouse
 from schemas.journal import Prefix
 
 MOST_FILES = 400
@@ -79,11 +78,12 @@ def _looked(
     warehouse: Warehouse, tally: Tally, collection_s: float
 ) -> tuple[dict[int, pa.Table], dict[int, pa.Table]]:
     """Each slot's newest rows, and its newest that are at least `collection_s` older."""
-    dates = pa.array([date for date, each in tally.sessions.items() if each.sealed_at is None])
+    open_ = [date for date, each in tally.sessions.items() if each.sealed_at is None]
+    dates = pa.array(open_)
     wanted = {slot for _, slot in tally.groups}
     last: dict[int, pa.Table] = {}
     before: dict[int, pa.Table] = {}
-    for number, found in enumerate(_newest_first(warehouse)):
+    for number, found in enumerate(_newest_first(warehouse, open_)):
         rows = found.filter(pc.and_(found["resident"], pc.is_in(found["session_date"], dates)))
         for slot in pc.unique(rows["slot"]).to_pylist():
             mine = rows.filter(pc.equal(rows["slot"], slot))
@@ -227,14 +227,18 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _newest_first(warehouse: Warehouse) -> Iterator[pa.Table]:
-    """The table's files, those of the last epochs first; what was compacted is older than they."""
+def _newest_first(warehouse: Warehouse, dates: Collection[str]) -> Iterator[pa.Table]:
+    """The files that may hold rows of these sessions, those of the last epochs first."""
     table = warehouse.table("statistics")
 
-    def age(path: str) -> tuple[bool, int]:
-        made = origin(path)
-        return made is None or made.writer != "epoch", -(made.number if made else 0)
+    def may_hold(file: ActiveFile) -> bool:
+        first, last = file.sessions or ("", "9")
+        return any(first <= date <= last for date in dates)
 
-    for path in sorted((file.path for file in warehouse.files("statistics")), key=age):
-        with table.place.open(path) as source:
+    def age(file: ActiveFile) -> tuple[int, int]:
+        last = file.greatest
+        return (0, 0) if last is None else (1, -last)
+
+    for file in sorted(filter(may_hold, warehouse.files("statistics")), key=age):
+        with table.place.open(file.path) as source:
             yield pq.ParquetFile(source).read(use_threads=False)

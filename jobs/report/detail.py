@@ -68,7 +68,8 @@ def _statistics(warehouse: Warehouse, session: str) -> pa.Table:
     table = warehouse.table("statistics")
     parts = []
     for file in warehouse.files("statistics"):
-        if file.partition.get("session_date", session) != session:
+        first, last = file.sessions or (session, session)
+        if not first <= session <= last:
             continue
         with table.place.open(file.path) as source:
             parquet = pq.ParquetFile(source)

@@ -9,7 +9,8 @@ Every commit to every table of a warehouse is made here (Spark only reads them).
 | `log` | one table: the only place that commits; conflicts, unknown outcomes, fsync |
 | `numbered`, `journal`, `events` | numbered tables: `journal`, `commands`, `sessions` |
 | `warehouse` | all tables: apply, cleanup's commits, upkeep |
-| `compaction` | few files instead of many |
+| `compaction` | few files instead of many; the only place that takes files out of a table |
+| `retention` | which days' spilled rows and statistics are kept no longer |
 | `garbage` | which files may be deleted |
 | `damage`, `repair` | torn logs after a loss of power |
 

@@ -106,6 +106,7 @@ QUARANTINE = TableDefinition(
 STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
 
 NUMBERED = (JOURNAL, COMMANDS, SESSIONS)
+NUMBERED_NAMES = frozenset(table.name for table in NUMBERED)
 DATA_TABLES = ("spill", "results", "quarantine", "statistics")
 """Tables whose files the journal names."""
 

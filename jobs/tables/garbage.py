@@ -1,8 +1,8 @@
 """Garbage: which files under a table's folder may be deleted. The rules are pure.
 
 A file that a table's current version does not name is an *orphan*: an abandoned attempt's, an
-entry that lost its race, or one that compaction has replaced. It may go only when nothing can
-ever name it again:
+entry that lost its race, one that compaction has replaced, or one whose rows were dropped. It may
+go only when nothing can ever name it again:
 
 | written by | may go when |
 |---|---|

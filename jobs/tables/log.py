@@ -16,6 +16,8 @@ What delta-rs 1.6.6 does, tried, and what follows from it:
   does not change: two concurrent compactions, also delta-rs's own `optimize.compact`, double
   every row. So a compaction is guarded by an application id of its own (see `compaction`), and
   `optimize.compact` is never used.
+* An append is refused when files were removed since the seen version and the data did change;
+  after a refresh it passes.
 * An empty last log entry loads silently. See `damage`.
 * delta-rs never calls fsync. With `fsync` on, `commit` returns only when the new log entry, and
   every older one that this process has not synced yet, is on disk.
@@ -58,7 +60,12 @@ from deltalake.transaction import (
 
 from jobs.storage import Folder
 from jobs.tables.damage import COUNTS, LOG, check_log, last_checkpoint, log_name
-from jobs.tables.definitions import REMOVED_KNOWN_S, TableDefinition
+from jobs.tables.definitions import (
+    NUMBERED_NAMES,
+    REMOVED_KNOWN_S,
+    SESSION_DATE,
+    TableDefinition,
+)
 from jobs.tables.errors import DamagedTable, NoWarehouse, OutcomeUnknown, TableConflict, WrongTable
 from schemas.journal import FileRecord
 
@@ -76,9 +83,6 @@ younger than this many seconds. `repair` and readers that have just begun work w
 COMMIT_ID = "spillwayCommit"
 """Key in a commit's description: a fresh id, by which a commit is found in the log again."""
 
-ORDER = "n"
-"""The column that numbered tables are ordered by."""
-
 _PLAIN = (1, 2)
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -92,8 +96,10 @@ class ActiveFile:
     rows: int
     partition: Mapping[str, str]
     least: Any = None
-    """Least value of the column that the table is ordered by (`n` of numbered tables)."""
+    """Least `n` of a numbered table's rows, least epoch of others; None when it is not known."""
     greatest: Any = None
+    sessions: tuple[str, str] | None = None
+    """First and last session of its rows; None for numbered tables, and when it is not known."""
 
 
 class Table:
@@ -177,7 +183,9 @@ class Table:
         actions = pa.table(self._handle.get_add_actions(flatten=True))
         columns = set(actions.column_names)
         by = self.definition.partition_by
-        bounds = [f"min.{ORDER}", f"max.{ORDER}"]
+        numbered = self.name in NUMBERED_NAMES
+        told = ("n",) if numbered else ("epoch", SESSION_DATE.name)
+        bounds = [f"{end}.{column}" for column in told for end in ("min", "max")]
         wanted = ["path", "size_bytes", "num_records", *(f"partition.{p}" for p in by)]
         rows = actions.select([c for c in (*wanted, *bounds) if c in columns]).to_pylist()
         return [
@@ -188,6 +196,7 @@ class Table:
                 partition={p: row[f"partition.{p}"] for p in by},
                 least=row.get(bounds[0]),
                 greatest=row.get(bounds[1]),
+                sessions=_sessions(row),
             )
             for row in rows
         ]
@@ -199,16 +208,17 @@ class Table:
         version: int,
         *,
         removes: Sequence[ActiveFile] = (),
+        drops: bool = False,
         retries: int = RETRIES,
     ) -> None:
         """Add (and remove) files in one commit with the application transaction (app, version).
 
         Checks against the version that this process sees, without looking for a newer one, and
-        then sees its own commit. With `removes` the rows stay the same (a compaction).
-        Raises `TableConflict`, `OutcomeUnknown`.
+        then sees its own commit. With `removes` the rows stay the same (a compaction), unless it
+        `drops` them. Raises `TableConflict`, `OutcomeUnknown`.
         """
         now_ms = time.time_ns() // 1_000_000
-        change = not removes
+        change = drops or not removes
         actions: list[Any] = [
             AddAction(f.path, f.bytes, f.partition, now_ms, change, f.stats) for f in adds
         ]
@@ -348,6 +358,14 @@ class Table:
                 f"{list(self.definition.partition_by)} are needed: the query has changed. "
                 "Use another warehouse.root"
             )
+
+
+def _sessions(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The bounds of a file's sessions: its partition's session, or what its statistics say."""
+    if day := row.get(f"partition.{SESSION_DATE.name}"):
+        return day, day
+    first, last = (row.get(f"{end}.{SESSION_DATE.name}") for end in ("min", "max"))
+    return None if first is None or last is None else (first, last)
 
 
 def _columns(schema: dict[str, Any]) -> str:

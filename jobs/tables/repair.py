@@ -24,7 +24,13 @@ from jobs.tables.damage import (
     log_name,
     log_versions,
 )
-from jobs.tables.definitions import DATA_TABLES, JOURNAL, NUMBERED, SESSIONS, definitions
+from jobs.tables.definitions import (
+    DATA_TABLES,
+    JOURNAL,
+    NUMBERED_NAMES,
+    SESSIONS,
+    definitions,
+)
 from jobs.tables.errors import DamagedTable
 from jobs.tables.events import Sessions
 from jobs.tables.journal import Journal
@@ -33,7 +39,6 @@ from jobs.tables.warehouse import APP, Warehouse
 from schemas.journal import Epoch
 
 DAMAGED = "_damaged"
-NUMBERED_NAMES = frozenset(table.name for table in NUMBERED)
 
 
 def repair(root: str) -> list[str]:

@@ -96,6 +96,11 @@ class Warehouse:
             )
         return self._tables[name]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tables."""
+        return tuple(self._definitions)
+
     def files(self, name: str) -> list[ActiveFile]:
         """Return the newest version's files of a table."""
         table = self.table(name)

@@ -232,6 +232,47 @@ class RebalanceOperator(SpillwayOperator):
         return asked_for
 
 
+class MaintenanceOperator(SpillwayOperator):
+    """Tidy the tables up: drop what finished days need no longer, merge, delete. No Kafka topics.
+
+    Gives the report as its XCom: per table what was dropped, merged and deleted, or would be.
+    """
+
+    template_fields: Sequence[str] = (
+        *SpillwayOperator.template_fields,
+        "dry_run",
+        "keep_spilled_days",
+        "keep_statistics_days",
+    )
+
+    def __init__(
+        self,
+        *,
+        dry_run: bool | str = False,
+        keep_spilled_days: int | str | None = None,
+        keep_statistics_days: int | str | None = None,
+        **more: Any,
+    ) -> None:
+        """Both days: those of `maintenance` in spillway's settings when not given."""
+        super().__init__(**more)
+        self.dry_run = dry_run
+        self.keep_spilled_days = keep_spilled_days
+        self.keep_statistics_days = keep_statistics_days
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Tidy up."""
+        arguments = ["maintain", "--json"]
+        for option in ("keep_spilled_days", "keep_statistics_days"):
+            if (days := getattr(self, option)) not in (None, "", "None"):
+                arguments += [f"--{option.replace('_', '-')}", str(days)]
+        if self.dry_run in (True, "True", "true"):
+            arguments.append("--dry-run")
+        report = self.ask(*arguments)
+        for note in report["notes"]:
+            self.log.warning(note)
+        return report
+
+
 class SessionOperator(SpillwayOperator):
     """Base: works on one session."""
 

@@ -1,4 +1,4 @@
-"""When DAGs run: after an exchange's closes, and while a session is open.
+"""When DAGs run: after an exchange's closes, while a session is open, in its nights.
 
 The calendar's library imports pandas, so `jobs.calendar` imports it on first use: in the
 scheduler, never while a DAG file is parsed.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pendulum
 from airflow.exceptions import InvalidPartitionKeyError
@@ -207,6 +208,77 @@ class MarketHoursTimetable(Timetable):
                 return pendulum.from_timestamp(tick_ms / 1000, tz="UTC")
             session = exchange.first_closing(self.calendar, session.close_ms + 1)
         return None
+
+
+class NightlyTimetable(Timetable):
+    """One run every night (weekends and holidays too) at a time of the exchange's clocks.
+
+    A time that a night does not have, because the clocks go forward, is an hour later; one that
+    it has twice is the first. Of missed nights at most the last is made up for.
+    """
+
+    def __init__(self, at: str = "03:00", calendar: str = "XNYS") -> None:
+        """`at`: hours and minutes, in the exchange's time zone."""
+        try:
+            self._at = time.fromisoformat(at)
+        except ValueError:
+            raise ValueError(f"{at!r} is no time of day: write hours and minutes, 03:00") from None
+        if self._at.tzinfo is not None:
+            raise ValueError(f"{at!r}: leave the offset out, it is the exchange's own")
+        self.at = at
+        self.calendar = calendar
+
+    @property
+    def summary(self) -> str:
+        """What the list of DAGs shows."""
+        return f"{self.at} at {self.calendar}"
+
+    @property
+    def description(self) -> str:
+        """What the list of DAGs says beside it."""
+        return f"every night at {self.at}, in the time zone of {self.calendar}"
+
+    def serialize(self) -> dict[str, Any]:
+        """As the database keeps it."""
+        return {"at": self.at, "calendar": self.calendar}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Timetable:
+        """The inverse of `serialize`."""
+        return cls(data["at"], data["calendar"])
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        """The next night."""
+        now = datetime.now(UTC)
+        if last_automated_data_interval is not None:
+            begin = last_automated_data_interval.end + timedelta(microseconds=1)
+        else:
+            begin = restriction.earliest or now
+        if restriction.earliest is not None:
+            begin = max(begin, restriction.earliest)
+        if not restriction.catchup:
+            begin = max(begin, now)
+        found = self._night(begin)
+        if restriction.latest is not None and found > restriction.latest:
+            return None
+        return DagRunInfo.exact(found)
+
+    def infer_manual_data_interval(self, *, run_after: pendulum.DateTime) -> DataInterval:
+        """A run by hand stands for a moment."""
+        return DataInterval.exact(run_after)
+
+    def _night(self, moment: datetime) -> pendulum.DateTime:
+        """The first such time at a moment or later."""
+        zone = ZoneInfo(exchange.timezone(self.calendar))
+        day = moment.astimezone(zone).date()
+        while (found := datetime.combine(day, self._at, zone).astimezone(UTC)) < moment:
+            day += timedelta(days=1)
+        return pendulum.instance(found)
 
 
 def _tell_horizon(calendar: str) -> None:

@@ -220,3 +220,33 @@ def make_day(
                 warehouse.apply(table, epoch, [f for f in files if f.table == table])
     assert sealed is not None
     return SpilledDay(root, rows, sealed)
+
+
+class Here:
+    """What cleanup uses of a SparkSession and its context; tasks run in the driver's process."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    @property
+    def sparkContext(self):  # noqa: N802 - Spark's name
+        return self
+
+    def setJobGroup(self, group, description, interruptOnCancel):  # noqa: N802
+        pass
+
+    def cancelJobGroup(self, group):  # noqa: N802
+        pass
+
+    def parallelize(self, tasks, parts):
+        return _Tasks(tasks)
+
+
+class _Tasks:
+    def __init__(self, tasks):
+        self.tasks = tasks
+
+    def map(self, work):
+        return _Tasks([lambda task=task: work(task) for task in self.tasks])
+
+    def collect(self):
+        return [task() for task in self.tasks]

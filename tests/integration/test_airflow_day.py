@@ -61,7 +61,7 @@ def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
 def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
     day.ok("seal", "--help")  # the command line starts
     day.produce(messages(1, 6_000, keys=6_000))
-    server.unpause("market_open", "market_close", "rebalance")
+    server.unpause("market_open", "market_close", "rebalance", "maintenance")
     opened = server.trigger("market_open")
     try:
         assert finish(server, "market_open", opened) == "success", server.tasks(
@@ -91,6 +91,15 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert finish(server, "market_close", twice, 400) == "success"
         day.check(session)
         backfilled(server)
+        would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
+        assert finish(server, "maintenance", would) == "success", server.tasks("maintenance", would)
+        night = server.trigger("maintenance", keep_spilled_days=0)
+        assert finish(server, "maintenance", night) == "success"
+        reports = [server.xcom("maintenance", run, "maintain") for run in (would, night)]
+        assert [each["dry_run"] for each in reports] == [True, False]
+        for report in reports:
+            [spill] = [each for each in report["tables"] if each["table"] == "spill"]
+            assert spill["sessions"] == [session]
         day.check(session)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}

@@ -67,6 +67,17 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     assert day.check(SECOND)["cleanup"] > 0
     day.ok("cleanup", "--session", SECOND)  # does nothing
     day.check(SECOND)
+    # Both days are proved: their spilled rows are needed no more, and everything else stays.
+    code, text = day.output("maintain", "--keep-spilled-days", "0", "--json")
+    assert code == 0, text
+    [spill] = [each for each in json.loads(text)["tables"] if each["table"] == "spill"]
+    assert spill["sessions"] == [FIRST, SECOND]
+    day.ok("cleanup", "--session", FIRST)  # was done
+    for session in (FIRST, SECOND):
+        day.check(session)
+    day.ok("verify", "--session", SECOND)
+    day.produce(messages(3, ROWS // 2, keys=9_000))
+    day.ok("stream", "--available-now")
     rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
     assert rejected.total() > 0
     code, text = day.output("status", "--json")

@@ -1,6 +1,6 @@
 """The cleanup's driver under random interruptions, without Spark: each result once in the end.
 
-`Here` runs a job's tasks in the driver's process; everything else is real: tables, files, commits.
+Only Spark is a stand-in (`Here`); everything else is real: tables, files, commits.
 """
 
 from __future__ import annotations
@@ -16,41 +16,12 @@ from jobs.tables import OutcomeUnknown, Warehouse
 from tests.integration.spilled_day import (
     DAY,
     SPEC,
+    Here,
     brute_force,
     make_day,
     random_rows,
     results_of,
 )
-
-
-class Here:
-    """What cleanup uses of a SparkSession and its context."""
-
-    defaultParallelism = 2  # noqa: N815 - Spark's name
-
-    @property
-    def sparkContext(self):  # noqa: N802 - Spark's name
-        return self
-
-    def setJobGroup(self, group, description, interruptOnCancel):  # noqa: N802
-        pass
-
-    def cancelJobGroup(self, group):  # noqa: N802
-        pass
-
-    def parallelize(self, tasks, parts):
-        return _Tasks(tasks)
-
-
-class _Tasks:
-    def __init__(self, tasks):
-        self.tasks = tasks
-
-    def map(self, work):
-        return _Tasks([lambda task=task: work(task) for task in self.tasks])
-
-    def collect(self):
-        return [task() for task in self.tasks]
 
 
 class Killed(BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from spillway_airflow import alerts, command, launchers
 from spillway_airflow.command import CommandFailed, Running, program, run
@@ -28,7 +30,8 @@ from spillway_airflow.launchers import (
     ProcessLauncher,
 )
 from spillway_airflow.links import SessionLink
-from spillway_airflow.operators import before_all, gets_on, works
+from spillway_airflow.operators import MaintenanceOperator, before_all, gets_on, works
+from spillway_airflow.timetables import NightlyTimetable
 from spillway_airflow.triggers import SealedTrigger, sealed
 
 Settings = dict[str, str]
@@ -320,6 +323,76 @@ def test_the_trigger_comes_back_as_it_was() -> None:
     assert path == f"{SealedTrigger.__module__}.SealedTrigger"
     again = SealedTrigger(**given)
     assert (again.session, again.config, again.every_s) == ("2026-01-05", "x.toml", 3.0)
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, []),
+        # As Airflow renders params: text, `None` where none was given.
+        ({"dry_run": "False", "keep_spilled_days": "None", "keep_statistics_days": "None"}, []),
+        ({"dry_run": "True", "keep_spilled_days": "0"}, ["--keep-spilled-days", "0", "--dry-run"]),
+        ({"keep_statistics_days": 30, "dry_run": False}, ["--keep-statistics-days", "30"]),
+    ],
+)
+def test_maintenance_says_what_was_done(fake: Any, given: Any, options: list[str]) -> None:
+    fake("import json; print(json.dumps({'asked': sys.argv[1:], 'notes': ['left: spill']}))")
+    report = MaintenanceOperator(task_id="maintain", config="x.toml", **given).execute({})
+    assert report["asked"] == ["--config", "x.toml", "maintain", "--json", *options]
+
+
+def test_maintenance_that_fails_is_retried(fake: Any) -> None:
+    fake("print('the disk is full', file=sys.stderr); sys.exit(3)")
+    with pytest.raises(CommandFailed, match="the disk is full"):
+        MaintenanceOperator(task_id="maintain").execute({})
+
+
+# --- DAGs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
+    """The file's DAGs, as an Airflow without settings has them."""
+    found: dict[str, DAG] = {}
+    enter = DAG.__enter__
+
+    def kept(dag: DAG) -> DAG:
+        found[dag.dag_id] = dag
+        return enter(dag)
+
+    monkeypatch.setattr(DAG, "__enter__", kept)
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py"))
+    return found
+
+
+def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None:
+    described = {
+        name: {key: dag.params.get_param(key).description for key in dag.params}
+        for name, dag in dags.items()
+    }
+    assert all(text for params in described.values() for text in params.values()), described
+    assert {name: set(params) for name, params in described.items()} == {
+        "market_open": set(),
+        "rebalance": {"policy", "dry_run"},
+        "stream_watch": set(),
+        "market_close": {"at", "session", "reason"},
+        "maintenance": {"dry_run", "keep_spilled_days", "keep_statistics_days"},
+    }
+
+
+def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -> None:
+    dag = dags["maintenance"]
+    assert isinstance(dag.timetable, NightlyTimetable)
+    assert (dag.timetable.at, dag.timetable.calendar) == ("03:00", "XNYS")
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    [task] = dag.tasks
+    assert isinstance(task, MaintenanceOperator)
+    assert task.retries == 3
+    rendered = {name: getattr(task, name) for name in dag.params}
+    assert rendered == {name: f"{{{{ params.{name} }}}}" for name in dag.params}
 
 
 def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from jobs.storage import FileInfo
-from jobs.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, level, plan
+from jobs.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, deep_plan, level, plan
 from jobs.tables.damage import COUNTS, entry_problem, first_bad
+from jobs.tables.events import SessionEvent
 from jobs.tables.garbage import Settled, sort_orphans
 from jobs.tables.log import ActiveFile
 from jobs.tables.names import (
@@ -19,6 +21,7 @@ from jobs.tables.names import (
     entry_name,
     origin,
 )
+from jobs.tables.retention import droppable, expired, proved
 
 DAY = "2026-01-05"
 
@@ -52,7 +55,8 @@ def test_an_attempt_is_one_word(attempt: str) -> None:
 
 
 def active(k: int, size: int, day: str = DAY) -> ActiveFile:
-    return ActiveFile(f"session_date={day}/{k}-a-0-0.parquet", size, 10, {"session_date": day})
+    path = f"session_date={day}/{k}-a-0-0.parquet"
+    return ActiveFile(path, size, 10, {"session_date": day}, sessions=(day, day))
 
 
 def test_levels_grow_by_the_fan_in() -> None:
@@ -77,6 +81,77 @@ def test_large_files_are_left_alone() -> None:
     assert plan([active(k, TARGET_BYTES) for k in range(100)]) == []
     big = [active(k, TARGET_BYTES // 4) for k in range(FAN_IN)]
     assert plan(big) == [big[:4]]
+
+
+def of_sessions(k: int, first: str, last: str, size: int = 1000) -> ActiveFile:
+    """A file of `statistics`, which has no partitions."""
+    return ActiveFile(f"{k}-a-0-0.parquet", size, 10, {}, least=k, sessions=(first, last))
+
+
+def test_rows_of_different_sessions_stay_apart() -> None:
+    files = [of_sessions(k, DAY, DAY) for k in range(FAN_IN)]
+    files += [of_sessions(90 + k, "2026-01-06", "2026-01-06") for k in range(FAN_IN)]
+    files.insert(0, of_sessions(80, DAY, "2026-01-06"))
+    assert plan(files) == [files[1 : FAN_IN + 1], files[FAN_IN + 1 :]]
+    assert deep_plan(files, {DAY}) == [files[1 : FAN_IN + 1]]
+
+
+def test_at_night_small_files_of_days_that_are_over_become_few() -> None:
+    half = TARGET_BYTES // 2
+    small = [active(k, 1000) for k in range(3)]
+    assert deep_plan(small, {DAY}) == [small]
+    assert deep_plan(small, {"2026-01-06"}) == []
+    assert deep_plan(small[:1], {DAY}) == []
+    assert deep_plan([active(0, half), active(1, half)], {DAY}) == []  # large enough
+    most = [active(k, half - 1) for k in range(5)]
+    assert deep_plan(most, {DAY}) == [most[:2], most[2:4]]
+
+
+def test_at_night_numbered_tables_are_merged_in_their_order() -> None:
+    files = [ActiveFile(f"entry-{n}-a.parquet", 100, 1, {}, n, n) for n in (2, 0, 1)]
+    assert deep_plan(files, None) == [[files[1], files[2], files[0]]]
+
+
+# --- retention -------------------------------------------------------------------------------
+
+
+def event(session: str, kind: str, days: int = 0, complete: bool | None = None) -> SessionEvent:
+    at = f"2026-02-{1 + days:02d}T00:00:00+00:00"
+    return SessionEvent(session=session, event=kind, complete=complete, written_at=at)  # type: ignore[arg-type]
+
+
+def test_a_day_is_proved_by_its_last_verdict_after_its_cleanup() -> None:
+    yes, no = (lambda s, c=c: event(s, "verified", complete=c) for c in (True, False))
+    clean = lambda s, days=0: event(s, "cleaned", days)  # noqa: E731
+    events = [
+        *(clean("a"), yes("a")),
+        *(yes("b"), clean("b")),
+        *(clean("c"), yes("c"), no("c")),
+        *(clean("d"), no("d"), yes("d")),
+        *(clean("e", 1), yes("e"), clean("e", 5)),  # of two cleanups the first counts
+        clean("f"),
+        *(event("g", "sealed"), yes("g")),
+    ]
+    assert {session: at.day for session, at in proved(events).items()} == {"a": 1, "d": 1, "e": 2}
+    now_s = datetime(2026, 2, 4, tzinfo=UTC).timestamp()
+    assert expired(events, now_s, 2) == {"a", "d", "e"}
+    assert expired(events, now_s - 1, 2) == {"a", "d"}
+    assert expired(events, now_s, 4) == frozenset()
+
+
+def test_files_are_dropped_when_every_session_in_them_may_go() -> None:
+    one, two, three = (f"2026-01-0{k}" for k in (5, 6, 7))
+    whole, both, all_ = (
+        of_sessions(1, one, one),
+        of_sessions(2, one, two),
+        of_sessions(3, one, three),
+    )
+    unknown = ActiveFile("4-a-0-0.parquet", 1, 1, {})
+    files, known = [whole, both, all_, unknown], [one, two, three]
+    assert droppable(files, {one}, known) == [whole]
+    assert droppable(files, {one, two}, known) == [whole, both]
+    assert droppable(files, {one, three}, known) == [whole]
+    assert droppable(files, {one, two, three}, known) == [whole, both, all_]
 
 
 # --- garbage ---------------------------------------------------------------------------------

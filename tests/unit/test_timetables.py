@@ -14,7 +14,11 @@ from airflow.utils.types import DagRunType
 
 from jobs import calendar as exchange
 from spillway_airflow import timetables
-from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
+from spillway_airflow.timetables import (
+    MarketCloseTimetable,
+    MarketHoursTimetable,
+    NightlyTimetable,
+)
 
 NEW_YORK = ZoneInfo("America/New_York")
 TEN = timedelta(minutes=10)
@@ -252,6 +256,7 @@ def test_run_ids_name_the_session_and_differ() -> None:
     [
         MarketCloseTimetable("XLON", timedelta(seconds=90)),
         MarketHoursTimetable(timedelta(seconds=30), "XTKS"),
+        NightlyTimetable("01:30", "XLON"),
     ],
 )
 def test_serialisation(timetable: Any) -> None:
@@ -263,7 +268,9 @@ def test_serialisation(timetable: Any) -> None:
 # --- while the market is open ----------------------------------------------------------------
 
 
-def tick(timetable: MarketHoursTimetable, last: str | None, earliest: str, **more: Any) -> Any:
+def tick(
+    timetable: MarketHoursTimetable | NightlyTimetable, last: str | None, earliest: str, **more: Any
+) -> Any:
     interval = None if last is None else DataInterval.exact(at(last))
     return timetable.next_dagrun_info(
         last_automated_data_interval=interval, restriction=between(earliest, **more)
@@ -302,3 +309,41 @@ def test_what_makes_no_sense_is_refused() -> None:
         MarketCloseTimetable(delay=-TEN)
     with pytest.raises(ValueError, match="time between"):
         MarketHoursTimetable(timedelta(0))
+    with pytest.raises(ValueError, match="hours and minutes"):
+        NightlyTimetable("3 o'clock")
+    with pytest.raises(ValueError, match="the exchange's own"):
+        NightlyTimetable("03:00+01:00")
+
+
+# --- at night --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("timetable", "last", "then"),
+    [
+        (NightlyTimetable(), None, "2026-01-05 08:00"),
+        (NightlyTimetable(), "2026-01-05 08:00", "2026-01-06 08:00"),
+        (NightlyTimetable(), "2026-01-09 08:00", "2026-01-10 08:00"),  # Saturdays too
+        (NightlyTimetable(), "2026-03-07 08:00", "2026-03-08 07:00"),  # the clocks go forward
+        (NightlyTimetable(), "2026-10-31 07:00", "2026-11-01 08:00"),  # ... and back
+        (NightlyTimetable("02:30"), "2026-03-07 07:30", "2026-03-08 07:30"),  # there is no 02:30
+        (NightlyTimetable("02:30"), "2026-03-08 07:30", "2026-03-09 06:30"),
+        (NightlyTimetable("01:30"), "2026-10-31 05:30", "2026-11-01 05:30"),  # there are two
+        (NightlyTimetable("01:30"), "2026-11-01 05:30", "2026-11-02 06:30"),
+        (NightlyTimetable("03:00", "XTKS"), "2026-01-05 18:00", "2026-01-06 18:00"),
+    ],
+)
+def test_one_run_a_night_on_the_exchange_s_clocks(
+    timetable: NightlyTimetable, last: str | None, then: str
+) -> None:
+    earliest = "2026-01-05" if last is None else "2024-01-01"
+    found = tick(timetable, last, earliest)
+    assert found.run_after == at(then)
+    assert found.data_interval == DataInterval.exact(at(then))
+
+
+def test_missed_nights_are_not_made_up_for(now: Any) -> None:
+    now("2026-01-05 12:00")
+    found = tick(NightlyTimetable(), "2025-12-20 08:00", "2025-01-01", catchup=False)
+    assert found.run_after == at("2026-01-06 08:00")
+    assert tick(NightlyTimetable(), None, "2026-01-05", latest="2026-01-05 07:59") is None

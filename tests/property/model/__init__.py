@@ -3,7 +3,8 @@
 What runs for real: `driver.step` and all it calls (claim, redo, plan, obey, restore, entry, fold,
 seal), with its events and instructions. What is simulated, as plainly as possible: Kafka, the
 files of the warehouse and their durability, Delta tables with application transactions, the
-journal, hosts with tmpfs, the slots' step, Spark's tasks, cleanup, vacuum and compaction.
+journal, hosts with tmpfs, the slots' step, Spark's tasks, cleanup, vacuum, compaction, and the
+dropping of what finished days need no longer.
 
 Everything that waits for something else in reality is a generator here that yields; one random
 number generator decides who goes on, who dies, who freezes and who wakes up. One seed is one
@@ -12,7 +13,7 @@ schedule. At the end the results must be those of a brute-force join of every se
     world.py      Kafka, files, tables, journal, hosts: what exists and what survives
     slot.py       one task of one slot: the engine's contract with dicts and lists
     shell.py      a driver process: carries out instructions, runs jobs as parallel tasks
-    keepers.py    cleanup, vacuum and compaction
+    keepers.py    cleanup, vacuum, compaction, dropping
     rules.py      every rule of DESIGN.md that the simulated parts keep: what plants replace
     schedule.py   one seed -> one schedule -> its outcome; the faults' rates
     check.py      the brute-force join and what must hold at the end

@@ -105,6 +105,7 @@ def records(world: World, state: JournalState) -> list[str]:
     out = []
     start = state.genesis.start
     spilled = Counter(session for session, _, _ in contents(world, "spill"))
+    spilled += dropped(world)
     at_run_time: Counter[str] = Counter()
     for entry in world.journal:
         if isinstance(entry, Epoch):
@@ -124,6 +125,16 @@ def records(world: World, state: JournalState) -> list[str]:
             out.append(f"{sealed.session} says {sealed.results} results, entries {at_run_time}")
         start = sealed.end
     return out
+
+
+def dropped(world: World) -> Counter[str]:
+    """Rows per session of the files that commits without new files took out of `spill`."""
+    gone: Counter[str] = Counter()
+    for commit in world.tables["spill"].log:
+        if not commit.added:
+            for path in commit.removed:
+                gone += world.dropped[path]
+    return gone
 
 
 def quarantined(world: World, state: JournalState) -> list[str]:

@@ -28,6 +28,7 @@ class Faults:
     second_cleanup: float = 0.3
     vacuum: float = 0.012
     compaction: float = 0.006
+    dropping: float = 0.006
     partition_added: float = 0.002
     adapts: float = 0.04
     """Not a fault: groups move, split and merge, slots come and go, spills are forced."""

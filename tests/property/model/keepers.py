@@ -1,7 +1,8 @@
-"""Cleanup, vacuum and compaction: processes beside the stream, several at once, killed at will."""
+"""Cleanup, vacuum, compaction, dropping: processes beside the stream, several at once, killed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 
 from jobs.storage import FileInfo
@@ -12,6 +13,9 @@ from schemas.journal import Prefix, Sealed
 from .shell import Context
 from .slot import joined
 from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers
+
+DROPPING = COMPACTION
+"""What removes files is guarded by one transaction, whatever it does."""
 
 
 def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None, None]:
@@ -135,6 +139,35 @@ def compaction(context: Context, name: str) -> Generator[None, None, None]:
         world.say(f"{name} of {table_name} conflicts")
         return
     world.say(f"{name} of {table_name}: {old} -> {path}")
+
+
+def dropping(context: Context, name: str) -> Generator[None, None, None]:
+    """Take the spilled rows of sessions that are over out of the table, under compaction's guard.
+
+    In reality a session is over some days after its proof; here, as soon as it is cleaned.
+    """
+    world, rules = context.world, context.rules
+    table = world.tables["spill"]
+    handle = table.snapshot()
+    over = rules.over(world)
+    files = [
+        path
+        for path, times in table.files().items()
+        if times == 1 and {session for session, _, _ in world.store[path].rows} <= over
+    ]
+    if not files:
+        return
+    version = table.version_of(DROPPING, handle) + 1
+    yield
+    for path in files:
+        if path in world.store:
+            world.dropped[path] = Counter(session for session, _, _ in world.store[path].rows)
+    try:
+        table.commit(handle, Commit(DROPPING, version, (), tuple(files)))
+    except Conflict:
+        world.say(f"{name} conflicts")
+        return
+    world.say(f"{name}: {files} of {sorted(over)}")
 
 
 def opened(context: Context) -> None:

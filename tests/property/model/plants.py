@@ -188,6 +188,10 @@ def _every_cleanup(world: World, entries: Sequence[Entry]) -> Settled:
     return replace(true.settled(world, entries), cleaned=frozenset(map(date, range(9))))
 
 
+def _sealed(world: World) -> set[str]:
+    return {e.sealed.session for e in world.journal if isinstance(e, Epoch) and e.sealed}
+
+
 PLANTS: tuple[Plant, ...] = (
     Plant(
         "table-before-journal",
@@ -362,6 +366,18 @@ PLANTS: tuple[Plant, ...] = (
         "what compaction replaced goes only when the table's log is durable",
         "gone",
         rules=Rules(sync_before_vacuum=False),
+    ),
+    Plant(
+        "dropped-when-sealed",
+        "spilled rows are dropped only when their session is cleaned",
+        "MISSING",
+        rules=Rules(over=_sealed),
+    ),
+    Plant(
+        "dropped-unguarded",
+        "whatever removes files takes compaction's transaction",
+        "spilled",
+        patches=(("tests.property.model.keepers.DROPPING", "dropping"),),
     ),
     Plant(
         "cleaned-unsynced",

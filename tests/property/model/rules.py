@@ -127,6 +127,11 @@ def cleaned(world: World, sealed: Sealed) -> bool:
     return done >= len(sealed.ranges) - 1
 
 
+def over(world: World) -> set[str]:
+    """Sessions whose spilled rows nobody needs any more."""
+    return set(world.cleaned)
+
+
 def check_then_commit(world: World, table: str, app: str, handle: int) -> int:
     """The handle that a commit uses: the one that the check was made on, not refreshed."""
     return handle
@@ -167,6 +172,7 @@ class Rules:
     units: Callable[[Sealed, int], list[Prefix]] = units
     settled: Callable[[World, Sequence[Entry]], Settled] = settled
     cleaned: Callable[[World, Sealed], bool] = cleaned
+    over: Callable[[World], set[str]] = over
     check_then_commit: Callable[[World, str, str, int], int] = check_then_commit
     journal_accepts: Callable[[World, Entry, int], bool] = lambda world, entry, handle: (
         len(world.journal) == handle == entry.n

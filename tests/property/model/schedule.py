@@ -13,7 +13,7 @@ from schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
 
 from .check import problems
 from .faults import CALM, Faults, drawn
-from .keepers import cleanup, compaction, vacuum
+from .keepers import cleanup, compaction, dropping, vacuum
 from .rules import Rules
 from .shell import Context, Shell, topics
 from .world import GAP, KEY_BITS, REJECTED, Host, Killed, World, date
@@ -354,6 +354,9 @@ class Schedule:
         if context.flip(faults.compaction):
             name = self.name("compaction ")
             self.keepers.append((name, compaction(context, name)))
+        if context.flip(faults.dropping):
+            name = self.name("dropping ")
+            self.keepers.append((name, dropping(context, name)))
         if context.flip(faults.second_driver):
             self.start_driver()
         if context.flip(faults.adapts):

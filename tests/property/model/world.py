@@ -11,6 +11,7 @@ the journal's entries that were not synced, and any number of the newest commits
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -153,6 +154,8 @@ class World:
     commands: list[Command] = field(default_factory=list)
     cleaned: set[str] = field(default_factory=set)
     """Sessions that the sessions table calls cleaned (a row that is durable at once)."""
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    """Files that were (or were about to be) dropped -> their rows per session."""
     placement: dict[int, int] = field(default_factory=dict)
     """Slot -> the host that last held its state: what the anchors' preferences say."""
     trace: list[str] | None = None
