@@ -87,6 +87,13 @@ def _servers(value: str) -> str:
     return ",".join(server.strip() for server in value.split(","))
 
 
+def _listener(value: str) -> str:
+    """`host:port` or nothing; several make no sense."""
+    if "," in value:
+        raise ValueError("one host:port, such as 127.0.0.1:9464")
+    return _servers(value) if value.strip() else ""
+
+
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
         below = 1 << (value.bit_length() - 1)
@@ -550,6 +557,21 @@ class Recovery(Section):
     )
 
 
+class Metrics(Section):
+    """What monitoring can ask the stream for."""
+
+    listen: Annotated[str, AfterValidator(_listener)] = Field(
+        default="",
+        description="Where the stream serves `/metrics` to Prometheus; empty: nowhere.",
+        json_schema_extra=_about(
+            "host:port",
+            "Off, since two streams on one machine cannot have one port, and a port that is "
+            "taken keeps the stream from starting. Nobody is asked for a password there, so name "
+            "an address that only your own can reach: 127.0.0.1:9464 for a Prometheus beside it.",
+        ),
+    )
+
+
 class Spark(Section):
     """Where the jobs run."""
 
@@ -584,6 +606,7 @@ class Settings(BaseSettings):
     rebalance: Rebalance = Rebalance()
     session: Session = Session()
     recovery: Recovery = Recovery()
+    metrics: Metrics = Metrics()
     spark: Spark = Spark()
 
     @classmethod
