@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kafka.client import KafkaUnavailable
+from jobs.kafka.client import KafkaUnavailable, listens
 from jobs.kafka.options import python_options
 from schemas.journal import Offsets
 
+CONNECT_S = 0.5
 ANSWER_S = 2.0
 """Most seconds that a look waits for Kafka, for the ends and for the rows each."""
 FETCH_BYTES = 64 << 10
@@ -48,6 +49,8 @@ class BacklogReader:
         """What Kafka holds beyond `read`. Raises KafkaUnavailable when it does not answer."""
         from kafka.errors import KafkaError
 
+        if self._consumer is None and not listens(self._bootstrap, CONNECT_S):
+            raise KafkaUnavailable(f"nothing listens at {self._bootstrap}")
         try:
             if self._consumer is None:
                 self._consumer = self._connect()

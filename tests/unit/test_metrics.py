@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
-from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.decode.reasons import KINDS, OTHER, kind_of
 from jobs.doctor.ports import metrics as port_check
@@ -45,11 +44,10 @@ from tests.report_journal import (
     open_warehouse,
     verdict,
 )
+from tests.scrape import Samples, figure, parsed
 from tests.unit.test_docs import BROKEN, cells, section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def tallied(entries: list[Any]) -> Tally:
@@ -89,18 +87,6 @@ def text_of(snapshot: Snapshot) -> str:
     return generate_latest(registry).decode()
 
 
-def parsed(text: str) -> Samples:
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples[name, tuple(sorted(labels.items()))]
-
-
 # --- figures ---------------------------------------------------------------------------------
 
 
@@ -109,26 +95,26 @@ def test_what_is_served_is_what_the_journal_holds() -> None:
     found = parsed(text_of(full(tallied(made.entries))))
     for topic in TOPICS:
         rows = sum(n for (_, name), n in made.rows.items() if name == topic)
-        assert value(found, "spillway_rows_total", topic=topic) == rows
-        assert value(found, "spillway_lag_rows", topic=topic) == 7
-        assert value(found, "spillway_lag_seconds", topic=topic) == 1.5
-    assert value(found, "spillway_results_total") == made.results.total()
-    assert value(found, "spillway_spills_total") == made.spills
-    assert value(found, "spillway_spilled_bytes_total") == made.spilled_bytes
-    assert value(found, "spillway_flushed_bytes_total") == made.flushed_bytes
-    assert value(found, "spillway_epochs_total") == 60
-    assert value(found, "spillway_term") == 1
-    assert value(found, "spillway_up") == 1
+        assert figure(found, "spillway_rows_total", topic=topic) == rows
+        assert figure(found, "spillway_lag_rows", topic=topic) == 7
+        assert figure(found, "spillway_lag_seconds", topic=topic) == 1.5
+    assert figure(found, "spillway_results_total") == made.results.total()
+    assert figure(found, "spillway_spills_total") == made.spills
+    assert figure(found, "spillway_spilled_bytes_total") == made.spilled_bytes
+    assert figure(found, "spillway_flushed_bytes_total") == made.flushed_bytes
+    assert figure(found, "spillway_epochs_total") == 60
+    assert figure(found, "spillway_term") == 1
+    assert figure(found, "spillway_up") == 1
     last = made.last
-    assert value(found, "spillway_last_epoch_timestamp_seconds") == made.now().timestamp()
+    assert figure(found, "spillway_last_epoch_timestamp_seconds") == made.now().timestamp()
     for slot in last.slots:
         labels = {"slot": str(slot.slot)}
-        assert value(found, "spillway_state_bytes", **labels) == slot.state_bytes
-        assert value(found, "spillway_state_budget_bytes", **labels) == slot.budget_bytes
-        assert value(found, "spillway_state_folder_bytes", **labels) == slot.folder_bytes
-        assert value(found, "spillway_state_rows", **labels) == slot.rows
-    assert value(found, "spillway_quarantined_rows_total", topic="stock", reason="missing") == 3
-    assert value(found, "spillway_quarantined_rows_total", topic="review", reason="missing") == 0
+        assert figure(found, "spillway_state_bytes", **labels) == slot.state_bytes
+        assert figure(found, "spillway_state_budget_bytes", **labels) == slot.budget_bytes
+        assert figure(found, "spillway_state_folder_bytes", **labels) == slot.folder_bytes
+        assert figure(found, "spillway_state_rows", **labels) == slot.rows
+    assert figure(found, "spillway_quarantined_rows_total", topic="stock", reason="missing") == 3
+    assert figure(found, "spillway_quarantined_rows_total", topic="review", reason="missing") == 0
 
 
 def test_moves_and_losses_are_counted_over_all_days() -> None:
@@ -142,9 +128,9 @@ def test_moves_and_losses_are_counted_over_all_days() -> None:
         plain = entries[at].model_dump(mode="json")
         entries[at] = Epoch.model_validate(plain | changes)
     found = parsed(text_of(full(tallied(entries))))
-    assert value(found, "spillway_relocations_total") == 3
-    assert value(found, "spillway_relocations_waiting") == 1
-    assert value(found, "spillway_restored_slots_total") == 1
+    assert figure(found, "spillway_relocations_total") == 3
+    assert figure(found, "spillway_relocations_waiting") == 1
+    assert figure(found, "spillway_restored_slots_total") == 1
 
 
 def test_the_delay_is_a_histogram_of_exact_counts() -> None:
@@ -153,7 +139,8 @@ def test_the_delay_is_a_histogram_of_exact_counts() -> None:
     found = parsed(text_of(full(tally)))
     counts = tally.sessions[DAY].delay
     whole = sum(counts)
-    assert value(found, "spillway_production_delay_seconds_count") == whole > 0
+    assert figure(found, "spillway_production_delay_seconds_count") == whole
+    assert whole > 0
     name = "spillway_production_delay_seconds_bucket"
     served = {dict(labels)["le"]: n for (each, labels), n in found.items() if each == name}
     assert len(served) == len(DELAY_BUCKETS_MS) + 1
@@ -162,10 +149,11 @@ def test_the_delay_is_a_histogram_of_exact_counts() -> None:
         assert served[repr(edge / 1000)] == below
     assert served["+Inf"] == whole
     # The sum is made of the buckets' middles: near the median when samples are close together.
-    mean_s = value(found, "spillway_production_delay_seconds_sum") / whole
+    sum_s = figure(found, "spillway_production_delay_seconds_sum")
+    assert sum_s is not None
     median_ms = delay_quantile_ms(counts, 0.5)
     assert median_ms is not None
-    assert 0.5 < mean_s / (median_ms / 1000) < 2
+    assert 0.5 < sum_s / whole / (median_ms / 1000) < 2
 
 
 def test_samples_beyond_the_last_edge_count() -> None:
@@ -174,8 +162,8 @@ def test_samples_beyond_the_last_edge_count() -> None:
     snapshot = full(tally)
     assert snapshot.journal is not None
     found = parsed(text_of(replace(snapshot, journal=replace(snapshot.journal, delay=beyond))))
-    assert value(found, "spillway_production_delay_seconds_count") == 5
-    assert value(found, "spillway_production_delay_seconds_bucket", le="3600.0") == 0
+    assert figure(found, "spillway_production_delay_seconds_count") == 5
+    assert figure(found, "spillway_production_delay_seconds_bucket", le="3600.0") == 0
 
 
 def test_buckets_are_edges_of_the_journals_histogram() -> None:
@@ -187,21 +175,21 @@ def test_what_is_not_known_is_not_there() -> None:
     assert parsed(text_of(Snapshot())) == {("spillway_up", ()): 0.0}
     snapshot = full(tallied(make_day(5).entries))
     away = parsed(text_of(replace(snapshot, kafka_answers=False, lag=None)))
-    assert value(away, "spillway_kafka_up") == 0
+    assert figure(away, "spillway_kafka_up") == 0
     assert not [name for name, _ in away if name.startswith("spillway_lag")]
     blind = parsed(text_of(replace(snapshot, quarantined=None, days=None)))
     assert not [name for name, _ in blind if "quarantined" in name or "sessions" in name]
     new = parsed(text_of(full(tallied(make_day(1).entries[:2]))))
     gone = ("last_epoch", "delay")
     assert not [name for name, _ in new if any(each in name for each in gone)]
-    assert value(new, "spillway_epochs_total") == 0
+    assert figure(new, "spillway_epochs_total") == 0
 
 
 def test_labels_cannot_break_the_text() -> None:
     snapshot = full(tallied(make_day(3).entries))
     topic = 'a"b\\c\nd'
     found = parsed(text_of(replace(snapshot, lag=Lag({topic: 1}, {}))))
-    assert value(found, "spillway_lag_rows", topic=topic) == 1
+    assert figure(found, "spillway_lag_rows", topic=topic) == 1
 
 
 # --- lag and days ----------------------------------------------------------------------------
@@ -335,9 +323,9 @@ def test_entries_are_counted_once_whether_read_or_handed_over(
         wait_for(lambda: samples().get(("spillway_epochs_total", ())) == 30, "all epochs")
         found = samples()
         for topic in TOPICS:
-            assert value(found, "spillway_rows_total", topic=topic) == made.rows[DAY, topic]
+            assert figure(found, "spillway_rows_total", topic=topic) == made.rows[DAY, topic]
             assert ("spillway_lag_rows", (("topic", topic),)) in found
-        assert value(found, "spillway_kafka_up") == 1
+        assert figure(found, "spillway_kafka_up") == 1
     finally:
         gatherer.close()
     gatherer.on_epoch(made.entries[-1])
