@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 
 from prometheus_client.metrics_core import (
@@ -114,8 +115,13 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
         yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
     yield "spillway_rows_total", _by_topic({} if known is None else known.rows)
     yield "spillway_filtered_rows_total", _by_topic({} if known is None else known.filtered)
-    runs = [] if known is None else [(version("spillway"), known.warehouse, known.session)]
+    runs = [] if known is None else [(_version(), known.warehouse, known.session)]
     yield "spillway_stream_info", [(labels, 1) for labels in runs]
+
+
+@cache
+def _version() -> str:
+    return version("spillway")
 
 
 def _one(value: float | None) -> Values:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 from prometheus_client.metrics_core import Metric
@@ -46,6 +47,8 @@ KAFKA_S = 10.0
 partition in which rows wait."""
 TABLES_S = 30.0
 """`quarantine` and `sessions` are looked at so often."""
+END_S = 10.0
+"""Longer than a look at a Kafka that hangs."""
 
 
 class Gatherer(Collector):
@@ -73,7 +76,7 @@ class Gatherer(Collector):
         """End the thread."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(KAFKA_S)
+            self._thread.join(END_S)
 
     # ------------------------------------------------------------------ a scrape's thread
 
@@ -84,6 +87,7 @@ class Gatherer(Collector):
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        self._publish(Snapshot(claimed=True))
         kafka = self._settings.kafka
         backlog = BacklogReader(kafka.bootstrap_servers, kafka.options)
         try:
@@ -92,52 +96,51 @@ class Gatherer(Collector):
             backlog.close()
 
     def _gather(self, backlog: BacklogReader) -> None:
-        self._publish(Snapshot(claimed=True))
         warehouse = Warehouse(self._settings.warehouse.root)
         tally = _known(warehouse)
         quarantined = Quarantined(warehouse)
+        trigger_s = self._settings.stream.trigger_s
+        known = Snapshot(
+            claimed=True,
+            threshold=self._settings.spill.threshold,
+            journal=journal_figures(tally, trigger_s),
+        )
         kafka_at = tables_at = 0.0
-        answers: bool | None = None
-        lag: Lag | None = None
-        rows: Counter[tuple[str, str]] | None = None
-        days: Days | None = None
         while True:
-            while self._entries:
-                entry = self._entries.popleft()
-                if entry.n > tally.n:  # else it was in the journal when that was read
-                    tally.add(entry.model_dump(mode="json"))
+            if self._add_up(tally):
+                known = replace(known, journal=journal_figures(tally, trigger_s))
             now = time.monotonic()
             if now >= kafka_at:
-                lag = self._lag(tally, backlog)
-                answers = lag is not None
+                lag = _lag(tally, backlog)
+                known = replace(known, lag=lag, kafka_answers=lag is not None)
                 kafka_at = now + KAFKA_S
             if now >= tables_at:
-                rows, days = quarantined.rows(), _days(warehouse, tally)
+                days = _days(warehouse, tally)
+                known = replace(known, days=days, quarantined=quarantined.rows())
                 tables_at = now + TABLES_S
-            self._publish(
-                Snapshot(
-                    at_s=time.time(),
-                    claimed=True,
-                    threshold=self._settings.spill.threshold,
-                    journal=journal_figures(tally, self._settings.stream.trigger_s),
-                    kafka_answers=answers,
-                    lag=lag,
-                    quarantined=rows,
-                    days=days,
-                )
-            )
+            self._publish(replace(known, at_s=time.time()))
             if self._stop.wait(TICK_S):
                 return
+
+    def _add_up(self, tally: Tally) -> bool:
+        """Add what was handed over; whether there was anything."""
+        before = tally.n
+        while self._entries:
+            entry = self._entries.popleft()
+            if entry.n > tally.n:  # else it was in the journal when that was read
+                tally.add(entry.model_dump(mode="json"))
+        return tally.n > before
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot  # one assignment: a scrape sees the old one or the new one
 
-    def _lag(self, tally: Tally, backlog: BacklogReader) -> Lag | None:
-        try:
-            found = backlog.look({t: tally.end.get(t, []) for t in tally.partitions})
-        except KafkaUnavailable:
-            return None
-        return lag_of(tally, found, time.time_ns() // 1_000_000)
+
+def _lag(tally: Tally, backlog: BacklogReader) -> Lag | None:
+    try:
+        found = backlog.look({topic: tally.end.get(topic, []) for topic in tally.partitions})
+    except KafkaUnavailable:
+        return None
+    return lag_of(tally, found, time.time_ns() // 1_000_000)
 
 
 def _known(warehouse: Warehouse) -> Tally:

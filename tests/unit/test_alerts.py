@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,15 @@ def test_a_rule_says_what_to_do_and_where_it_is_written(rule: dict[str, Any]) ->
 def test_every_alert_is_documented() -> None:
     described = [(row[0], row[2]) for row in cells(section("metrics.md", "The alerts", 2))]
     assert described == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("command", [("check", "alerts.yml"), ("test", "alerts_test.yml")])
+def test_prometheus_own_tool_agrees(command: tuple[str, str]) -> None:
+    """The rules fire when they should and not on a day that goes well (alerts_test.yml)."""
+    what, file = command
+    folder = ROOT / "docker" / "prometheus"
+    done = subprocess.run(
+        ["promtool", what, "rules", file], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
