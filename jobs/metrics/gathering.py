@@ -2,8 +2,8 @@
 
 Model: the stream's threads call `on_start` once and `on_epoch` for each journaled entry; both only
 leave something behind. One thread picks it up every `TICK_S`: it adds entries up, looks at Kafka
-every `KAFKA_S` and at the tables every `TABLES_S`, and replaces the snapshot. Scrapes read the
-snapshot and nothing else.
+and the tables every `LOOK_S`, and replaces the snapshot. Scrapes read the snapshot and nothing
+else.
 
 The thread's tally begins with the journal as it was at the claim, read through handles of its own,
 and goes on with the entries that are handed over. The driver is the only one that appends, so what
@@ -42,11 +42,9 @@ from schemas.journal import Epoch
 from schemas.settings import Settings
 
 TICK_S = 1.0
-KAFKA_S = 10.0
-"""Lag is looked at so often: alerts on it wait for minutes, and a look fetches a batch from each
-partition in which rows wait."""
-TABLES_S = 30.0
-"""`quarantine` and `sessions` are looked at so often."""
+LOOK_S = 10.0
+"""Kafka and the tables are looked at so often: alerts wait for minutes, and a look fetches a batch
+from each partition in which rows wait."""
 END_S = 10.0
 """Longer than a look at a Kafka that hangs."""
 
@@ -105,19 +103,21 @@ class Gatherer(Collector):
             threshold=self._settings.spill.threshold,
             journal=journal_figures(tally, trigger_s),
         )
-        kafka_at = tables_at = 0.0
+        look_at = 0.0
         while True:
             if self._add_up(tally):
                 known = replace(known, journal=journal_figures(tally, trigger_s))
             now = time.monotonic()
-            if now >= kafka_at:
+            if now >= look_at:
+                look_at = now + LOOK_S
                 lag = _lag(tally, backlog)
-                known = replace(known, lag=lag, kafka_answers=lag is not None)
-                kafka_at = now + KAFKA_S
-            if now >= tables_at:
-                days = _days(warehouse, tally)
-                known = replace(known, days=days, quarantined=quarantined.rows())
-                tables_at = now + TABLES_S
+                known = replace(
+                    known,
+                    lag=lag,
+                    kafka_answers=lag is not None,
+                    quarantined=quarantined.rows(),
+                    days=_days(warehouse, tally),
+                )
             self._publish(replace(known, at_s=time.time()))
             if self._stop.wait(TICK_S):
                 return
