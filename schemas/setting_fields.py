@@ -79,19 +79,24 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
+def _is_place(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+
+
 def _servers(value: str) -> str:
-    for server in value.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"{server.strip()!r} is not host:port (several: separated by commas)")
-    return ",".join(server.strip() for server in value.split(","))
+    servers = [server.strip() for server in value.split(",")]
+    for server in servers:
+        if not _is_place(server):
+            raise ValueError(f"{server!r} is not host:port (several: separated by commas)")
+    return ",".join(servers)
 
 
 def _listener(value: str) -> str:
-    """`host:port` or nothing; several make no sense."""
-    if "," in value:
-        raise ValueError("one host:port, such as 127.0.0.1:9464")
-    return _servers(value) if value.strip() else ""
+    place = value.strip()
+    if place and ("," in place or not _is_place(place)):
+        raise ValueError(f"{place!r} is not host:port, such as 127.0.0.1:9464; empty: off")
+    return place
 
 
 def _power_of_two(value: int) -> int:
