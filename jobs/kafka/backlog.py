@@ -78,6 +78,7 @@ class BacklogReader:
             "allow_auto_create_topics": False,
             "bootstrap_timeout_ms": int(ANSWER_S * 1000),
             "metadata_max_age_ms": 30_000,
+            "reconnect_backoff_max_ms": int(ANSWER_S * 1000),  # a broker that is back is seen soon
             "metrics_enabled": False,
         } | python_options(self._options, "consumer")
         # A batch is worth reading for its first row only.

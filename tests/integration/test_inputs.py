@@ -168,10 +168,10 @@ def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars
             assert figure(figures, "spillway_kafka_up") == 0
             assert not [name for name, _ in figures if name.startswith("spillway_lag")]
             kafka_broker.start(folder, port, controller_port=controller)
-            wait_for(lambda: figure(scrape(listen), "spillway_kafka_up") == 1, 60, "Kafka is seen")
             day.produce(messages(2, 3_000, keys=100))
             day.ok("seal", "--session", FIRST)
             wait_for(lambda: f"sealed {FIRST}" in log(day), 150, "the session is sealed")
+            wait_for(lambda: figure(scrape(listen), "spillway_kafka_up") == 1, 60, "Kafka is seen")
             assert stream.poll() is None
         day.finish(FIRST, sealed=True)
         day.check(FIRST)
