@@ -58,7 +58,7 @@ CATALOGUE: tuple[Family, ...] = (
         "spillway_production_delay_seconds",
         "histogram",
         (),
-        "Age of a result's newest input row when the result was written. One result in 64 counts.",
+        "Age of a result's newest input row when its slot began to join, of one in 64.",
     ),
     # --- what waits in Kafka
     Family("spillway_kafka_up", "gauge", (), "1 when Kafka answered the last look, else 0."),
