@@ -7,7 +7,7 @@ LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-ver
 	--custom-compile-command "make lock"
 export VENV PYTHON
 
-.PHONY: help setup setup-runtime demo check test soak bench lab profile docs lock clean
+.PHONY: help setup setup-runtime setup-airflow demo demo-fast check test soak bench lab profile docs lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -18,7 +18,13 @@ setup: ## Environment, packages, jars (nothing when they are there)
 setup-runtime:
 	@scripts/setup runtime
 
-demo: setup-runtime ## A trading day, end to end, with its proof (under 3 minutes)
+setup-airflow:
+	@scripts/setup airflow
+
+demo: setup-airflow ## A trading day under Airflow, with its page and its proof (under 6 minutes)
+	@$(VENV)/bin/spillway demo --airflow $(ARGS)
+
+demo-fast: setup-runtime ## The same day without Airflow (under 3 minutes)
 	@$(VENV)/bin/spillway demo $(ARGS)
 
 check: setup ## Lint, format, types, fast tests (under 2 minutes)

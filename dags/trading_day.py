@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from airflow.sdk import DAG, Asset, Param, chain
+from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
 
+from spillway_airflow.alerts import late
 from spillway_airflow.command import setting
 from spillway_airflow.operators import (
     CleanupOperator,
@@ -78,6 +79,11 @@ with DAG(
     start_date=START,
     catchup=False,
     default_args=RETRIES,
+    deadline=DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=LIMIT,
+        callback=AsyncCallback(late, {"limit": str(LIMIT)}),
+    ),
     tags=["spillway"],
     params={
         "at": Param(

@@ -310,12 +310,19 @@ def doctor(
 
 @app.command()
 def demo(
-    keep: Annotated[bool, typer.Option(help="Keep the folder of an earlier demo's Kafka.")] = False,
+    airflow: Annotated[bool, typer.Option(help="Let a real Airflow run the day.")] = False,
+    wait: Annotated[
+        bool | None,
+        typer.Option(help="Stay up at the end until Ctrl-C (with Airflow in a terminal: yes)."),
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the folder of an earlier demo.")] = False,
 ) -> None:
     """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
     from jobs.demo import demo as run
 
-    raise typer.Exit(run(_settings(), out, keep=keep))
+    if wait is None:
+        wait = airflow and out.is_terminal
+    raise typer.Exit(run(_settings(), out, airflow=airflow, wait=wait, keep=keep))
 
 
 # ------------------------------------------------------------------------------- Kafka

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
+from spillway_airflow.links import LINKS
 from spillway_airflow.timetables import MarketCloseTimetable, MarketHoursTimetable
 
 
 class SpillwayPlugin(AirflowPlugin):
-    """Spillway's timetables."""
+    """Spillway's timetables, and the links of its tasks."""
 
     name = "spillway"
     timetables = [MarketCloseTimetable, MarketHoursTimetable]  # noqa: RUF012 - Airflow's own form
+    operator_extra_links = LINKS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.cleanup.job import Cleaned, Progress, run_cleanup
@@ -41,6 +43,7 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
             join_spec(query),
             session,
             fingerprint=query.fingerprint,
+            tell=partial(print, file=sys.stderr) if console is None else console.print,
             on_progress=(lambda _: None) if bar is None else bar.show,
         )
     finally:

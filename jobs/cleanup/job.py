@@ -12,9 +12,9 @@ Failure paths:
 * *Killed at any moment*: what is committed is complete ranges 0..n. The next start goes on with
   n + 1. Files that were written and not committed are orphans, which vacuum removes once the
   session is cleaned.
-* *Two cleanups at once*: a commit of n happens once. The one that comes too late sees that, reads
-  how far the other is, skips what is done, and goes on. Both end with a complete session; their
-  work is shared only by luck (a lease avoids the waste, exactness does not rest on it).
+* *Two cleanups at once*: the one that began last holds the lease (`jobs.cleanup.lease`); the other
+  stops computing and waits for it. Exactness does not rest on that: a commit of n happens once,
+  and one that comes too late sees that, reads how far the other is and skips what is done.
 * *A commit's outcome is unknown, a file is damaged, Spark fails*: the error goes up, running jobs
   are cancelled. Start it again once the cause is mended.
 
@@ -29,8 +29,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from jobs.cleanup.lease import STALLED_S, Lease, TakenOver
 from jobs.cleanup.plan import CleanupRefused, Share, owed, sealed_session, shares, spill_files
 from jobs.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from jobs.engine.cleanup import PIECE_BYTES, SpillIndex
@@ -88,7 +90,9 @@ def run_cleanup(
     *,
     fingerprint: str = "",
     on_progress: OnProgress = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
     wait_s: float = WAIT_S,
+    stalled_s: float = STALLED_S,
     piece_bytes: int = PIECE_BYTES,
     batch_bytes: int = BATCH_BYTES,
 ) -> Cleaned:
@@ -96,6 +100,8 @@ def run_cleanup(
 
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
+    `tell` hears of another cleanup of the session at the same time; when that stands still for
+    `stalled_s`, this one goes on.
     Raises `CleanupRefused` (not sealed, tables behind), `SpillDamaged`, `OutcomeUnknown`.
     """
     began = time.monotonic()
@@ -111,21 +117,29 @@ def run_cleanup(
         if file.partition["session_date"] == session
     }
     files = spill_files(entries, in_table, session)
-    first = warehouse.cleanup_applied(session) + 1
     committed = 0
-    if first < len(sealed.ranges):
+    while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
+        lease = Lease.take(warehouse, session)
         run = _Run(
             start_spark(),
             warehouse,
             spec,
             sealed,
             files,
+            lease,
             began=began,
             on_progress=on_progress,
             piece_bytes=piece_bytes,
             batch_bytes=batch_bytes,
         )
-        committed = run.all(first)
+        try:
+            committed = run.all(first)
+        except TakenOver as other:
+            tell(f"{other}. This one waits for it.")
+            if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
+                tell(f"It has not got on for {stalled_s:g} s: this one goes on.")
+            elif event := _cleaned_event(warehouse, session):
+                return _summary(sealed, event, already=True)
     results = sum(
         file.rows
         for file in warehouse.files("results")
@@ -203,6 +217,7 @@ class _Run:
         spec: JoinSpec,
         sealed: Sealed,
         files: Sequence[SpillFile],
+        lease: Lease,
         *,
         began: float,
         on_progress: OnProgress,
@@ -214,6 +229,7 @@ class _Run:
         self._spec = spec
         self._sealed = sealed
         self._files = files
+        self._lease = lease
         self._began = began
         self._on_progress = on_progress
         self._piece_bytes = piece_bytes
@@ -251,6 +267,7 @@ class _Run:
             self._applied = self._warehouse.cleanup_applied(session)
         if done.n <= self._applied:
             return 0  # another cleanup was faster, and may be further
+        self._lease.check()
         # It may still be faster: then this does nothing, and the rows are counted here too.
         self._warehouse.apply_cleanup(session, done.n, done.files)
         self._applied = done.n

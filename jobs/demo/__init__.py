@@ -11,16 +11,19 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 from rich.text import Text
 
-from jobs.demo.day import Day, Outcome, PhaseFailed, Stopped, write_outcome
+from jobs.demo.airflow import AirflowEnded
+from jobs.demo.airflow_day import AirflowDay
+from jobs.demo.day import Day
+from jobs.demo.phases import Outcome, PhaseFailed, Stopped
 from jobs.demo.place import demo_place
-from jobs.demo.view import LiveView, outcome_table, verdict_line, what_next
+from jobs.demo.view import LiveView, outcome_table, verdict_line, what_next, write_outcome
 from jobs.places import var_folder
 from schemas.scenario import Scenario, load_scenario
 from schemas.settings import Settings
@@ -39,6 +42,8 @@ def demo(
     settings: Settings,
     out: Console,
     *,
+    airflow: bool = False,
+    wait: bool = False,
     keep: bool = False,
     scenario: Scenario | None = None,
     folder: Path | None = None,
@@ -48,6 +53,8 @@ def demo(
     Args:
         settings: slots, groups, spill rules and Spark's master are taken from them.
         out: where progress and the outcome go.
+        airflow: let a real Airflow run the day.
+        wait: stay up at the end until somebody stops it.
         keep: move what an earlier demo left aside instead of removing it.
         scenario: what to produce; the shipped `demo` when not given.
         folder: where everything is made; `demo` of the variable folder when not given.
@@ -59,20 +66,27 @@ def demo(
     stop = threading.Event()
     budget = budget_bytes(scenario, settings.state.slots)
     with _signals(stop), demo_place(settings, folder, budget, keep=keep) as place:
-        try:
-            with LiveView(out) as view:
-                outcome = Day(place, scenario, stop, view.show).run()
-        except Stopped:
-            out.print(Text("stopped; nothing runs any more"))
-            return INTERRUPTED
-        except PhaseFailed as failure:
-            out.print(Text(str(failure), style="red"), soft_wrap=True)
-            return FAILED
-        write_outcome(outcome, place)
-        out.print(outcome_table(outcome))
-        out.print(verdict_line(outcome))
-        for line in what_next(outcome, place):
-            out.print(Text(line), soft_wrap=True)
+        day = (AirflowDay if airflow else Day)(place, scenario, stop, lambda _: None)
+        with ExitStack() as running:
+            try:
+                with LiveView(out) as view:
+                    day.view = view.show
+                    outcome = running.enter_context(day.run())
+            except Stopped:
+                out.print(Text("stopped; nothing runs any more"))
+                return INTERRUPTED
+            except (PhaseFailed, AirflowEnded) as failure:
+                out.print(Text(str(failure), style="red"), soft_wrap=True)
+                return FAILED
+            write_outcome(outcome, place)
+            out.print(outcome_table(outcome))
+            out.print(verdict_line(outcome))
+            for line in what_next(outcome, place):
+                out.print(Text(line), soft_wrap=True)
+            if wait:
+                for line in (*day.notes, "", "It stays up until you press Ctrl-C."):
+                    out.print(Text(line), soft_wrap=True)
+                stop.wait()
         return COMPLETE if outcome.complete else NOT_COMPLETE
 
 

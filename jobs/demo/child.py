@@ -67,38 +67,40 @@ class Child:
 
     def end(self) -> None:
         """End the command and everything that it started; returns when all of it is gone."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(TERMINATE_S)
-        if not self._gone(GONE_S / 2):
-            for process in self._members():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            self._gone(GONE_S)
+        if self.poll() is None or _members(self._process.pid):
+            end_session(self._process.pid)
+        self.poll()
 
-    def _gone(self, timeout_s: float) -> bool:
-        until = time.monotonic() + timeout_s
-        while True:
-            self._process.poll()
-            if not self._members():
-                return True
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.05)
 
-    def _members(self) -> list[psutil.Process]:
-        """Living processes of the child's session.
+def end_session(leader: int) -> None:
+    """End a process that leads a session, then what is left of the session: politely, then not."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGTERM)
+    if not (_gone(leader, TERMINATE_S, only=leader) and _gone(leader, GONE_S / 2)):
+        for process in _members(leader):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        _gone(leader, GONE_S)
 
-        Its number is the child's process id. While one of them lives, or the child was not
-        waited for, the kernel gives that number to nobody else.
-        """
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-                if (
-                    os.getsid(process.pid) == self._process.pid
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-        return found
+
+def _gone(session: int, timeout_s: float, only: int | None = None) -> bool:
+    until = time.monotonic() + timeout_s
+    while any(only in (None, process.pid) for process in _members(session)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _members(session: int) -> list[psutil.Process]:
+    """Living processes of a session.
+
+    Its number is its leader's process id. While one of them lives, or the leader was not waited
+    for, the kernel gives that number to nobody else.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

@@ -56,6 +56,11 @@ class Place:
         return self.folder / "log"
 
     @property
+    def service(self) -> Path:
+        """The streaming service that Airflow starts: its process id and its log."""
+        return self.folder / "service"
+
+    @property
     def kafka(self) -> Path:
         """The broker's folder."""
         return self.folder / "kafka"

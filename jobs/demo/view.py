@@ -14,8 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jobs.demo.day import Day, Outcome, Phase
+from jobs.demo.phases import DemoDay, Outcome, Phase
 from jobs.demo.place import Place
+from jobs.report import write_report
 from jobs.report.decisions import decisions_table
 from jobs.report.model import Status
 from jobs.report.terminal import memory_bar, unicode_works
@@ -35,6 +36,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._live = Live(console=out, auto_refresh=False, transient=True)
         self._states: dict[str, str] = {}
         self._told = 0.0
+        self._noted = 0
 
     def __enter__(self) -> LiveView:
         if self._out.is_terminal:
@@ -50,14 +52,17 @@ class LiveView(AbstractContextManager["LiveView"]):
         if self._out.is_terminal:
             self._live.stop()
 
-    def show(self, day: Day) -> None:
+    def show(self, day: DemoDay) -> None:
         """Show the day as it is now."""
+        for note in day.notes[self._noted :]:
+            self._out.print(Text(note), soft_wrap=True)
+        self._noted = len(day.notes)
         if self._out.is_terminal:
             self._live.update(_picture(day, self._out), refresh=True)
         else:
             self._lines(day)
 
-    def _lines(self, day: Day) -> None:
+    def _lines(self, day: DemoDay) -> None:
         due = time.monotonic() - self._told >= PLAIN_EVERY_S
         for phase in day.phases.values():
             changed = self._states.get(phase.name, "waiting") != phase.state
@@ -74,7 +79,7 @@ def _line(phase: Phase) -> Text:
     return Text(f"{phase.name}: {phase.state} in {span_text(phase.seconds)}. {detail}")
 
 
-def _picture(day: Day, out: Console) -> RenderableType:
+def _picture(day: DemoDay, out: Console) -> RenderableType:
     fancy = unicode_works(out)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -160,6 +165,12 @@ def outcome_table(outcome: Outcome) -> Table:
     for phase in outcome.phases:
         row(f"seconds: {phase.name}", f"{phase.seconds:.1f}")
     return table
+
+
+def write_outcome(outcome: Outcome, place: Place) -> None:
+    """The HTML report of the demo's day."""
+    rows = [(f"demo: {p.name}", span_text(p.seconds)) for p in outcome.phases]
+    write_report(outcome.status, place.report, rows)
 
 
 def verdict_line(outcome: Outcome) -> Text:

@@ -242,7 +242,8 @@ def _session(
         by_cleanup = cleaned.cleanup
     elif session.sealed_at is not None and done > 0:
         by_cleanup = max(0, stored - session.results)
-    stage = _stage(tally, session, done, cleaned is not None)
+    begun = done > 0 or any(event.event == "cleaning" for event in own)
+    stage = _stage(tally, session, begun, cleaned is not None)
     return SessionStatus(
         session=session.session,
         stage=stage,
@@ -272,14 +273,14 @@ def _session(
     )
 
 
-def _stage(tally: Tally, session: SessionTally, done: int, cleaned: bool) -> str:
+def _stage(tally: Tally, session: SessionTally, begun: bool, cleaned: bool) -> str:
     if session.session > tally.open:
         return "next"
     if session.sealed_at is None:
         return "open" if session.end is None else "ending"
     if cleaned:
         return "cleaned"
-    return "cleaning" if done > 0 else "sealed"
+    return "cleaning" if begun else "sealed"
 
 
 def _verdict(events: list[SessionEvent]) -> Verdict | None:

@@ -54,7 +54,8 @@ class Commands:
 
 
 class SessionEvent(BaseModel):
-    """A line of `sessions`: a session was sealed, cleaned, or verified. Counts are of results.
+    """A line of `sessions`: a session was sealed, cleaned or verified, or a cleanup has begun
+    (`cleaning`). Counts are of results.
 
     Readers take a session's *last* event of a kind.
     """
@@ -62,7 +63,7 @@ class SessionEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str
-    event: Literal["sealed", "cleaned", "verified"]
+    event: Literal["sealed", "cleaning", "cleaned", "verified"]
     expected: int | None = None
     run_time: int | None = None
     cleanup: int | None = None

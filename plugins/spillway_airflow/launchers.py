@@ -6,6 +6,7 @@ task that did: Airflow ends a task's descendants with it, so the service is nobo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -75,10 +76,15 @@ class ProcessLauncher:
         return self._pid() is not None
 
     def start(self) -> str:
-        """Start it detached."""
+        """Start it detached. Of two at once one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "stream.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._start()
+
+    def _start(self) -> str:
         if (pid := self._pid()) is not None:
             return f"the stream runs already (process {pid})"
-        self.folder.mkdir(parents=True, exist_ok=True)
         argv = [*program(self.config), "stream"]
         done = subprocess.run(
             [sys.executable, "-c", _DETACH, str(self.log), *argv],

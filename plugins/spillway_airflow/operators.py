@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from spillway_airflow.command import Running, run, setting
 from spillway_airflow.launchers import LaunchFailed, ProcessLauncher, launcher
+from spillway_airflow.links import DecisionsLink, SessionLink
 from spillway_airflow.triggers import SealedTrigger, sealed
 from spillway_airflow.watch import look
 
@@ -72,7 +73,7 @@ class EnsureStreamOperator(SpillwayOperator):
     """Start the streaming service when it does not run, and wait until it works.
 
     It works when it has claimed the journal and, where rows wait, has committed an epoch since.
-    When it runs already nothing happens.
+    When it works already nothing happens.
     """
 
     def __init__(self, *, patience: timedelta = timedelta(minutes=5), **more: Any) -> None:
@@ -84,18 +85,23 @@ class EnsureStreamOperator(SpillwayOperator):
         """Start and wait."""
         service = launcher(self.config)
         before = self.status()
-        if service.is_running():
+        started = not service.is_running()
+        if started:
+            self.log.info(service.start())
+        elif gets_on(before):
             self.log.info("The stream runs already: nothing to do.")
             return {"started": False}
-        self.log.info(service.start())
+        else:
+            self.log.info("The stream has been started, but does not work yet: waiting for it.")
         until = time.monotonic() + self.patience.total_seconds()
         while time.monotonic() < until:
             time.sleep(2.0)
             if isinstance(service, ProcessLauncher) and not service.is_running():
                 raise LaunchFailed(f"the stream has ended:\n{service.tail()}")
-            if works(before, self.status()):
+            now = self.status()
+            if works(before, now) if started else gets_on(now):
                 self.log.info("The stream has taken over the journal.")
-                return {"started": True}
+                return {"started": started}
         raise LaunchFailed(f"the stream did not begin to work within {self.patience}")
 
 
@@ -107,6 +113,18 @@ def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
         return False
     waiting = now["lag_rows"] or 0
     return waiting == 0 or now["epoch"] > (-1 if before is None else before["epoch"])
+
+
+FRESH_S = 60.0
+"""An epoch so young says that the stream gets on."""
+
+
+def gets_on(now: dict[str, Any] | None) -> bool:
+    """Whether a stream that runs has a journal, and no row waits or the last epoch is young."""
+    if now is None or now["term"] == 0:
+        return False
+    age_s = now["last_epoch_age_s"]
+    return not now["lag_rows"] or (age_s is not None and age_s < FRESH_S)
 
 
 class StopStreamOperator(SpillwayOperator):
@@ -178,6 +196,7 @@ class RebalanceOperator(SpillwayOperator):
     """
 
     template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "policy", "dry_run")
+    operator_extra_links = (DecisionsLink(),)
 
     def __init__(
         self, *, policy: str | None = None, dry_run: bool | str = False, **more: Any
@@ -213,17 +232,26 @@ class RebalanceOperator(SpillwayOperator):
         return asked_for
 
 
-class SealOperator(SpillwayOperator):
-    """Ask for the end of a session's input. Asking again is answered, not repeated."""
+class SessionOperator(SpillwayOperator):
+    """Base: works on one session."""
 
-    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session", "at", "reason")
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
+    operator_extra_links = (SessionLink(),)
 
-    def __init__(
-        self, *, session: str = SESSION, at: str = "close", reason: str = "", **more: Any
-    ) -> None:
-        """`at`: `close` (the session's close plus grace), `now`, or a time."""
+    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
+        """`session`: its date."""
         super().__init__(**more)
         self.session = session
+
+
+class SealOperator(SessionOperator):
+    """Ask for the end of a session's input. Asking again is answered, not repeated."""
+
+    template_fields: Sequence[str] = (*SessionOperator.template_fields, "at", "reason")
+
+    def __init__(self, *, at: str = "close", reason: str = "", **more: Any) -> None:
+        """`at`: `close` (the session's close plus grace), `now`, or a time."""
+        super().__init__(**more)
         self.at = at
         self.reason = reason
 
@@ -243,15 +271,12 @@ def before_all(status: dict[str, Any], session: str) -> str | None:
     return first if session < first else None
 
 
-class WaitForSealOperator(SpillwayOperator):
+class WaitForSealOperator(SessionOperator):
     """Wait until a session is sealed, without holding a worker."""
 
-    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
-
-    def __init__(self, *, session: str = SESSION, every_s: float = 10.0, **more: Any) -> None:
+    def __init__(self, *, every_s: float = 10.0, **more: Any) -> None:
         """`every_s`: how often the journal is looked at."""
         super().__init__(**more)
-        self.session = session
         self.every_s = every_s
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
@@ -272,34 +297,20 @@ class WaitForSealOperator(SpillwayOperator):
         return event
 
 
-class CleanupOperator(SpillwayOperator):
+class CleanupOperator(SessionOperator):
     """Append a sealed session's missing results, each once.
 
     Its Spark is a process of its own that ends with the task, whatever ends that; run again, it
-    goes on where it was.
+    goes on where it was. One that could not be ended loses its lease to the next.
     """
-
-    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
-
-    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
-        """`session`: its date."""
-        super().__init__(**more)
-        self.session = session
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Clean up."""
         return self.ask("cleanup", "--session", self.session, "--json")
 
 
-class VerifyOperator(SpillwayOperator):
+class VerifyOperator(SessionOperator):
     """Prove a session complete; fails without a retry when it is not, and says what is missing."""
-
-    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
-
-    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
-        """`session`: its date."""
-        super().__init__(**more)
-        self.session = session
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Verify."""

@@ -346,12 +346,14 @@ def end_group(process: subprocess.Popen[str]) -> None:
     process.wait(10)
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_for(
+    condition: Callable[[], bool], timeout_s: float, what: str, every_s: float = 0.1
+) -> None:
     """Wait until a condition holds."""
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, f"{what}: not within {timeout_s} s"
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 @contextlib.contextmanager

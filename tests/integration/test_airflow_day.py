@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.airflow_server import Airflow, airflow
+from jobs.demo.airflow import Airflow
+from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -52,20 +53,20 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
     server.unpause("market_open", "market_close", "rebalance")
     opened = server.trigger("market_open")
     try:
-        assert server.finish("market_open", opened) == "success", server.tasks(
+        assert finish(server, "market_open", opened) == "success", server.tasks(
             "market_open", opened
         )
         assert server.xcom("market_open", opened, "ensure_stream") == {"started": True}
         again = server.trigger("market_open")
-        assert server.finish("market_open", again) == "success"
+        assert finish(server, "market_open", again) == "success"
         assert server.xcom("market_open", again, "ensure_stream") == {"started": False}
         decided = server.trigger("rebalance", dry_run=True)
-        assert server.finish("rebalance", decided) == "success"
+        assert finish(server, "rebalance", decided) == "success"
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
         session = json.loads(day.output("status", "--json")[1])["session"]
         closed = server.trigger("market_close", session, at="now", reason="test")
-        assert server.finish("market_close", closed, 400) == "success", server.tasks(
+        assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
         )
         verdict = server.xcom("market_close", closed, "verify")
@@ -74,7 +75,7 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         day.check(session)
         # A retry, a backfill, a second run of the same day: nothing is doubled.
         twice = server.trigger("market_close", session)
-        assert server.finish("market_close", twice, 400) == "success"
+        assert finish(server, "market_close", twice, 400) == "success"
         day.check(session)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}

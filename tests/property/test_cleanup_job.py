@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
 from jobs.cleanup.job import run_cleanup
+from jobs.cleanup.lease import Lease
 from jobs.tables import OutcomeUnknown, Warehouse
 from tests.integration.spilled_day import (
     DAY,
@@ -106,3 +107,51 @@ def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at):
         assert cleaned.cleanup == sum(n for key, n in expected.items() if key[0] == "cleanup")
         events = [e for e in day.warehouse().sessions.read() if e.event == "cleaned"]
         assert [e.cleanup for e in events] == [cleaned.cleanup]
+
+
+def test_the_cleanup_that_began_last_works_and_the_other_waits(tmp_path):
+    day = make_day(str(tmp_path), random_rows(1, 200, 40, 4), depth=3)
+    told = []
+
+    def another_begins_and_dies(progress):
+        if progress.ranges_done == 2 and not told:
+            told.append("")
+            Lease.take(day.warehouse(), DAY)
+
+    cleaned = run_cleanup(
+        Here,
+        day.warehouse(),
+        SPEC,
+        DAY,
+        on_progress=another_begins_and_dies,
+        tell=told.append,
+        stalled_s=0.1,
+    )
+    assert not cleaned.already
+    assert results_of(day.warehouse()) == brute_force(day.rows)
+    assert "another cleanup of" in told[1]
+    assert "not got on" in told[2]
+    begun = [e for e in day.warehouse().sessions.read() if e.event == "cleaning"]
+    assert len(begun) == 3  # this one, the other, this one again
+
+
+def test_a_cleanup_that_was_overtaken_commits_nothing_more(tmp_path):
+    day = make_day(str(tmp_path), random_rows(2, 200, 40, 4), depth=3)
+    before = {}
+
+    def another_begins(progress):
+        if progress.ranges_done == 2 and not before:
+            Lease.take(day.warehouse(), DAY)
+            before["applied"] = day.warehouse().cleanup_applied(DAY)
+
+    def finish(text):
+        """While the older one waits, nobody but the newer one has got on."""
+        if "waits" in text:
+            assert day.warehouse().cleanup_applied(DAY) == before["applied"]
+            run_cleanup(Here, day.warehouse(), SPEC, DAY)
+
+    cleaned = run_cleanup(
+        Here, day.warehouse(), SPEC, DAY, on_progress=another_begins, tell=finish, stalled_s=60
+    )
+    assert cleaned.already
+    assert results_of(day.warehouse()) == brute_force(day.rows)

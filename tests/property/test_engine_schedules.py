@@ -8,21 +8,22 @@ says was in memory), thrown-away attempts before and zombies after the one that 
 seals. Compared as multisets of coordinates: results of every epoch, spilled rows of every epoch,
 what cleanup finds, and all of it together with brute force.
 
-The fast lane runs FAST schedules; `make test` runs MORE on top (the marker `server`, which
-leaves them out of the fast lane).
+The fast lane runs FAST schedules, `make test` MORE on top, always the same ones; `make soak` runs
+LONG new ones each time.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import secrets
 import tempfile
 from dataclasses import dataclass
 from functools import partial
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from jobs.engine.groups import GroupMap
 from jobs.engine.merging import Shape
@@ -31,8 +32,8 @@ from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 120
-MORE = 2000
-PARTS = 4
+MORE = 500
+LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 TINY = Shape(
@@ -170,12 +171,30 @@ def test_schedules_are_exact(schedule: Schedule) -> None:
     run(schedule)
 
 
+def campaign(number: int, examples: int) -> None:
+    """Schedules that follow from a number, whatever hypothesis' profile says."""
+
+    @seed(number)
+    @settings(max_examples=examples, phases=[Phase.generate, Phase.shrink], **COMMON)
+    @given(schedules)
+    def all_exact(schedule: Schedule) -> None:
+        run(schedule)
+
+    all_exact()
+
+
 @pytest.mark.server
-@pytest.mark.parametrize("part", range(PARTS))
-@settings(max_examples=MORE // PARTS, phases=[Phase.generate, Phase.shrink], **COMMON)
-@given(schedules)
-def test_many_more_schedules_are_exact(part: int, schedule: Schedule) -> None:
-    run(schedule)
+@pytest.mark.parametrize("number", range(2))
+def test_many_more_schedules_are_exact(number: int) -> None:
+    campaign(number, MORE // 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(4))
+def test_new_schedules_are_exact(part: int) -> None:
+    number = secrets.randbits(32)
+    print(f"campaign({number}, {LONG // 4})")
+    campaign(number, LONG // 4)
 
 
 def test_schedules_do_what_they_are_meant_to() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spillway_airflow import command, launchers
+from spillway_airflow import alerts, command, launchers
 from spillway_airflow.command import CommandFailed, Running, program, run
 from spillway_airflow.launchers import (
     CommandLauncher,
@@ -24,7 +27,8 @@ from spillway_airflow.launchers import (
     LaunchFailed,
     ProcessLauncher,
 )
-from spillway_airflow.operators import before_all, works
+from spillway_airflow.links import SessionLink
+from spillway_airflow.operators import before_all, gets_on, works
 from spillway_airflow.triggers import SealedTrigger, sealed
 
 Settings = dict[str, str]
@@ -278,6 +282,22 @@ def test_a_stream_works_once_it_has_claimed_and_gets_on(
     assert works(before, now) == wanted
 
 
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [
+        (None, False),  # a stream that has just been started, by somebody else
+        ({"term": 0, "lag_rows": 0, "last_epoch_age_s": None}, False),
+        ({"term": 1, "lag_rows": 0, "last_epoch_age_s": None}, True),
+        ({"term": 1, "lag_rows": None, "last_epoch_age_s": 900.0}, True),  # no broker answers
+        ({"term": 1, "lag_rows": 5, "last_epoch_age_s": None}, False),
+        ({"term": 1, "lag_rows": 5, "last_epoch_age_s": 900.0}, False),
+        ({"term": 1, "lag_rows": 5, "last_epoch_age_s": 1.0}, True),
+    ],
+)
+def test_a_stream_that_runs_may_not_work_yet(now: Any, *, wanted: bool) -> None:
+    assert gets_on(now) == wanted
+
+
 def test_sealed_sessions_are_found() -> None:
     days = [
         {"session": "2026-01-06", "ended_at": None, "stage": "open"},
@@ -318,3 +338,34 @@ def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+# --- alerts and links ---------------------------------------------------------------------------
+
+LATE = {"dag_run": {"dag_id": "market_close", "partition_key": "2026-01-05", "state": "running"}}
+
+
+def told_by(command: str | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(alerts, "setting", lambda _: command)
+    return asyncio.run(alerts.late("2:00:00", context=LATE))
+
+
+def test_a_late_day_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = "market_close: 2026-01-05 was not done within 2:00:00 (it is running)."
+    assert told_by(None, monkeypatch).startswith(said)
+    tell = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+    command = shlex.join([sys.executable, "-c", tell, str(tmp_path / "a; touch b")])
+    told_by(command, monkeypatch)
+    assert (tmp_path / "a; touch b").read_text().startswith(said)  # no shell has seen it
+
+
+def test_an_alert_that_cannot_be_given_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = shlex.join([sys.executable, "-c", "import sys; print('no line'); sys.exit(4)"])
+    with pytest.raises(RuntimeError, match="code 4: no line"):
+        told_by(command, monkeypatch)
+
+
+def test_a_link_holds_what_a_session_is_called_and_nothing_else() -> None:
+    task = SimpleNamespace(session='2026-01-05"><script>')
+    link = SessionLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
+    assert link == "/plugin/spillway#sessions/2026-01-05%22%3E%3Cscript%3E"
