@@ -102,6 +102,7 @@ def stream(
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
     from jobs import doctor as doctors
+    from jobs.metrics.serving import serving
     from jobs.stream.progress import epoch_line, start_line
     from jobs.stream.service import Stream, Wanted, Watcher
 
@@ -130,7 +131,10 @@ def stream(
     if failed:
         out.print(doctors.table(failed))
         _fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
-    job.run()
+    with serving(settings, watcher) as address:
+        if address is not None and not quiet:
+            out.print(f"figures for Prometheus: {address}", highlight=False, soft_wrap=True)
+        job.run()
 
 
 @app.command()

@@ -79,12 +79,24 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
+def _is_place(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+
+
 def _servers(value: str) -> str:
-    for server in value.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"{server.strip()!r} is not host:port (several: separated by commas)")
-    return ",".join(server.strip() for server in value.split(","))
+    servers = [server.strip() for server in value.split(",")]
+    for server in servers:
+        if not _is_place(server):
+            raise ValueError(f"{server!r} is not host:port (several: separated by commas)")
+    return ",".join(servers)
+
+
+def _listener(value: str) -> str:
+    place = value.strip()
+    if place and ("," in place or not _is_place(place)):
+        raise ValueError(f"{place!r} is not host:port, such as 127.0.0.1:9464; empty: off")
+    return place
 
 
 def _power_of_two(value: int) -> int:
@@ -583,6 +595,21 @@ class Maintenance(Section):
     )
 
 
+class Metrics(Section):
+    """What monitoring can ask the stream for."""
+
+    listen: Annotated[str, AfterValidator(_listener)] = Field(
+        default="",
+        description="Where the stream serves `/metrics` to Prometheus; empty: nowhere.",
+        json_schema_extra=_about(
+            "host:port",
+            "Off, since two streams on one machine cannot have one port, and a port that is "
+            "taken keeps the stream from starting. Nobody is asked for a password there, so name "
+            "an address that only your own can reach: 127.0.0.1:9464 for a Prometheus beside it.",
+        ),
+    )
+
+
 class Spark(Section):
     """Where the jobs run."""
 
@@ -618,6 +645,7 @@ class Settings(BaseSettings):
     session: Session = Session()
     recovery: Recovery = Recovery()
     maintenance: Maintenance = Maintenance()
+    metrics: Metrics = Metrics()
     spark: Spark = Spark()
 
     @classmethod

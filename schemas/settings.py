@@ -34,6 +34,7 @@ from schemas.setting_fields import (
     ENV_PREFIX,
     RESERVED_KAFKA_OPTIONS,
     Kafka,
+    Metrics,
     Recovery,
     Section,
     Session,
@@ -50,6 +51,7 @@ from schemas.tomlfile import TomlError, TomlFile, read_toml
 __all__ = [
     "RESERVED_KAFKA_OPTIONS",
     "Kafka",
+    "Metrics",
     "Origin",
     "Recovery",
     "Session",

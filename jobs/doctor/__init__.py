@@ -18,6 +18,7 @@ from typing import Any
 from jobs.doctor.check import Check
 from jobs.doctor.inputs import kafka, query_file, sessions
 from jobs.doctor.machine import folders, memory, programs
+from jobs.doctor.ports import metrics
 from schemas.settings import Settings
 
 __all__ = ["Check", "blocking", "check_all", "table"]
@@ -35,6 +36,7 @@ def check_all(settings: Settings, *, now_ms: int | None = None) -> list[Check]:
         calendar_check,
         query_check,
         *kafka(settings, query, spans),
+        *metrics(settings),
         *_tables(settings),
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from jobs.calendar import CalendarError
 from jobs.decode import compile_streams
 from jobs.doctor.check import Check, days, size
 from jobs.kafka import broker
-from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem
+from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, listens
 from jobs.kafka.options import OptionError
 from schemas.query import Query, load_query
 from schemas.settings import Settings
@@ -56,7 +55,7 @@ def _topics(query: Query) -> set[str]:
 def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:
     """The broker, and the query's topics: that they exist and keep a session's rows."""
     servers = settings.kafka.bootstrap_servers
-    if not any(_listens(server) for server in servers.split(",")):
+    if not listens(servers, CONNECT_S):
         return [_absent(settings, f"nothing listens at {servers}")]
     try:
         view = Cluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
@@ -83,16 +82,6 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
         return [Check("broker", "fail", str(error), "see the broker's log and try again")]
     finally:
         view.close()
-
-
-def _listens(server: str) -> bool:
-    """Whether a connection to `host:port` is taken: a quick look before the client's long one."""
-    host, _, port = server.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _absent(settings: Settings, problem: str) -> Check:

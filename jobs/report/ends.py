@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 
-from jobs.kafka.client import KafkaUnavailable, TopicProblem, cluster
+from jobs.kafka.client import KafkaUnavailable, TopicProblem, cluster, listens
 from schemas.journal import Offsets
 from schemas.settings import Settings
 
@@ -19,7 +18,7 @@ def kafka_ends(settings: Settings, topics: Sequence[str]) -> Offsets | None:
     A look at the ports first: a broker that is down costs nothing, one that hangs `ANSWER_S`.
     """
     servers = settings.kafka.bootstrap_servers
-    if not any(_listens(server) for server in servers.split(",")):
+    if not listens(servers, CONNECT_S):
         return None
     try:
         with cluster(servers, settings.kafka.options, timeout_s=ANSWER_S) as view:
@@ -28,12 +27,3 @@ def kafka_ends(settings: Settings, topics: Sequence[str]) -> Offsets | None:
             return view.end_offsets(asked) if asked else {}
     except (KafkaUnavailable, TopicProblem):  # a topic may go between the two questions
         return None
-
-
-def _listens(server: str) -> bool:
-    host, _, port = server.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except OSError:
-        return False
-    return True

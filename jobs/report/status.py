@@ -111,7 +111,7 @@ def status(
         lag_rows=lag_rows,
         threshold=settings.spill.threshold,
         topics=topics,
-        slots=_slots(tally, settings.stream.trigger_s),
+        slots=slots_of(tally, settings.stream.trigger_s),
         quarantine=reasons,
         sessions=[
             _session(tally, each, done.get(date, -1), stored.get(date, 0), events)
@@ -213,7 +213,8 @@ def topics_of(tally: Tally, ends: Offsets | None) -> tuple[list[TopicStatus], in
     return topics, sum(lags) if len(lags) == len(topics) else None
 
 
-def _slots(tally: Tally, trigger_s: float) -> list[SlotStatus]:
+def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
+    """Every slot of the assignment, with what it did in the last minute of epochs."""
     last = tally.sample(RECENT_S)
     busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
     full = occupancy(last.busy_s, trigger_s)

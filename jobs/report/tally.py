@@ -344,9 +344,9 @@ def delay_quantile_ms(histogram: list[int], quantile: float) -> int | None:
     return DELAY_EDGES_MS[-1]
 
 
-def summed_delay(recent: Iterable[Recent]) -> list[int]:
-    """One histogram of all the epochs given."""
-    return _added(each.delay for each in recent)
+def summed_delay(measured: Iterable[Recent | SessionTally]) -> list[int]:
+    """One histogram of all the epochs or sessions given."""
+    return _added(each.delay for each in measured)
 
 
 def thinned(points: list[Point]) -> list[Point]:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from kafka import KafkaProducer
 
 from jobs.kafka import broker
+from jobs.kafka.backlog import BacklogReader
 from jobs.kafka.broker import BrokerError
 from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, cluster
 from jobs.produce.send import Sender
@@ -164,3 +166,67 @@ def test_the_end_under_read_committed_is_the_last_stable_offset(cluster, topics,
         time.sleep(0.05)
     open_one.close()
     plain.close()
+
+
+def test_what_waits_and_how_old_it_is(topics, broker):
+    names = topics("a", "b", "idle", partitions=3)
+    a, b, idle = names["a"], names["b"], names["idle"]
+    producer = KafkaProducer(bootstrap_servers=broker, max_request_size=1 << 20)
+    for number in range(30):  # ten a partition, a second apart
+        producer.send(a, b"v", partition=number % 3, timestamp_ms=1_000_000 + 1_000 * (number // 3))
+    large = b"x" * 300_000  # no batch fits the size of a fetch, every one must come all the same
+    for partition in range(3):
+        producer.send(b, large, partition=partition, timestamp_ms=5_000 - partition)
+    producer.close()
+    reader = BacklogReader(broker, {})
+    try:
+        found = reader.look({a: [3, 7, 10], b: [0, 0, 0], idle: [0, 0, 0], "absent": [0]})
+        assert found.ends == {a: [10, 10, 10], b: [1, 1, 1], idle: [0, 0, 0]}
+        assert found.oldest_ms == {a: 1_003_000, b: 4_998}
+        # Again, further on, on the same connection; a partition that is new counts from its start.
+        found = reader.look({a: [10, 10], b: [1, 1, 1], idle: []})
+        assert found.oldest_ms == {a: 1_000_000}
+        assert reader.look({a: [10, 10, 10]}).oldest_ms == {}
+    finally:
+        reader.close()
+
+
+def test_what_waits_under_transactions(topics, broker):
+    topic = topics("t", partitions=1)["t"]
+    producer = KafkaProducer(bootstrap_servers=broker, transactional_id=topic)
+    producer.init_transactions()
+    for stamp, commits in ((1_000, True), (2_000, False), (3_000, True), (4_000, False)):
+        producer.begin_transaction()
+        producer.send(topic, b"v", timestamp_ms=stamp).get(10)
+        (producer.commit_transaction if commits else producer.abort_transaction)()
+    producer.begin_transaction()
+    producer.send(topic, b"v", timestamp_ms=5_000)
+    producer.flush()
+    reader = BacklogReader(broker, {})
+    try:
+        # Each took a row and a marker, written after the answer. The open one is not there yet.
+        deadline = time.monotonic() + 10
+        while reader.look({topic: [0]}).ends != {topic: [8]}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        oldest = [reader.look({topic: [at]}).oldest_ms.get(topic) for at in range(9)]
+        # From the aborted ones on it is the next committed row; after the last there is none.
+        assert oldest == [1_000, 3_000, 3_000, 3_000, 3_000, None, None, None, None]
+        producer.commit_transaction()
+        while reader.look({topic: [6]}).oldest_ms != {topic: 5_000}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        reader.close()
+        producer.close()
+
+
+def test_no_broker_tells_no_backlog():
+    reader = BacklogReader(f"127.0.0.1:{broker.free_port()}", {})
+    began, threads = time.monotonic(), threading.active_count()
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable, match="nothing listens"):
+            reader.look({"stock": [0]})
+    reader.close()
+    assert time.monotonic() - began < 5
+    assert threading.active_count() == threads, "a try leaves a thread behind"

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.kafka.broker import free_port
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
+from tests.scrape import figure, scrape, total
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -46,7 +48,8 @@ def make_day(
 
 def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     """Groups spill, a day is sealed while the next one's rows arrive, both end exact."""
-    day = make_day(budget_bytes=96 << 10)
+    listen = f"127.0.0.1:{free_port()}"
+    day = make_day(budget_bytes=96 << 10, extra={"METRICS__LISTEN": listen})
     day.produce(messages(1, ROWS, keys=9_000))
     assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
     assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
@@ -60,6 +63,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
         phases = day.check(FIRST)
         assert phases["run-time"] > 0
         assert phases["cleanup"] > 0, "nothing was spilled: the test shows nothing"
+        check_figures(day, listen)
     day.ok("verify", "--session", FIRST)
     assert day.run("stream", "--session", FIRST) == 2  # sealed
     assert day.run("stream", "--until-sealed", FIRST) == 0
@@ -83,6 +87,32 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     code, text = day.output("status", "--json")
     assert code == 0, text
     assert json.loads(text)
+
+
+def check_figures(day: Day, listen: str) -> None:
+    """What the running stream serves is what its tables hold, the term before included."""
+    wait_for(
+        lambda: figure(scrape(listen), "spillway_unproved_sessions") == 1, 60, "the day is seen"
+    )
+    found = scrape(listen)
+    assert figure(found, "spillway_up") == 1
+    assert figure(found, "spillway_kafka_up") == 1
+    assert total(found, "spillway_rows_total") == ROWS + ROWS // 2
+    assert total(found, "spillway_lag_rows") == total(found, "spillway_lag_seconds") == 0
+    assert total(found, "spillway_quarantined_rows_total") == len(day.quarantined())
+    by_day = [day.results(date) for date in (FIRST, SECOND)]
+    at_run_time = sum(row["phase"] == "run-time" for rows in by_day for row in rows)
+    assert figure(found, "spillway_results_total") == at_run_time
+    epochs = [entry for entry in day.entries() if entry["kind"] == "epoch"]
+    assert figure(found, "spillway_epochs_total") == len(epochs)
+    assert figure(found, "spillway_term") == 2
+    spills = sum(s["spilled_bytes"] > 0 for e in epochs if not e["sealed"] for s in e["slots"])
+    assert figure(found, "spillway_spills_total") == spills > 0
+    for slot in epochs[-1]["slots"]:
+        state = figure(found, "spillway_state_bytes", slot=str(slot["slot"]))
+        assert state == slot["state_bytes"]
+    sampled = figure(found, "spillway_production_delay_seconds_count")
+    assert sampled == sum(sum(s["delay_ms"]) for e in epochs for s in e["slots"]) > 0
 
 
 def test_driver_killed_at_every_point(make_day: MakeDay) -> None:

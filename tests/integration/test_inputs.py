@@ -13,6 +13,7 @@ from kafka import KafkaProducer
 from jobs.kafka import broker as kafka_broker
 from jobs.kafka.client import Cluster
 from tests.integration.day import STREAMS, Day, message, messages, running, wait_for
+from tests.scrape import figure, scrape
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -154,16 +155,23 @@ def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars
         view = Cluster(bootstrap)
         view.create_topics(dict.fromkeys(names.values(), 2))
         view.close()
-        day = Day(tmp_path / "day", bootstrap, names, spark_env)
+        listen = f"127.0.0.1:{kafka_broker.free_port()}"
+        extra = {"METRICS__LISTEN": listen}
+        day = Day(tmp_path / "day", bootstrap, names, spark_env, extra=extra)
         day.produce(messages(1, 3_000, keys=500))
         with running(day, "stream", "--session", FIRST) as stream:
             wait_for(lambda: "epoch 0:" in log(day), 90, "the first epoch")
             kafka_broker.stop(folder)
             time.sleep(30)
+            figures = scrape(listen)
+            assert figure(figures, "spillway_up") == 1
+            assert figure(figures, "spillway_kafka_up") == 0
+            assert not [name for name, _ in figures if name.startswith("spillway_lag")]
             kafka_broker.start(folder, port, controller_port=controller)
             day.produce(messages(2, 3_000, keys=100))
             day.ok("seal", "--session", FIRST)
             wait_for(lambda: f"sealed {FIRST}" in log(day), 150, "the session is sealed")
+            wait_for(lambda: figure(scrape(listen), "spillway_kafka_up") == 1, 60, "Kafka is seen")
             assert stream.poll() is None
         day.finish(FIRST, sealed=True)
         day.check(FIRST)

@@ -49,6 +49,7 @@ ONLY_IN: dict[str, set[str]] = {
     "kafka": {"jobs.kafka", "jobs.produce", "jobs.quarantine", "jobs.verify"},
     "pyspark": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
     "delta": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
+    "prometheus_client": {"jobs.metrics"},
 }
 
 NOT_FOR_THE_PROOF = {"join", "probe", "step", "cleanup", "arrangement", "runs", "merging"}

@@ -1,0 +1,147 @@
+"""The HTTP side: one path, `/metrics`, in Prometheus' text form or OpenMetrics.
+
+Known limitation: no password and no encryption. What is served names topics and volumes, nothing
+of any message; who may see it is decided by the address it listens on.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import socketserver
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from jobs.kafka.broker import listener_of
+
+PATH = "/metrics"
+IDLE_S = 10.0
+"""How long a client that says nothing is listened to."""
+ANSWER_S = 2.0
+
+
+class CannotListen(RuntimeError):
+    """The address cannot be listened on: why, and what to do."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(f"{what}: {mend}")
+        self.what = what
+        self.mend = mend
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_S
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: a scrape every few seconds is no news."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind, without HTTPServer's question to the name service, which may take seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+class MetricsServer:
+    """Listens from its making on, answers between `start` and `close`. Threads of its own."""
+
+    def __init__(self, listen: str, collector: Collector) -> None:
+        """Take the address `host:port`. Raises CannotListen."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        self._http = _bound(listen)
+        self._http.set_app(_only_metrics(make_wsgi_app(registry)))
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, name="metrics-http", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        host, port = self._http.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{shown}:{port}{PATH}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more and give the address back."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+        self._http.server_close()
+
+
+def can_listen(listen: str) -> None:
+    """Raise CannotListen when a server could not take the address now."""
+    _bound(listen).server_close()
+
+
+def serves_spillway(listen: str) -> bool:
+    """Whether a stream's own `/metrics` is what answers there."""
+    host, port = _parts(listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    place = f"[{host}]" if ":" in host else host
+    try:
+        with urllib.request.urlopen(f"http://{place}:{port}{PATH}", timeout=ANSWER_S) as answer:
+            return b"\nspillway_up " in answer.read()
+    except (OSError, ValueError):
+        return False
+
+
+def _bound(listen: str) -> _Server:
+    host, port = _parts(listen)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        kind = type("_Listener", (_Server,), {"address_family": family})
+        server: _Server = kind((host, port), _Handler)
+    except OSError as error:
+        raise _refusal(listen, port, error) from error
+    return server
+
+
+def _refusal(listen: str, port: int, error: OSError) -> CannotListen:
+    what = f"/metrics cannot be served at {listen}"
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"{what}, the port is taken{listener_of(port)}",
+            "end that program, or set metrics.listen to another port",
+        )
+    if error.errno == errno.EACCES:
+        return CannotListen(
+            f"{what}, this user may not listen there", "set metrics.listen to a port above 1023"
+        )
+    return CannotListen(
+        f"{what} ({error.strerror})", "set metrics.listen to an address of this host"
+    )
+
+
+def _parts(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+_App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def _only_metrics(metrics: _App) -> _App:
+    """prometheus_client's application gives figures at every path; here one path has them."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == PATH:
+            return metrics(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"figures for Prometheus are at {PATH}\n".encode()]
+
+    return app

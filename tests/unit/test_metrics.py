@@ -1,0 +1,472 @@
+"""`/metrics`: a snapshot shows what the journal holds; the names are the documented ones."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+
+from jobs.decode.reasons import KINDS, OTHER, kind_of
+from jobs.doctor.ports import metrics as port_check
+from jobs.kafka import broker
+from jobs.kafka.backlog import Backlog
+from jobs.metrics import gathering
+from jobs.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
+from jobs.metrics.exposition import families
+from jobs.metrics.gathering import Gatherer, Quarantined
+from jobs.metrics.server import CannotListen, MetricsServer, serves_spillway
+from jobs.metrics.serving import serving
+from jobs.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
+from jobs.report.tally import Tally, delay_quantile_ms
+from jobs.stream.service import Watcher
+from jobs.tables import SessionEvent
+from schemas.journal import DELAY_EDGES_MS, Epoch
+from schemas.settings import load_settings
+from tests.report_journal import (
+    DAY,
+    TOPICS,
+    add_quarantine,
+    fill_journal,
+    make_day,
+    open_warehouse,
+    verdict,
+)
+from tests.scrape import Samples, figure, parsed
+from tests.unit.test_docs import BROKEN, cells, section
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def tallied(entries: list[Any]) -> Tally:
+    tally = Tally()
+    for entry in entries:
+        tally.add(entry.model_dump(mode="json"))
+    return tally
+
+
+def full(tally: Tally) -> Snapshot:
+    """A snapshot in which everything is known."""
+    return Snapshot(
+        at_s=1_000.5,
+        claimed=True,
+        threshold=0.9,
+        journal=journal_figures(tally, 2.0),
+        kafka_answers=True,
+        lag=Lag(dict.fromkeys(TOPICS, 7), dict.fromkeys(TOPICS, 1.5)),
+        quarantined={("stock", "missing"): 3},
+        days=Days(unproved=1, oldest_sealed_s=900.0, incomplete=0),
+    )
+
+
+class Shown:
+    """A collector of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def collect(self) -> Any:
+        return families(self.snapshot)
+
+
+def text_of(snapshot: Snapshot) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Shown(snapshot))  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_what_is_served_is_what_the_journal_holds() -> None:
+    made = make_day(60, seal_after=40)
+    found = parsed(text_of(full(tallied(made.entries))))
+    for topic in TOPICS:
+        rows = sum(n for (_, name), n in made.rows.items() if name == topic)
+        assert figure(found, "spillway_rows_total", topic=topic) == rows
+        assert figure(found, "spillway_lag_rows", topic=topic) == 7
+        assert figure(found, "spillway_lag_seconds", topic=topic) == 1.5
+    assert figure(found, "spillway_results_total") == made.results.total()
+    assert figure(found, "spillway_spills_total") == made.spills
+    assert figure(found, "spillway_spilled_bytes_total") == made.spilled_bytes
+    assert figure(found, "spillway_flushed_bytes_total") == made.flushed_bytes
+    assert figure(found, "spillway_epochs_total") == 60
+    assert figure(found, "spillway_term") == 1
+    assert figure(found, "spillway_up") == 1
+    last = made.last
+    assert figure(found, "spillway_last_epoch_timestamp_seconds") == made.now().timestamp()
+    for slot in last.slots:
+        labels = {"slot": str(slot.slot)}
+        assert figure(found, "spillway_state_bytes", **labels) == slot.state_bytes
+        assert figure(found, "spillway_state_budget_bytes", **labels) == slot.budget_bytes
+        assert figure(found, "spillway_state_folder_bytes", **labels) == slot.folder_bytes
+        assert figure(found, "spillway_state_rows", **labels) == slot.rows
+    assert figure(found, "spillway_quarantined_rows_total", topic="stock", reason="missing") == 3
+    assert figure(found, "spillway_quarantined_rows_total", topic="review", reason="missing") == 0
+
+
+def test_moves_and_losses_are_counted_over_all_days() -> None:
+    made = make_day(60, seal_after=40)
+    entries = list(made.entries)
+    for at, changes in (
+        (10, {"moved": [{"group": (4, 1), "to": 1}, {"group": (4, 2), "to": 1}]}),
+        (55, {"moved": [{"group": (4, 3), "to": 1}], "restored_slots": [0]}),
+        (57, {"queued": [{"group": (4, 4), "to": 1}]}),
+    ):
+        plain = entries[at].model_dump(mode="json")
+        entries[at] = Epoch.model_validate(plain | changes)
+    found = parsed(text_of(full(tallied(entries))))
+    assert figure(found, "spillway_relocations_total") == 3
+    assert figure(found, "spillway_relocations_waiting") == 1
+    assert figure(found, "spillway_restored_slots_total") == 1
+
+
+def test_the_delay_is_a_histogram_of_exact_counts() -> None:
+    made = make_day(30)
+    tally = tallied(made.entries)
+    found = parsed(text_of(full(tally)))
+    counts = tally.sessions[DAY].delay
+    whole = sum(counts)
+    assert figure(found, "spillway_production_delay_seconds_count") == whole
+    assert whole > 0
+    name = "spillway_production_delay_seconds_bucket"
+    served = {dict(labels)["le"]: n for (each, labels), n in found.items() if each == name}
+    assert len(served) == len(DELAY_BUCKETS_MS) + 1
+    for edge in DELAY_BUCKETS_MS:
+        below = sum(n for high, n in zip(DELAY_EDGES_MS, counts, strict=False) if high <= edge)
+        assert served[repr(edge / 1000)] == below
+    assert served["+Inf"] == whole
+    # The sum is made of the buckets' middles: near the median when samples are close together.
+    sum_s = figure(found, "spillway_production_delay_seconds_sum")
+    assert sum_s is not None
+    median_ms = delay_quantile_ms(counts, 0.5)
+    assert median_ms is not None
+    assert 0.5 < sum_s / whole / (median_ms / 1000) < 2
+
+
+def test_samples_beyond_the_last_edge_count() -> None:
+    beyond = [0] * len(DELAY_EDGES_MS) + [5]
+    tally = tallied(make_day(1).entries)
+    snapshot = full(tally)
+    assert snapshot.journal is not None
+    found = parsed(text_of(replace(snapshot, journal=replace(snapshot.journal, delay=beyond))))
+    assert figure(found, "spillway_production_delay_seconds_count") == 5
+    assert figure(found, "spillway_production_delay_seconds_bucket", le="3600.0") == 0
+
+
+def test_buckets_are_edges_of_the_journals_histogram() -> None:
+    assert set(DELAY_BUCKETS_MS) <= set(DELAY_EDGES_MS)
+    assert list(DELAY_BUCKETS_MS) == sorted(DELAY_BUCKETS_MS)
+
+
+def test_what_is_not_known_is_not_there() -> None:
+    assert parsed(text_of(Snapshot())) == {("spillway_up", ()): 0.0}
+    snapshot = full(tallied(make_day(5).entries))
+    away = parsed(text_of(replace(snapshot, kafka_answers=False, lag=None)))
+    assert figure(away, "spillway_kafka_up") == 0
+    assert not [name for name, _ in away if name.startswith("spillway_lag")]
+    blind = parsed(text_of(replace(snapshot, quarantined=None, days=None)))
+    assert not [name for name, _ in blind if "quarantined" in name or "sessions" in name]
+    new = parsed(text_of(full(tallied(make_day(1).entries[:2]))))
+    gone = ("last_epoch", "delay")
+    assert not [name for name, _ in new if any(each in name for each in gone)]
+    assert figure(new, "spillway_epochs_total") == 0
+
+
+def test_labels_cannot_break_the_text() -> None:
+    snapshot = full(tallied(make_day(3).entries))
+    topic = 'a"b\\c\nd'
+    found = parsed(text_of(replace(snapshot, lag=Lag({topic: 1}, {}))))
+    assert figure(found, "spillway_lag_rows", topic=topic) == 1
+
+
+# --- lag and days ----------------------------------------------------------------------------
+
+
+def test_lag_in_rows_and_seconds() -> None:
+    made = make_day(5)
+    tally = tallied(made.entries)
+    ends = {topic: list(end) for topic, end in made.end.items()}
+    ends["stock"][1] += 4
+    ends["volume"][0] += 2
+    backlog = Backlog(ends, {"stock": 7_000})
+    lag = lag_of(tally, backlog, 10_000)
+    assert lag.rows == {"stock": 4, "volume": 2, "review": 0}
+    # The age of what waits in `volume` was not given in time: it is not known.
+    assert lag.seconds == {"stock": 3.0, "review": 0.0}
+    ahead = lag_of(tally, replace(backlog, oldest_ms={"stock": 11_000}), 10_000)
+    assert ahead.seconds["stock"] == 0.0
+    del ends["review"]  # a topic that has gone
+    assert "review" not in lag_of(tally, backlog, 10_000).rows
+
+
+def test_days_that_are_not_proved() -> None:
+    made = make_day(60, seal_after=40)
+    tally = tallied(made.entries)
+    [at] = [e.written_at for e in made.entries if e.kind == "epoch" and e.sealed]
+    sealed_s = datetime.fromisoformat(at).timestamp()
+    sealed = SessionEvent(session=DAY, event="sealed")
+    assert days_of(tally, [sealed]) == Days(1, sealed_s, 0)
+    assert days_of(tally, [sealed, verdict(False, missing=2)]) == Days(1, sealed_s, 1)
+    assert days_of(tally, [verdict(False, missing=2), verdict(True)]) == Days(0, None, 0)
+    assert days_of(tallied(made.entries[:20]), []) == Days(0, None, 0)
+
+
+# --- reasons ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", [reason for _, _, reason in BROKEN])
+def test_every_documented_reason_has_a_kind(reason: str) -> None:
+    assert kind_of(reason) != OTHER
+    assert kind_of(f"{reason} (and 2 more)") == kind_of(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("ts: missing (and 1 more)", "missing"),
+        ("minute: the join key is null", "null_key"),
+        ("price: a number is needed", "wrong_type"),
+        ("price: a finite number is needed", "not_finite"),
+        ("rating: Input should be less than or equal to 5", "out_of_range"),
+        ("ts: no such offset from UTC", "bad_time"),
+        ("ts: not in the years 1 to 9999 (UTC)", "bad_time"),
+        ("amount: does not fit decimal(18,4)", "bad_decimal"),
+        ("amount: a JSON number keeps 15 digits only; send it as a string", "bad_decimal"),
+        ("extra: holds a number that is not finite", "not_finite"),
+        ('minute: conversion from `str` to `i64` failed: ["secret"]', OTHER),
+        ("empty value: missing", OTHER),  # no field is called so
+        ("", OTHER),
+    ],
+)
+def test_kinds_of_reasons(reason: str, kind: str) -> None:
+    assert kind_of(reason) == kind
+
+
+def test_quarantined_rows_are_counted_once_per_file(tmp_path: Path) -> None:
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    quarantined = Quarantined(warehouse)
+    assert quarantined.rows() == {}
+    add_quarantine(warehouse, 0, [f"not UTF-8 (byte {k})" for k in range(9)] + ["empty value"])
+    assert quarantined.rows() == {("stock", "not_utf8"): 9, ("stock", "empty"): 1}
+    [counted] = warehouse.files("quarantine")
+    warehouse.folder("quarantine").delete(counted.path)  # it is not read again
+    add_quarantine(warehouse, 1, ["ts: missing"])
+    assert quarantined.rows() == {
+        ("stock", "not_utf8"): 9,
+        ("stock", "empty"): 1,
+        ("stock", "missing"): 1,
+    }
+    assert Quarantined(warehouse).rows() is None  # a file has gone: not known, and no error
+
+
+# --- the thread ------------------------------------------------------------------------------
+
+
+class FakeKafka:
+    """In place of a BacklogReader."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def look(self, read: dict[str, list[int]]) -> Backlog:
+        return Backlog({topic: [end + 1 for end in ends] for topic, ends in read.items()}, {})
+
+    def close(self) -> None:
+        pass
+
+
+def settled(tmp_path: Path, **flags: object) -> Any:
+    flags |= {"warehouse.root": str(tmp_path / "w")}
+    return load_settings(overrides=flags, environ={})[0]
+
+
+def wait_for(condition: Any, what: str) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def test_entries_are_counted_once_whether_read_or_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(gathering, "TICK_S", 0.02)
+    monkeypatch.setattr(gathering, "BacklogReader", FakeKafka)
+    made = make_day(30)
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, made.entries[:20])
+    gatherer = Gatherer(settled(tmp_path))
+    gatherer.on_start(None)  # type: ignore[arg-type]
+    try:
+        for entry in made.entries[15:]:  # the first five are in the journal already
+            gatherer.on_epoch(entry)
+
+        def samples() -> Samples:
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(gatherer)
+            return parsed(generate_latest(registry).decode())
+
+        wait_for(lambda: samples().get(("spillway_epochs_total", ())) == 30, "all epochs")
+        found = samples()
+        for topic in TOPICS:
+            assert figure(found, "spillway_rows_total", topic=topic) == made.rows[DAY, topic]
+            assert ("spillway_lag_rows", (("topic", topic),)) in found
+        assert figure(found, "spillway_kafka_up") == 1
+    finally:
+        gatherer.close()
+    gatherer.on_epoch(made.entries[-1])
+    assert not gatherer._entries, "kept though nobody takes it away"
+
+
+def test_handing_over_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Kafka that hangs holds up neither the stream nor a scrape."""
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    hangs, looking = threading.Event(), threading.Event()
+
+    class Hanging(FakeKafka):
+        def look(self, read: dict[str, list[int]]) -> Backlog:
+            looking.set()
+            hangs.wait(20)
+            return super().look(read)
+
+    monkeypatch.setattr(gathering, "BacklogReader", Hanging)
+    made = make_day(200)
+    fill_journal(open_warehouse(str(tmp_path / "w")), made.entries[:2])
+    gatherer = Gatherer(settled(tmp_path))
+    gatherer.on_start(None)  # type: ignore[arg-type]
+    try:
+        assert looking.wait(10)
+        began = time.monotonic()
+        for entry in made.entries[2:]:
+            gatherer.on_epoch(entry)
+        assert list(gatherer.collect())
+        assert time.monotonic() - began < 1
+    finally:
+        hangs.set()
+        gatherer.close()
+
+
+# --- the server ------------------------------------------------------------------------------
+
+
+def got(url: str, **headers: str) -> tuple[int, str, str]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_the_server_serves_one_path_in_both_forms(tmp_path: Path) -> None:
+    port = broker.free_port()
+    snapshot = full(tallied(make_day(5).entries))
+    server = MetricsServer(f"127.0.0.1:{port}", Shown(snapshot))  # type: ignore[arg-type]
+    server.start()
+    try:
+        assert server.url == f"http://127.0.0.1:{port}/metrics"
+        status, kind, text = got(server.url)
+        assert (status, kind.split(";")[0]) == (200, "text/plain")
+        assert parsed(text) == parsed(text_of(snapshot))
+        _, kind, text = got(server.url, Accept="application/openmetrics-text; version=1.0.0")
+        assert kind.startswith("application/openmetrics-text")
+        assert {f.name for f in openmetrics_families(text)} >= {"spillway_epochs", "spillway_up"}
+        status, _, text = got(f"http://127.0.0.1:{port}/")
+        assert (status, text) == (404, "figures for Prometheus are at /metrics\n")
+        assert serves_spillway(f"127.0.0.1:{port}")
+        assert serves_spillway(f"0.0.0.0:{port}")
+        (check,) = port_check(settled(tmp_path, **{"metrics.listen": f"127.0.0.1:{port}"}))
+        assert check.status == "ok"
+        assert "a stream that runs" in check.what
+    finally:
+        server.close()
+    with pytest.raises(urllib.error.URLError):
+        got(server.url)
+
+
+def test_a_port_that_is_taken_is_named_before_anything_begins(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        settings = settled(tmp_path, **{"metrics.listen": listen})
+        with (
+            pytest.raises(CannotListen, match=r"is taken by process .*set metrics\.listen"),
+            serving(settings, Watcher()),
+        ):
+            pytest.fail("it began")
+        (check,) = port_check(settings)
+        assert check.status == "fail"
+        assert "is taken by process" in check.what
+        assert "metrics.listen" in check.mend
+    (check,) = port_check(settings)
+    assert check.status == "ok"
+
+
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    with pytest.raises(CannotListen, match="an address of this host"):
+        MetricsServer("192.0.2.1:9464", Shown(Snapshot()))  # type: ignore[arg-type]
+
+
+def test_off_means_off(tmp_path: Path) -> None:
+    watcher = Watcher(on_start=print, on_epoch=print)
+    with serving(settled(tmp_path), watcher) as address:
+        assert address is None
+        assert (watcher.on_start, watcher.on_epoch) == (print, print)
+    (check,) = port_check(settled(tmp_path))
+    assert check.status == "ok"
+
+
+@pytest.mark.parametrize("listen", ["9464", "host:0", "a:1,b:2", "127.0.0.1:99999"])
+def test_only_one_host_and_port_can_be_set(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(ValueError, match=r"metrics\.listen"):
+        settled(tmp_path, **{"metrics.listen": listen})
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_every_name_is_served_and_documented_alike() -> None:
+    text = text_of(full(tallied(make_day(60, seal_after=40).entries)))
+    served = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
+    types = {"info": "gauge"}  # in Prometheus' text form
+    assert served == [(f.name, types.get(f.kind, f.kind)) for f in CATALOGUE]
+    described = [
+        (row[0], row[1], tuple(re.findall(r"\w+", row[2])))
+        for row in cells(PAGE.read_text())
+        if row[0].startswith("spillway_")
+    ]
+    assert described == [(f.name, f.kind, f.labels) for f in CATALOGUE]
+    labels: dict[str, set[str]] = {name: set() for name, _ in served}
+    for (name, given), _ in parsed(text).items():
+        base = re.sub(r"_(bucket|sum|count)$", "", name) if "delay" in name else name
+        labels[base] |= {key for key, _ in given} - {"le"}
+    assert labels == {f.name: set(f.labels) for f in CATALOGUE}
+
+
+def test_names_follow_the_conventions() -> None:
+    for family in CATALOGUE:
+        assert re.fullmatch(r"spillway_[a-z]+(_[a-z]+)*", family.name)
+        assert (family.kind == "counter") == family.name.endswith("_total")
+        assert (family.kind == "info") == family.name.endswith("_info")
+        assert family.help.endswith(".")
+        assert not re.search(r"_(ms|millis|kb|mb|percent)(_|$)", family.name)
+
+
+def test_reasons_are_documented() -> None:
+    assert tuple(row[0] for row in cells(section("metrics.md", "Reasons", 3))) == KINDS
+    assert f"the {len(KINDS)}\nkinds" in PAGE.read_text()
