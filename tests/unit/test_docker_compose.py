@@ -62,6 +62,13 @@ def words(service: dict[str, Any]) -> Iterator[str]:
     yield from environment(service).values()
 
 
+def options(command: list[str]) -> dict[str, str]:
+    """`--name value` of a command: Spark's own programs do not take `--name=value`."""
+    assert not any(word.startswith("--") and "=" in word for word in command)
+    named = (at for at, word in enumerate(command) if word.startswith("--"))
+    return {command[at].removeprefix("--"): command[at + 1] for at in named}
+
+
 @pytest.fixture(params=SERVICES)
 def service(request: pytest.FixtureRequest) -> dict[str, Any]:
     return SERVICES[request.param]
@@ -234,7 +241,7 @@ def test_the_settings_name_these_services(settings: Settings) -> None:
     assert f"{default}:19092" in SERVICES["kafka"]["ports"]
     for each in WORKERS.values():
         assert settings.spark.master == each["command"][-1]
-        assert f"--host={each['hostname']}" in each["command"]
+        assert options(each["command"])["host"] == each["hostname"]
     assert f"{SERVICES['spark-master']['hostname']}:7077" in settings.spark.master
 
 
@@ -252,7 +259,7 @@ def test_state_fits_a_worker_that_is_alone(settings: Settings) -> None:
     assert settings.state.root.startswith("/dev/shm/")
     cores = 0
     for name, each in WORKERS.items():
-        given = dict(w.removeprefix("--").split("=") for w in each["command"] if "=" in w)
+        given = options(each["command"])
         cores += int(given["cores"])
         assert size(each["shm_size"]) >= needed, name
         daemon = size(environment(each)["SPARK_DAEMON_MEMORY"])
