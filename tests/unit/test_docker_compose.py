@@ -159,6 +159,14 @@ def test_services_are_watched_or_run_once(service: dict[str, Any]) -> None:
         assert service["healthcheck"]["test"][0] == "CMD"
 
 
+def test_what_runs_once_is_waited_for_by_what_runs_on() -> None:
+    """Otherwise `up --wait` takes its end for a failure."""
+    once = {name for name, each in SERVICES.items() if each["restart"] == "no"}
+    on = [each for name, each in SERVICES.items() if name not in once]
+    assert once == {"topics", "airflow-init"}
+    assert once <= {need for each in on for need in each.get("depends_on", {})}
+
+
 def test_dependencies_are_waited_for(service: dict[str, Any]) -> None:
     for name, need in service.get("depends_on", {}).items():
         once = SERVICES[name]["restart"] == "no"
