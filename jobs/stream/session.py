@@ -54,6 +54,9 @@ _DELTA = {
 }
 
 
+LOCAL_HEAP = "2g"
+"""The JVM's heap when all of Spark lives in it. `docker/` counts it against its memory limits."""
+
 FEW_CORES = 2
 """Up to here the JVM's own threads take the cores from the join."""
 
@@ -101,7 +104,7 @@ def spark_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if master.startswith("local["):
-        loopback["spark.driver.memory"] = "2g"
+        loopback["spark.driver.memory"] = LOCAL_HEAP
         # The shuffle's files never leave the page cache of this machine.
         loopback["spark.shuffle.compress"] = "false"
     wanted = {"spark.ui.enabled": "false", **loopback, **wanted, **(options or {})}

@@ -1,0 +1,65 @@
+"""The files of `docker/` as tests look at them: parsed, and with sizes as numbers."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCKER = ROOT / "docker"
+DOCKERFILE = DOCKER / "Dockerfile"
+COMPOSE = DOCKER / "compose.yaml"
+MANIFEST = DOCKER / "kubernetes" / "stream.yaml"
+USER = "10001"
+
+HEADROOM = 1.25
+"""Memory for state by its budgets: a merge keeps old and new files for a moment."""
+
+_UNITS = {"": 1, "k": 10, "m": 20, "g": 30}
+
+
+def size(text: str) -> int:
+    """Bytes of `640m`, `3g` (Docker, JVM) and `2560Mi`, `2Gi` (Kubernetes)."""
+    match = re.fullmatch(r"(\d+)([kmg]?)i?b?", str(text).lower())
+    assert match, f"{text!r} is no size"
+    unit = _UNITS[match[2]]
+    return int(match[1]) * (unit if not match[2] else 1 << unit)
+
+
+def compose() -> dict[str, Any]:
+    """compose.yaml, its merges done."""
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return found
+
+
+def manifest() -> dict[str, dict[str, Any]]:
+    """The objects of the Kubernetes manifest by their kind."""
+    found = [each for each in yaml.safe_load_all(MANIFEST.read_text()) if each]
+    kinds = {each["kind"]: each for each in found}
+    assert len(kinds) == len(found), "two objects of one kind"
+    return kinds
+
+
+def version() -> str:
+    """The project's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+def airflow_options() -> dict[tuple[str, str], dict[str, Any]]:
+    """Airflow's own options by section and name, read without importing Airflow."""
+    spec = find_spec("airflow")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    file = Path(next(iter(spec.submodule_search_locations))) / "config_templates" / "config.yml"
+    sections = yaml.safe_load(file.read_text())
+    return {
+        (section, name): option
+        for section, each in sections.items()
+        for name, option in each["options"].items()
+    }
