@@ -46,7 +46,7 @@ class Interrupted(Warehouse):
             raise OutcomeUnknown("not known")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
     interruptions=st.lists(

@@ -31,7 +31,7 @@ from jobs.policy.victims import POLICIES
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 120
+FAST = 60
 MORE = 500
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -11,7 +11,7 @@ import pytest
 from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import explain, run
 
-FAST = 500
+FAST = 250
 """Schedules of the fast lane; about 20 ms each."""
 MORE = 1_600
 """Schedules that `make test` runs beside those."""
