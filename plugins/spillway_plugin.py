@@ -1,4 +1,4 @@
-"""What Airflow loads: the timetables by name, so that serialised DAGs can be read again; the page."""
+"""What Airflow loads: timetables by name, so that serialised DAGs can be read again; the page."""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     at = {e.epoch: i for i, e in enumerate(made.entries) if isinstance(e, Epoch)}
     groups = dict(made.entries[0].groups)
     moved = [g for g, slot in groups.items() if slot == 0][:12]
-    moves = [Move(group=g, to=slots - 1, bytes=30_000, command=f"balanced/aa/{k}") for k, g in
-             enumerate(moved)]
+    moves = [
+        Move(group=g, to=slots - 1, bytes=30_000, command=f"balanced/aa/{k}")
+        for k, g in enumerate(moved)
+    ]
     after = [(g, slots - 1 if g in moved else slot) for g, slot in groups.items()]
     why = "slot 0 holds 61 % of the memory, the others less than half of that"
 
@@ -43,8 +45,15 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     change(
         epochs // 3,
         commands=[
-            answered("move", m.command, reason=why, policy="balanced", by="airflow", bytes=m.bytes,
-                     slot=m.to)
+            answered(
+                "move",
+                m.command,
+                reason=why,
+                policy="balanced",
+                by="airflow",
+                bytes=m.bytes,
+                slot=m.to,
+            )
             for m in moves
         ],
         moved=moves,
@@ -53,16 +62,28 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     change(
         epochs // 2,
         commands=[
-            answered("move", "lazy-disk/bb/0", ok=False, policy="lazy-disk", by="airflow",
-                     reason="decided on assignment 0, which is an old one"),
+            answered(
+                "move",
+                "lazy-disk/bb/0",
+                ok=False,
+                policy="lazy-disk",
+                by="airflow",
+                reason="decided on assignment 0, which is an old one",
+            ),
         ],
     )
     waiting = [Move(group=g, to=0, bytes=9_000, command="by-hand/dd/0") for g in moved[:3]]
     change(
         epochs - 2,
         commands=[
-            answered("spill", "by-hand/cc/0", reason=f"make room {HOSTILE}", by="alice", slot=0,
-                     bytes=1 << 19),
+            answered(
+                "spill",
+                "by-hand/cc/0",
+                reason=f"make room {HOSTILE}",
+                by="alice",
+                slot=0,
+                bytes=1 << 19,
+            ),
         ],
     )
     change(
@@ -125,6 +146,7 @@ def write_page_warehouse(root: Path, made: Made) -> Warehouse:
         warehouse, last, ["price: Input should be a valid number"] * 40 + [f"symbol {HOSTILE}"] * 9
     )
     if made.sealed_epoch >= 0:
-        warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=500,
-                                               seconds=15.4))
+        warehouse.sessions.append(
+            SessionEvent(session=DAY, event="cleaned", cleanup=500, seconds=15.4)
+        )
     return warehouse

@@ -72,7 +72,9 @@ class GroupTable:
     def productivity(self) -> F64:
         """Results per KiB of state; 0 without state."""
         held = self.bytes > 0
-        return np.divide(self.results * KIB, self.bytes, out=np.zeros(len(held)), where=held)
+        found: F64 = np.zeros(len(held))
+        np.divide(self.results * KIB, self.bytes, out=found, where=held)
+        return found
 
 
 class Cells(Figures):

@@ -277,7 +277,7 @@ def history(
 def _without_slots(point: Point) -> Point:
     """A point of another session that gave results of this one: its memory is not this one's."""
     return point.model_copy(
-        update=dict.fromkeys(("state_bytes", "spilled_bytes", "moved_in", "moved_out"), {})
+        update={name: {} for name in ("state_bytes", "spilled_bytes", "moved_in", "moved_out")}
     )
 
 

@@ -20,7 +20,8 @@ LIMIT_S = 120.0
 _one = threading.Lock()
 
 Reason = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=3, max_length=500, pattern=r"^[^\x00]*$")
+    str,
+    StringConstraints(strip_whitespace=True, min_length=3, max_length=500, pattern=r"^[^\x00]*$"),
 ]
 
 
@@ -70,20 +71,20 @@ def add_to(app: FastAPI) -> None:
     closes = [Depends(door.from_the_page), Depends(door.may_close)]
 
     @app.post("/act/rebalance", dependencies=rebalances)
-    def rebalance(asked: Rebalance, someone: Any = Depends(door.user)) -> Outcome:
+    def rebalance(asked: Rebalance, someone: door.User) -> Outcome:
         """Dry or real."""
         more = [f"--policy={asked.policy}"] if asked.policy else []
         more += ["--dry-run"] if asked.dry_run else []
         return _run(someone, asked, "rebalance", "--json", *more)
 
     @app.post("/act/spill", dependencies=rebalances)
-    def spill(asked: Spill, someone: Any = Depends(door.user)) -> Outcome:
+    def spill(asked: Spill, someone: door.User) -> Outcome:
         """At one slot."""
         wish = f"--spill={asked.slot}:{asked.bytes}B"
         return _run(someone, asked, "rebalance", "--json", wish)
 
     @app.post("/act/seal", dependencies=closes)
-    def seal(asked: Seal, someone: Any = Depends(door.user)) -> Outcome:
+    def seal(asked: Seal, someone: door.User) -> Outcome:
         """Now."""
         return _run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
 

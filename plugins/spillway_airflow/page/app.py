@@ -66,7 +66,7 @@ class _Looking:
 
 def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/me")
-    def me(request: Request, someone: Any = Depends(door.user)) -> dict[str, Any]:
+    def me(request: Request, someone: door.User) -> dict[str, Any]:
         """Who looks, what they may do, and what forms offer."""
         from jobs.policy.registry import POLICIES
 
@@ -155,9 +155,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
 
         def make(seen: Seen) -> Any:
             assert seen.groups is not None
-            return groups_view(
-                seen.groups, order, descending=descending, search=search, most=most
-            )
+            return groups_view(seen.groups, order, descending=descending, search=search, most=most)
 
         name = f"groups/{order}/{descending}/{most}/{search}"
         return _answer(request, *watch().answer(name, make, groups=True))

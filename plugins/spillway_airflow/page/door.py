@@ -8,18 +8,19 @@ that they go to.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
 from airflow.configuration import conf
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
 REBALANCE, CLOSE = "rebalance", "market_close"
 
 user = get_user
 """The one who is logged in, by cookie or token; 401 when nobody is."""
+User = Annotated[Any, Depends(user)]
 may_see = requires_access_dag("GET", DagAccessEntity.RUN, REBALANCE)
 may_rebalance = requires_access_dag("POST", DagAccessEntity.RUN, REBALANCE)
 may_close = requires_access_dag("POST", DagAccessEntity.RUN, CLOSE)
