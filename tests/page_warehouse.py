@@ -28,7 +28,8 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     made = make_day(epochs, slots=slots, groups_depth=depth, budget=BUDGET, **more)
     at = {e.epoch: i for i, e in enumerate(made.entries) if isinstance(e, Epoch)}
     groups = dict(made.entries[0].groups)
-    moved = [g for g, slot in groups.items() if slot == 0][:12]
+    first = [g for g, slot in groups.items() if slot == 0]
+    moved = first[: min(12, len(first) // 2)]
     moves = [
         Move(group=g, to=slots - 1, bytes=30_000, command=f"balanced/aa/{k}")
         for k, g in enumerate(moved)
@@ -95,7 +96,12 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
 
 
 def write_statistics(
-    warehouse: Warehouse, epoch: int, groups: list[tuple[Prefix, int]], *, seed: int = 3
+    warehouse: Warehouse,
+    epoch: int,
+    groups: list[tuple[Prefix, int]],
+    *,
+    session: str = DAY,
+    seed: int = 3,
 ) -> None:
     """Figures of every group: one in nine is spilled, one in seven partly, a few are empty."""
     rng = random.Random(seed)
@@ -108,7 +114,7 @@ def write_statistics(
         rows.append(
             {
                 "epoch": epoch,
-                "session_date": DAY,
+                "session_date": session,
                 "slot": slot,
                 "depth": prefix.depth,
                 "value": prefix.value,
@@ -141,7 +147,7 @@ def write_page_warehouse(root: Path, made: Made) -> Warehouse:
     groups = next(
         e.assignment for e in reversed(made.entries) if isinstance(e, Epoch) and e.assignment
     )
-    write_statistics(warehouse, last, groups)
+    write_statistics(warehouse, last, groups, session=made.last.session)
     add_quarantine(
         warehouse, last, ["price: Input should be a valid number"] * 40 + [f"symbol {HOSTILE}"] * 9
     )

@@ -175,7 +175,7 @@ def shown(status: Status, now: datetime) -> SessionStatus:
 
 def overview(
     status: Status,
-    points: Sequence[Point],
+    points: Mapping[str, Sequence[Point]],
     now: datetime,
     *,
     trigger_s: float,
@@ -183,10 +183,16 @@ def overview(
     closes_ms: Mapping[str, int],
     waiting: int,
 ) -> Overview:
-    """What is going on."""
+    """What is going on. `points`: `points_of` each session."""
     session = shown(status, now)
     return Overview(
-        day=day(status, session, points, cleaning.get(session.session, ()), closes_ms),
+        day=day(
+            status,
+            session,
+            points.get(session.session, ()),
+            cleaning.get(session.session, ()),
+            closes_ms,
+        ),
         open=status.session,
         unfinished=[
             each.session
@@ -240,25 +246,28 @@ def day(
     )
 
 
-def history(
-    session: SessionStatus, points: Sequence[Point], cleaning: Sequence[Cleaning]
-) -> History:
-    """A session over time."""
+def points_of(date: str, points: Sequence[Point]) -> list[Point]:
+    """What a session's history is made of, in at most `MOST_POINTS` points."""
+    mine = [p for p in points if p.session == date or p.results.get(date)]
+    own = [p if p.session == date else _without_slots(p) for p in mine]
+    return at_most(own, MOST_POINTS)
+
+
+def history(session: SessionStatus, own: Sequence[Point], cleaning: Sequence[Cleaning]) -> History:
+    """A session over time. `own`: `points_of` it."""
     date = session.session
-    mine = at_most([p for p in points if p.session == date or p.results.get(date)], MOST_POINTS)
     total, results = 0, []
-    for point in mine:
+    for point in own:
         total += point.results.get(date, 0)
         results.append(total)
-    own = [p if p.session == date else _without_slots(p) for p in mine]
     numbers = sorted({slot for p in own for slot in p.state_bytes})
     steps = _steps(session, cleaning)
     return History(
-        began_ms=mine[0].started_ms if mine else 0,
-        ended_ms=[p.ended_ms for p in mine],
-        epoch=[p.epoch for p in mine],
+        began_ms=own[0].started_ms if own else 0,
+        ended_ms=[p.ended_ms for p in own],
+        epoch=[p.epoch for p in own],
         results=results,
-        flush=[p.flush for p in mine],
+        flush=[p.flush for p in own],
         cleanup_ms=[at for at, _ in steps],
         cleanup_results=[count for _, count in steps],
         slots=[

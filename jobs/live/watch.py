@@ -26,12 +26,14 @@ from pydantic import BaseModel
 
 from jobs import calendar
 from jobs.live.groups import GroupTable, look_at_groups
+from jobs.live.views import points_of
 from jobs.rebalance.asking import waiting
 from jobs.report import memory as remembering
 from jobs.report.command import Looker
 from jobs.report.detail import cleaning
 from jobs.report.model import Cleaning, Point, SessionStatus, Status
 from jobs.report.status import NothingYet
+from jobs.report.tally import Tally
 from jobs.tables import NoWarehouse
 from schemas.journal import Command
 from schemas.settings import Settings, SettingsError
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 SHARE = 3.0
 """The thread rests so many times as long as a look took."""
+AGAIN_S = 3.0
+"""How long it rests after a look that failed."""
 IDLE_S = 60.0
 FIRST_S = 4.0
 """How long a question waits for the first look, and for the first one with groups."""
@@ -64,7 +68,10 @@ class Seen:
     """When the last look that succeeded ended, ms since 1970; 0: none did."""
     problem: Problem | None = None
     status: Status | None = None
-    points: Sequence[Point] = ()
+    n: int = -1
+    """Of the journal's last entry."""
+    points: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    """`points_of` each session that the history still knows."""
     waiting: Sequence[Command] = ()
     cleaning: Mapping[str, Sequence[Cleaning]] = field(default_factory=dict)
     closes_ms: Mapping[str, int] = field(default_factory=dict)
@@ -143,7 +150,8 @@ class Watch:
             with self._changed:
                 self._seen, self._fresh = found, True
                 self._changed.notify_all()
-                self._changed.wait(max(self._every_s - took, SHARE * took))
+                rest_s = self._every_s if found.problem is None else AGAIN_S
+                self._changed.wait(max(rest_s - took, SHARE * took))
                 if time.monotonic() - self._asked_s > IDLE_S:
                     self._thread = None
                     return
@@ -159,8 +167,9 @@ class Watch:
         except NothingYet as error:
             problem = Problem("empty", str(error))
         except Exception as error:  # the page must say so; what follows is the next look
-            log.exception("spillway's tables could not be looked at")
             problem = Problem("failed", f"{type(error).__name__}: {error}")
+            if problem != before.problem:  # the same again need not be told every few seconds
+                log.exception("spillway's tables could not be looked at")
         # Whatever it was, begin anew: files may have been replaced, settings mended.
         self._looker = self._settings = None
         return replace(before, problem=problem, made=before.made)
@@ -186,7 +195,8 @@ class Watch:
         return Seen(
             looked_ms=time.time_ns() // 1_000_000,
             status=status,
-            points=tuple(tally.points),
+            n=tally.n,
+            points=_points(tally) if tally.n != before.n else before.points,
             waiting=tuple(unanswered),
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),
@@ -217,6 +227,11 @@ class Watch:
                 except calendar.CalendarError:  # a date that is no trading day has no close
                     continue
         return dict(self._closes_ms)
+
+
+def _points(tally: Tally) -> dict[str, Sequence[Point]]:
+    dates = {date for point in tally.points for date in (point.session, *point.results)}
+    return {date: points_of(date, tally.points) for date in dates}
 
 
 def _progress(session: SessionStatus) -> object:

@@ -124,7 +124,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
             if found is None:
                 raise HTTPException(404, "the journal does not know this session")
             cleaned = seen.cleaning.get(date, ())
-            return views.day(seen.status, found, seen.points, cleaned, seen.closes_ms)
+            return views.day(seen.status, found, seen.points.get(date, ()), cleaned, seen.closes_ms)
 
         return _answer(request, *watch().answer(f"session/{date}", make))
 

@@ -48,7 +48,7 @@ function base(from, to) {
     animationDuration: 250,
     animationDurationUpdate: 250,
     textStyle: { fontFamily: FONT, color: ink },
-    grid: { left: 8, right: 14, top: 14, bottom: 4, containLabel: true },
+    grid: { left: 8, right: 22, top: 14, bottom: 4, containLabel: true },
     tooltip: {
       trigger: "axis",
       renderMode: "richText",
@@ -136,11 +136,11 @@ export function resultsOption({ history, expected }) {
   return option;
 }
 
-const marks = (name, symbol, tint, data, rotate) => ({
+const marks = (name, symbol, tint, data, size, rotate) => ({
   name,
   type: "scatter",
   symbol,
-  symbolSize: 9,
+  symbolSize: size,
   symbolRotate: rotate,
   itemStyle: { color: tint, borderColor: colour("card"), borderWidth: 1 },
   data,
@@ -154,14 +154,17 @@ export function memoryOption({ history, slot, budget, threshold }) {
   const at = history.ended_ms;
   const state = slot.state_bytes.map((size, i) => [at[i], size]);
   const top = budget * 1.12;
-  const where = (i) => Math.min(slot.state_bytes[i], budget);
-  const spills = at.flatMap((t, i) => (slot.spilled_bytes[i] && !history.flush[i] ? [[t, Math.min(where(i) + budget * 0.09, top), slot.spilled_bytes[i]]] : []));
-  const flushes = at.flatMap((t, i) => (slot.spilled_bytes[i] && history.flush[i] ? [[t, Math.min(where(i) + budget * 0.09, top), slot.spilled_bytes[i]]] : []));
-  const came = at.flatMap((t, i) => (slot.moved_in[i] ? [[t, budget * 0.05, slot.moved_in[i]]] : []));
-  const went = at.flatMap((t, i) => (slot.moved_out[i] ? [[t, budget * 0.05, slot.moved_out[i]]] : []));
+  // Marks lie in rows of their own, above the budget and at the bottom: they hide no memory.
+  const row = (counts, y, when = () => true) =>
+    at.flatMap((t, i) => (counts[i] && when(i) ? [[t, budget * y, counts[i]]] : []));
+  const spills = row(slot.spilled_bytes, 1.065, (i) => !history.flush[i]);
+  const flushes = row(slot.spilled_bytes, 1.065, (i) => history.flush[i]);
+  const came = row(slot.moved_in, 0.06);
+  const went = row(slot.moved_out, 0.06);
   option.grid.top = 8;
   option.yAxis.max = Math.max(top, ...slot.state_bytes);
-  option.yAxis.interval = budget / 2 || undefined;
+  option.yAxis.interval = budget / 2;
+  option.yAxis.splitLine.showMaxLine = false;
   option.yAxis.axisLabel.formatter = (v) => (v > budget * 1.01 ? "" : bytes(v));
   const level = (value, tint, dash) => ({ yAxis: value, lineStyle: { color: tint, type: dash, width: 1.2 } });
   const memory = line("memory", state, colour("state"), {
@@ -175,10 +178,10 @@ export function memoryOption({ history, slot, budget, threshold }) {
   });
   option.series = [
     memory,
-    marks("spilled", "triangle", colour("spill"), spills, 180),
-    marks("flushed at the seal", "triangle", colour("flush"), flushes, 180),
-    marks("came", "diamond", colour("move"), came),
-    marks("went", "emptyDiamond", colour("move"), went),
+    marks("spilled", "triangle", colour("spill"), spills, 7, 180),
+    marks("flushed at the seal", "triangle", colour("flush"), flushes, 10, 180),
+    marks("came", "diamond", colour("move"), came, 11),
+    marks("went", "emptyDiamond", colour("move"), went, 9),
   ].filter((each) => each.data.length);
   option.tooltip.formatter = (found) => {
     const says = found.map((each) => {

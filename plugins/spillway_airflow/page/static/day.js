@@ -111,11 +111,11 @@ class SlotFigure {
 
   show({ history, slot, threshold, live, budget }) {
     const now = live?.find((each) => each.slot === this.slot);
-    const held = now?.state_bytes ?? slot.state_bytes.at(-1) ?? 0;
+    const held = now?.state_bytes ?? Math.max(0, ...slot.state_bytes);
     const spills = slot.spilled_bytes.filter((size, i) => size && !history.flush[i]).length;
     const came = slot.moved_in.reduce((a, b) => a + b, 0);
     const went = slot.moved_out.reduce((a, b) => a + b, 0);
-    const parts = [`${bytes(held)} of ${bytes(budget)} (${part(held / budget)})`];
+    const parts = [`${now ? "" : "at most "}${bytes(held)} of ${bytes(budget)} (${part(held / budget)})`];
     parts.push(times(now?.spills ?? spills, "spill"));
     if (came || went) parts.push(`${count(came)} came, ${count(went)} went`);
     put(this.says, parts.join(" · "));

@@ -5,9 +5,12 @@ import { h, put, s } from "./dom.js";
 import { scaleOf, viridis } from "./scale.js";
 import { bytes, count, number, rate, times } from "./words.js";
 
-const CELL = 17;
+const [LEAST, MOST] = [13, 24];
+/** Height that the map may take, about. */
+const HEIGHT = 300;
 const GAP = 2;
 const STEPS = 24;
+const SAMPLE = 17;
 
 export const METRICS = {
   productivity: { word: "productivity", says: "results for each KiB of state", text: (v) => `${number(v)} a KiB` },
@@ -22,6 +25,22 @@ const WORDS = {
   spilled: "spilled, nothing in memory",
   moving: "about to move",
 };
+
+/** A cell: its colour says how much, its marks say in which state it is. */
+function cell(x, y, side, state, t) {
+  const size = side - GAP;
+  const marks = [];
+  if (state === "spilled") marks.push(s("path", { class: "cut", d: `M${x + 3} ${y + size - 3}L${x + size - 3} ${y + 3}` }));
+  if (state === "partly") marks.push(s("path", { class: "corner", d: `M${x + size} ${y + size * 0.5}V${y + size}H${x + size * 0.5}z` }));
+  if (state === "moving") marks.push(s("rect", { class: "ring", x: x + 1.5, y: y + 1.5, width: size - 3, height: size - 3, rx: 2 }));
+  const none = t === null || state === "empty" || state === "spilled";
+  return s(
+    "g",
+    { class: `cell ${state}` },
+    s("rect", { x, y, width: size, height: size, rx: 2.5, class: none ? "none" : "some", fill: none ? null : viridis(t) }),
+    marks,
+  );
+}
 
 export class HeatMap {
   constructor({ picked }) {
@@ -62,13 +81,13 @@ export class HeatMap {
       this.states(),
       this.tip,
     );
-    this.resized = new ResizeObserver(() => this.data && this.columns() !== this.drawn && this.draw());
+    this.resized = new ResizeObserver(() => this.data && this.map.clientWidth !== this.width && this.draw());
     this.resized.observe(this.map);
   }
 
   states() {
     const sample = (state) =>
-      s("svg", { viewBox: "0 0 17 17", width: 15, height: 15, "aria-hidden": "true" }, this.cell(1, 1, state, 0.6));
+      s("svg", { viewBox: `0 0 ${SAMPLE} ${SAMPLE}`, width: 15, height: 15, "aria-hidden": "true" }, cell(1, 1, SAMPLE, state, 0.6));
     return h(
       "ul",
       { class: "legend" },
@@ -86,29 +105,28 @@ export class HeatMap {
     if (this.data) this.draw();
   }
 
-  columns() {
-    return Math.max(8, Math.floor(this.map.clientWidth / CELL));
-  }
-
   draw() {
     const { cells, states } = this.data;
     const values = cells[this.metric];
     const scale = scaleOf(values);
-    this.drawn = this.columns();
+    this.width = this.map.clientWidth;
+    const fits = Math.sqrt((this.width * HEIGHT) / Math.max(1, cells.slot.length));
+    const side = Math.floor(Math.min(MOST, Math.max(LEAST, fits)));
+    this.columns = Math.max(8, Math.floor(this.width / side));
     this.cells = [];
     const blocks = [];
     const slots = new Map();
     cells.slot.forEach((slot, i) => slots.set(slot, [...(slots.get(slot) ?? []), i]));
     for (const [slot, own] of [...slots].sort((a, b) => a[0] - b[0])) {
       const drawn = own.map((i, place) => {
-        const x = (place % this.drawn) * CELL;
-        const y = Math.floor(place / this.drawn) * CELL;
-        const cell = this.cell(x, y, states[cells.state[i]], scale.at(values[i]));
-        cell.dataset.cell = i;
-        this.cells[i] = cell;
-        return cell;
+        const x = (place % this.columns) * side;
+        const y = Math.floor(place / this.columns) * side;
+        const made = cell(x, y, side, states[cells.state[i]], scale.at(values[i]));
+        made.dataset.cell = i;
+        this.cells[i] = made;
+        return made;
       });
-      const rows = Math.ceil(own.length / this.drawn);
+      const rows = Math.ceil(own.length / this.columns);
       const size = own.reduce((total, i) => total + cells.bytes[i], 0);
       const groups = own.reduce((total, i) => total + cells.groups[i], 0);
       const moving = own.reduce((total, i) => total + cells.moving[i], 0);
@@ -119,29 +137,13 @@ export class HeatMap {
           "div",
           { class: "block" },
           h("h3", {}, `Slot ${slot}`, h("span", { class: "muted" }, ` ${says.join(" · ")}`)),
-          s("svg", { width: this.drawn * CELL, height: rows * CELL, "aria-hidden": "true" }, drawn),
+          s("svg", { width: this.columns * side, height: rows * side, "aria-hidden": "true" }, drawn),
         ),
       );
     }
     put(this.map, blocks);
     this.scale(scale);
     if (this.at >= 0) this.mark(this.at < this.cells.length ? this.at : -1);
-  }
-
-  cell(x, y, state, t) {
-    const size = CELL - GAP;
-    const marks = [];
-    if (state === "spilled" || state === "partly") {
-      marks.push(s("path", { class: "cut", d: `M${x + 2} ${y + size - 2}L${x + size - 2} ${y + 2}` }));
-    }
-    if (state === "moving") marks.push(s("rect", { class: "ring", x: x + 1.5, y: y + 1.5, width: size - 3, height: size - 3, rx: 2 }));
-    const none = t === null || state === "empty" || state === "spilled";
-    return s(
-      "g",
-      { class: `cell ${state}` },
-      s("rect", { x, y, width: size, height: size, rx: 2.5, class: none ? "none" : "some", fill: none ? null : viridis(t) }),
-      marks,
-    );
   }
 
   scale({ low, high, of }) {
@@ -174,7 +176,7 @@ export class HeatMap {
   }
 
   key(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.drawn, ArrowUp: -this.drawn }[event.key];
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns }[event.key];
     if (event.key === "Escape") this.leave();
     else if (event.key === "Enter" && this.at >= 0) this.map.click();
     else if (step && this.cells.length) {

@@ -108,7 +108,7 @@ class Page {
 
   async meet(signal) {
     const { data } = await view("me", signal);
-    setZone(data.zone);
+    if (setZone(data.zone)) this.shown = null; // whatever was drawn has other times
     const may = Object.values(data.may).some(Boolean);
     this.button.disabled = !may;
     this.button.title = may ? "" : "You may look, and not act: that needs the right to start runs of rebalance or market_close.";

@@ -58,12 +58,12 @@ export const ms = (v) => (v === null || v === undefined ? UNKNOWN : span(v / 100
 let zone = "UTC";
 const formats = new Map();
 
-/** The exchange's time zone, by its name. */
+/** The exchange's time zone, by its name; whether that is another one than before. */
 export function setZone(name) {
-  if (name && name !== zone) {
-    zone = name;
-    formats.clear();
-  }
+  if (!name || name === zone) return false;
+  zone = name;
+  formats.clear();
+  return true;
 }
 
 function format(kind, options) {
