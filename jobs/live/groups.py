@@ -241,8 +241,10 @@ def _searched(table: GroupTable, search: str) -> I64:
             f"{name(prefix)} slot:{slots[g]} {STATES[states[g]]} {table.hot_key[g]}".casefold()
             for g, prefix in enumerate(table.prefixes)
         )
-    hit = [all(word in text for word in words) for text in table.texts]
-    return everything[np.array(hit, dtype=np.bool_)]
+    for word in words:
+        hit = [word in table.texts[g] for g in everything.tolist()]
+        everything = everything[np.array(hit, dtype=np.bool_)]
+    return everything
 
 
 def _row(table: GroupTable, g: int) -> Row:
