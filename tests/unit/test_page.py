@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -200,6 +201,14 @@ def test_the_page_s_own_files_need_no_exception() -> None:
             assert "<style" not in text
             assert "style=" not in text
             assert "onclick" not in text
+
+
+def test_what_is_vendored_is_what_was_published() -> None:
+    folder = Path(actions.__file__).with_name("static") / "vendor"
+    said = (folder / "README.md").read_text()
+    for file in folder.glob("*.js"):
+        assert hashlib.sha256(file.read_bytes()).hexdigest() in said, file.name
+    assert {each.name for each in folder.iterdir()} >= {"LICENSE.echarts", "NOTICE.echarts"}
 
 
 # --- acting ----------------------------------------------------------------------------------
