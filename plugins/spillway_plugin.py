@@ -23,7 +23,5 @@ class SpillwayPlugin(AirflowPlugin):
             "href": "spillway/",
             "destination": "nav",
             "url_route": "spillway",
-            "icon": "spillway/static/icon.svg",
-            "icon_dark_mode": "spillway/static/icon-dark.svg",
         }
     ]

@@ -88,7 +88,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_the_page_in_a_browser(scene: Scene) -> None:
     admin = scene.enter("admin")
-    made = page_day(60)
+    made = page_day(60, slots=3)
     last = made.entries.pop()
     comes_alive(scene, admin, lambda: write_page_warehouse(scene.root, made))
     is_live(scene, admin, lambda: fill_journal(open_again(scene.root), [last]))
@@ -138,8 +138,8 @@ def is_live(scene: Scene, page: Page, append: object) -> None:
     expect(frame.locator("[data-tile='rows in'] b")).not_to_have_text(before)
     expect(frame.locator("body")).to_have_attribute("data-same", "yes")
     expect(frame.locator("[data-chart=results] canvas")).to_be_visible()
-    expect(frame.locator(".slot canvas")).to_have_count(2)
-    expect(frame.locator("[data-slot='1']")).to_contain_text("12 came")
+    expect(frame.locator(".slot canvas")).to_have_count(3)
+    expect(frame.locator("[data-slot='2']")).to_contain_text("12 came")
     scene.picture(page, "overview-light")
 
 
@@ -172,7 +172,7 @@ def shows_the_groups(scene: Scene, page: Page) -> None:
     colours = "els => els.map(e => e.getAttribute('fill')).join()"
     some = frame.locator(".map .cell rect:first-child")
     before = some.evaluate_all(colours)
-    frame.get_by_text("rate", exact=True).click()
+    frame.locator("label:has(input[value=rate])").click()
     assert some.evaluate_all(colours) != before
     first = frame.locator("tbody tr").first
     expect(frame.locator("tbody tr")).to_have_count(50)
@@ -180,7 +180,7 @@ def shows_the_groups(scene: Scene, page: Page) -> None:
     frame.get_by_role("button", name="generations").click()
     expect(frame.locator("th[aria-sort=descending]")).to_contain_text("generations")
     expect(first).not_to_have_text(before)
-    frame.get_by_label("Search the groups").fill("moving slot:1")
+    frame.get_by_label("Search the groups").fill("moving slot:2")
     expect(frame.locator("tbody tr")).to_have_count(3)
     expect(first).to_contain_text("to slot 0")
 
@@ -188,6 +188,7 @@ def shows_the_groups(scene: Scene, page: Page) -> None:
 def shows_hostile_text_as_text(scene: Scene, page: Page) -> None:
     frame = page.frame_locator("iframe")
     frame.get_by_label("Search the groups").fill("onerror")
+    expect(frame.locator("tbody tr")).to_have_count(1)
     expect(frame.locator("tbody tr .key")).to_contain_text(HOSTILE)
     for view in ("overview", "decisions"):
         frame.locator(f"a[data-view={view}]").click()
@@ -204,14 +205,14 @@ def shows_decisions(scene: Scene, page: Page) -> None:
     expect(rows.nth(1)).to_contain_text("alice")
     expect(rows.nth(2)).to_contain_text("refused: decided on assignment 0")
     expect(rows.nth(3)).to_contain_text("12 moves")
-    expect(rows.nth(3).locator("svg rect")).to_have_count(4)
+    expect(rows.nth(3).locator("svg rect")).to_have_count(6)
     scene.picture(page, "decisions-light")
 
 
 def shows_a_session(scene: Scene, page: Page) -> None:
     frame = scene.view(page, "#sessions/2026-01-05")
     expect(frame.locator(".detail h1")).to_contain_text("5 Jan 2026")
-    expect(frame.locator(".detail canvas")).to_have_count(3)
+    expect(frame.locator(".detail canvas")).to_have_count(4)
     assert page.url.endswith("#sessions/2026-01-05"), "the address can be kept and sent"
     scene.picture(page, "sessions-light")
     frame.get_by_role("link", name="Close").click()
@@ -222,6 +223,8 @@ def act(page: Page, kind: str, reason: str) -> FrameLocator:
     frame = page.frame_locator("iframe")
     if not frame.locator("dialog[open]").is_visible():
         frame.get_by_role("button", name="Actions").click()
+    if (back := frame.get_by_role("button", name="Back")).is_visible():
+        back.click()
     frame.locator(f"label:has(input[value={kind}])").click()
     frame.get_by_label("Reason").fill(reason)
     return frame
@@ -241,7 +244,12 @@ def runs_dry(scene: Scene, page: Page) -> None:
 
 
 def forces_a_spill(scene: Scene, page: Page) -> None:
+    frame = act(page, "spill", "a slot that is busy")
+    frame.get_by_role("button", name="Spill…").click()
+    frame.get_by_role("button", name="Do it").click()
+    expect(frame.locator("[data-plan=real] .chip")).to_have_text("refused")
     frame = act(page, "spill", f"make room {HOSTILE}")
+    frame.locator("#slot").select_option("1")
     frame.get_by_label("At least, in MiB").fill("0.5")
     frame.get_by_role("button", name="Spill…").click()
     confirm = frame.get_by_role("group", name="Confirm")
@@ -250,9 +258,9 @@ def forces_a_spill(scene: Scene, page: Page) -> None:
     scene.picture(page, "confirm-light")
     assert commands(scene) == []
     confirm.get_by_role("button", name="Do it").click()
-    expect(frame.locator("[data-plan=real]")).to_contain_text("spill 512 KiB at slot 0")
+    expect(frame.locator("[data-plan=real]")).to_contain_text("spill 512 KiB at slot 1")
     [command] = commands(scene)
-    assert (command.kind, command.slot, command.bytes) == ("spill", 0, 1 << 19)
+    assert (command.kind, command.slot, command.bytes) == ("spill", 1, 1 << 19)
     assert (command.by, command.reason) == ("admin", f"make room {HOSTILE}")
     frame.get_by_role("button", name="Close").click()
     frame.locator("a[data-view=decisions]").click()

@@ -15,6 +15,8 @@ const KINDS = {
 };
 
 export class Actions {
+  draft = "";
+
   constructor(page) {
     this.page = page;
     this.body = h("div", { class: "drawer-body" });
@@ -33,7 +35,8 @@ export class Actions {
     );
     document.body.append(this.dialog);
     this.dialog.addEventListener("close", () => {
-      this.given = null;
+      this.given = {};
+      this.draft = "";
     });
   }
 
@@ -72,6 +75,7 @@ export class Actions {
   /** A form: its fields, the reason, and its buttons. */
   frame(says, fields, buttons) {
     this.reason = h("textarea", { id: "reason", name: "reason", required: true, minlength: 3, maxlength: 500, rows: 2 });
+    this.reason.value = this.draft;
     this.error = h("p", { class: "refusal", role: "alert" });
     return h(
       "form",
@@ -199,6 +203,7 @@ export class Actions {
 
   /** What will happen, and who said so; nothing has happened yet. */
   confirm(says, reason, go, kind = "main") {
+    this.draft = reason; // whoever goes back need not write it again
     const yes = h("button", { type: "button", class: kind, onclick: go }, "Do it");
     put(
       this.body,
@@ -217,6 +222,7 @@ export class Actions {
     put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Asking…"));
     try {
       const found = await act(what, body);
+      this.draft = "";
       put(this.body, show(found), this.back());
     } catch (error) {
       put(this.body, this.refused(error), this.back());
@@ -228,6 +234,7 @@ export class Actions {
     put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Starting the run…"));
     try {
       const run = await close(session, reason);
+      this.draft = "";
       const path = runPath(run.dag_run_id);
       put(
         this.body,

@@ -199,7 +199,7 @@ class Page {
     else if (looked !== null && looked > STALE_S) trouble = "The tables were not read for a while.";
     if (trouble && looked !== null) trouble += ` What you see is ${age(looked)} old.`;
     if (trouble) kind = "bad";
-    put(this.live, h("span", { class: `dot ${kind}`, "aria-hidden": "true" }), h("span", {}, trouble && !stream ? "" : says));
+    put(this.live, says && [h("span", { class: `dot ${kind}`, "aria-hidden": "true" }), h("span", {}, says)]);
     this.notice.hidden = !trouble;
     if (trouble !== this.trouble) put(this.notice, trouble && [icon("warn"), trouble]);
     this.trouble = trouble;
