@@ -68,8 +68,9 @@ class Seen:
     """When the last look that succeeded ended, ms since 1970; 0: none did."""
     problem: Problem | None = None
     status: Status | None = None
-    n: int = -1
-    """Of the journal's last entry."""
+    entry: str = ""
+    """Digest of the journal's last entry: what follows from the journal alone is made again when
+    that is another one."""
     points: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     """`points_of` each session that the history still knows."""
     waiting: Sequence[Command] = ()
@@ -190,13 +191,13 @@ class Watch:
         groups = before.groups
         if time.monotonic() - self._groups_asked_s > IDLE_S:
             groups = None
-        elif groups is None or groups.epoch != tally.epoch:
+        elif groups is None or memory.digest != before.entry:
             groups = look_at_groups(warehouse, tally)
         return Seen(
             looked_ms=time.time_ns() // 1_000_000,
             status=status,
-            n=tally.n,
-            points=_points(tally) if tally.n != before.n else before.points,
+            entry=memory.digest,
+            points=before.points if memory.digest == before.entry else _points(tally),
             waiting=tuple(unanswered),
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),

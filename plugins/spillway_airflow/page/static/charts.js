@@ -148,6 +148,11 @@ const marks = (name, symbol, tint, data, size, rotate) => ({
   emphasis: { disabled: true },
 });
 
+const hollow = (series) => ({
+  ...series,
+  itemStyle: { color: colour("card"), borderColor: series.itemStyle.color, borderWidth: 2 },
+});
+
 /** A slot's memory against its budget, with spills and groups that came or went marked. */
 export function memoryOption({ history, slot, budget, threshold }) {
   const option = base(history.began_ms, Math.max(history.began_ms, ...history.ended_ms));
@@ -181,7 +186,7 @@ export function memoryOption({ history, slot, budget, threshold }) {
     marks("spilled", "triangle", colour("spill"), spills, 7, 180),
     marks("flushed at the seal", "triangle", colour("flush"), flushes, 10, 180),
     marks("came", "diamond", colour("move"), came, 11),
-    marks("went", "emptyDiamond", colour("move"), went, 9),
+    hollow(marks("went", "diamond", colour("move"), went, 9)),
   ].filter((each) => each.data.length);
   option.tooltip.formatter = (found) => {
     const says = found.map((each) => {

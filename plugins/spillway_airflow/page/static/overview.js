@@ -78,7 +78,7 @@ export class Overview {
             ? rate(stream.results_per_s, "results")
             : `${count(session.results_run_time)} run time, ${count(session.results_cleanup)} cleanup`,
         ),
-        tile("production delay", ms(stream.delay_p50_ms), `median; 99 % within ${ms(stream.delay_p99_ms)}`),
+        tile("production delay", ms(stream.delay_p50_ms), `median; p99 ${ms(stream.delay_p99_ms)}`),
         tile("lag", lag === null ? "unknown" : count(lag), lag === null ? "Kafka does not answer" : lag === 1 ? "row waits in Kafka" : "rows wait in Kafka"),
         tile(
           "quarantine",
