@@ -122,7 +122,8 @@ export function resultsOption({ history, expected }) {
       label: { formatter: `expected ${count(expected)}`, position: "insideStartTop", color: colour("muted"), fontSize: 11 },
       data: [{ yAxis: expected }],
     };
-    option.yAxis.max = (axis) => Math.max(axis.max, expected) * 1.06;
+    option.yAxis.max = (axis) => (expected > axis.max ? expected * 1.06 : null);
+    option.yAxis.axisLabel.showMaxLabel = false;
   }
   option.series = series;
   option.tooltip.formatter = (found) => {
