@@ -61,6 +61,7 @@ export class HeatMap {
       ),
     );
     this.legend = h("div", { class: "scale" });
+    this.note = h("span", { class: "muted" });
     this.map = h("div", {
       class: "map",
       tabindex: "0",
@@ -76,7 +77,7 @@ export class HeatMap {
     this.root = h(
       "section",
       { class: "card" },
-      h("div", { class: "head" }, h("h2", {}, "Groups"), this.choice, this.legend),
+      h("div", { class: "head" }, h("h2", {}, "Groups"), this.choice, this.note, this.legend),
       this.map,
       this.states(),
       this.tip,
@@ -142,6 +143,8 @@ export class HeatMap {
       );
     }
     put(this.map, blocks);
+    const each = Math.max(0, ...cells.groups);
+    put(this.note, each > 1 ? `a cell is ${count(each)} neighbouring groups of a slot` : "");
     this.scale(scale);
     if (this.at >= 0) this.mark(this.at < this.cells.length ? this.at : -1);
   }
