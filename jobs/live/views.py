@@ -124,12 +124,24 @@ class Waiting(Figures):
     expires_at: str
 
 
+class Seal(Figures):
+    """A seal that was obeyed."""
+
+    session: str
+    at: str
+    """When the session was sealed."""
+    by: str
+    reason: str
+
+
 class Decisions(Figures):
     """What was asked for, the newest first, and what has not been answered."""
 
     waiting: list[Waiting]
     decisions: list[AdaptationStatus]
     total: int
+    seals: list[Seal]
+    """Of the time that the decisions given are of."""
 
 
 class SessionRow(Figures):
@@ -309,10 +321,17 @@ def _steps(session: SessionStatus, cleaning: Sequence[Cleaning]) -> list[tuple[i
 
 def decisions(status: Status, waiting: Sequence[Command], most: int) -> Decisions:
     """The newest `most` decisions, and everything that waits."""
+    shown = status.adaptations[:most]
+    since = shown[-1].at if len(shown) < len(status.adaptations) else ""
     return Decisions(
         waiting=_waiting(waiting),
-        decisions=status.adaptations[:most],
+        decisions=shown,
         total=len(status.adaptations),
+        seals=[
+            Seal(session=s.session, at=s.ended_at, by=s.seal_by, reason=s.seal_reason)
+            for s in status.sessions
+            if s.ended_at is not None and s.ended_at >= since
+        ],
     )
 
 

@@ -205,7 +205,8 @@ def shows_decisions(scene: Scene, page: Page) -> None:
     expect(rows.nth(1)).to_contain_text("alice")
     expect(rows.nth(2)).to_contain_text("refused: decided on assignment 0")
     expect(rows.nth(3)).to_contain_text("12 moves")
-    expect(rows.nth(3).locator("svg rect")).to_have_count(6)
+    expect(rows.nth(3).locator(".effect rect")).to_have_count(6)
+    expect(rows.nth(2).locator(".effect")).to_have_count(0)
     scene.picture(page, "decisions-light")
 
 

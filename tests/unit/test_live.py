@@ -195,6 +195,14 @@ def test_decisions_say_who_and_what_waits(tmp_path: Path) -> None:
     assert [(w.id, w.kinds, w.by) for w in shown.waiting] == [("x", {"spill": 2}, "eve")]
 
 
+def test_seals_are_decisions_too(tmp_path: Path) -> None:
+    made = page_day(120, seal_after=60)
+    found = looked(write_page_warehouse(tmp_path / "w", made), made.now())
+    assert [seal.session for seal in views.decisions(found, (), most=9).seals] == [DAY]
+    newest = views.decisions(found, (), most=1)
+    assert newest.seals == [], "those of before are shown with their time's decisions"
+
+
 def test_the_newest_sessions_come_first(tmp_path: Path) -> None:
     made = page_day(120, seal_after=60)
     found = looked(write_page_warehouse(tmp_path / "w", made), made.now())

@@ -1,7 +1,7 @@
 // What was asked for, by whom and why; whether the stream obeyed; what it did.
 
 import { chip, h, put, s } from "./dom.js";
-import { age, bytes, count, moment, times, utc, visible } from "./words.js";
+import { age, bytes, count, date, moment, times, utc, visible } from "./words.js";
 import { nowMs } from "./server.js";
 
 const MOST_BARS = 12;
@@ -72,10 +72,14 @@ export class Decisions {
   show(data) {
     this.data = data;
     this.tick();
-    this.table.hidden = data.decisions.length === 0;
-    this.none.hidden = data.decisions.length > 0;
+    const rows = [
+      ...data.decisions.map((each) => [new Date(each.at), () => this.row(each)]),
+      ...data.seals.map((each) => [new Date(each.at), () => this.seal(each)]),
+    ].sort((a, b) => b[0] - a[0]);
+    this.table.hidden = rows.length === 0;
+    this.none.hidden = rows.length > 0;
     put(this.none, "Nothing was asked for yet. The DAG rebalance runs the controller while the market is open; Actions runs it now.");
-    put(this.body, data.decisions.map((each) => this.row(each)));
+    put(this.body, rows.map(([, made]) => made()));
     put(
       this.more,
       data.total > data.decisions.length &&
@@ -108,6 +112,21 @@ export class Decisions {
     );
   }
 
+  seal(each) {
+    const at = new Date(each.at).getTime();
+    return h(
+      "tr",
+      {},
+      h("td", { class: "nowrap" }, h("time", { title: utc(at), datetime: each.at }, moment(at))),
+      h("td", {}, h("span", { class: "tag person" }, visible(each.by || "–"))),
+      h("td", {}, "seal", h("div", {}, h("a", { href: `#sessions/${each.session}` }, date(each.session)))),
+      h("td", {}, chip("good", "lock", "obeyed")),
+      h("td", {}, h("span", { class: "muted" }, "–")),
+      h("td", { class: "number" }, "–"),
+      h("td", { class: "why" }, visible(each.reason)),
+    );
+  }
+
   row(each) {
     const at = new Date(each.at).getTime();
     const done = each.done_epoch !== null;
@@ -119,7 +138,7 @@ export class Decisions {
       h("td", {}, each.policy ? h("span", { class: "tag" }, visible(each.policy)) : h("span", { class: "tag person" }, "a person"), each.by && h("div", { class: "muted" }, visible(each.by))),
       h("td", {}, kinds(each.obeyed).join(", ") || times(sum(each.refused), "command"), each.bytes > 0 && h("div", { class: "muted" }, bytes(each.bytes))),
       h("td", {}, verdict(each)),
-      h("td", {}, done && sum(each.after) > 0 ? effect(each.before, each.after) : h("span", { class: "muted" }, done ? "–" : "under way")),
+      h("td", {}, done && sum(each.obeyed) > 0 && sum(each.after) > 0 ? effect(each.before, each.after) : h("span", { class: "muted" }, done ? "–" : "under way")),
       h("td", { class: "number" }, count(each.results_since)),
       h(
         "td",
