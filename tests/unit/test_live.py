@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -332,6 +333,24 @@ def test_the_watch_follows_a_warehouse_from_nothing(
     fill_journal(warehouse, made.entries)
     wait_for(lambda: looking.answer("sessions", sessions_view)[1] != first)
     assert looking.seen(groups=True).groups is not None
+
+
+def test_the_watch_notices_a_warehouse_that_was_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "AGAIN_S", 0.05)
+    root = tmp_path / "w"
+    write_page_warehouse(root, page_day(30))
+    looking = Watch(lambda: settings(root), every_s=0.02)
+
+    def drawn() -> int:
+        return sum(point.results[DAY] for point in looking.seen(groups=True).points[DAY])
+
+    assert drawn() == page_day(30).results[DAY]
+    shutil.rmtree(root)
+    other = page_day(30, seed=7)  # as many entries, other ones
+    write_page_warehouse(root, other)
+    wait_for(lambda: drawn() == other.results[DAY])
 
 
 def test_a_failing_look_keeps_what_was_seen(
