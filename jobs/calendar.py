@@ -87,6 +87,11 @@ def close_ms(name: str, date: str) -> int:
     return int(calendar.session_close(day).timestamp() * 1000)
 
 
+def zone(name: str) -> str:
+    """The exchange's time zone, as the tz database names it."""
+    return str(_calendar(name).tz)
+
+
 def open_or_next(name: str, now_ms: int) -> str:
     """The session that is open at `now_ms`, or the next one."""
     import pandas as pd

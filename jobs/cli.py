@@ -144,13 +144,14 @@ def seal(
         str, typer.Option(help="now, close (of the calendar, plus grace) or an RFC 3339 time.")
     ] = "now",
     reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
 ) -> None:
     """End a session: rows up to there belong to it, later ones to the next."""
     from jobs.sealing import SealRefused, request_seal
 
     settings = _settings()
     try:
-        answer = request_seal(settings, _query(settings), session, at, reason, _who())
+        answer = request_seal(settings, _query(settings), session, at, reason, by or _who())
     except SealRefused as error:
         _fail(str(error), FAILED)
     out.print(_escaped(answer))
@@ -178,6 +179,7 @@ def rebalance(
         str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
@@ -199,10 +201,12 @@ def rebalance(
     try:
         if wishes == Wishes():
             chosen = policy or settings.rebalance.policy
-            decision = controller.run(settings, chosen, _who(), dry_run=dry_run)
+            decision = controller.run(
+                settings, chosen, by or _who(), reason=reason, dry_run=dry_run
+            )
             answers, declined = decision.asked, decision.advice.declined
         else:
-            answers = request(settings, wishes, reason, _who(), dry_run=dry_run)
+            answers = request(settings, wishes, reason, by or _who(), dry_run=dry_run)
     except WishRefused as error:
         _fail(str(error), USAGE)
     if json_:

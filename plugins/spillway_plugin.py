@@ -1,10 +1,11 @@
-"""What Airflow loads: the timetables by name, so that serialised DAGs can be read again."""
+"""What Airflow loads: timetables by name, so that serialised DAGs can be read again; the page."""
 
 from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
 from spillway_airflow.links import LINKS
+from spillway_airflow.page import Page
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -13,12 +14,24 @@ from spillway_airflow.timetables import (
 
 
 class SpillwayPlugin(AirflowPlugin):
-    """Spillway's timetables, and the links of its tasks."""
+    """Spillway's timetables, its page, and the links of its tasks."""
 
     name = "spillway"
-    timetables = [  # noqa: RUF012 - Airflow's own form
+    # Lists, and no ClassVar: Airflow's own form.
+    timetables = [  # noqa: RUF012
         MarketCloseTimetable,
         MarketHoursTimetable,
         NightlyTimetable,
     ]
     operator_extra_links = LINKS
+    fastapi_apps = [  # noqa: RUF012
+        {"app": Page(), "url_prefix": "/spillway", "name": "spillway"}
+    ]
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Spillway",
+            "href": "spillway/",
+            "destination": "nav",
+            "url_route": "spillway",
+        }
+    ]

@@ -238,6 +238,8 @@ class CommandOutcome(Record):
     obeyed: bool
     reason: str = ""
     policy: str = ""
+    by: str = ""
+    """Who asked; empty in entries from before this was kept."""
     slot: int | None = None
     """Which one spills, or where a group moves to."""
     bytes: int = 0

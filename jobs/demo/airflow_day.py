@@ -24,7 +24,7 @@ START_S = 240.0
 RUN_S = 300.0
 DAGS = ("market_open", "rebalance", "market_close")
 IDLE = (None, "success")
-PAGE = "/plugin/spillway"
+PAGE = "/plugin/spillway/spillway/"
 
 
 @dataclass

@@ -109,6 +109,7 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
                 obeyed=problem is None,
                 reason=command.reason if problem is None else problem,
                 policy=command.policy,
+                by=command.by,
                 slot=command.moves[0].to if command.kind == "move" else command.slot,
                 bytes=command.bytes or sum(move.bytes for move in command.moves),
             )

@@ -50,7 +50,11 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
                 session=command.session, end=end, next_session=next_session, command=command.id
             )
             reason = command.reason
-        outcomes.append(CommandOutcome(id=command.id, kind=command.kind, obeyed=ok, reason=reason))
+        outcomes.append(
+            CommandOutcome(
+                id=command.id, kind=command.kind, obeyed=ok, reason=reason, by=command.by
+            )
+        )
     return Obeyed(tuple(outcomes), accepted)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from jobs.protocol.adapt import adapt, decision
 from jobs.report import memory as remembering
+from jobs.report.memory import Memory
 from jobs.report.tally import Tally
 from jobs.stream.genesis import rfc3339
 from jobs.tables import Warehouse
@@ -43,16 +44,25 @@ def look(settings: Settings) -> Look:
     tally = remembering.caught_up(warehouse, memory)
     if tally.n < 0:
         raise WishRefused("the journal is empty: start `spillway stream` first")
-    answered, waiting = set(tally.answered), []
-    moment = datetime.now(UTC)
+    unanswered = waiting(warehouse, memory, datetime.now(UTC))
+    remembering.save(memory, warehouse.place.path())
+    names = dict.fromkeys(decision(command.id) for command in unanswered)
+    return Look(warehouse, tally, tuple(names))
+
+
+def waiting(warehouse: Warehouse, memory: Memory, moment: datetime) -> list[Command]:
+    """Commands that the stream has neither obeyed nor refused, and that have not expired.
+
+    The memory notes up to which one all are answered: they are not read again.
+    """
+    answered, found = set(memory.tally.answered), []
     for n, command in warehouse.commands.read(memory.commands_n):
         expires = command.expires_at and datetime.fromisoformat(command.expires_at)
         if command.id not in answered and not (expires and expires < moment):
-            waiting.append(decision(command.id))
-        elif not waiting:
+            found.append(command)
+        elif not found:
             memory.commands_n = n
-    remembering.save(memory, warehouse.place.path())
-    return Look(warehouse, tally, tuple(dict.fromkeys(waiting)))
+    return found
 
 
 def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:

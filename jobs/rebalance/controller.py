@@ -42,8 +42,13 @@ class Decision:
     """Each suggestion as a command, with what the stream would answer now."""
 
 
-def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> Decision:
-    """Decide, and append the commands unless it is a dry run. Raises `WishRefused`."""
+def run(
+    settings: Settings, policy: str, by: str, *, reason: str = "", dry_run: bool = False
+) -> Decision:
+    """Decide, and append the commands unless it is a dry run. Raises `WishRefused`.
+
+    `reason`: why a person had it run now; the journal keeps it before the policy's own reasons.
+    """
     if policy not in POLICIES:
         raise WishRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     seen = look(settings)
@@ -78,7 +83,12 @@ def run(settings: Settings, policy: str, by: str, *, dry_run: bool = False) -> D
     decision = f"{policy}/{uuid.uuid4().hex[:8]}"
     wanted = [
         Command.model_validate(
-            {"id": f"{decision}/{number}", "reason": each.why, **common, **_what(view, each)}
+            {
+                "id": f"{decision}/{number}",
+                "reason": f"{reason}: {each.why}" if reason else each.why,
+                **common,
+                **_what(view, each),
+            }
         )
         for number, each in enumerate(advice.suggestions)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,6 +34,13 @@ class GroupStates:
     """Results per second, lately."""
     processed: I64
     """Rows that came in the collection time."""
+    rows: I64
+    """In memory, all inputs."""
+    session_results: I64
+    generations: I64
+    """How often it was spilled."""
+    spilled_bytes: I64
+    """What that wrote out of memory."""
     hot_share: F64
     """The share of the group's rows that its most frequent key has; 0: not looked at."""
     hot_key: tuple[str, ...]
@@ -42,7 +49,18 @@ class GroupStates:
     def nothing(cls, groups: int) -> GroupStates:
         """No statistics yet."""
         whole, real = np.zeros(groups, dtype=np.int64), np.zeros(groups)
-        return cls(whole, whole, real, whole, real, ("",) * groups)
+        return cls(
+            bytes=whole,
+            results=whole,
+            rate=real,
+            processed=whole,
+            rows=whole,
+            session_results=whole,
+            generations=whole,
+            spilled_bytes=whole,
+            hot_share=real,
+            hot_key=("",) * groups,
+        )
 
 
 def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> GroupStates:
@@ -64,6 +82,10 @@ def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> Gro
         rate=now["rate"],
         # A slot whose state was lost counts from nothing again.
         processed=np.maximum(now["rows_in"] - then["rows_in"], 0).astype(np.int64),
+        rows=now["rows"].astype(np.int64),
+        session_results=now["session_results"].astype(np.int64),
+        generations=np.ceil(now["generations"]).astype(np.int64),
+        spilled_bytes=now["spilled_bytes"].astype(np.int64),
         hot_share=now["hot_rows"] / np.maximum(now["rows"], 1),
         hot_key=_hot_keys(groups, last.values()),
     )
@@ -104,7 +126,8 @@ def _at(rows: pa.Table) -> float:
 
 def _latest(groups: GroupMap, tables: Iterable[pa.Table]) -> dict[str, F64]:
     """Sums over the sessions of each group's newest figures, float64 (g,)."""
-    names = ("bytes", "results", "rate", "rows_in", "hot_rows")
+    shared = ("bytes", "results", "rate", "rows_in", "hot_rows", "session_results", "spilled_bytes")
+    names = (*shared, "generations")  # a split shares out all figures but that one
     found = {name: np.zeros(len(groups)) for name in (*names, "rows")}
     for table in _oldest_first(tables):
         rows, at, share = placed(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
@@ -113,7 +136,8 @@ def _latest(groups: GroupMap, tables: Iterable[pa.Table]) -> dict[str, F64]:
         lists = table["rows"].combine_chunks()
         values["rows"] = lists.flatten().to_numpy().reshape(len(lists), -1).sum(axis=1)
         for name, each in values.items():
-            total = np.bincount(at, weights=each[rows] * share, minlength=len(groups))
+            weights = each[rows] * (share if name != "generations" else 1.0)
+            total = np.bincount(at, weights=weights, minlength=len(groups))
             found[name] = np.where(here, total, found[name])
     return found
 
@@ -154,7 +178,6 @@ def view_of(
     now_ms = tally.recent[-1].ended_ms if tally.recent else 0
     last = tally.sample(collection_s)
     slots = len(last.results)
-    cut = [Prefix(*map(int, name.split("/"))) for name in session.cuts_by_range]
     prefixes = tuple(group for group, _ in tally.groups)
     memory = sum(slot.state_bytes for slot in tally.slots.values())
     seen_ms = session.last_input_ms
@@ -166,7 +189,7 @@ def view_of(
         bytes=_scaled(groups.bytes, owner, np.array([slot.state_bytes for slot in held])),
         results=groups.results,
         processed=groups.processed,
-        spilled=_cut(GroupMap(tally.groups), cut),
+        spilled=cut_groups(tally),
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=np.maximum(last.span_s - last.busy_s.sum(axis=0), 0.0),
         sampled=last.results,
@@ -213,8 +236,11 @@ def _since_s(text: str | None, now_ms: int) -> float:
     return float("inf") if text is None else now_ms / 1000 - _seconds(text)
 
 
-def _cut(groups: GroupMap, cut: Sequence[Prefix]) -> Bool:
-    """Groups of which something was spilled, bool (g,)."""
+def cut_groups(tally: Tally) -> Bool:
+    """Groups of which the open session has spilled something, bool (g,)."""
+    groups = GroupMap(tally.groups)
+    names = tally.sessions[tally.open].cuts_by_range
+    cut = [Prefix(*map(int, name.split("/"))) for name in names]
     found = np.zeros(len(groups), dtype=np.bool_)
     if cut:
         depth = np.array([p.depth for p in cut], dtype=np.int64)

@@ -24,6 +24,8 @@ class Adaptation(BaseModel):
     id: str
     policy: str
     """Empty: a person's."""
+    by: str = ""
+    """Who asked: a person's name, or that of the controller's user."""
     epoch: int
     """In which the first of them was answered."""
     at: str
@@ -104,6 +106,7 @@ class Adaptations(BaseModel):
             found = Adaptation(
                 id=name,
                 policy=outcome["policy"],
+                by=outcome.get("by", ""),
                 epoch=entry["epoch"],
                 at=entry["written_at"],
                 before=before,

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from jobs.report.model import Detail, Point, SessionStatus, SpillChoice, Status
 from jobs.report.svg import Plot, Safe, ticks
-from jobs.report.tally import thinned
+from jobs.report.tally import at_most
 from jobs.report.words import bytes_text, span_text, times_text
 
 MOST_DRAWN = 256
@@ -39,12 +39,7 @@ def charts(status: Status) -> list[Chart]:
     session = status.session_of(detail.session)
     if session is None or not detail.points:
         return []
-    points = detail.points
-    while len(points) > MOST_DRAWN:
-        shorter = thinned(points)
-        if len(shorter) == len(points):
-            break
-        points = shorter
+    points = at_most(detail.points, MOST_DRAWN)
     own = [p for p in points if p.session == detail.session]
     axis = _Time.of(points, detail)
     found = [_results(points, detail, session, axis), _rates(own, axis)]

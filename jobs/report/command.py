@@ -30,25 +30,29 @@ ENDS_EVERY_S = 5.0
 class Looker:
     """Looks at one warehouse again and again; opens it once it is there."""
 
+    warehouse: Warehouse | None
+    """The one that was looked at; None before the first look."""
+    memory: Memory | None
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._warehouse: Warehouse | None = None
-        self._memory: Memory | None = None
+        self.warehouse = None
+        self.memory = None
         self._silent_until = 0.0
 
     def look(self, detail_session: str | None = None) -> Status:
         """The status now. Raises `NoWarehouse` and `NothingYet` while there is nothing."""
-        if self._warehouse is None or self._memory is None:
+        if self.warehouse is None or self.memory is None:
             # A reader writes nothing, so there is nothing to sync.
-            self._warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
-            self._memory = remembering.load(self._warehouse.place.path())
+            self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
+            self.memory = remembering.load(self.warehouse.place.path())
         now = datetime.now(UTC)
         found = status(
-            self._warehouse,
+            self.warehouse,
             self._settings,
             now,
             None,
-            memory=self._memory,
+            memory=self.memory,
             detail_session=detail_session,
         )
         ends = None
@@ -56,7 +60,7 @@ class Looker:
             ends = kafka_ends(self._settings, [topic.topic for topic in found.topics])
             if ends is None:
                 self._silent_until = time.monotonic() + ENDS_EVERY_S
-        return found if ends is None else with_lag(found, self._memory, ends)
+        return found if ends is None else with_lag(found, self.memory, ends)
 
 
 def with_lag(found: Status, memory: Memory, ends: dict[str, list[int]]) -> Status:

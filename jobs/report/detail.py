@@ -33,7 +33,7 @@ def detail_of(warehouse: Warehouse, tally: Tally, session: str) -> Detail:
         points=[p for p in tally.points if p.session == session or session in p.results],
         # The seal's flush chooses nothing.
         choices=[c for c in choices(_statistics(warehouse, session)) if c.epoch != flush],
-        cleaning=[] if flush is None else _cleaning(warehouse, session),
+        cleaning=[] if flush is None else cleaning(warehouse, session),
     )
 
 
@@ -84,7 +84,7 @@ def _statistics(warehouse: Warehouse, session: str) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _cleaning(warehouse: Warehouse, session: str) -> list[Cleaning]:
+def cleaning(warehouse: Warehouse, session: str) -> list[Cleaning]:
     """Files of missing results in the order of their writing.
 
     Empty once compaction has replaced them: then only their sum is known.

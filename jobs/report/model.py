@@ -69,6 +69,8 @@ class AdaptationStatus(Figures):
     id: str
     policy: str
     """Empty: a person's."""
+    by: str
+    """Who asked; empty when the journal does not say."""
     epoch: int
     """In which the first of its commands was answered."""
     at: str
@@ -146,6 +148,9 @@ class SessionStatus(Figures):
     """When its first epoch began."""
     ended_at: str | None
     """When it was sealed."""
+    seal_by: str
+    """Who asked for the seal that was obeyed; empty before, and when the journal does not say."""
+    seal_reason: str
     cleanup_s: float | None
     verdict: Verdict | None
 
@@ -170,6 +175,9 @@ class Point(Figures):
     folder_bytes: dict[int, int]
     spilled_bytes: dict[int, int]
     """Only slots that spilled."""
+    moved_in: dict[int, int] = {}
+    """Groups that came to a slot from another one; only slots that got some."""
+    moved_out: dict[int, int] = {}
     flush: bool
     """What was spilled was the seal's flush."""
     seconds: dict[str, float]

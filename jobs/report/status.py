@@ -268,6 +268,8 @@ def _session(
         delay_p99_ms=delay_quantile_ms(session.delay, 0.99),
         began_at=session.began_at,
         ended_at=session.sealed_at,
+        seal_by=session.seal_by,
+        seal_reason=session.seal_reason,
         cleanup_s=None if cleaned is None else cleaned.seconds,
         verdict=_verdict(own),
     )

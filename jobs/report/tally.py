@@ -19,6 +19,7 @@ that one epoch is in proportion.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -119,6 +120,8 @@ class SessionTally(BaseModel):
     began_at: str | None = None
     end: Offsets | None = None
     """Where it ends, once that is fixed."""
+    seal_by: str = ""
+    seal_reason: str = ""
     sealed_at: str | None = None
     sealed_epoch: int | None = None
     ranges: int | None = None
@@ -218,7 +221,7 @@ class Tally(BaseModel):
             one.cuts_by_range[name] = one.cuts_by_range.get(name, 0) + 1
         session.restored_slots += len(entry["restored_slots"])
         before = {number: slot.state_bytes for number, slot in self.slots.items()}
-        self._adapted(session, entry, before, (ended - started) / 1000)
+        came, went = self._adapted(session, entry, before, (ended - started) / 1000)
         if stamp := entry["recent_input_ms"]:
             session.first_input_ms = session.first_input_ms or stamp
             session.last_input_ms = max(session.last_input_ms, stamp)
@@ -245,7 +248,8 @@ class Tally(BaseModel):
             },
         )
         self.recent = [*self.recent[1 - RECENT_EPOCHS :], recent]
-        self.points.append(_point(entry, self.open, started, ended, rows))
+        point = _point(entry, self.open, started, ended, rows)
+        self.points.append(point.model_copy(update={"moved_in": came, "moved_out": went}))
         if len(self.points) > MOST_POINTS:
             self.points = thinned(self.points)
         self.epoch, self.end = entry["epoch"], entry["end"]
@@ -261,14 +265,18 @@ class Tally(BaseModel):
 
     def _adapted(
         self, session: SessionTally, entry: dict[str, Any], before: dict[int, int], took_s: float
-    ) -> None:
-        """Commands, moves, the assignment."""
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Commands, moves, the assignment. Groups that came to each slot, and that left it."""
         owners = dict(self.groups) if entry["moved"] else {}
+        came: Counter[int] = Counter()
+        went: Counter[int] = Counter()
         for move in entry["moved"]:
             target, source = move["to"], owners.get(Prefix(*move["group"]))
             self.slots.setdefault(target, SlotTally()).moved_in += 1
+            came[target] += 1
             if source is not None:
                 self.slots[source].moved_out += 1
+                went[source] += 1
         session.moved += len(entry["moved"])
         if entry["queued"] is not None:
             self.queue = [Move.model_validate(move) for move in entry["queued"]]
@@ -282,8 +290,12 @@ class Tally(BaseModel):
             self.answered.append(outcome["id"])
             if outcome["kind"] == "spill" and outcome["obeyed"] and outcome["policy"]:
                 session.forced_bytes += outcome["bytes"]
+            if entry["seal"] is not None and outcome["id"] == entry["seal"]["command"]:
+                session.seal_by = outcome.get("by", "")
+                session.seal_reason = outcome["reason"]
         del self.answered[:-MOST_ANSWERED]
         self.adaptations.add(entry, before, self.queue, took_s)
+        return dict(came), dict(went)
 
     def _read(self, entry: dict[str, Any]) -> None:
         """Rows of the epoch to the sessions that they belong to."""
@@ -349,6 +361,16 @@ def summed_delay(measured: Iterable[Recent | SessionTally]) -> list[int]:
     return _added(each.delay for each in measured)
 
 
+def at_most(points: list[Point], most: int) -> list[Point]:
+    """The points, neighbours joined until there are at most `most`, or no two can be joined."""
+    while len(points) > most:
+        shorter = thinned(points)
+        if len(shorter) == len(points):
+            break
+        points = shorter
+    return points
+
+
 def thinned(points: list[Point]) -> list[Point]:
     """Half as many points: each two neighbours of one session become one."""
     out: list[Point] = []
@@ -376,6 +398,8 @@ def _merged(a: Point, b: Point) -> Point:
             "state_bytes": _greater(a.state_bytes, b.state_bytes),
             "folder_bytes": _greater(a.folder_bytes, b.folder_bytes),
             "spilled_bytes": _sums(a.spilled_bytes, b.spilled_bytes),
+            "moved_in": _sums(a.moved_in, b.moved_in),
+            "moved_out": _sums(a.moved_out, b.moved_out),
             "seconds": _sums(a.seconds, b.seconds),
         }
     )

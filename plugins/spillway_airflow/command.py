@@ -54,10 +54,13 @@ def program(config: str | None = None) -> list[str]:
     return [command, *(["--config", config] if config else [])]
 
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+"""Opened here: between fork and exec of a process with threads nothing may be loaded."""
+
+
 def ends_with_parent() -> None:
     """In a child, before it runs the program: SIGTERM when the parent dies."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class Running:

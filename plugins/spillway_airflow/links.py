@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.models.taskinstancekey import TaskInstanceKey
     from airflow.sdk import BaseOperator
 
-PAGE = "/plugin/spillway"
+PAGE = "/plugin/spillway/spillway/"
 
 
 class SessionLink(BaseOperatorLink):

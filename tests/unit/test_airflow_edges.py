@@ -441,4 +441,4 @@ def test_an_alert_that_cannot_be_given_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_a_link_holds_what_a_session_is_called_and_nothing_else() -> None:
     task = SimpleNamespace(session='2026-01-05"><script>')
     link = SessionLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
-    assert link == "/plugin/spillway#sessions/2026-01-05%22%3E%3Cscript%3E"
+    assert link == "/plugin/spillway/spillway/#sessions/2026-01-05%22%3E%3Cscript%3E"

@@ -117,6 +117,16 @@ def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehou
         assert "M_least / M_most = 0.11" in each.reason
 
 
+def test_a_person_s_reason_and_name_go_with_the_policy_s(
+    settings: Settings, warehouse: Warehouse
+) -> None:
+    uneven(warehouse)
+    own = controller.run(settings, "lazy-disk", "me", dry_run=True).asked
+    asked = controller.run(settings, "lazy-disk", "alice", reason="it is late").asked
+    assert [c.reason for c, _ in asked] == [f"it is late: {c.reason}" for c, _ in own]
+    assert {(c.by, o.by) for c, o in asked} == {("alice", "alice")}
+
+
 def test_nothing_is_decided_before_the_last_decision_is_answered(
     settings: Settings, warehouse: Warehouse
 ) -> None:

@@ -1,0 +1,113 @@
+"""What people do from the page: the command line in a process of its own, one action at a time.
+
+Each needs a reason; the command keeps it with the user's name, and the journal copies both. Nothing
+here decides anything: the stream obeys or refuses at its next epoch, and the page shows which.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from spillway_airflow.command import Running
+from spillway_airflow.page import door
+
+LIMIT_S = 120.0
+"""How long a command may take; a broker that does not answer must not hold the page for ever."""
+_one = threading.Lock()
+
+Reason = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=3, max_length=500, pattern=r"^[^\x00]*$"),
+]
+
+
+class Action(BaseModel):
+    """What every action needs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason
+
+
+class Rebalance(Action):
+    """Run the controller once."""
+
+    dry_run: bool
+    policy: Annotated[str, StringConstraints(pattern=r"^[a-z-]{1,40}$")] | None = None
+    """Instead of `rebalance.policy`."""
+
+
+class Spill(Action):
+    """Have one slot spill."""
+
+    slot: int = Field(ge=0, le=1_000_000)
+    bytes: int = Field(gt=0, le=1 << 50)
+
+
+class Seal(Action):
+    """End a session's input where its topics end now."""
+
+    session: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+
+class Outcome(BaseModel):
+    """What the command came to."""
+
+    code: int
+    """Its exit code: 0 when everything was asked for."""
+    lines: list[str]
+    """What it said."""
+    found: Any
+    """What it printed as JSON."""
+
+
+def add_to(app: FastAPI) -> None:
+    """Add the routes: POST only, from the page only, for those who may."""
+    rebalances = [Depends(door.from_the_page), Depends(door.may_rebalance)]
+    closes = [Depends(door.from_the_page), Depends(door.may_close)]
+
+    @app.post("/act/rebalance", dependencies=rebalances)
+    def rebalance(asked: Rebalance, someone: door.User) -> Outcome:
+        """Dry or real."""
+        more = [f"--policy={asked.policy}"] if asked.policy else []
+        more += ["--dry-run"] if asked.dry_run else []
+        return _run(someone, asked, "rebalance", "--json", *more)
+
+    @app.post("/act/spill", dependencies=rebalances)
+    def spill(asked: Spill, someone: door.User) -> Outcome:
+        """At one slot."""
+        wish = f"--spill={asked.slot}:{asked.bytes}B"
+        return _run(someone, asked, "rebalance", "--json", wish)
+
+    @app.post("/act/seal", dependencies=closes)
+    def seal(asked: Seal, someone: door.User) -> Outcome:
+        """Now."""
+        return _run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
+
+
+def _run(someone: Any, asked: Action, *arguments: str) -> Outcome:
+    """Run a command to its end. Text of people is one argument, whatever it begins with."""
+    if not _one.acquire(blocking=False):
+        raise HTTPException(409, "another action is under way: wait for its end")
+    try:
+        lines: list[str] = []
+        by = f"--by={someone.get_name()}"
+        running = Running([*arguments, f"--reason={asked.reason}", by], lines.append)
+        late = threading.Timer(LIMIT_S, running.end)
+        late.start()
+        try:
+            code = running.wait()
+        finally:
+            late.cancel()
+            running.end()
+        if code < 0:
+            lines.append(f"ended after {LIMIT_S:.0f} s without an answer")
+        found = running.json()
+        said = [line for line in lines if line and not line.startswith("{")]
+        return Outcome(code=code, lines=said[-30:], found=found)
+    finally:
+        _one.release()

@@ -1,0 +1,225 @@
+"""The page's routes. Every one depends on the user, the files of the page too."""
+
+from __future__ import annotations
+
+import mimetypes
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+
+from spillway_airflow.command import setting
+from spillway_airflow.page import actions, door
+
+if TYPE_CHECKING:
+    from jobs.live.watch import Seen, Watch
+
+STATIC = Path(__file__).with_name("static")
+ETAG, LOOKED, NOW = "ETag", "Spillway-Looked-Ms", "Spillway-Now-Ms"
+MOST_SEARCH = 100
+
+NO_SPILLWAY = (
+    "Spillway is not installed in the environment of Airflow's API server: install it there, "
+    "so that the page can read its tables."
+)
+
+
+def build(watch: Watch | None = None) -> FastAPI:
+    """The app. `watch`: what is looked at, by default what `[spillway] config` names."""
+    app = FastAPI(
+        title="spillway",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(door.user), Depends(door.may_see)],
+    )
+    looking = _Looking(watch)
+    _views(app, looking)
+    actions.add_to(app)
+    _files(app)
+    return app
+
+
+class _Looking:
+    """The watch, made when somebody asks: deltalake and pyarrow are heavy."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self._watch = watch
+
+    def __call__(self) -> Watch:
+        if self._watch is None:
+            try:
+                from jobs.live.watch import Watch
+                from schemas.settings import load_settings
+            except ImportError as error:
+                raise HTTPException(503, NO_SPILLWAY) from error
+            config = setting("config")
+            path = Path(config) if config else None
+            self._watch = Watch(lambda: load_settings(path)[0])
+        return self._watch
+
+
+def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
+    @app.get("/data/me")
+    def me(request: Request, someone: door.User) -> dict[str, Any]:
+        """Who looks, what they may do, and what forms offer."""
+        from jobs.policy.registry import POLICIES
+
+        seen = watch().seen()
+        return {
+            "name": someone.get_name(),
+            "may": door.allowed(request, someone),
+            "zone": seen.zone,
+            "policies": list(POLICIES),
+            "policy": seen.policy,
+        }
+
+    @app.get("/data/overview")
+    def overview(request: Request) -> Response:
+        """Today."""
+        from jobs.live import views
+
+        def make(seen: Seen) -> Any:
+            assert seen.status is not None
+            return views.overview(
+                seen.status,
+                seen.points,
+                seen.at,
+                trigger_s=seen.trigger_s,
+                cleaning=seen.cleaning,
+                closes_ms=seen.closes_ms,
+                waiting=len(seen.waiting),
+            )
+
+        return _answer(request, *watch().answer("overview", make))
+
+    @app.get("/data/sessions")
+    def sessions(request: Request, most: int = Query(60, ge=1, le=1000)) -> Response:
+        """Every day, the newest first."""
+        from jobs.live import views
+
+        def make(seen: Seen) -> Any:
+            assert seen.status is not None
+            return views.sessions(seen.status, most)
+
+        return _answer(request, *watch().answer(f"sessions/{most}", make))
+
+    @app.get("/data/sessions/{date}")
+    def session(request: Request, date: str) -> Response:
+        """One day with its history."""
+        from jobs.live import views
+
+        known = watch().seen()
+        if known.status is not None and known.status.session_of(date) is None:
+            raise HTTPException(404, "the journal does not know this session")
+
+        def make(seen: Seen) -> Any:
+            assert seen.status is not None
+            found = seen.status.session_of(date)
+            if found is None:
+                raise HTTPException(404, "the journal does not know this session")
+            cleaned = seen.cleaning.get(date, ())
+            return views.day(seen.status, found, seen.points.get(date, ()), cleaned, seen.closes_ms)
+
+        return _answer(request, *watch().answer(f"session/{date}", make))
+
+    @app.get("/data/decisions")
+    def decisions(request: Request, most: int = Query(100, ge=1, le=400)) -> Response:
+        """What was asked for, what became of it, and what waits."""
+        from jobs.live import views
+
+        def make(seen: Seen) -> Any:
+            assert seen.status is not None
+            return views.decisions(seen.status, seen.waiting, most)
+
+        return _answer(request, *watch().answer(f"decisions/{most}", make))
+
+    @app.get("/data/groups")
+    def groups(
+        request: Request,
+        order: str = "bytes",
+        descending: bool = True,
+        search: str = Query("", max_length=MOST_SEARCH),
+        most: int = Query(50, ge=1, le=500),
+    ) -> Response:
+        """The map of all groups, and the first of them by an order."""
+        from jobs.live.groups import ORDERS, groups_view
+
+        if order not in ORDERS:
+            raise HTTPException(422, f"order by one of {', '.join(ORDERS)}")
+
+        def make(seen: Seen) -> Any:
+            assert seen.groups is not None
+            return groups_view(seen.groups, order, descending=descending, search=search, most=most)
+
+        name = f"groups/{order}/{descending}/{most}/{search}"
+        return _answer(request, *watch().answer(name, make, groups=True))
+
+
+def _answer(request: Request, seen: Seen, made: tuple[bytes, str] | None) -> Response:
+    """A view; nothing when the one who asks has it already; the problem when there is none."""
+    headers = {LOOKED: str(seen.looked_ms), NOW: str(time.time_ns() // 1_000_000)}
+    if seen.problem is not None:
+        headers["Spillway-Problem"] = seen.problem.kind
+    if made is None:
+        kind, says = "looking", "The tables are being read."
+        if seen.problem is not None:
+            kind, says = seen.problem.kind, seen.problem.says
+        return _json({"problem": kind, "says": says}, headers)
+    text, tag = made
+    headers[ETAG] = f'"{tag}"'
+    if request.headers.get("if-none-match", "").removeprefix("W/") == headers[ETAG]:
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type="application/json", headers=headers)
+
+
+def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
+    from fastapi.responses import JSONResponse
+
+    return JSONResponse(value, headers=headers)
+
+
+def _files(app: FastAPI) -> None:
+    """The page itself; a path of which there is nothing is refused like any other without login."""
+
+    @app.get("/")
+    def index(request: Request) -> Response:
+        return _file(request, "index.html")
+
+    @app.get("/static/{path:path}")
+    def static(request: Request, path: str) -> Response:
+        return _file(request, path)
+
+    @app.api_route(
+        "/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    )
+    def nothing(path: str) -> Response:  # noqa: ARG001
+        raise HTTPException(404, "there is nothing here")
+
+
+NAMES = frozenset(str(f.relative_to(STATIC)) for f in STATIC.rglob("*") if f.is_file())
+"""The files that there are: no other path is ever opened."""
+
+
+@lru_cache(maxsize=64)
+def _read(path: str, changed_ns: int) -> tuple[bytes, str, str]:  # noqa: ARG001
+    """A file of the page: its bytes, type and tag; `changed_ns` makes a new version a new one."""
+    found = (STATIC / path).read_bytes()
+    kind = "text/javascript" if path.endswith(".js") else mimetypes.guess_type(path)[0]
+    return found, kind or "text/plain", f'"{sha256(found).hexdigest()[:20]}"'
+
+
+def _file(request: Request, path: str) -> Response:
+    if path not in NAMES:
+        raise HTTPException(404, "there is no such file")
+    content, kind, tag = _read(path, (STATIC / path).stat().st_mtime_ns)
+    # Asked for again each time (and answered with 304): also a script needs the login.
+    headers = {ETAG: tag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match", "").removeprefix("W/") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=kind, headers=headers)

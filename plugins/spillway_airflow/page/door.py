@@ -1,0 +1,58 @@
+"""Who may see and who may act: asked of Airflow's auth manager, through its own dependencies.
+
+Whoever may see the runs of `rebalance` may see the page; whoever may start a run of the DAG that
+stands for an action may do that action. So roles, teams and other auth managers need no setting of
+ours. Requests that change something must come from the page itself: with JSON, and from the origin
+that they go to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
+from airflow.configuration import conf
+from fastapi import Depends, HTTPException, Request
+
+REBALANCE, CLOSE = "rebalance", "market_close"
+
+user = get_user
+"""The one who is logged in, by cookie or token; 401 when nobody is."""
+User = Annotated[Any, Depends(user)]
+may_see = requires_access_dag("GET", DagAccessEntity.RUN, REBALANCE)
+may_rebalance = requires_access_dag("POST", DagAccessEntity.RUN, REBALANCE)
+may_close = requires_access_dag("POST", DagAccessEntity.RUN, CLOSE)
+
+
+def allowed(request: Request, someone: Any) -> dict[str, bool]:
+    """What a user may do, for the page to show; each action asks again."""
+    found = {}
+    for dag, check in ((REBALANCE, may_rebalance), (CLOSE, may_close)):
+        try:
+            check(request, someone)
+        except HTTPException:
+            found[dag] = False
+        else:
+            found[dag] = True
+    return found
+
+
+def from_the_page(request: Request) -> None:
+    """Refuse what another site, a form or a link may have sent in the user's name."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "send application/json")
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise HTTPException(403, "this request comes from another site")
+    origin = urlsplit(request.headers.get("origin", ""))
+    if origin.scheme not in ("http", "https") or origin.netloc.lower() not in _own(request):
+        raise HTTPException(403, "this request does not say that it comes from this server's page")
+
+
+def _own(request: Request) -> set[str]:
+    """Names that this server goes by: as it was asked, and as it is configured (behind a proxy)."""
+    configured = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
+    named = {request.headers.get("host", ""), configured}
+    return {name.lower() for name in named if name}

@@ -1,0 +1,314 @@
+// What people may do: say why, see what will happen, then ask for it. Whether the stream obeys is
+// for the stream to say; the outcome here is that of asking.
+
+import { chip, h, put } from "./dom.js";
+import { act, close, Refused, runPath, leave } from "./server.js";
+import { bytes, count, date, times, visible } from "./words.js";
+
+const MIB = 1048576;
+
+const KINDS = {
+  rebalance: { word: "Rebalance", dag: "rebalance" },
+  spill: { word: "Force a spill", dag: "rebalance" },
+  seal: { word: "Seal now", dag: "market_close" },
+  cleanup: { word: "Backfill a day", dag: "market_close" },
+};
+
+export class Actions {
+  draft = "";
+
+  constructor(page) {
+    this.page = page;
+    this.body = h("div", { class: "drawer-body" });
+    this.tabs = h("div", { class: "segments", role: "radiogroup", "aria-label": "What to do" });
+    this.dialog = h(
+      "dialog",
+      { class: "drawer", "aria-labelledby": "actions-title" },
+      h(
+        "div",
+        { class: "head" },
+        h("h2", { id: "actions-title" }, "Actions"),
+        h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => this.dialog.close() }, "Close"),
+      ),
+      this.tabs,
+      this.body,
+    );
+    document.body.append(this.dialog);
+    this.dialog.addEventListener("close", () => {
+      this.given = {};
+      this.draft = "";
+    });
+  }
+
+  /** Show the form of an action; `given`: what is known already. */
+  open(kind, given = {}) {
+    this.kind = kind;
+    this.given = given;
+    put(
+      this.tabs,
+      Object.entries(KINDS).map(([name, { word, dag }]) =>
+        h(
+          "label",
+          {},
+          h("input", {
+            type: "radio",
+            name: "action",
+            value: name,
+            checked: name === kind,
+            disabled: !this.page.me.may[dag],
+            onchange: () => this.open(name),
+          }),
+          h("span", {}, word),
+        ),
+      ),
+    );
+    this.form();
+    if (!this.dialog.open) this.dialog.showModal();
+  }
+
+  form() {
+    const fields = { rebalance: () => this.rebalance(), spill: () => this.spill(), seal: () => this.seal(), cleanup: () => this.cleanup() };
+    put(this.body, fields[this.kind]());
+    this.body.querySelector("textarea, select, input")?.focus();
+  }
+
+  /** A form: its fields, the reason, and its buttons. */
+  frame(says, fields, buttons) {
+    this.reason = h("textarea", { id: "reason", name: "reason", required: true, minlength: 3, maxlength: 500, rows: 2 });
+    this.reason.value = this.draft;
+    this.error = h("p", { class: "refusal", role: "alert" });
+    return h(
+      "form",
+      { onsubmit: (event) => event.preventDefault() },
+      h("p", { class: "muted" }, says),
+      fields,
+      h("label", { class: "field", for: "reason" }, h("span", {}, "Reason"), this.reason, h("small", { class: "muted" }, "Kept with your name.")),
+      this.error,
+      h("div", { class: "buttons" }, buttons),
+    );
+  }
+
+  button(word, kind, done) {
+    const check = () => {
+      put(this.error);
+      if (this.reason.value.trim().length < 3) {
+        put(this.error, "Say why, in a few words.");
+        this.reason.focus();
+        return;
+      }
+      done(this.reason.value.trim());
+    };
+    return h("button", { type: "button", class: kind, onclick: check }, word);
+  }
+
+  rebalance() {
+    const { policies, policy } = this.page.me;
+    const select = h(
+      "select",
+      { id: "policy", name: "policy" },
+      h("option", { value: "" }, `${policy} (rebalance.policy)`),
+      policies.filter((name) => name !== policy).map((name) => h("option", { value: name }, name)),
+    );
+    const body = (reason, dry) => ({ dry_run: dry, policy: select.value || null, reason });
+    return this.frame(
+      "The controller looks at the newest statistics and decides what to move or spill, once.",
+      h("label", { class: "field", for: "policy" }, h("span", {}, "Policy"), select),
+      [
+        this.button("Dry run", "", (reason) => this.run("rebalance", body(reason, true), (found) => this.plan(found, true))),
+        this.button("Rebalance now…", "main", (reason) =>
+          this.confirm(
+            ["The controller decides by ", h("b", {}, select.value || policy), " and asks the stream to move or spill groups, if that helps. Moves are exact, and the stream goes on."],
+            reason,
+            () => this.run("rebalance", body(reason, false), (found) => this.plan(found, false)),
+          ),
+        ),
+      ],
+    );
+  }
+
+  spill() {
+    const slots = this.page.slots ?? [];
+    const slot = h(
+      "select",
+      { id: "slot", name: "slot" },
+      slots.map((each) => h("option", { value: each.slot }, `slot ${each.slot}: ${bytes(each.state_bytes)} of ${bytes(each.budget_bytes)}`)),
+    );
+    const size = h("input", { id: "size", name: "size", type: "number", min: "0.1", step: "0.1", value: "1" });
+    if (!slots.length) return h("p", { class: "muted" }, "There is no slot yet: the stream has not run.");
+    return this.frame(
+      "One slot writes its least productive groups to the spill table, at its next epoch. Their results come at cleanup.",
+      [
+        h("label", { class: "field", for: "slot" }, h("span", {}, "Slot"), slot),
+        h("label", { class: "field", for: "size" }, h("span", {}, "At least, in MiB"), size),
+      ],
+      [
+        this.button("Spill…", "main", (reason) => {
+          const wanted = Math.round(Number(size.value) * MIB);
+          if (!(wanted > 0)) {
+            put(this.error, "Say how much: more than 0 MiB.");
+            size.focus();
+            return;
+          }
+          this.confirm(
+            ["Slot ", h("b", {}, slot.value), " spills at least ", h("b", {}, bytes(wanted)), ". What is spilled gives no more results until cleanup or until newer rows meet."],
+            reason,
+            () => this.run("spill", { slot: Number(slot.value), bytes: wanted, reason }, (found) => this.plan(found, false)),
+          );
+        }),
+      ],
+    );
+  }
+
+  seal() {
+    const session = this.page.open;
+    if (!session) return h("p", { class: "muted" }, "There is no open session: the stream has not run.");
+    return this.frame(
+      ["Ends the input of the open session, ", h("b", {}, date(session)), ", where its topics end now."],
+      [],
+      [
+        this.button("Seal now…", "danger", (reason) =>
+          this.confirm(
+            ["The session ", h("b", {}, date(session)), " ends with the rows that Kafka holds now. Rows after that belong to the next session. This cannot be taken back."],
+            reason,
+            () => this.run("seal", { session, reason }, (found) => this.said(found)),
+            "danger",
+          ),
+        ),
+      ],
+    );
+  }
+
+  cleanup() {
+    const session = h("input", { id: "session", name: "session", type: "date", required: true, value: this.given.session ?? "" });
+    return this.frame(
+      "Starts a run of market_close for one day: seal (when it is not), cleanup, verify. Nothing is doubled, however often it runs.",
+      h("label", { class: "field", for: "session" }, h("span", {}, "Session"), session),
+      [
+        this.button("Backfill…", "main", (reason) => {
+          if (!session.value) {
+            put(this.error, "Choose a day.");
+            session.focus();
+            return;
+          }
+          const day = session.value;
+          this.confirm(
+            ["Airflow seals, cleans up and proves ", h("b", {}, date(day)), " again; what is done already is left as it is."],
+            reason,
+            () => this.backfill(day, reason),
+          );
+        }),
+      ],
+    );
+  }
+
+  /** What will happen, and who said so; nothing has happened yet. */
+  confirm(says, reason, go, kind = "main") {
+    this.draft = reason; // whoever goes back need not write it again
+    const yes = h("button", { type: "button", class: kind, onclick: go }, "Do it");
+    put(
+      this.body,
+      h(
+        "div",
+        { class: "confirm", role: "group", "aria-label": "Confirm" },
+        h("p", {}, says),
+        h("p", { class: "muted" }, "Kept: ", h("q", {}, reason), ` by ${visible(this.page.me.name)}`),
+        h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => this.form() }, "Back"), yes),
+      ),
+    );
+    yes.focus();
+  }
+
+  async run(what, body, show) {
+    put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Asking…"));
+    try {
+      const found = await act(what, body);
+      this.draft = "";
+      put(this.body, show(found), this.back());
+    } catch (error) {
+      put(this.body, this.refused(error), this.back());
+    }
+    this.page.look();
+  }
+
+  async backfill(session, reason) {
+    put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Starting the run…"));
+    try {
+      const run = await close(session, reason);
+      this.draft = "";
+      const path = runPath(run.dag_run_id);
+      put(
+        this.body,
+        h("p", { role: "status" }, chip("good", "check", "started"), " ", h("a", { href: `../${path}`, onclick: (event) => { event.preventDefault(); leave(path); } }, run.dag_run_id)),
+        this.back(),
+      );
+    } catch (error) {
+      put(this.body, this.refused(error), this.back());
+    }
+  }
+
+  back() {
+    return h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => this.form() }, "Back"));
+  }
+
+  refused(error) {
+    const says = error instanceof Refused ? error.message : "Airflow does not answer: nothing was asked for.";
+    return h("p", { class: "refusal", role: "alert" }, chip("bad", "cross", "refused"), " ", visible(says));
+  }
+
+  said(found) {
+    const fine = found.code === 0;
+    return h(
+      "div",
+      { role: "status", class: "outcome" },
+      h("p", {}, fine ? chip("good", "check", "asked for") : chip("bad", "cross", "refused")),
+      h("pre", {}, found.lines.map(visible).join("\n")),
+    );
+  }
+
+  /** What the controller would do, or has asked for; like moves are one row. */
+  plan(outcome, dry) {
+    const { found } = outcome;
+    if (!found) return this.said(outcome);
+    const rows = [];
+    const alike = new Map();
+    for (const { command, outcome: answer } of found.asked) {
+      const move = command.kind === "move" ? command.moves[0] : null;
+      const key = move ? JSON.stringify([move.to, command.reason, answer.obeyed || answer.reason]) : command.id;
+      if (!alike.has(key)) alike.set(key, { command, answer, moves: [] });
+      if (move) alike.get(key).moves.push(move);
+    }
+    for (const { command, answer, moves } of alike.values()) {
+      rows.push([
+        what(command, moves),
+        answer.obeyed ? chip(dry ? "wait" : "good", dry ? "wait" : "check", dry ? "would be asked for" : "asked for") : chip("bad", "cross", "refused"),
+        answer.obeyed ? command.reason : answer.reason,
+      ]);
+    }
+    for (const each of found.declined) rows.push([`no ${each.what}`, chip("quiet", "quiet", "left alone"), each.why]);
+    const asked = found.asked.filter((each) => each.outcome.obeyed).length;
+    return h(
+      "div",
+      { role: "status", class: "outcome" },
+      h("p", {}, dry ? h("b", {}, "Dry run: nothing was asked for.") : asked ? `${times(asked, "command")} asked for; the stream answers at its next epoch.` : "Nothing was asked for."),
+      h(
+        "table",
+        { class: "list", "data-plan": dry ? "dry" : "real" },
+        h("thead", {}, h("tr", {}, ["what", "", "why"].map((t) => h("th", { scope: "col" }, t)))),
+        h("tbody", {}, rows.map(([text, state, why]) => h("tr", {}, h("td", {}, visible(text)), h("td", {}, state), h("td", { class: "why" }, visible(why))))),
+      ),
+    );
+  }
+}
+
+const NAMED = 3;
+
+function what(command, moves) {
+  if (moves.length) {
+    const names = moves.slice(0, NAMED).map((m) => m.group.join("/")).join(", ");
+    const more = moves.length > NAMED ? ` and ${count(moves.length - NAMED)} more` : "";
+    return `move ${names}${more} to slot ${moves[0].to} (${bytes(moves.reduce((t, m) => t + m.bytes, 0))})`;
+  }
+  if (command.kind === "spill") return `spill ${bytes(command.bytes)} at slot ${command.slot}`;
+  if (command.kind === "slots") return `${command.slots} slots (${times(command.moves.length, "move")})`;
+  return `${command.kind} ${command.group?.join("/") ?? ""}`;
+}

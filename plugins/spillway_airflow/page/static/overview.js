@@ -1,0 +1,166 @@
+// Today: where the session stands, the figures that matter, results and memory over time.
+
+import { DayCharts } from "./day.js";
+import { h, icon, put } from "./dom.js";
+import { nowMs } from "./server.js";
+import { stageWords } from "./stages.js";
+import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
+
+const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+
+const tile = (name, value, ...below) =>
+  h("div", { class: "tile", "data-tile": name }, h("h2", {}, name), h("b", {}, value), h("p", {}, below));
+
+export class Overview {
+  path = () => "overview";
+
+  constructor() {
+    this.strip = h("section", { class: "strip", "aria-label": "Today" });
+    this.notes = h("div", { class: "notes" });
+    this.charts = new DayCharts();
+    this.below = h("section", { class: "columns" });
+    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, this.below);
+  }
+
+  show(data) {
+    this.data = data;
+    this.tick();
+    const unfinished = data.unfinished.slice(0, 5);
+    put(
+      this.notes,
+      unfinished.length > 0 &&
+        h(
+          "p",
+          { class: "note warn" },
+          icon("warn"),
+          h("span", {}, "Not proved complete: "),
+          unfinished.map((day) => h("a", { href: `#sessions/${day}`, "data-key": day }, date(day))),
+        ),
+      data.commands_waiting > 0 &&
+        h("p", { class: "note" }, icon("wait"), h("span", {}, `${times(data.commands_waiting, "command")} not answered by the stream yet. `), h("a", { href: "#decisions" }, "Look")),
+      data.moves_waiting > 0 &&
+        h("p", { class: "note" }, icon("move"), h("span", {}, `${times(data.moves_waiting, "group")} to be moved in the next epochs.`)),
+    );
+    const own = data.day.session.session === data.open;
+    this.charts.show(data.day, own ? data.slots : null);
+    put(this.below, this.topics(data), this.quarantine(data));
+  }
+
+  /** What changes with the clock. */
+  tick() {
+    const { day, stream } = this.data;
+    const { session, stage, close_ms: close } = day;
+    const words = stageWords(stage);
+    const rows = sum(session.rows_in);
+    const lag = stream.lag_rows;
+    const reasons = Object.entries(this.data.quarantine);
+    put(
+      this.strip,
+      h(
+        "div",
+        { class: `today ${words.kind}` },
+        icon(words.shape),
+        h(
+          "div",
+          {},
+          h("h1", {}, h("strong", { "data-stage": stage }, words.word), " ", h("span", {}, date(session.session))),
+          h("p", {}, this.when(session, stage, close)),
+        ),
+      ),
+      h(
+        "div",
+        { class: "tiles" },
+        tile("rows in", count(rows), rate(stream.rows_per_s, "rows")),
+        tile(
+          "results so far",
+          count(session.results_run_time + (session.results_cleanup ?? 0)),
+          session.results_cleanup === null
+            ? rate(stream.results_per_s, "results")
+            : `${count(session.results_run_time)} run time, ${count(session.results_cleanup)} cleanup`,
+        ),
+        tile("production delay", ms(stream.delay_p50_ms), `median; p99 ${ms(stream.delay_p99_ms)}`),
+        tile("lag", lag === null ? "unknown" : count(lag), lag === null ? "Kafka does not answer" : lag === 1 ? "row waits in Kafka" : "rows wait in Kafka"),
+        tile(
+          "quarantine",
+          count(session.rejected),
+          rows ? `${((100 * session.rejected) / rows).toFixed(2)} % of the rows` : "no rows yet",
+          reasons.length > 0 && h("span", { class: "visually-hidden" }, `, most often: ${visible(reasons[0][0])}`),
+        ),
+      ),
+    );
+  }
+
+  when(session, stage, close) {
+    const at = (ms_) => h("time", { title: utc(ms_), datetime: new Date(ms_).toISOString() }, `${clock(ms_)} ${zoneName(ms_)}`);
+    if (stage === "open" && close) {
+      const left = (close - nowMs()) / 1000;
+      return left > 0
+        ? ["closes at ", at(close), `, in ${age(Math.max(left, 60))}`]
+        : ["closed at ", at(close), `, ${age(-left)} ago: not sealed yet`];
+    }
+    if (stage === "cleaning" && session.cleanup_ranges) {
+      return `${count(session.cleanup_ranges_done)} of ${count(session.cleanup_ranges)} hash ranges are done`;
+    }
+    if (session.verdict) {
+      const checked = new Date(session.verdict.verified_at).getTime();
+      const lacks = stage === "incomplete" ? `${count(session.verdict.missing)} missing, ${count(session.verdict.doubled)} doubled; ` : "";
+      return [lacks, "checked at ", h("time", { title: utc(checked) }, moment(checked))];
+    }
+    if (session.ended_at) {
+      const ended = new Date(session.ended_at).getTime();
+      return ["sealed at ", at(ended), session.seal_by ? ` by ${visible(session.seal_by)}` : ""];
+    }
+    return stageWords(stage).says;
+  }
+
+  topics(data) {
+    const open = data.day.session.session === data.open;
+    return h(
+      "article",
+      {},
+      h("h2", {}, "Topics"),
+      !open && h("p", { class: "muted" }, `of the open session, ${date(data.open)}`),
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, ["topic", "rows", "rejected", "filtered", "waiting"].map((t, i) => h("th", { scope: "col", class: i && "number" }, t)))),
+        h(
+          "tbody",
+          {},
+          data.topics.map((t) =>
+            h("tr", {}, h("th", { scope: "row" }, visible(t.topic)), [t.rows, t.rejected, t.filtered, t.lag_rows].map((n) => h("td", { class: "number" }, count(n)))),
+          ),
+        ),
+      ),
+    );
+  }
+
+  quarantine(data) {
+    const reasons = Object.entries(data.quarantine).slice(0, 8);
+    const most = reasons[0]?.[1] ?? 1;
+    return h(
+      "article",
+      {},
+      h("h2", {}, "Quarantine, by reason"),
+      reasons.length === 0
+        ? h("p", { class: "muted" }, "No row of this warehouse broke its contract.")
+        : h(
+            "ul",
+            { class: "bars" },
+            reasons.map(([reason, n]) =>
+              h(
+                "li",
+                { title: visible(reason) },
+                h("span", { class: "text" }, visible(reason)),
+                h("span", { class: "number" }, count(n)),
+                h("span", { class: "bar", style: { "--part": String(n / most) } }),
+              ),
+            ),
+          ),
+    );
+  }
+
+  end() {
+    this.charts.end();
+  }
+}

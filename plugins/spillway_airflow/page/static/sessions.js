@@ -1,0 +1,203 @@
+// Every day with its counts, verdict, durations and its run; one day in full.
+
+import { DayCharts } from "./day.js";
+import { chip, h, put } from "./dom.js";
+import { closings, leave, runPath, view } from "./server.js";
+import { stageChip, stageWords } from "./stages.js";
+import { bytes, count, date, moment, ms, span, times, utc, visible } from "./words.js";
+
+const RUNS_EVERY_MS = 5000;
+const SHOWN = 60;
+
+const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+const seconds = (from, to) => (from && to ? (new Date(to) - new Date(from)) / 1000 : null);
+
+const RUNS = {
+  success: ["good", "check"],
+  failed: ["bad", "cross"],
+  running: ["run", "open"],
+  queued: ["wait", "wait"],
+};
+
+export class Sessions {
+  most = SHOWN;
+
+  constructor(page, chosen) {
+    this.page = page;
+    this.chosen = chosen;
+    this.runs = new Map();
+    this.paused = false;
+    this.asked = 0;
+    this.detail = h("section", { class: "detail", "aria-label": "One session" });
+    this.body = h("tbody", {});
+    this.more = h("p", { class: "more" });
+    const heads = ["session", "state", "rows in", "results", "by cleanup", "verdict", "quarantined", "spills", "open", "cleanup", "verify", "run", ""];
+    const numbers = new Set(["rows in", "results", "by cleanup", "quarantined", "spills", "open", "cleanup", "verify"]);
+    this.root = h(
+      "div",
+      { class: "view" },
+      this.detail,
+      h(
+        "section",
+        { class: "card" },
+        h("h2", {}, "Sessions"),
+        h(
+          "div",
+          { class: "scroll" },
+          h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col", class: numbers.has(t) && "number" }, t || h("span", { class: "visually-hidden" }, "what can be done"))))), this.body),
+        ),
+        this.more,
+      ),
+    );
+  }
+
+  path = () => `sessions?most=${this.most}`;
+
+  /** After the list: its runs, and the day that was chosen. */
+  async also(signal) {
+    if (Date.now() - this.asked > RUNS_EVERY_MS) {
+      this.asked = Date.now();
+      try {
+        const { runs, paused } = await closings();
+        this.runs = runs;
+        this.paused = paused;
+      } catch {
+        this.runs = new Map(); // without Airflow's API the days are shown without their runs
+      }
+      if (this.data) this.rows();
+    }
+    if (this.chosen) {
+      const { data, changed } = await view(`sessions/${encodeURIComponent(this.chosen)}`, signal);
+      if (data.session && (changed || !this.charts)) this.day(data);
+    }
+  }
+
+  show(data) {
+    this.data = data;
+    this.rows();
+    put(
+      this.more,
+      data.total > data.sessions.length &&
+        h("button", { type: "button", "data-key": "more", onclick: () => this.all() }, `Show all ${count(data.total)}`),
+    );
+  }
+
+  all() {
+    this.most = 1000;
+    this.page.look();
+  }
+
+  rows() {
+    put(this.body, this.data.sessions.map((each) => this.row(each)));
+  }
+
+  row({ session, stage }) {
+    const verdict = session.verdict;
+    const day = session.session;
+    return h(
+      "tr",
+      { class: day === this.chosen && "chosen", "data-session": day },
+      h("th", { scope: "row", class: "nowrap" }, h("a", { href: `#sessions/${day}`, "data-key": day }, date(day))),
+      h("td", {}, stageChip(stage)),
+      h("td", { class: "number" }, count(sum(session.rows_in))),
+      h("td", { class: "number" }, count(session.results_run_time)),
+      h("td", { class: "number" }, count(session.results_cleanup)),
+      h("td", { class: "nowrap" }, this.verdict(verdict)),
+      h("td", { class: "number" }, count(session.rejected)),
+      h("td", { class: "number" }, count(session.spills)),
+      h("td", { class: "number nowrap" }, span(seconds(session.began_at, session.ended_at))),
+      h("td", { class: "number nowrap" }, span(session.cleanup_s)),
+      h("td", { class: "number nowrap" }, span(verdict?.seconds)),
+      h("td", { class: "nowrap" }, this.run(day)),
+      h("td", {}, this.again(session, stage)),
+    );
+  }
+
+  verdict(verdict) {
+    if (!verdict) return h("span", { class: "muted" }, "–");
+    return verdict.complete
+      ? `all ${count(verdict.expected)}`
+      : h("span", { class: "refusal" }, `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`);
+  }
+
+  run(day) {
+    const found = this.runs.get(day);
+    if (!found) return h("span", { class: "muted" }, "–");
+    const [kind, shape] = RUNS[found.state] ?? ["wait", "wait"];
+    const path = runPath(found.id);
+    const state = found.state === "queued" && this.paused ? "queued: DAG is paused" : found.state;
+    return h(
+      "a",
+      {
+        href: `../${path}`,
+        "data-key": `run-${day}`,
+        onclick: (event) => {
+          event.preventDefault();
+          leave(path);
+        },
+      },
+      chip(kind, shape, state, `${found.id} of market_close`),
+    );
+  }
+
+  again(session, stage) {
+    if (!this.page.me?.may.market_close || stage === "open" || stage === "next") return null;
+    return h(
+      "button",
+      { type: "button", class: "small", "data-key": `again-${session.session}`, onclick: () => this.page.actions.open("cleanup", { session: session.session }) },
+      "Backfill",
+    );
+  }
+
+  day(data) {
+    if (!this.charts) {
+      this.charts = new DayCharts();
+      this.facts = h("div", {});
+      put(this.detail, this.facts, this.charts.root);
+    }
+    const { session, stage } = data;
+    const words = stageWords(stage);
+    const verdict = session.verdict;
+    const time = (text) => text && h("time", { title: utc(new Date(text)) }, moment(new Date(text)));
+    const facts = [
+      ["began", time(session.began_at)],
+      ["sealed", session.ended_at && [time(session.ended_at), session.seal_by && ` by ${visible(session.seal_by)}`]],
+      ["why", session.seal_reason && visible(session.seal_reason)],
+      ["proved", verdict && [time(verdict.verified_at), ` in ${span(verdict.seconds)}`]],
+      ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
+      ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
+      ["spilled", `${bytes(session.spilled_bytes)} in ${times(session.spills, "spill")}, ${bytes(session.flushed_bytes)} at the seal`],
+      ["generations", `${count(session.generations)} (at most ${count(session.most_generations)} of one group)`],
+      ["groups moved", count(session.moved)],
+      ["peak state of a slot", `${bytes(session.peak_state_bytes)} of ${bytes(session.budget_bytes)}`],
+      ["lost slots restored", session.restored_slots ? count(session.restored_slots) : null],
+      ["production delay", `p50 ${ms(session.delay_p50_ms)}, p99 ${ms(session.delay_p99_ms)}`],
+    ].filter(([, value]) => value);
+    put(
+      this.facts,
+      h(
+        "div",
+        { class: "head" },
+        h("h1", {}, h("strong", {}, date(session.session)), " ", stageChip(stage)),
+        h("p", { class: "muted" }, words.says),
+        h("a", { href: "#sessions", class: "button small", "data-key": "close" }, "Close"),
+      ),
+      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    );
+    this.charts.show(data, null);
+  }
+
+  choose(day) {
+    this.chosen = day;
+    if (!day && this.charts) {
+      this.charts.end();
+      this.charts = null;
+      put(this.detail);
+    }
+    if (this.data) this.rows();
+  }
+
+  end() {
+    this.charts?.end();
+  }
+}

@@ -1,0 +1,24 @@
+// Where a session stands and how the stream does, in words, shapes and colours.
+
+import { chip } from "./dom.js";
+
+const STAGES = {
+  open: ["run", "open", "open", "Rows are being joined."],
+  sealing: ["wait", "wait", "sealing", "Its end is fixed; the stream has not reached it everywhere yet."],
+  sealed: ["wait", "lock", "sealed", "Nothing is added to it at run time any more; cleanup comes next."],
+  cleaning: ["clean", "sweep", "cleaning", "Missing results are being appended."],
+  cleaned: ["wait", "sweep", "cleaned", "Every result is there; verify has not proved it yet."],
+  complete: ["good", "check", "complete", "Proved: every result is there, each once."],
+  incomplete: ["bad", "cross", "not complete", "verify found results missing or doubled."],
+  next: ["quiet", "next", "next", "Rows beyond the end of the session before belong to it already."],
+};
+
+export const stageChip = (stage) => {
+  const [kind, shape, word, says] = STAGES[stage];
+  return chip(kind, shape, word, says);
+};
+
+export const stageWords = (stage) => {
+  const [kind, shape, word, says] = STAGES[stage];
+  return { kind, shape, word, says };
+};

@@ -1,0 +1,158 @@
+"""A warehouse as the page sees one: a made-up day with moves, refusals, spills and statistics.
+
+It is written without Spark and Kafka, from `tests.report_journal`, and what is in it is known.
+Symbols and reasons are hostile: whoever shows them must show them as text.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.engine.datafile import write_data_files
+from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.tables import SessionEvent, Warehouse
+from schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from tests.report_journal import DAY, Made, add_quarantine, fill_journal, make_day, open_warehouse
+
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
+BUDGET = 1 << 20
+
+
+def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -> Made:
+    """A day with decisions: twelve groups moved by a policy, a refusal, a spill by a person."""
+    made = make_day(epochs, slots=slots, groups_depth=depth, budget=BUDGET, **more)
+    at = {e.epoch: i for i, e in enumerate(made.entries) if isinstance(e, Epoch)}
+    groups = dict(made.entries[0].groups)
+    first = [g for g, slot in groups.items() if slot == 0]
+    moved = first[: min(12, len(first) // 2)]
+    moves = [
+        Move(group=g, to=slots - 1, bytes=30_000, command=f"balanced/aa/{k}")
+        for k, g in enumerate(moved)
+    ]
+    after = [(g, slots - 1 if g in moved else slot) for g, slot in groups.items()]
+    why = "slot 0 holds 61 % of the memory, the others less than half of that"
+
+    def change(epoch: int, **what: Any) -> None:
+        made.entries[at[epoch]] = made.entries[at[epoch]].model_copy(update=what)
+
+    def answered(kind: str, name: str, *, ok: bool = True, **what: Any) -> CommandOutcome:
+        return CommandOutcome(id=name, kind=kind, obeyed=ok, **what)
+
+    change(
+        epochs // 3,
+        commands=[
+            answered(
+                "move",
+                m.command,
+                reason=why,
+                policy="balanced",
+                by="airflow",
+                bytes=m.bytes,
+                slot=m.to,
+            )
+            for m in moves
+        ],
+        moved=moves,
+        assignment=after,
+    )
+    change(
+        epochs // 2,
+        commands=[
+            answered(
+                "move",
+                "lazy-disk/bb/0",
+                ok=False,
+                policy="lazy-disk",
+                by="airflow",
+                reason="decided on assignment 0, which is an old one",
+            ),
+        ],
+    )
+    waiting = [Move(group=g, to=0, bytes=9_000, command="by-hand/dd/0") for g in moved[:3]]
+    change(
+        epochs - 2,
+        commands=[
+            answered(
+                "spill",
+                "by-hand/cc/0",
+                reason=f"make room {HOSTILE}",
+                by="alice",
+                slot=0,
+                bytes=1 << 19,
+            ),
+        ],
+    )
+    change(
+        epochs - 1,
+        commands=[answered("move", "by-hand/dd/0", reason="back again", by="bob", bytes=27_000)],
+        queued=waiting,
+    )
+    return made
+
+
+def write_statistics(
+    warehouse: Warehouse,
+    epoch: int,
+    groups: list[tuple[Prefix, int]],
+    *,
+    session: str = DAY,
+    seed: int = 3,
+) -> None:
+    """Figures of every group: one in nine is spilled, one in seven partly, a few are empty."""
+    rng = random.Random(seed)
+    rows = []
+    for number, (prefix, slot) in enumerate(groups):
+        spilled, partly, empty = number % 9 == 4, number % 7 == 2, number % 31 == 5
+        held = 0 if spilled or empty else int(rng.lognormvariate(9, 0.7))
+        results = int(held * rng.lognormvariate(-4, 1.6)) if held else 0
+        hot = HOSTILE if number == 1 else f"SYM{number}" if number % 40 == 0 else None
+        rows.append(
+            {
+                "epoch": epoch,
+                "session_date": session,
+                "slot": slot,
+                "depth": prefix.depth,
+                "value": prefix.value,
+                "bytes": held,
+                "rows": [held // 93] * 3,
+                "results": results,
+                "last_used_ms": 0,
+                "resident": True,
+                "written_at": datetime(2026, 1, 5, 15, tzinfo=UTC) + timedelta(seconds=epoch),
+                "session_results": results * 2,
+                "rate": results / 60,
+                "rows_in": 0 if empty else held // 31 + 7,
+                "generations": 1 + number % 3 if spilled or partly else 0,
+                "spilled_bytes": 40_000 if spilled or partly else 0,
+                "hot_key": hot if held else None,
+                "hot_rows": held // 93 if hot and held else None,
+            }
+        )
+    table = pa.Table.from_pylist(rows, schema=STATISTICS_SCHEMA)
+    place = warehouse.folder("statistics")
+    files = write_data_files(place, "statistics", f"{epoch}-a-0", STATISTICS_SCHEMA, [table])
+    warehouse.apply("statistics", epoch, files)
+
+
+def write_page_warehouse(root: Path, made: Made) -> Warehouse:
+    """All tables of that day."""
+    warehouse = open_warehouse(str(root))
+    fill_journal(warehouse, made.entries)
+    last = max(e.epoch for e in made.entries if isinstance(e, Epoch))
+    groups = next(
+        e.assignment for e in reversed(made.entries) if isinstance(e, Epoch) and e.assignment
+    )
+    write_statistics(warehouse, last, groups, session=made.last.session)
+    add_quarantine(
+        warehouse, last, ["price: Input should be a valid number"] * 40 + [f"symbol {HOSTILE}"] * 9
+    )
+    if made.sealed_epoch >= 0:
+        warehouse.sessions.append(
+            SessionEvent(session=DAY, event="cleaned", cleanup=500, seconds=15.4)
+        )
+    return warehouse

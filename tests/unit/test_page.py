@@ -1,0 +1,364 @@
+"""The page's door: who may see and act, what every answer carries, and that it closes itself."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api import security
+from starlette.testclient import TestClient
+
+from jobs.live.watch import Watch
+from schemas.settings import load_settings
+from spillway_airflow import command
+from spillway_airflow import page as page_package
+from spillway_airflow.page import Page, actions, door
+from spillway_airflow.page.app import NAMES, build
+from spillway_airflow.page.headers import HEADERS
+from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
+
+ORIGIN = "http://airflow.example:8080"
+BY_HAND = {"reason": "because of a test"}
+ACTIONS = {
+    "/act/rebalance": {**BY_HAND, "dry_run": True},
+    "/act/spill": {**BY_HAND, "slot": 1, "bytes": 1048576},
+    "/act/seal": {**BY_HAND, "session": "2026-01-05"},
+}
+VIEWS = (
+    "/",
+    "/data/me",
+    "/data/overview",
+    "/data/groups",
+    "/data/decisions",
+    "/data/sessions",
+    "/static/main.js",
+    "/static/vendor/echarts.esm.min.js",
+    "/static/nothing",
+    "/nothing",
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "warehouse"
+    write_page_warehouse(folder, page_day(60))
+    return folder
+
+
+@pytest.fixture
+def app(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The real app over a real warehouse, asking a real auth manager of Airflow."""
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    manager = SimpleAuthManager()
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(security.DagModel, "get_team_name", lambda dag: None)
+    given = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
+    return build(Watch(lambda: load_settings(None, given)[0]))
+
+
+Client = Callable[..., TestClient]
+
+
+@pytest.fixture
+def client(app: Any) -> Iterator[Client]:
+    """A client that is logged in with a role; without one when that is None."""
+
+    def make(role: str | None, **headers: str) -> TestClient:
+        app.dependency_overrides.clear()
+        if role is not None:
+            user = SimpleAuthManagerUser(username="alice", role=role)
+            app.dependency_overrides[door.user] = lambda: user
+        page = Page(lambda: app)
+        sent = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin", **headers}
+        return TestClient(page, base_url=ORIGIN, headers=sent)
+
+    yield make
+    app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """A program in spillway's place; what it was called with."""
+    log = tmp_path / "calls"
+    path = tmp_path / "fake"
+    path.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        f"open({str(log)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
+        "print('said something')\nprint(json.dumps({'asked': [], 'declined': []}))\n"
+    )
+    path.chmod(0o755)
+    monkeypatch.setattr(command, "setting", {"command": str(path)}.get)
+
+    def calls() -> list[list[str]]:
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    return calls
+
+
+# --- seeing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_without_login_nothing_is_served(client: Client, path: str) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert client(None).request(method, path).status_code == 401, method
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_without_login_nothing_is_done(
+    client: Client, told: Callable[[], list[list[str]]], path: str
+) -> None:
+    assert client(None).post(path, json=ACTIONS[path]).status_code == 401
+    assert told() == []
+
+
+@pytest.mark.parametrize("role", ["viewer", "user", "op", "admin"])
+def test_who_is_logged_in_sees(client: Client, role: str) -> None:
+    page = client(role)
+    for path in VIEWS[:8]:
+        assert page.get(path).status_code == 200, path
+    assert [page.get(path).status_code for path in VIEWS[8:]] == [404, 404]
+    may = page.get("/data/me").json()["may"]
+    assert may == dict.fromkeys((door.REBALANCE, door.CLOSE), role != "viewer")
+
+
+def test_a_user_without_a_role_sees_nothing(client: Client) -> None:
+    assert client("").get("/data/overview").status_code == 403
+    assert client("").get("/static/main.js").status_code == 403
+
+
+def test_views_have_the_warehouse_s_figures(client: Client) -> None:
+    page = client("viewer")
+    found = page.get("/data/overview").json()
+    assert found["day"]["session"]["session"] == "2026-01-05"
+    assert page.get("/data/groups", params={"search": "onerror"}).json()["rows"][0]["hot_key"] == (
+        HOSTILE
+    )
+    assert page.get("/data/groups", params={"order": "__class__"}).status_code == 422
+    assert page.get("/data/decisions").json()["total"] == 4
+    assert page.get("/data/sessions/2026-01-05").json()["history"]["results"]
+    assert page.get("/data/sessions/2026-01-09").status_code == 404
+    assert page.get("/data/me").json()["zone"] == "America/New_York"
+
+
+def test_what_is_unchanged_is_not_sent_again(client: Client) -> None:
+    page = client("viewer")
+    for path in ("/data/overview", "/data/groups", "/data/sessions", "/static/style.css", "/"):
+        first = page.get(path)
+        again = page.get(path, headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.content) == (304, b""), path
+        # A server that compresses makes the tag a weak one.
+        weak = page.get(path, headers={"If-None-Match": f"W/{first.headers['ETag']}"})
+        assert weak.status_code == 304
+
+
+def test_only_files_of_the_page_are_served(client: Client) -> None:
+    page = client("admin")
+    for path in ("../app.py", "..%2fapp.py", "%2e%2e/door.py", "/etc/passwd", "vendor", ""):
+        assert page.get(f"/static/{path}").status_code == 404, path
+    assert "main.js" in NAMES
+
+
+@pytest.mark.parametrize("role", [None, "viewer"])
+def test_every_answer_carries_the_policy(client: Client, role: str | None) -> None:
+    for path in (*VIEWS, "/act/seal"):
+        for method in ("GET", "POST"):
+            found = client(role).request(method, path)
+            for name, value in HEADERS.items():
+                assert found.headers[name.decode()] == value.decode(), path
+            assert "no-" in found.headers["cache-control"]
+    policy = HEADERS[b"content-security-policy"].decode()
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+
+
+def test_the_page_s_own_files_need_no_exception() -> None:
+    """No inline script or style, no markup made of text, nothing from elsewhere."""
+    folder = Path(actions.__file__).with_name("static")
+    for file in folder.glob("*.*"):
+        text = file.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "DOMParser",
+            "createContextualFragment",
+            "https://",
+            "//cdn",
+        ):
+            assert word not in text, f"{file.name}: {word}"
+        if file.suffix == ".html":
+            assert "<style" not in text
+            assert "style=" not in text
+            assert "onclick" not in text
+
+
+def test_what_is_vendored_is_what_was_published() -> None:
+    folder = Path(actions.__file__).with_name("static") / "vendor"
+    said = (folder / "README.md").read_text()
+    for file in folder.glob("*.js"):
+        assert hashlib.sha256(file.read_bytes()).hexdigest() in said, file.name
+    assert {each.name for each in folder.iterdir()} >= {"LICENSE.echarts", "NOTICE.echarts"}
+
+
+# --- acting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_a_viewer_cannot_act(
+    client: Client, told: Callable[[], list[list[str]]], path: str
+) -> None:
+    assert client("viewer").post(path, json=ACTIONS[path]).status_code == 403
+    assert told() == []
+
+
+def test_actions_are_the_command_line_with_name_and_reason(
+    client: Client, told: Callable[[], list[list[str]]]
+) -> None:
+    page = client("user")
+    hostile = '--dry-run; $(id) "x" `id`'
+    for path, body in ACTIONS.items():
+        found = page.post(path, json={**body, "reason": f"  {hostile} "})
+        assert found.status_code == 200, found.text
+        assert found.json()["code"] == 0
+        assert found.json()["lines"] == ["said something"]
+    common = [f"--reason={hostile}", "--by=alice"]
+    assert told() == [
+        ["rebalance", "--json", "--dry-run", *common],
+        ["rebalance", "--json", "--spill=1:1048576B", *common],
+        ["seal", "--session=2026-01-05", "--at=now", *common],
+    ]
+    page.post("/act/rebalance", json={**BY_HAND, "dry_run": False, "policy": "lazy-disk"})
+    assert told()[-1][:3] == ["rebalance", "--json", "--policy=lazy-disk"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/act/seal", {"session": "2026-01-05"}),
+        ("/act/seal", {"session": "2026-01-05", "reason": "  ab "}),
+        ("/act/seal", {"session": "--help", "reason": "a reason"}),
+        ("/act/seal", {"session": "2026-01-05", "reason": "a reason", "at": "close"}),
+        ("/act/seal", {"session": "2026-01-05", "reason": "a\x00reason"}),
+        ("/act/spill", {"slot": -1, "bytes": 5, "reason": "a reason"}),
+        ("/act/spill", {"slot": 0, "bytes": 0, "reason": "a reason"}),
+        ("/act/rebalance", {"dry_run": True, "reason": "x" * 501}),
+        ("/act/rebalance", {"dry_run": True, "reason": "a reason", "policy": "a b"}),
+    ],
+)
+def test_what_is_not_whole_is_refused(
+    client: Client, told: Callable[[], list[list[str]]], path: str, body: dict[str, Any]
+) -> None:
+    assert client("admin").post(path, json=body).status_code == 422
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://airflow.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": ""}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_another_site_cannot_act_in_the_user_s_name(
+    client: Client,
+    told: Callable[[], list[list[str]]],
+    headers: dict[str, str],
+    expected: int,
+) -> None:
+    page = client("admin")
+    for path, body in ACTIONS.items():
+        sent = {"Content-Type": "application/json", **headers}
+        found = page.post(path, content=json.dumps(body), headers=sent)
+        assert found.status_code == expected, found.text
+    assert told() == []
+
+
+def test_actions_are_post_only(client: Client) -> None:
+    for path in ACTIONS:
+        for method in ("GET", "PUT", "DELETE", "PATCH"):
+            assert client("admin").request(method, path).status_code == 404
+
+
+def test_one_action_at_a_time(client: Client, told: Callable[[], list[list[str]]]) -> None:
+    with actions._one:
+        found = client("admin").post("/act/seal", json=ACTIONS["/act/seal"])
+    assert found.status_code == 409
+    assert client("admin").post("/act/seal", json=ACTIONS["/act/seal"]).status_code == 200
+
+
+# --- closed, not open ------------------------------------------------------------------------
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the page be imported anew."""
+    for module in ("door", "app", "actions"):
+        monkeypatch.delitem(sys.modules, f"spillway_airflow.page.{module}")
+        monkeypatch.delattr(page_package, module)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "airflow.api_fastapi.core_api.security",
+        "airflow.api_fastapi.auth.managers.models.resource_details",
+        "fastapi",
+    ],
+)
+def test_the_page_is_closed_when_airflow_s_own_functions_are_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    real = builtins.__import__
+
+    def moved(name: str, *more: Any, **others: Any) -> Any:
+        if name == missing:
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *more, **others)
+
+    forget(monkeypatch)
+    monkeypatch.setattr(builtins, "__import__", moved)
+    page = TestClient(Page(), raise_server_exceptions=False)
+    for path in (*VIEWS, *ACTIONS):
+        for method in ("GET", "POST"):
+            found = page.request(method, path)
+            assert found.status_code == 503, path
+            assert set(found.json()) == {"detail"}
+            assert "content-security-policy" in found.headers
+
+
+def test_a_renamed_function_closes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    monkeypatch.delattr(security, "get_user")
+    assert TestClient(Page()).get("/").status_code == 503
+
+
+def test_the_plugin_loads_nothing_heavy() -> None:
+    import subprocess
+
+    code = (
+        "import sys; sys.path.insert(0, 'plugins'); import spillway_airflow.page; "
+        "heavy = {'deltalake', 'pyarrow', 'pandas', 'numpy', 'fastapi', 'airflow'} & "
+        "set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    folder = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
