@@ -127,11 +127,6 @@ def last_closed(name: str, at_ms: int) -> Trading | None:
     return _trading(calendar, at) if at >= 0 else None
 
 
-def timezone(name: str) -> str:
-    """The name of the exchange's time zone, e.g. `America/New_York`."""
-    return str(_calendar(name).tz)
-
-
 def horizon(name: str) -> str:
     """The last session that the calendar knows."""
     return str(_calendar(name).last_session.strftime("%Y-%m-%d"))

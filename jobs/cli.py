@@ -7,6 +7,7 @@ the commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -532,7 +533,10 @@ def config_show(
 
 
 def _who() -> str:
-    return os.environ.get("USER") or str(os.getuid())
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may have a number only
+        return str(os.getuid())
 
 
 def _escaped(text: str) -> str:

@@ -25,6 +25,8 @@ from spillway_airflow.watch import look
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+BY = "airflow"
+"""Who asks, as the journal has it."""
 SESSION = "{{ partition_key or params.get('session') or ds }}"
 """The run's session: its partition, or what it was triggered with."""
 
@@ -208,7 +210,7 @@ class RebalanceOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Decide."""
-        arguments = ["rebalance", "--json"]
+        arguments = ["rebalance", "--json", "--by", BY]
         if self.policy and self.policy != "None":
             arguments += ["--policy", self.policy]
         if self.dry_run in (True, "True", "true"):
@@ -296,13 +298,15 @@ class SealOperator(SessionOperator):
         self.at = at
         self.reason = reason
 
-    def execute(self, context: Context) -> None:  # noqa: ARG002
+    def execute(self, context: Context) -> None:
         """Seal."""
         status = self.status()
         if status is not None and (first := before_all(status, self.session)):
             raise AirflowSkipException(f"the warehouse begins with {first}: nothing to close")
         self.ask(
-            "seal", "--session", self.session, "--at", self.at, "--reason", self.reason or "airflow"
+            "seal",
+            *("--session", self.session, "--at", self.at),
+            *("--reason", self.reason or context["dag"].dag_id, "--by", BY),
         )
 
 

@@ -274,7 +274,7 @@ class NightlyTimetable(Timetable):
 
     def _night(self, moment: datetime) -> pendulum.DateTime:
         """The first such time at a moment or later."""
-        zone = ZoneInfo(exchange.timezone(self.calendar))
+        zone = ZoneInfo(exchange.zone(self.calendar))
         day = moment.astimezone(zone).date()
         while (found := datetime.combine(day, self._at, zone).astimezone(UTC)) < moment:
             day += timedelta(days=1)

@@ -27,7 +27,7 @@ def take(url: str, user: str, password: str, folder: Path) -> list[Path]:
                 if view == "groups":
                     frame.locator(".map .cell").nth(70).hover()
                 if view == "sessions":
-                    frame.locator("tbody tr a").last.click()
+                    frame.locator("tbody tr a").first.click()
                     page.wait_for_timeout(DRAWN_MS)
                 taken.append(folder / f"page-{view}-{theme}.png")
                 page.screenshot(path=taken[-1])

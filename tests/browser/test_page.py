@@ -16,19 +16,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from jobs.demo.airflow import Airflow
 from jobs.tables import Warehouse
 from schemas.journal import Command
+from tests.browser.chromium import PATIENCE_MS, chromium, open_airflow, open_view, program
 from tests.integration.airflow_server import airflow
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 from tests.report_journal import fill_journal
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-from playwright.sync_api import Browser, FrameLocator, Page, expect  # noqa: E402
-
-from tests.browser.chromium import PATIENCE_MS, chromium, open_airflow, open_view, program  # noqa: E402
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
