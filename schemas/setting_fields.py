@@ -619,6 +619,17 @@ class Spark(Section):
         description="Spark master: local[*], local-cluster[n,cores,MiB], spark://host:port, ...",
         json_schema_extra=_about("master", "All cores of this machine; nothing to install."),
     )
+    ui_port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Port of the stream's Spark UI; 0: it has none.",
+        json_schema_extra=_about(
+            "port",
+            "Off: it takes memory and time of the driver, and nobody is asked for a password "
+            "there. With a local master it listens on the loopback only.",
+        ),
+    )
 
 
 class Settings(BaseSettings):

@@ -31,6 +31,7 @@ from jobs.rebalance.asking import waiting
 from jobs.report import memory as remembering
 from jobs.report.command import Looker
 from jobs.report.detail import cleaning
+from jobs.report.html import report_html
 from jobs.report.model import Cleaning, Point, SessionStatus, Status
 from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
@@ -136,6 +137,10 @@ class Watch:
             text = make(seen).model_dump_json().encode()
             seen.made[name] = (text, hashlib.sha256(text).hexdigest()[:20])
         return seen, seen.made[name]
+
+    def report(self, session: str) -> str:
+        """The report of one day as HTML, made anew. Raises `NoWarehouse`, `NothingYet`."""
+        return report_html(Looker(self._load()).look(session))
 
     def _is_there(self, groups: bool) -> bool:
         seen = self._seen

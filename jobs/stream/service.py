@@ -113,7 +113,12 @@ class Stream:
         """Run until stopped, sealed, or out of input. Raises what ends it otherwise."""
         state = self._open_journal()
         self._check_session(state)
-        spark = spark_session(self.settings.spark.master, "spillway stream", streaming=True)
+        spark = spark_session(
+            self.settings.spark.master,
+            "spillway stream",
+            streaming=True,
+            options=_page(self.settings.spark.ui_port),
+        )
         try:
             self._claim(spark, state)
             try:
@@ -416,3 +421,8 @@ class Stream:
         self._last = None
         self._start_query(spark)
         return since
+
+
+def _page(port: int) -> dict[str, str]:
+    """Options that switch Spark's own page on; none for port 0."""
+    return {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
+from spillway_airflow.command import setting
+
 if TYPE_CHECKING:
     from airflow.models.taskinstancekey import TaskInstanceKey
     from airflow.sdk import BaseOperator
@@ -24,6 +26,26 @@ class SessionLink(BaseOperatorLink):
         return f"{PAGE}#sessions/{quote(str(getattr(operator, 'session', '')), safe='')}"
 
 
+class ReportLink(BaseOperatorLink):
+    """The session's report: figures and charts on one page."""
+
+    name = "Report"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+        """The report of the task's session."""
+        return f"/spillway/report/{quote(str(getattr(operator, 'session', '')), safe='')}"
+
+
+class SparkLink(BaseOperatorLink):
+    """Spark's own page of the stream, where `[spillway] spark_ui` says that there is one."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+        """What is configured; nothing when nothing is."""
+        return setting("spark_ui") or ""
+
+
 class DecisionsLink(BaseOperatorLink):
     """What was asked for and what became of it."""
 
@@ -34,4 +56,4 @@ class DecisionsLink(BaseOperatorLink):
         return f"{PAGE}#decisions"
 
 
-LINKS = [SessionLink(), DecisionsLink()]
+LINKS = [SessionLink(), ReportLink(), SparkLink(), DecisionsLink()]

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from spillway_airflow.command import Running, run, setting
 from spillway_airflow.launchers import LaunchFailed, ProcessLauncher, launcher
-from spillway_airflow.links import DecisionsLink, SessionLink
+from spillway_airflow.links import DecisionsLink, ReportLink, SessionLink, SparkLink
 from spillway_airflow.triggers import SealedTrigger, sealed
 from spillway_airflow.watch import look
 
@@ -77,6 +77,8 @@ class EnsureStreamOperator(SpillwayOperator):
     It works when it has claimed the journal and, where rows wait, has committed an epoch since.
     When it works already nothing happens.
     """
+
+    operator_extra_links = (SparkLink(),)
 
     def __init__(self, *, patience: timedelta = timedelta(minutes=5), **more: Any) -> None:
         """`patience`: how long it may take until it works."""
@@ -279,7 +281,7 @@ class SessionOperator(SpillwayOperator):
     """Base: works on one session."""
 
     template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
-    operator_extra_links = (SessionLink(),)
+    operator_extra_links = (SessionLink(), ReportLink())
 
     def __init__(self, *, session: str = SESSION, **more: Any) -> None:
         """`session`: its date."""

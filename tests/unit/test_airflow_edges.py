@@ -29,7 +29,7 @@ from spillway_airflow.launchers import (
     LaunchFailed,
     ProcessLauncher,
 )
-from spillway_airflow.links import SessionLink
+from spillway_airflow.links import ReportLink, SessionLink
 from spillway_airflow.operators import MaintenanceOperator, before_all, gets_on, works
 from spillway_airflow.timetables import NightlyTimetable
 from spillway_airflow.triggers import SealedTrigger, sealed
@@ -442,3 +442,5 @@ def test_a_link_holds_what_a_session_is_called_and_nothing_else() -> None:
     task = SimpleNamespace(session='2026-01-05"><script>')
     link = SessionLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
     assert link == "/plugin/spillway/spillway/#sessions/2026-01-05%22%3E%3Cscript%3E"
+    link = ReportLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
+    assert link == "/spillway/report/2026-01-05%22%3E%3Cscript%3E"

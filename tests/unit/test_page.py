@@ -22,7 +22,7 @@ from spillway_airflow import command
 from spillway_airflow import page as page_package
 from spillway_airflow.page import Page, actions, door
 from spillway_airflow.page.app import NAMES, build
-from spillway_airflow.page.headers import HEADERS
+from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 
 ORIGIN = "http://airflow.example:8080"
@@ -147,6 +147,18 @@ def test_views_have_the_warehouse_s_figures(client: Client) -> None:
     assert page.get("/data/sessions/2026-01-05").json()["history"]["results"]
     assert page.get("/data/sessions/2026-01-09").status_code == 404
     assert page.get("/data/me").json()["zone"] == "America/New_York"
+
+
+def test_a_report_is_a_page_of_its_own_that_runs_nothing(client: Client) -> None:
+    page = client("viewer")
+    found = page.get("/report/2026-01-05")
+    assert found.status_code == 200
+    assert found.headers["content-type"].startswith("text/html")
+    assert "2026-01-05" in found.text
+    assert found.headers["content-security-policy"] == REPORT_POLICY
+    assert "script" not in REPORT_POLICY
+    assert page.get("/report/2026-01-09").status_code == 404
+    assert client(None).get("/report/2026-01-05").status_code == 401
 
 
 def test_what_is_unchanged_is_not_sent_again(client: Client) -> None:

@@ -114,9 +114,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         """One day with its history."""
         from jobs.live import views
 
-        known = watch().seen()
-        if known.status is not None and known.status.session_of(date) is None:
-            raise HTTPException(404, "the journal does not know this session")
+        _known(watch(), date)
 
         def make(seen: Seen) -> Any:
             assert seen.status is not None
@@ -127,6 +125,18 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
             return views.day(seen.status, found, seen.points.get(date, ()), cleaned, seen.closes_ms)
 
         return _answer(request, *watch().answer(f"session/{date}", make))
+
+    @app.get("/report/{date}")
+    def report(date: str) -> Response:
+        """One day's report, as `spillway status --report` writes it."""
+        from jobs.report import NothingYet
+        from jobs.tables import NoWarehouse
+
+        _known(watch(), date)
+        try:
+            return Response(watch().report(date), media_type="text/html")
+        except (NoWarehouse, NothingYet) as error:
+            raise HTTPException(503, str(error)) from error
 
     @app.get("/data/decisions")
     def decisions(request: Request, most: int = Query(100, ge=1, le=400)) -> Response:
@@ -159,6 +169,13 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
 
         name = f"groups/{order}/{descending}/{most}/{search}"
         return _answer(request, *watch().answer(name, make, groups=True))
+
+
+def _known(watch: Watch, date: str) -> None:
+    """Refuse a session that the journal does not know, once that is known."""
+    status = watch.seen().status
+    if status is not None and status.session_of(date) is None:
+        raise HTTPException(404, "the journal does not know this session")
 
 
 def _answer(request: Request, seen: Seen, made: tuple[bytes, str] | None) -> Response:

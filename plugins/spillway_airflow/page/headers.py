@@ -19,6 +19,9 @@ POLICY = "; ".join(
 )
 """No inline script, no inline style, nothing of another host, framed by Airflow alone."""
 
+REPORT, REPORT_POLICY = "/report/", "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+"""A day's report has its styles inside, and no script: none would run."""
+
 HEADERS = {
     b"content-security-policy": POLICY.encode(),
     b"x-content-type-options": b"nosniff",
@@ -32,12 +35,17 @@ def guarded(app: Any) -> Any:
     """The same ASGI app with `HEADERS`; nothing of it is stored where another user might get it."""
 
     async def with_headers(scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        carried = dict(HEADERS)
+        if path.startswith(REPORT):
+            carried[b"content-security-policy"] = REPORT_POLICY.encode()
+
         async def sending(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 kept = [(n, v) for n, v in message.get("headers", ()) if n.lower() not in HEADERS]
                 if not any(n.lower() == b"cache-control" for n, _ in kept):
                     kept.append((b"cache-control", b"no-store"))
-                message["headers"] = [*kept, *HEADERS.items()]
+                message["headers"] = [*kept, *carried.items()]
             await send(message)
 
         await app(scope, receive, sending)

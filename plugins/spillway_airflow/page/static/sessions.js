@@ -172,6 +172,7 @@ export class Sessions {
       ["peak state of a slot", `${bytes(session.peak_state_bytes)} of ${bytes(session.budget_bytes)}`],
       ["lost slots restored", session.restored_slots ? count(session.restored_slots) : null],
       ["production delay", `p50 ${ms(session.delay_p50_ms)}, p99 ${ms(session.delay_p99_ms)}`],
+      ["report", h("a", { href: `report/${encodeURIComponent(session.session)}` }, "figures and charts")],
     ].filter(([, value]) => value);
     put(
       this.facts,
