@@ -62,6 +62,7 @@ class Airflow:
             self.url + path, method=method, data=None if body is None else json.dumps(body).encode()
         )
         request.add_header("Content-Type", "application/json")
+        request.add_header("Origin", self.url)
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         with urllib.request.urlopen(request, timeout=60) as answer:

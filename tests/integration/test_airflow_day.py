@@ -76,6 +76,11 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
         session = json.loads(day.output("status", "--json")[1])["session"]
+        asked = {"session": session, "reason": "the test is over"}
+        sealed = server.call("POST", "/spillway/act/seal", asked)  # as the page's button does
+        assert sealed["code"] == 0, sealed
+        overview = server.call("GET", "/spillway/data/overview")
+        assert "problem" not in overview or overview["problem"] == "looking", overview
         closed = server.trigger("market_close", session, at="now", reason="test")
         assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
@@ -84,6 +89,9 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert verdict["complete"] is True
         assert verdict["missing"] == verdict["doubled"] == 0
         day.check(session)
+        answers = [c for e in day.entries() for c in e.get("commands", ()) if c["kind"] == "seal"]
+        assert answers[0]["obeyed"]
+        assert (answers[0]["by"], answers[0]["reason"]) == ("admin", "the test is over")
         hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
         # A retry, a backfill, a second run of the same day: nothing is doubled.
