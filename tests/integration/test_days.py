@@ -129,7 +129,9 @@ def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
     assert len(terms) >= len(DRIVER_POINTS)
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize(
+    "master", [pytest.param("local[2]", marks=pytest.mark.soak), "local-cluster[2,1,1024]"]
+)
 def test_workers_killed(make_day: MakeDay, master: str) -> None:
     """Python workers (and on a cluster an executor) die in the middle of an epoch."""
     day = make_day(budget_bytes=128 << 10, max_rows=1_500, master=master)

@@ -297,7 +297,9 @@ def test_the_first_policy_is_the_default() -> None:
     assert Settings().rebalance.policy == POLICIES[0]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", [*POLICIES[:2], pytest.param(POLICIES[2], marks=pytest.mark.soak)]
+)
 def test_killed_while_groups_move(make_day: MakeDay, policy: str) -> None:
     """Sender, receiver and driver die at each of their points, one after another."""
     points = DRIVERS[POLICIES.index(policy)]
