@@ -13,6 +13,7 @@ import pytest
 
 from jobs.engine.groups import GroupMap
 from jobs.engine.hashing import xxhash64
+from jobs.stream.session import spark_session
 
 pytestmark = pytest.mark.server
 ROWS = 2_000
@@ -20,18 +21,9 @@ ROWS = 2_000
 
 @pytest.fixture(scope="module")
 def spark(spark_env: dict[str, str]) -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("hash")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    # With the jars: the first session of a process decides for all that follow in it.
+    options = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+    session = spark_session("local[1]", "test hash", options=options)
     yield session
     session.stop()
 
