@@ -38,7 +38,7 @@ SESSION = "2026-01-05"
 ROWS, EVERY_S = 8, 0.2
 """So many rows come every moment."""
 KEYS = 1_500
-WAIT_S = 120.0
+WAIT_S = 240.0
 BUDGET = 96 << 10
 BUDGETS = (64 << 10, 256 << 10)
 """Of later drivers."""
