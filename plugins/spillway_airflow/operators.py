@@ -44,13 +44,11 @@ class SpillwayOperator(BaseOperator):
 
     def ask(self, *arguments: str) -> Any:
         """Run a command that must succeed; what it printed as JSON. Its output is the log."""
-        self._running = Running(arguments, self.log.info, config=self.config)
-        try:
-            if (code := self._running.wait()) != 0:
-                raise self._running.failed(code)
-            return self._running.json()
-        finally:
-            self._running.end()
+        code, found = self.run_command(*arguments)
+        if code != 0:
+            assert self._running is not None
+            raise self._running.failed(code)
+        return found
 
     def status(self) -> dict[str, Any] | None:
         """`spillway status`; None while there is nothing to look at."""
@@ -69,6 +67,11 @@ class SpillwayOperator(BaseOperator):
         """End the command: SIGTERM, then SIGKILL. A killed worker takes it along anyway."""
         if self._running is not None:
             self._running.end()
+
+
+def _is_true(rendered: bool | str) -> bool:
+    """A parameter of the run: a template gives its text."""
+    return rendered in (True, "True", "true")
 
 
 class EnsureStreamOperator(SpillwayOperator):
@@ -215,7 +218,7 @@ class RebalanceOperator(SpillwayOperator):
         arguments = ["rebalance", "--json", "--by", BY]
         if self.policy and self.policy != "None":
             arguments += ["--policy", self.policy]
-        if self.dry_run in (True, "True", "true"):
+        if _is_true(self.dry_run):
             arguments.append("--dry-run")
         code, found = self.run_command(*arguments)
         if found is None:
@@ -269,7 +272,7 @@ class MaintenanceOperator(SpillwayOperator):
         for option in ("keep_spilled_days", "keep_statistics_days"):
             if (days := getattr(self, option)) not in (None, "", "None"):
                 arguments += [f"--{option.replace('_', '-')}", str(days)]
-        if self.dry_run in (True, "True", "true"):
+        if _is_true(self.dry_run):
             arguments.append("--dry-run")
         report = self.ask(*arguments)
         for note in report["notes"]:

@@ -175,17 +175,8 @@ class MarketHoursTimetable(Timetable):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         """The next tick of an open session."""
-        now = datetime.now(UTC)
-        if last_automated_data_interval is not None:
-            begin = last_automated_data_interval.end + timedelta(microseconds=1)
-        else:
-            begin = restriction.earliest or now
-        if restriction.earliest is not None:
-            begin = max(begin, restriction.earliest)
-        if not restriction.catchup:
-            # What was missed is not made up for: the tick that is due now, and those to come.
-            begin = max(begin, now - self.every)
-        found = self._tick(begin)
+        # Without catch-up: the tick that is due now, and those to come.
+        found = self._tick(_begin(last_automated_data_interval, restriction, self.every))
         if found is None:
             _tell_horizon(self.calendar)
             return None
@@ -254,16 +245,7 @@ class NightlyTimetable(Timetable):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         """The next night."""
-        now = datetime.now(UTC)
-        if last_automated_data_interval is not None:
-            begin = last_automated_data_interval.end + timedelta(microseconds=1)
-        else:
-            begin = restriction.earliest or now
-        if restriction.earliest is not None:
-            begin = max(begin, restriction.earliest)
-        if not restriction.catchup:
-            begin = max(begin, now)
-        found = self._night(begin)
+        found = self._night(_begin(last_automated_data_interval, restriction, timedelta(0)))
         if restriction.latest is not None and found > restriction.latest:
             return None
         return DagRunInfo.exact(found)
@@ -279,6 +261,21 @@ class NightlyTimetable(Timetable):
         while (found := datetime.combine(day, self._at, zone).astimezone(UTC)) < moment:
             day += timedelta(days=1)
         return pendulum.instance(found)
+
+
+def _begin(last: DataInterval | None, restriction: TimeRestriction, missed: timedelta) -> datetime:
+    """From when on the next run may be, for timetables whose runs stand for moments.
+
+    `missed`: how far back a run that did not happen is made up for when there is no catch-up.
+    """
+    now = datetime.now(UTC)
+    if last is not None:
+        begin = last.end + timedelta(microseconds=1)
+    else:
+        begin = restriction.earliest or now
+    if restriction.earliest is not None:
+        begin = max(begin, restriction.earliest)
+    return begin if restriction.catchup else max(begin, now - missed)
 
 
 def _tell_horizon(calendar: str) -> None:
