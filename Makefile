@@ -33,7 +33,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(VENV)/bin/mypy
 	@$(PY) -m pytest -q -n 2 -m "not server and not soak" tests $(ARGS)
 
-test: check ## Everything that check does, then the tests that start servers (under 30 minutes)
+test: check ## Everything that check does, then the tests that start servers (under 25 minutes)
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" tests $(ARGS)
 
 soak: setup ## Long campaigns: 50,000 schedules, kills at random moments

@@ -28,7 +28,8 @@ import pyarrow as pa
 from jobs.engine.blocks import Coordinates, route
 from jobs.engine.groups import GroupMap
 from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.step import StepTask, step
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
 from jobs.storage import Folder, folder
 
 SPEC = JoinSpec(

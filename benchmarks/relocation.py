@@ -2,8 +2,9 @@
 
 The stream of `make bench` with ample memory, in interleaved pairs: once alone, once while every
 `--every` seconds groups of `--bytes` move from the slot that holds more to the other, all in one
-epoch. Reported are the medians of both, their CPU seconds, and what an epoch that moves takes
-longer than its neighbours that move nothing.
+epoch; with `--exchange` half of them, and as much comes back, so that the slots stay even and
+what is measured is moving alone. Reported are the medians of both, their CPU seconds, and what
+an epoch that moves takes longer than its neighbours that move nothing.
 """
 
 from __future__ import annotations
@@ -38,26 +39,29 @@ MIB = 1 << 20
 out = Console(soft_wrap=True)
 
 
-def wishes(settings: Settings, wanted: int) -> Wishes | None:
-    """Moves of about `wanted` bytes from the fuller slot to the other; None: not enough yet."""
+def wishes(settings: Settings, wanted: int, *, exchange: bool) -> Wishes | None:
+    """Moves of about `wanted` bytes between two slots; None: not enough yet."""
     seen = look(settings)
     sizes = group_states(seen.warehouse, seen.tally, 0.0).bytes
     held = [slot.state_bytes for _, slot in sorted(seen.tally.slots.items())]
-    source = held.index(max(held))
-    owned = [slot == source for _, slot in seen.tally.groups]
-    known = int(sizes[owned].sum())
-    if not known or held[source] < 1.2 * wanted:
-        return None
-    scale, total, moves = held[source] / known, 0.0, []
-    for (group, slot), size in zip(seen.tally.groups, sizes.tolist(), strict=True):
-        if slot == source and total < wanted:
-            total += size * scale
-            moves.append(f"{name(group)}:{1 - source}")
+    fuller = held.index(max(held))
+    moves: list[str] = []
+    for source in (0, 1) if exchange else (fuller,):
+        some = wanted // 2 if exchange else wanted
+        owned = [slot == source for _, slot in seen.tally.groups]
+        known = int(sizes[owned].sum())
+        if not known or held[source] < 1.2 * some:
+            return None
+        scale, total = held[source] / known, 0.0
+        for (group, slot), size in zip(seen.tally.groups, sizes.tolist(), strict=True):
+            if slot == source and total < some:
+                total += size * scale
+                moves.append(f"{name(group)}:{1 - source}")
     return Wishes(moves=tuple(moves))
 
 
 @contextlib.contextmanager
-def moving(config: Path, every_s: float, wanted: int) -> Iterator[None]:
+def moving(config: Path, every_s: float, wanted: int, *, exchange: bool) -> Iterator[None]:
     """Ask for moves every so often while the block runs."""
     settings = load_settings(config, environ={})[0]
     done = threading.Event()
@@ -65,7 +69,7 @@ def moving(config: Path, every_s: float, wanted: int) -> Iterator[None]:
     def ask() -> None:
         while not done.wait(every_s):
             with contextlib.suppress(NoWarehouse, WishRefused):
-                found = wishes(settings, wanted)
+                found = wishes(settings, wanted, exchange=exchange)
                 if found is not None:
                     request(settings, found, "benchmark", "benchmark")
 
@@ -108,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between relocations")
     parser.add_argument("--bytes", type=int, default=100 * MIB, help="state that each moves")
+    parser.add_argument("--exchange", action="store_true", help="move half of it each way")
     parser.add_argument("--docs", action="store_true", help="renew the figures in docs/measured.md")
     given = parser.parse_args(arguments)
     folder = var_folder() / "bench-relocation"
@@ -148,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         "ample",
                         pair,
                         None,
-                        beside=lambda config: moving(config, given.every, given.bytes),
+                        beside=lambda config: moving(
+                            config, given.every, given.bytes, exchange=given.exchange
+                        ),
                         keep=look_at,
                     )
                 )

@@ -20,7 +20,8 @@ from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.groups import GroupMap
 from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.statistics import statistics_every_s
-from jobs.engine.step import StepTask, step
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
 from jobs.storage import folder
 
 EPOCH_S = 2

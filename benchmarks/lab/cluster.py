@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,11 @@ from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.hashing import xxhash64
+from jobs.engine.relocation import extract
 from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import SpillDamaged, SpillFile, survey
-from jobs.engine.step import StepTask, extract, step
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
 from jobs.protocol.seal import CLEANUP_DEPTH
 from jobs.storage import Folder, folder
 from schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals
@@ -116,7 +118,14 @@ class Cluster:
             for slot in self.slots
         ]
         blocks = [] if seal else self._blocks()
-        blocks += [b for t in tasks if t.leaving for b in extract(SPEC, t, self._state(t.slot))]
+
+        def neighbour(slot: int) -> tuple[StepTask, Folder]:
+            return tasks[slot], self._state(slot)
+
+        for task in tasks:
+            if task.leaving:
+                own = replace(task, attempt=f"x{task.slot}")
+                blocks += extract(SPEC, own, self._state(task.slot), neighbour)
         reports = [self._step(task, [b for b in blocks if b.slot == task.slot]) for task in tasks]
         self.manifests = {r.slot: r.manifest for r in reports}
         self._keep([f for r in reports for f in r.files], statistics=statistics)

@@ -6,9 +6,10 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 |---|---|
 | `anchor` | null; one a slot, pins the slot's task to its host |
 | `new` | IPC stream of the input's new-row schema (`spec`), sorted by unsigned `key_hash` |
-| `state` | IPC stream of the input's state schema, sorted: groups that moved here |
+| `state` | IPC stream of the input's state schema, sorted: rows of groups that moved here |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
-| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number) |
+| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number): |
+| | what it gave, and the files that it wrote into this slot's folder itself |
 | `restore` | the same: rows read again from Kafka for groups that were lost; no output |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
@@ -30,6 +31,7 @@ import pyarrow as pa
 
 from jobs.engine.groups import U64, Bool, GroupMap
 from jobs.engine.hashing import xxhash64
+from jobs.engine.runs import RunFile
 from jobs.engine.spec import KAFKA_MS, KEY_HASH, OFFSET, PARTITION, JoinSpec
 from schemas.journal import PartitionCount
 
@@ -76,6 +78,8 @@ class Moved:
 
     found: bool
     rows: int = 0
+    files: tuple[RunFile, ...] = ()
+    """Of these rows, what lies in the new owner's folder already."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,9 @@ def encode_moved(moved: Moved) -> bytes:
 
 def decode_moved(block: Block) -> Moved:
     """The inverse of `encode_moved`."""
-    return Moved(**json.loads(bytes(block.data)))
+    facts = json.loads(bytes(block.data))
+    files = tuple(RunFile(*file) for file in facts["files"])
+    return Moved(facts["found"], facts["rows"], files)
 
 
 def encode_counts(counts: Iterable[PartitionCount]) -> bytes:
@@ -254,19 +260,22 @@ def cut_by_slot(
     session: str,
     kind: str,
 ) -> Iterator[Block]:
-    """Sorted rows as one block a slot. Neighbouring groups of one slot are one slice."""
-    bounds = groups.bounds(hashes)
-    first = np.flatnonzero(np.diff(groups.slots, prepend=-1) != 0)
-    last = np.append(first[1:], len(groups))
-    slices: dict[int, list[pa.RecordBatch]] = {}
-    for a, b in zip(first.tolist(), last.tolist(), strict=True):
-        rows = int(bounds[b] - bounds[a])
-        if rows:
-            piece = batch.slice(int(bounds[a]), rows)
-            slices.setdefault(int(groups.slots[a]), []).append(piece)
-    for slot, pieces in slices.items():
+    """Sorted rows as one block a slot."""
+    for slot, spans in spans_by_slot(groups, hashes).items():
+        pieces = [batch.slice(a, b - a) for a, b in spans]
         whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        stream = spec.inputs[input_].name
-        # State comes in large blocks, which whatever carries them copies some times.
-        data = encode_rows(whole, session=session, stream=stream, compressed=kind == "state")
+        data = encode_rows(whole, session=session, stream=spec.inputs[input_].name)
         yield Block(slot, kind, spec.operator, input_, data)
+
+
+def spans_by_slot(groups: GroupMap, hashes: U64) -> dict[int, list[tuple[int, int]]]:
+    """Per slot its rows [a, b) of sorted hashes, in order; neighbouring rows are one span."""
+    bounds = groups.bounds(hashes)
+    filled = np.flatnonzero(np.diff(bounds))
+    first = filled[np.flatnonzero(np.diff(groups.slots[filled], prepend=-1) != 0)]
+    starts = bounds[first]
+    spans: dict[int, list[tuple[int, int]]] = {}
+    ends = np.append(starts[1:], len(hashes))
+    for group, a, b in zip(first.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        spans.setdefault(int(groups.slots[group]), []).append((a, b))
+    return spans

@@ -97,6 +97,7 @@ def take_in(
                 )
         getattr(intake, kind)[session] = pieces
     given = sum(moved.rows for moved in intake.moved.values())
+    intake.moved_rows += sum(f.rows for moved in intake.moved.values() for f in moved.files)
     if given != intake.moved_rows:
         raise ValueError(
             f"slot {slot} was given {given} rows of groups that moved, {intake.moved_rows} came"

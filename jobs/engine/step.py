@@ -28,24 +28,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.engine.arrangement import Drops, Part, Segments, Session
-from jobs.engine.blocks import Block, Moved, cut_by_slot, encode_moved, encode_table
+from jobs.engine.arrangement import Part, Segments, Session
+from jobs.engine.blocks import Block
 from jobs.engine.datafile import write_data_files
-from jobs.engine.groups import I64, Bool, GroupMap
+from jobs.engine.groups import I64, Bool
 from jobs.engine.hotkeys import hot_keys
-from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
-from jobs.engine.join import BATCH_BYTES, join_batches
-from jobs.engine.merging import DEFAULT_SHAPE, Shape
+from jobs.engine.intake import Intake, merge_bounded, take_in
+from jobs.engine.join import join_batches
+from jobs.engine.loading import Loaded, load
 from jobs.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from jobs.engine.relocation import adopt
 from jobs.engine.results import complete, file_schema
-from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, bytes_of, map_run
+from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, bytes_of
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import write_spill
 from jobs.engine.spilling import (
@@ -60,7 +60,6 @@ from jobs.engine.statefiles import (
     Manifest,
     delete_garbage,
     encode_manifest,
-    load_manifest,
     manifest_name,
     write_manifest,
 )
@@ -71,66 +70,17 @@ from jobs.engine.statistics import (
     counted,
     figures_table,
     measure,
-    range_of,
     skew,
     statistics_table,
 )
+from jobs.engine.task import StepTask
 from jobs.engine.upkeep import Shelf, room_of, upkeep
-from jobs.policy.victims import DEFAULT, Moment
+from jobs.policy.victims import Moment
 from jobs.storage import Folder
 from schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
 
 SAMPLE_EVERY = 64
 """One result in so many has its age measured (one in each batch at least)."""
-
-
-@dataclass(frozen=True)
-class StepTask:
-    """Everything that the plan says to one slot. Picklable."""
-
-    slot: int
-    epoch: int
-    attempt: str
-    """Fresh for every try: part of every file's name."""
-    warehouse_id: str
-    session: str
-    """The open session."""
-    manifest: str | None
-    """The slot's state after the epoch before; None: a new or lost slot, starts empty."""
-    groups: GroupMap
-    """The assignment from this epoch on."""
-    leaving: tuple[Prefix, ...] = ()
-    """Ranges of this slot that move away in this epoch."""
-    arriving: tuple[int, ...] = ()
-    """Slots that ranges come from in this epoch: each must say what it gave."""
-    forced_bytes: int = 0
-    """State to spill whatever the memory."""
-    flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
-    """Sessions that this epoch seals, each with every range that was ever cut before."""
-    budget_bytes: int = 1 << 30
-    threshold: float = 0.9
-    fraction: float = 0.3
-    inactive_ms: int = 60_000
-    victims: str = DEFAULT
-    now_ms: int = 0
-    """The stream's clock."""
-    written_at_us: int = 0
-    """When the epoch's rows are said to be committed, us since 1970."""
-    statistics: bool = False
-    """Write the statistics of all groups in this epoch (they are when something is spilled)."""
-    seed: int = 0
-    batch_bytes: int = BATCH_BYTES
-    piece_bytes: int = PIECE_BYTES
-    shape: Shape = DEFAULT_SHAPE
-
-    @property
-    def born_before(self) -> int:
-        """Files born later than this are never garbage to this step."""
-        return self.epoch - 1
-
-    def stem(self) -> str:
-        """The beginning of every data file's name."""
-        return f"{self.epoch}-{self.attempt}-{self.slot}"
 
 
 def step(
@@ -145,86 +95,58 @@ def step(
     `state` is the slot's own folder; `tables(name)` the folder of a table. Raises ValueError for
     blocks that are not this slot's; whatever else it raises, nothing that counts has changed.
     """
-    work = _Step(spec, task, state, tables)
+    began = time.perf_counter()
     try:
-        with work.timed("load"):
-            work.load()
+        found = load(spec, state, task.slot, task.epoch - 1, task.manifest)
     except Missing as lost:
-        return work.missing(str(lost))
+        return _missing(task, str(lost))
+    work = _Step(spec, task, state, tables, found, began)
     with work.timed("install"):
         intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
-    if lacking := intake.lacking(task.arriving):
-        return work.missing(f"the groups that come from the slots {lacking}", lacking)
+        if lacking := intake.lacking(task.arriving):
+            return _missing(task, f"the groups that come from the slots {lacking}", lacking)
+        for giver, moved in sorted(intake.moved.items()):
+            try:
+                adopt(spec, task, state, found, giver, moved.files)
+            except Missing as lost:
+                return _missing(task, f"groups that come from slot {giver}: {lost}", [giver])
     return work.run(intake)
 
 
-def extract(spec: JoinSpec, task: StepTask, state: Folder) -> Iterator[Block]:
-    """State blocks of the ranges in `task.leaving`, for their owners in `task.groups`.
-
-    Reads the manifest of the epoch before and writes nothing. Tells every slot that shall get
-    something what it gets, or that the state was not found: it reports that, even if this slot's
-    own step finds it again (on the host where it lies, say), so nothing of it is journaled.
-    """
-    ranges = sorted(task.leaving, key=lambda p: p.lo)
-    starts = np.array([p.lo for p in ranges], dtype=np.uint64)
-    owners = task.groups.slot_of(starts)
-    given = dict.fromkeys(sorted(set(owners.tolist())), 0)
-    work = _Step(spec, task, state, lambda _: state)
-    try:
-        work.load()
-    except Missing:
-        for owner in given:
-            yield _moved(spec, task, owner, Moved(found=False))
-        return
-    for session in work.sessions.values():
-        segments = Segments.of_ranges(ranges, session.drops)
-        wanted = np.ones(len(ranges), dtype=np.bool_)
-        for input_, pieces in enumerate(rows_of(session, segments, wanted)):
-            schema = spec.state_schema(input_)
-            for rows in merge_bounded(pieces, task.piece_bytes):
-                arrays = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
-                batch = pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
-                slots, counts = np.unique(task.groups.slot_of(rows.key_hash), return_counts=True)
-                for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-                    given[slot] += count
-                yield from cut_by_slot(
-                    spec,
-                    input_,
-                    task.groups,
-                    rows.key_hash,
-                    batch[0],
-                    session=session.name,
-                    kind="state",
-                )
-    at = range_of(work.manifest.figures, ranges)
-    for owner, rows_given in given.items():
-        theirs = (at >= 0) & (owners[np.maximum(at, 0)] == owner)
-        if theirs.any():
-            figures = work.manifest.figures.filter(pa.array(theirs))
-            yield Block(owner, "figures", spec.operator, task.slot, encode_table(figures))
-        yield _moved(spec, task, owner, Moved(True, rows_given))
-
-
-def _moved(spec: JoinSpec, task: StepTask, owner: int, moved: Moved) -> Block:
-    return Block(owner, "moved", spec.operator, task.slot, encode_moved(moved))
+def _missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+    """The report of a step that did nothing."""
+    return SlotReport(
+        slot=task.slot,
+        epoch=task.epoch,
+        attempt=task.attempt,
+        status="missing",
+        detail=what,
+        lacking=list(lacking),
+    )
 
 
 class _Step:
     """The step under way."""
 
     def __init__(
-        self, spec: JoinSpec, task: StepTask, state: Folder, tables: Callable[[str], Folder]
+        self,
+        spec: JoinSpec,
+        task: StepTask,
+        state: Folder,
+        tables: Callable[[str], Folder],
+        found: Loaded,
+        began: float,
     ) -> None:
         self.spec = spec
         self.task = task
         self.state = state
         self.tables = tables
         self.inputs = range(len(spec.inputs))
-        self.began = time.perf_counter()
-        self.seconds: dict[str, float] = {}
-        self.sizes: dict[str, int] = {}
-        self.manifest = Manifest(task.slot, task.epoch - 1)
-        self.sessions: dict[str, Session] = {}
+        self.found = found
+        self.manifest = found.manifest
+        self.sessions = found.sessions
+        self.began = began
+        self.seconds = {"load": time.perf_counter() - began}
         self.known_figures = self.manifest.figures
         self.figures: dict[str, Figures] = {}
         self.segments: dict[str, Segments] = {}
@@ -244,38 +166,6 @@ class _Step:
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
-    def load(self) -> None:
-        """Map the named state. Raises Missing; changes nothing."""
-        self.sizes = {info.name: info.bytes for info in self.state.list()}
-        self.manifest = load_manifest(self.state, self.task.manifest, self.sizes) or self.manifest
-        for file in self.manifest.runs:
-            part = Part(file, map_run(self.spec, self.state, file))
-            self.session(file.session).parts[file.input].append(part)
-
-    def session(self, name: str) -> Session:
-        """A session's state, begun when it is new."""
-        if name not in self.sessions:
-            drops = self.manifest.drops.get(name, Drops())
-            self.sessions[name] = Session(
-                name,
-                drops,
-                parts=[[] for _ in self.inputs],
-                installed=[[] for _ in self.inputs],
-                new=[[] for _ in self.inputs],
-            )
-        return self.sessions[name]
-
-    def missing(self, what: str, lacking: Sequence[int] = ()) -> SlotReport:
-        """The report of a step that did nothing."""
-        return SlotReport(
-            slot=self.task.slot,
-            epoch=self.task.epoch,
-            attempt=self.task.attempt,
-            status="missing",
-            detail=what,
-            lacking=list(lacking),
-        )
-
     def run(self, intake: Intake) -> SlotReport:
         """Everything after loading and taking in."""
         task = self.task
@@ -283,7 +173,7 @@ class _Step:
             left = delete_garbage(
                 self.state,
                 task.warehouse_id,
-                self.sizes,
+                self.found.sizes,
                 born_before=task.born_before,
                 manifest_name=task.manifest,
                 manifest=self.manifest if task.manifest else None,
@@ -291,12 +181,12 @@ class _Step:
         with self.timed("install"):
             self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
             for name in sorted(intake.sessions()):
-                session = self.session(name)
+                session = self.found.session(name)
                 session.new = intake.new.get(name, session.new)
                 session.installed = intake.installed.get(name, session.installed)
             # A session of which everything was spilled has no files, but counts go on.
             for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
-                self.session(name)
+                self.found.session(name)
             for session in self.sessions.values():
                 session.drops = session.drops.drop(task.leaving, task.epoch)
         with self.timed("quarantine"):
@@ -308,7 +198,8 @@ class _Step:
                 del self.sessions[name]
         for name in self.sessions:
             self._measure(name, generated[name])
-        files = len(self.manifest.runs) + 2 * len(self.inputs) * len(self.sessions)
+        held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
+        files = held + 2 * len(self.inputs) * len(self.sessions)
         room = room_of(
             task.shape,
             task.budget_bytes,
@@ -496,7 +387,7 @@ class _Step:
     ) -> tuple[int, list[tuple[Part, Any]]]:
         """The files of what came and stays, not written yet, and the next run's number."""
         most = self.task.shape.new_file_bytes(self.task.budget_bytes)
-        next_run = self.manifest.next_run
+        next_run = self.found.next_run
         encoded: list[tuple[Part, Any]] = []
         for name, session in self.sessions.items():
             segments, gone = self.segments[name], victims[name]

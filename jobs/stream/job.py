@@ -19,7 +19,7 @@ from jobs.decode import StreamPlan
 from jobs.engine.blocks import BLOCK_SCHEMA
 from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.spec import JoinSpec
-from jobs.engine.step import StepTask
+from jobs.engine.task import StepTask
 from jobs.policy.batches import batching
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.plan import Plan

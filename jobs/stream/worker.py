@@ -36,8 +36,10 @@ from jobs.engine.blocks import (
     to_batch,
 )
 from jobs.engine.groups import U64, Bool, GroupMap
+from jobs.engine.relocation import extract
 from jobs.engine.spec import JoinSpec
-from jobs.engine.step import StepTask, extract, step
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
 from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.storage import Folder, folder
 from schemas.journal import Offsets, PartitionCount
@@ -320,6 +322,15 @@ class StepJob:
         root = folder(own or self.state_root)
         return root.child(task.warehouse_id).child(f"slot-{task.slot}")
 
+    def neighbour(self, slot: int) -> tuple[StepTask, Folder] | None:
+        """Another slot's task, and where its state would be if it lay on this host."""
+        task = self.tasks.get(slot)
+        return None if task is None else (task, self.state(task))
+
+
+def _fresh_attempt() -> str:
+    return uuid.uuid4().hex[:16]
+
 
 def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     """The anchors of slots that groups leave to blocks of their state, for the new owners."""
@@ -329,7 +340,8 @@ def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
         for anchor in from_batch(batch):
             task = job.tasks.get(slot_of[anchor.slot])
             if task is not None and task.leaving:
-                for block in extract(job.spec, task, job.state(task)):
+                task = replace(task, attempt=_fresh_attempt())
+                for block in extract(job.spec, task, job.state(task), job.neighbour):
                     yield _salted(job.salts, [block])
 
 
@@ -361,7 +373,7 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     slot = anchors[0]
     # The time of the results: now that their rows are decoded, not when the driver planned.
     now_us = time.time_ns() // 1000
-    task = replace(job.tasks[slot], attempt=uuid.uuid4().hex[:16], written_at_us=now_us)
+    task = replace(job.tasks[slot], attempt=_fresh_attempt(), written_at_us=now_us)
     warehouse = folder(job.warehouse_root)
     report = step(job.spec, task, blocks, job.state(task), warehouse.child)
     yield pa.RecordBatch.from_arrays(

@@ -187,9 +187,9 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
     original = worker.extract
 
-    def extract(spec: Any, task: Any, state: Any) -> Iterator[Any]:
+    def extract(spec: Any, task: Any, *places: Any) -> Iterator[Any]:
         _once("before-extract", task.epoch)
-        for number, block in enumerate(original(spec, task, state)):
+        for number, block in enumerate(original(spec, task, *places)):
             yield block
             if number == 0:
                 _once("in-extract", task.epoch)

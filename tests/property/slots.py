@@ -11,20 +11,23 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.engine.blocks import Block, Coordinates, route
+from jobs.engine.blocks import Block, Coordinates, decode_moved, route
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
 from jobs.engine.groups import U64, GroupMap, relocations
 from jobs.engine.hashing import xxhash64
+from jobs.engine.relocation import extract
 from jobs.engine.rowcodec import decode_rows
 from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import SpillFile, survey
-from jobs.engine.step import StepTask, extract, step
-from jobs.storage import folder
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
+from jobs.storage import Folder, folder
 from schemas.journal import FileRecord, Prefix, SlotReport
 from tests.property.reference import Reference, Result, Row
 
@@ -80,7 +83,11 @@ class Slots:
     hash_: Callable[[list[pa.Array]], U64]
     options: dict[str, object]
     budget_bytes: int
+    elsewhere: frozenset[int] = frozenset()
+    """Slots on another host: what they get goes through the shuffle."""
     epoch: int = -1
+    handed: int = 0
+    """Files that slots wrote into others' folders."""
     manifests: dict[int, str | None] = field(default_factory=dict)
     files: list[FileRecord] = field(default_factory=list)
     cuts: dict[str, set[Prefix]] = field(default_factory=dict)
@@ -155,6 +162,9 @@ class Slots:
         ]
         fixed = [*self.blocks(rows, "new"), *(self.blocks(gone, "restore") if gone else [])]
 
+        def neighbour(tasks: dict[int, StepTask], slot: int) -> tuple[StepTask, Folder] | None:
+            return None if slot in self.elsewhere else (tasks[slot], self.state(slot))
+
         def attempt() -> list[SlotReport]:
             tasks = {
                 s: self._task(s, manifests[s], leaving[s], arriving[s], forced_bytes, seal)
@@ -164,8 +174,9 @@ class Slots:
                 block
                 for s in slots
                 if leaving[s]
-                for block in extract(self.spec, tasks[s], self.state(s))
+                for block in extract(self.spec, tasks[s], self.state(s), partial(neighbour, tasks))
             ]
+            self.handed += sum(len(decode_moved(b).files) for b in moved if b.kind == "moved")
             return [self._step(tasks[s], [*fixed, *moved]) for s in slots]
 
         for _ in range(thrown_away):

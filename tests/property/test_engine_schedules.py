@@ -14,6 +14,7 @@ LONG new ones each time.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import secrets
@@ -83,6 +84,7 @@ class Schedule:
     victims: str
     batch_bytes: int
     shape: Shape
+    elsewhere: frozenset[int]
     epochs: list[Epoch]
 
 
@@ -113,6 +115,7 @@ schedules = st.builds(
     victims=st.sampled_from(sorted(POLICIES)),
     batch_bytes=st.sampled_from([10**6, 10**6, 3_000]),
     shape=st.sampled_from([Shape(), TINY]),
+    elsewhere=st.sampled_from([frozenset(), frozenset(), frozenset({0}), frozenset({0, 1, 2})]),
     epochs=st.lists(epochs, min_size=2, max_size=8),
 )
 
@@ -133,6 +136,7 @@ def run(schedule: Schedule) -> Slots:
                 "shape": schedule.shape,
             },
             schedule.budget_bytes,
+            schedule.elsewhere,
         )
         offset, sealed = 0, False
         for epoch in schedule.epochs:
@@ -206,8 +210,14 @@ def test_schedules_do_what_they_are_meant_to() -> None:
         Epoch(12, 4, groups=(64, 3), zombie=True),
         Epoch(12, 5, seal=True),
     ]
-    for bits in (64, 1):
-        slots = run(Schedule(3, False, bits, 6, (8, 2), 10**8, 0.9, "random", 400, TINY, epochs_))
+    handed = []
+    for bits, elsewhere in itertools.product((64, 1), (frozenset(), frozenset({0, 1, 2}))):
+        slots = run(
+            Schedule(3, False, bits, 6, (8, 2), 10**8, 0.9, "random", 400, TINY, elsewhere, epochs_)
+        )
+        handed.append(slots.handed)
         assert slots.cuts[DAYS[0]]
         assert sum(slots.at_run_time[DAYS[0]].values()) > 50
         assert sum(slots.clean_results.values()) > 50
+    assert handed[0] > 0, "within a host, files"
+    assert handed[1] == 0, "between hosts, blocks"

@@ -332,6 +332,12 @@ PLANTS: tuple[Plant, ...] = (
         rules=Rules(lacking=lambda slots: []),
     ),
     Plant(
+        "handed-over-unseen",
+        "what was written into another slot's folder is there, or nothing of the epoch counts",
+        "MISSING",
+        rules=Rules(beside=lambda folder, manifest: True, unseen=lambda folder, handed: []),
+    ),
+    Plant(
         "cleanup-before-applied",
         "cleanup begins when every table is applied up to the seal",
         "MISSING",

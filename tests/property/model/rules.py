@@ -71,6 +71,16 @@ def lacking(slots: list[int]) -> list[int]:
     return slots
 
 
+def beside(folder: Folder, manifest: str | None) -> bool:
+    """Whether a host's folder is that of the slot whose state the plan names."""
+    return manifest in folder.manifests
+
+
+def unseen(folder: Folder, handed: list[tuple[int, str]]) -> list[int]:
+    """Slots that wrote a run for this one which is not in its folder."""
+    return [source for source, run in handed if run not in folder.runs]
+
+
 def garbage(folder: Folder, manifest: str | None, epoch: int) -> tuple[list[str], list[str]]:
     """Runs and manifests that a task of `epoch` deletes: only what was born at or before
     `epoch - 1` and the manifest of `epoch - 1` does not use."""
@@ -164,6 +174,8 @@ class Rules:
     wanted: Callable[[Restore, str, int, int, int], str | None] = wanted
     load: Callable[[Folder, str | None, int], tuple[str, ...] | None] = load
     staying: Callable[[list[tuple[str, Row]], Sequence[Prefix]], list[tuple[str, Row]]] = staying
+    beside: Callable[[Folder, str | None], bool] = beside
+    unseen: Callable[[Folder, list[tuple[int, str]]], list[int]] = unseen
     lacking: Callable[[list[int]], list[int]] = lacking
     garbage: Callable[[Folder, str | None, int], tuple[list[str], list[str]]] = garbage
     spilled: Callable[[list[Row], Iterable[Prefix], set[Row]], Parted] = spilled

@@ -239,7 +239,8 @@ class Shell:
             self.tell(protocol.Reported(reports, "now", {}))
 
     def extract(self, plan: Plan, blocks: dict[int, Blocks]) -> Generator[None, None, None]:
-        """Groups that move, out of their slot's state of the epoch before, into blocks.
+        """Groups that move, out of their slot's state of the epoch before, into blocks, or into
+        a run in the new owner's folder where that is on the same host (and has room).
 
         Runs where the slot is pinned, or on a wrong host, before any step of the same job.
         """
@@ -257,12 +258,19 @@ class Shell:
                 self.say(f"slot {source} on host {host} gives nothing: lacks {named[source]}")
                 blocks[target].lacking.append(source)
                 continue
-            blocks[target].moved += [
+            rows = [
                 row
                 for run_name in runs
                 for row in folder.runs[run_name][1]
                 if any(covers(range_, row[1][1]) for range_ in ranges)
             ]
+            theirs = world.hosts[host].folder(target)
+            if context.rules.beside(theirs, named.get(target)) and context.flip(0.7):
+                run_name = f"h-{plan.epoch}-{world.fresh()}"
+                theirs.runs[run_name] = (plan.epoch, rows)
+                blocks[target].handed.append((source, run_name))
+            else:
+                blocks[target].moved += rows
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
 

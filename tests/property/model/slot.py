@@ -29,6 +29,8 @@ class Blocks:
     new: list[tuple[str, Row]] = field(default_factory=list)
     restored: list[tuple[str, Row]] = field(default_factory=list)
     moved: list[tuple[str, Row]] = field(default_factory=list)
+    handed: list[tuple[int, str]] = field(default_factory=list)
+    """Runs with moved rows that another slot wrote into this one's folder, and that slot."""
     lacking: list[int] = field(default_factory=list)
     """Slots that should have given groups to this one, and whose state was not found."""
     rejected: list[tuple[str, Rejected]] = field(default_factory=list)
@@ -69,18 +71,21 @@ def run(
             status="missing",
             detail=str(task.manifest),
         )
-    if rules.lacking(task.blocks.lacking):
+    lacking = [*task.blocks.lacking, *rules.unseen(folder, task.blocks.handed)]
+    if rules.lacking(lacking):
         return SlotReport(
             slot=task.slot,
             epoch=epoch,
             attempt=attempt,
             status="missing",
             detail="groups to come",
-            lacking=task.blocks.lacking,
+            lacking=lacking,
         )
     before = rules.staying(
         [row for run in runs for row in folder.runs[run][1]], leaving(plan, task.slot)
     )
+    handed = [run for _, run in task.blocks.handed if run in folder.runs]
+    given = [row for run in handed for row in folder.runs[run][1]]
     moves = len(before) < sum(len(folder.runs[run][1]) for run in runs)
     yield
     folder = alive()
@@ -98,7 +103,7 @@ def run(
         world.store[path] = Stored(table, rows)
         files.append(FileRecord(table=table, path=path, bytes=len(rows), rows=len(rows), digest=""))
 
-    state = by_session([*before, *task.blocks.restored, *task.blocks.moved])
+    state = by_session([*before, *task.blocks.restored, *task.blocks.moved, *given])
     fresh = by_session(task.blocks.new)
     results: dict[str, int] = {}
     for session, rows in sorted(fresh.items()):
@@ -145,7 +150,7 @@ def run(
     else:
         fresh_rows = [*task.blocks.restored, *task.blocks.moved, *task.blocks.new]
         folder.runs[run_name] = (epoch, fresh_rows)
-        named = (*runs, run_name)
+        named = (*runs, *handed, run_name)
     yield
 
     folder = alive()

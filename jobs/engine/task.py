@@ -1,0 +1,62 @@
+"""What the plan says to one slot for one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobs.engine.groups import GroupMap
+from jobs.engine.intake import PIECE_BYTES
+from jobs.engine.join import BATCH_BYTES
+from jobs.engine.merging import DEFAULT_SHAPE, Shape
+from jobs.policy.victims import DEFAULT
+from schemas.journal import Prefix
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """Everything that the plan says to one slot. Picklable."""
+
+    slot: int
+    epoch: int
+    attempt: str
+    """Fresh for every try: part of every file's name."""
+    warehouse_id: str
+    session: str
+    """The open session."""
+    manifest: str | None
+    """The slot's state after the epoch before; None: a new or lost slot, starts empty."""
+    groups: GroupMap
+    """The assignment from this epoch on."""
+    leaving: tuple[Prefix, ...] = ()
+    """Ranges of this slot that move away in this epoch."""
+    arriving: tuple[int, ...] = ()
+    """Slots that ranges come from in this epoch: each must say what it gave."""
+    forced_bytes: int = 0
+    """State to spill whatever the memory."""
+    flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
+    """Sessions that this epoch seals, each with every range that was ever cut before."""
+    budget_bytes: int = 1 << 30
+    threshold: float = 0.9
+    fraction: float = 0.3
+    inactive_ms: int = 60_000
+    victims: str = DEFAULT
+    now_ms: int = 0
+    """The stream's clock."""
+    written_at_us: int = 0
+    """When the epoch's rows are said to be committed, us since 1970."""
+    statistics: bool = False
+    """Write the statistics of all groups in this epoch (they are when something is spilled)."""
+    seed: int = 0
+    batch_bytes: int = BATCH_BYTES
+    piece_bytes: int = PIECE_BYTES
+    shape: Shape = DEFAULT_SHAPE
+
+    @property
+    def born_before(self) -> int:
+        """Files born later than this are never garbage to this step."""
+        return self.epoch - 1
+
+    def stem(self) -> str:
+        """The beginning of every data file's name."""
+        return f"{self.epoch}-{self.attempt}-{self.slot}"

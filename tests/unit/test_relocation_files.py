@@ -1,0 +1,154 @@
+"""State that moves within a host: written into the new owner's folder, or through the shuffle."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from jobs.engine.blocks import Block, Moved, decode_moved
+from jobs.engine.groups import GroupMap
+from jobs.engine.relocation import Neighbour, extract, nobody
+from jobs.engine.statefiles import load_manifest
+from jobs.engine.step import step
+from jobs.engine.task import StepTask
+from schemas.journal import SlotReport
+from tests.property.reference import Row
+from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
+
+ROWS = 60
+BUDGET = 10**7
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Slots:
+    """Two slots with rows, at the end of epoch 0."""
+    made = Slots(
+        spec_of(3, composite=False),
+        str(tmp_path),
+        GroupMap.initial(8, 2),
+        partial(narrow, 64),
+        {"threshold": 0.9, "inactive_ms": 1_000},
+        BUDGET,
+    )
+    made.run([Row(DAYS[0], i % 3, key_of(i % 20, composite=False), 0, i) for i in range(ROWS)])
+    return made
+
+
+class Move:
+    """All groups go to slot 1 in epoch 1."""
+
+    def __init__(self, slots: Slots, *, budget_bytes: int = BUDGET) -> None:
+        self.slots = slots
+        self.attempts = itertools.count()
+        slots.epoch += 1
+        slots.budget_bytes = budget_bytes
+        leaving = tuple(p for p, s in slots.groups.assignment() if s == 0)
+        slots.groups = GroupMap((p, 1) for p, _ in slots.groups.assignment())
+        self.tasks = {
+            0: slots._task(0, slots.manifests[0], leaving, (), 0, None),
+            1: slots._task(1, slots.manifests[1], (), (0,), 0, None),
+        }
+
+    def neighbour(self, slot: int) -> tuple[StepTask, object]:
+        return self.tasks[slot], self.slots.state(slot)
+
+    def extract(self, neighbour: Neighbour | None = None) -> list[Block]:
+        task = replace(self.tasks[0], attempt=f"x{next(self.attempts)}")
+        place = self.slots.state(0)
+        return list(extract(self.slots.spec, task, place, neighbour or self.neighbour))
+
+    def step(self, blocks: list[Block]) -> SlotReport:
+        slots = self.slots
+        return step(slots.spec, self.tasks[1], blocks, slots.state(1), slots.warehouse.child)
+
+
+def moved(blocks: list[Block]) -> Moved:
+    (said,) = [decode_moved(block) for block in blocks if block.kind == "moved"]
+    return said
+
+
+def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
+    move = Move(slots)
+    blocks = move.extract()
+    given = moved(blocks)
+    assert [block.kind for block in blocks if block.kind == "state"] == []
+    assert sum(file.rows for file in given.files) == given.rows > 0
+    before = {info.name for info in slots.state(1).list()}
+    report = move.step(blocks)
+    assert report.totals is not None
+    assert report.totals.rows == ROWS
+    sizes = {info.name: info.bytes for info in slots.state(1).list()}
+    manifest = load_manifest(slots.state(1), report.manifest, sizes)
+    assert manifest is not None
+    assert {file.file for file in given.files} <= {run.file for run in manifest.runs}
+    assert sizes.keys() - before == {report.manifest}
+    runs = [(r.session, r.input, r.run) for r in manifest.runs]
+    assert len(set(runs)) == len(runs), "a giver's files of one input are a run of their own"
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "damaged"])
+def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: str) -> None:
+    move = Move(slots)
+    blocks = move.extract()
+    path = Path(slots.state(1).path(moved(blocks).files[0].file))
+    data = path.read_bytes()
+    path.unlink()
+    if harm == "short":
+        path.write_bytes(data[:-1])
+    elif harm == "damaged":
+        from jobs.engine import runs
+
+        runs._verified.clear()
+        path.write_bytes(data[:-200] + bytes([data[-200] ^ 1]) + data[-199:])
+    before = {info.name for info in slots.state(1).list()}
+    report = move.step(blocks)
+    assert (report.status, report.lacking) == ("missing", [0])
+    assert path.name in report.detail
+    assert {info.name for info in slots.state(1).list()} == before
+    assert move.step(move.extract()).status == "done"
+
+
+def folder_bytes(slots: Slots) -> int:
+    return sum(info.bytes for info in slots.state(1).list())
+
+
+def test_without_room_rows_go_through_the_shuffle(slots: Slots) -> None:
+    room = 2_500  # for one file of three
+    used = folder_bytes(slots)
+    move = Move(slots, budget_bytes=int((used + room) / 0.9) + 1)
+    blocks = move.extract()
+    given = moved(blocks)
+    assert [block.kind for block in blocks].count("state") == 2
+    assert len(given.files) == 1
+    assert folder_bytes(slots) <= used + room
+    report = move.step(blocks)
+    assert report.totals is not None
+    assert report.totals.rows + report.totals.spilled_rows == ROWS
+
+
+def test_several_givers_share_the_room(slots: Slots) -> None:
+    room = 2_500
+    move = Move(slots, budget_bytes=int((folder_bytes(slots) + room) / 0.9) + 1)
+    move.tasks[1] = replace(move.tasks[1], arriving=(0, 2))
+    assert moved(move.extract()).files == (), "a file takes more than half of the room"
+
+
+@pytest.mark.parametrize("why", ["nobody", "no manifest", "another host"])
+def test_between_hosts_rows_go_through_the_shuffle(slots: Slots, why: str) -> None:
+    move = Move(slots)
+    neighbour: Neighbour = move.neighbour
+    if why == "nobody":
+        neighbour = nobody
+    elif why == "no manifest":
+        move.tasks[1] = replace(move.tasks[1], manifest=None)
+    else:
+        elsewhere = slots.state(7)
+        neighbour = lambda slot: (move.tasks[slot], elsewhere)  # noqa: E731
+    blocks = move.extract(neighbour)
+    assert moved(blocks).files == ()
+    assert any(block.kind == "state" for block in blocks)
+    assert not list(slots.state(7).list())
