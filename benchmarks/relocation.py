@@ -182,8 +182,9 @@ def report(given: argparse.Namespace, runs: dict[str, list[Run]], epochs: list[l
     longer = [pair for each in epochs for pair in extra(each)]
     relocations = sum(bool(e.moved) for each in epochs for e in each)
     lines = [
-        f"`python -m benchmarks.relocation --rows {given.rows} --pairs {given.pairs}` on "
-        f"{datetime.now(UTC).date()}, {len(os.sched_getaffinity(0))} cores: "
+        f"`python -m benchmarks.relocation --every {given.every:g}"
+        f"{' --exchange' if given.exchange else ''} --rows {given.rows} --pairs {given.pairs}` "
+        f"on {datetime.now(UTC).date()}, {len(os.sched_getaffinity(0))} cores: "
         f"{given.pairs} interleaved pairs of the same stream (3 x {given.rows:,} rows), alone and "
         f"with a relocation every {given.every:g} s ({relocations} in all).",
         "",

@@ -16,6 +16,7 @@ belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIV
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -242,6 +243,10 @@ def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
         _once("in-decode", 0)  # a decode task does not know its epoch
 
 
+THEN = "--then"
+"""Between two commands that run one after the other in this process, while they succeed."""
+
+
 def main() -> None:
     """Arm what the environment names and run the command line."""
     if text := os.environ.get("FAILPOINT"):
@@ -254,7 +259,13 @@ def main() -> None:
         job.extract_batches = extract_batches
     from jobs.cli import main as command_line
 
-    command_line(sys.argv[1:])
+    for is_between, words in itertools.groupby(sys.argv[1:], THEN.__eq__):
+        if not is_between:
+            try:
+                command_line(list(words))
+            except SystemExit as end:
+                if end.code:
+                    raise
 
 
 if __name__ == "__main__":
