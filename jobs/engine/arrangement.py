@@ -3,8 +3,9 @@
 Model: per input a list of `Part`s, each a mapped run file's window. Dead rows (spilled or moved
 away) are not copied out at once: `Drops` keeps for every hash the epoch of its last drop, and a
 row of a file born at epoch e is dead when that epoch is >= e. One lookup answers it for a whole
-batch of hashes. Files born in the epoch of a drop hold no row of the dropped range (the rows of
-the epoch itself go straight to the spill file), so the rule needs no finer clock.
+batch of hashes. Files born in the epoch of a drop hold no row of the dropped range that still
+counts (the rows of the epoch itself go straight to the spill file; what another slot wrote here is
+spilled from its file), so the rule needs no finer clock.
 
 `Segments` cuts the hash space at the edges of groups (or of any ranges) and of drops. Within a
 segment all rows of a file share one fate, so sizes and slices of any range are subtractions.

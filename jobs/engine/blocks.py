@@ -7,10 +7,9 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `anchor` | null; one a slot, pins the slot's task to its host |
 | `new` | IPC stream of the input's new-row schema (`spec`), sorted by unsigned `key_hash` |
 | `state` | IPC stream of the input's state schema, sorted: rows of groups that moved here |
-| `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
-| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number): |
-| | what it gave, and the files that it wrote into this slot's folder itself |
 | `restore` | the same: rows read again from Kafka for groups that were lost; no output |
+| `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
+| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number) |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 

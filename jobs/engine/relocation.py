@@ -17,8 +17,12 @@ Invariants:
 * Such a file is born in the epoch of the move under a name that nobody used before, so the rule
   for garbage (see `statefiles`) keeps it for every attempt of this epoch and deletes it after
   that, unless the journal named a manifest with it.
-* A slot's folder stays below `threshold` x budget by what is given: the room below it is shared
-  evenly between the slots that give, each knowing its share from the plan alone.
+* A file that is not there, or not what was written, fails the job, and its next attempt sends
+  everything through the shuffle. The state that it was made from is whole, so it must not be
+  reported as lost.
+* What is given leaves the slot's folder below `threshold` x budget, and below what the slot's own
+  step would fill: each of several slots that give takes at most an even share of the room that
+  it sees. (Attempts at the same time may see the same room; the step then finds less.)
 """
 
 from __future__ import annotations
@@ -39,11 +43,15 @@ from jobs.engine.spec import JoinSpec
 from jobs.engine.spilling import rows_of
 from jobs.engine.statistics import range_of
 from jobs.engine.task import StepTask
-from jobs.engine.upkeep import Room, Shelf
+from jobs.engine.upkeep import Room, Shelf, room_of
 from jobs.storage import Folder
 
 Neighbour = Callable[[int], tuple[StepTask, Folder] | None]
 """Another slot's task in this epoch and its folder as this host would name it."""
+
+
+class HandoverLost(RuntimeError):
+    """A file that a slot wrote into this one's folder is gone or damaged. Says which."""
 
 
 def nobody(_: int) -> None:
@@ -62,10 +70,15 @@ def extract(
     """
     ranges = sorted(task.leaving, key=lambda p: p.lo)
     owners = task.groups.slot_of(np.array([p.lo for p in ranges], dtype=np.uint64))
-    giving = {
-        owner: _Giving(spec, task, owner, _shelf(spec, task, neighbour(owner)))
-        for owner in sorted(set(owners.tolist()))
-    }
+    giving = {}
+    for owner in sorted(set(owners.tolist())):
+        beside = neighbour(owner)
+        shelf, most = None, task.piece_bytes
+        if beside is not None and (shelf := _shelf(spec, task, *beside)):
+            # As the owner's step would cut them: a file that is large for its budget is hard to
+            # reclaim.
+            most = shelf.shape.new_file_bytes(beside[0].budget_bytes)
+        giving[owner] = _Giving(spec, task, owner, shelf, most)
     try:
         found = load(spec, state, task.slot, task.epoch - 1, task.manifest)
     except Missing:
@@ -89,20 +102,18 @@ def extract(
         yield each.block("moved", encode_moved(Moved(True, each.rows, tuple(each.files))))
 
 
-def _shelf(
-    spec: JoinSpec, task: StepTask, neighbour: tuple[StepTask, Folder] | None
-) -> Shelf | None:
+def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> Shelf | None:
     """The new owner's folder with this slot's share of its room; None: it is not on this host."""
-    if neighbour is None:
-        return None
-    theirs, folder = neighbour
     if theirs.manifest is None:
         return None
     sizes = {info.name: info.bytes for info in folder.list()}
     if theirs.manifest not in sizes:
         return None
-    room = int(theirs.threshold * theirs.budget_bytes) - sum(sizes.values())
-    share = Room(room // len(theirs.arriving), used_bytes=0, reserve_bytes=0, slack_bytes=0)
+    used = sum(sizes.values())
+    files = 2 * len(sizes) + 4 * len(spec.inputs)
+    left = room_of(theirs.shape, theirs.budget_bytes, used, files, 2 * len(theirs.groups)).left()
+    left = min(left, int(theirs.threshold * theirs.budget_bytes) - used)
+    share = Room(left // len(theirs.arriving), used_bytes=0, reserve_bytes=0, slack_bytes=0)
     return Shelf(spec, folder, task.warehouse_id, task.epoch, task.attempt, share, theirs.shape)
 
 
@@ -114,16 +125,15 @@ class _Giving:
     task: StepTask
     owner: int
     shelf: Shelf | None
+    most_bytes: int
+    """Of one piece."""
     rows: int = 0
     files: list[RunFile] = field(default_factory=list)
 
     def give(self, session: str, input_: int, rows: Rows) -> Iterator[Block]:
         """Write the sorted rows as files, and give blocks of what finds no room."""
         self.rows += len(rows.key_hash)
-        most = self.task.piece_bytes
-        if self.shelf is not None:
-            most = self.shelf.shape.most_file_bytes
-        for piece in merge_bounded([rows], most):
+        for piece in merge_bounded([rows], self.most_bytes):
             part = self.shelf.write_if_room(session, input_, 0, piece) if self.shelf else None
             if part is not None:
                 self.files.append(part.file)
@@ -162,8 +172,8 @@ def adopt(
 ) -> None:
     """Take the files that `giver` wrote into this slot's folder among the slot's runs.
 
-    Raises Missing when one is not there or not what was written; ValueError for rows of groups
-    that the slot does not own.
+    Raises HandoverLost when one is not there or not what was written; ValueError for rows of
+    groups that the slot does not own.
     """
     runs: dict[tuple[str, int], int] = {}
     for file in files:
@@ -172,7 +182,13 @@ def adopt(
             runs[key] = found.next_run
             found.next_run += 1
         named = file._replace(run=runs[key])
-        rows = map_run(spec, state, named)
+        try:
+            rows = map_run(spec, state, named)
+        except Missing as lost:
+            raise HandoverLost(
+                f"slot {giver} wrote state for slot {task.slot} into {state.uri}, but {lost}. "
+                "Nothing is lost: the epoch runs again, and sends it through the shuffle."
+            ) from lost
         if (task.groups.slot_of(rows.key_hash) != task.slot).any():
             raise ValueError(
                 f"slot {task.slot} got a file of slot {giver} with groups that it does not own"

@@ -169,6 +169,7 @@ class EpochJob:
             state_root=self.settings.state_root,
             hosts_name_root=self.settings.hosts_name_root,
             warehouse_root=self.settings.warehouse_root,
+            hand_over=attempt == 1,
         )
         # A batch's frame belongs to a session of its own, which Spark cloned for the query.
         spark = self.spark if rows is None else rows.sparkSession

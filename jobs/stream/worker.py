@@ -36,7 +36,7 @@ from jobs.engine.blocks import (
     to_batch,
 )
 from jobs.engine.groups import U64, Bool, GroupMap
-from jobs.engine.relocation import extract
+from jobs.engine.relocation import extract, nobody
 from jobs.engine.spec import JoinSpec
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
@@ -315,6 +315,9 @@ class StepJob:
     hosts_name_root: bool
     """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
+    hand_over: bool
+    """Whether state that moves within a host is written where it goes: not in a repeated attempt,
+    for what made the first one fail may be such a file."""
 
     def state(self, task: StepTask) -> Folder:
         """The folder of a slot's state on the host that this runs on."""
@@ -341,7 +344,8 @@ def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
             task = job.tasks.get(slot_of[anchor.slot])
             if task is not None and task.leaving:
                 task = replace(task, attempt=_fresh_attempt())
-                for block in extract(job.spec, task, job.state(task), job.neighbour):
+                neighbour = job.neighbour if job.hand_over else nobody
+                for block in extract(job.spec, task, job.state(task), neighbour):
                     yield _salted(job.salts, [block])
 
 

@@ -40,15 +40,16 @@ MOVING_POINTS = tuple(MOVING + point for point in DRIVER_POINTS if not point.end
 """Of the driver, in an epoch in which groups move and rows come."""
 WORKER_POINTS = ("in-decode", "before-step", "in-step", "after-step")
 SENDER_POINTS = ("before-extract", "in-extract", "after-extract", "sender-in-step")
-"""Before the state is read; one block of it is given; all are; the step without it is done."""
+"""Before the state is read; one file or block of it is given; all are; the step without it is
+done."""
 RECEIVER_POINTS = (
     "before-install",
     "after-install",
     "receiver-in-step",
     "receiver-after-step",
 )
-"""The blocks have come; they are installed, nothing is written; the step is done, its report not
-given; it is given."""
+"""Blocks and files have come; they are installed, nothing is written; the step is done, its
+report not given; it is given."""
 
 
 def fired(folder: Path, name: str) -> int | None:
@@ -184,9 +185,15 @@ def _replaced(owner: Any, **functions: Callable[..., Any]) -> Iterator[None]:
 
 def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     """`jobs.stream.worker.extract_batches` with failpoints: the sender of a relocation."""
+    from jobs.engine import relocation
     from jobs.stream import worker
 
-    original = worker.extract
+    original, shelf = worker.extract, relocation.Shelf
+
+    class Shelf(shelf):  # type: ignore[misc, valid-type]
+        def write(self, *arguments: Any) -> None:
+            super().write(*arguments)
+            _once("in-extract", self.epoch)
 
     def extract(spec: Any, task: Any, *places: Any) -> Iterator[Any]:
         _once("before-extract", task.epoch)
@@ -196,7 +203,7 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
                 _once("in-extract", task.epoch)
         _once("after-extract", task.epoch)
 
-    with _replaced(worker, extract=extract):
+    with _replaced(worker, extract=extract), _replaced(relocation, Shelf=Shelf):
         yield from worker.extract_batches(job, batches)
 
 
@@ -207,17 +214,16 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
     epoch = next(iter(job.tasks.values())).epoch
     _once("before-step", epoch)
-    original_step, original_take_in = engine.step, engine.take_in
+    original_step, original_adopt = engine.step, engine.adopt
     tasks: list[Any] = []
 
     def once(name: str, *, sender: bool) -> None:
         if tasks and (tasks[0].leaving if sender else tasks[0].arriving):
             _once(name, epoch)
 
-    def take_in(*arguments: Any) -> Any:
-        intake = original_take_in(*arguments)
+    def adopt(*arguments: Any) -> None:
+        original_adopt(*arguments)
         once("after-install", sender=False)
-        return intake
 
     def step(spec: Any, task: Any, *arguments: Any) -> Any:
         tasks.append(task)
@@ -228,7 +234,7 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
         once("receiver-in-step", sender=False)
         return report
 
-    with _replaced(worker, step=step), _replaced(engine, take_in=take_in):
+    with _replaced(worker, step=step), _replaced(engine, adopt=adopt):
         yield from worker.step_batches(job, batches)
     _once("after-step", epoch)
     once("receiver-after-step", sender=False)

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.engine.blocks import Block, Moved, decode_moved
 from jobs.engine.groups import GroupMap
-from jobs.engine.relocation import Neighbour, extract, nobody
+from jobs.engine.relocation import HandoverLost, Neighbour, extract, nobody
 from jobs.engine.statefiles import load_manifest
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
@@ -105,36 +105,49 @@ def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: s
         runs._verified.clear()
         path.write_bytes(data[:-200] + bytes([data[-200] ^ 1]) + data[-199:])
     before = {info.name for info in slots.state(1).list()}
-    report = move.step(blocks)
-    assert (report.status, report.lacking) == ("missing", [0])
-    assert path.name in report.detail
+    with pytest.raises(HandoverLost, match=path.name):
+        move.step(blocks)
     assert {info.name for info in slots.state(1).list()} == before
-    assert move.step(move.extract()).status == "done"
+    assert move.step(move.extract(nobody)).status == "done"
 
 
 def folder_bytes(slots: Slots) -> int:
     return sum(info.bytes for info in slots.state(1).list())
 
 
+def given_within(move: Move, budget_bytes: int, arriving: tuple[int, ...] = (0,)) -> list[Block]:
+    """What is given when the new owner's budget is so large; earlier tries are removed."""
+    for info in list(move.slots.state(1).list()):
+        if "-1-x" in info.name:
+            move.slots.state(1).delete(info.name)
+    move.tasks[1] = replace(move.tasks[1], budget_bytes=budget_bytes, arriving=arriving)
+    return move.extract()
+
+
 def test_without_room_rows_go_through_the_shuffle(slots: Slots) -> None:
-    room = 2_500  # for one file of three
-    used = folder_bytes(slots)
-    move = Move(slots, budget_bytes=int((used + room) / 0.9) + 1)
-    blocks = move.extract()
-    given = moved(blocks)
-    assert [block.kind for block in blocks].count("state") == 2
-    assert len(given.files) == 1
-    assert folder_bytes(slots) <= used + room
-    report = move.step(blocks)
+    move = Move(slots)
+    seen = {}
+    for budget in range(folder_bytes(slots), 60_000, 500):
+        blocks = given_within(move, budget)
+        files = len(moved(blocks).files)
+        assert files + [block.kind for block in blocks].count("state") == 3
+        if files:
+            assert folder_bytes(slots) <= 0.9 * budget
+        seen[budget] = files
+    assert list(seen.values()) == sorted(seen.values())
+    assert set(seen.values()) == {0, 1, 2, 3}
+    report = move.step(given_within(move, next(b for b, files in seen.items() if files == 1)))
     assert report.totals is not None
     assert report.totals.rows + report.totals.spilled_rows == ROWS
 
 
 def test_several_givers_share_the_room(slots: Slots) -> None:
-    room = 2_500
-    move = Move(slots, budget_bytes=int((folder_bytes(slots) + room) / 0.9) + 1)
-    move.tasks[1] = replace(move.tasks[1], arriving=(0, 2))
-    assert moved(move.extract()).files == (), "a file takes more than half of the room"
+    move = Move(slots)
+    alone, shared = (
+        min(b for b in range(0, 90_000, 500) if len(moved(given_within(move, b, a)).files) == 3)
+        for a in ((0,), (0, 2))
+    )
+    assert shared > alone + 0.8 * sum(f.bytes for f in moved(move.extract()).files)
 
 
 @pytest.mark.parametrize("why", ["nobody", "no manifest", "another host"])

@@ -77,7 +77,7 @@ def beside(folder: Folder, manifest: str | None) -> bool:
 
 
 def unseen(folder: Folder, handed: list[tuple[int, str]]) -> list[int]:
-    """Slots that wrote a run for this one which is not in its folder."""
+    """Slots that wrote a run for this one which is not in its folder: the task then fails."""
     return [source for source, run in handed if run not in folder.runs]
 
 

@@ -184,7 +184,7 @@ class Shell:
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)
-        yield from self.extract(plan, blocks)
+        yield from self.extract(plan, blocks, attempt)
         tasks = {
             slot: Task(slot, plan, manifest, blocks[slot], context.spill_rate)
             for slot, manifest in plan.manifests
@@ -238,7 +238,9 @@ class Shell:
             rng.shuffle(reports)
             self.tell(protocol.Reported(reports, "now", {}))
 
-    def extract(self, plan: Plan, blocks: dict[int, Blocks]) -> Generator[None, None, None]:
+    def extract(
+        self, plan: Plan, blocks: dict[int, Blocks], attempt: int
+    ) -> Generator[None, None, None]:
         """Groups that move, out of their slot's state of the epoch before, into blocks, or into
         a run in the new owner's folder where that is on the same host (and has room).
 
@@ -265,7 +267,8 @@ class Shell:
                 if any(covers(range_, row[1][1]) for range_ in ranges)
             ]
             theirs = world.hosts[host].folder(target)
-            if context.rules.beside(theirs, named.get(target)) and context.flip(0.7):
+            beside = attempt == 1 and context.rules.beside(theirs, named.get(target))
+            if beside and context.flip(0.7):
                 run_name = f"h-{plan.epoch}-{world.fresh()}"
                 theirs.runs[run_name] = (plan.epoch, rows)
                 blocks[target].handed.append((source, run_name))

@@ -71,15 +71,16 @@ def run(
             status="missing",
             detail=str(task.manifest),
         )
-    lacking = [*task.blocks.lacking, *rules.unseen(folder, task.blocks.handed)]
-    if rules.lacking(lacking):
+    if rules.unseen(folder, task.blocks.handed):
+        raise Killed
+    if rules.lacking(task.blocks.lacking):
         return SlotReport(
             slot=task.slot,
             epoch=epoch,
             attempt=attempt,
             status="missing",
             detail="groups to come",
-            lacking=lacking,
+            lacking=task.blocks.lacking,
         )
     before = rules.staying(
         [row for run in runs for row in folder.runs[run][1]], leaving(plan, task.slot)
