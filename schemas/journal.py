@@ -349,6 +349,8 @@ class Epoch(Record):
     slots: list[SlotTotals]
     recent_input_ms: int = 0
     """Kafka time of the newest row read so far (the stream's own clock), in ms since 1970."""
+    limit_rows: int = 0
+    """Rows that this epoch might read at most; 0: not known. With as many, more were waiting."""
     started_at: str
     written_at: str
     seconds: dict[str, float] = {}

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jobs.policy.clusters import ONE_KEY, one_key
+from jobs.policy.clusters import ONE_KEY, one_key, undivided_by
 from jobs.policy.disk import bounded_spill, held_by, productive_first, yields
 from jobs.policy.flux import ROUNDING, utilisation
 from jobs.policy.view import (
@@ -185,13 +185,12 @@ def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Ad
     share = float(weight[largest]) / max(float(weight[mine].sum()), ROUNDING)
     why = f"{said}; group {name(view.groups[largest])} alone is {share:.0%} of slot {slot}"
     if one_key(view)[largest]:
-        key = view.hot_key[largest]
         return Advice(
             declined=(
                 Declined(
                     f"split of {name(view.groups[largest])}",
-                    f"{why}, and {view.hot_share[largest]:.0%} of its rows are of the key {key!r}"
-                    f" (a split divides no key; over {ONE_KEY:.0%} it would divide nothing)",
+                    f"{why}, and {undivided_by(view, largest)} (a split divides no key; over "
+                    f"{ONE_KEY:.0%} it would divide nothing)",
                 ),
             )
         )

@@ -36,6 +36,10 @@ ONE_KEY = 0.9
 """A group of which one key has this share of the rows is not split: nearly all would stay
 together."""
 
+IN_VAIN = 3
+"""Splits that left one half empty before no more is tried: by chance that happens to two keys one
+time in eight."""
+
 
 def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON) -> Advice:
     """Each supplier (occupancy above `th_sup`) gives one random group to a consumer (below
@@ -85,11 +89,28 @@ def declustering(
 
 
 def one_key(view: View) -> Bool:
-    """Groups that (nearly) one key makes up, bool (g,): a split would not divide them."""
-    if not len(view.hot_share):
-        return np.zeros(len(view.groups), dtype=np.bool_)
-    found: Bool = view.hot_share >= ONE_KEY
+    """Groups that (nearly) one key makes up, bool (g,): a split would not divide them.
+
+    Keys are counted in a slot's largest groups only. In others it shows by their last splits:
+    `IN_VAIN` of them on end left the other half empty.
+    """
+    found: Bool = np.zeros(len(view.groups), dtype=np.bool_)
+    if len(view.hot_share):
+        found |= view.hot_share >= ONE_KEY
+    empty = {view.groups[g] for g in np.flatnonzero(view.bytes == 0).tolist()}
+    if empty:
+        for g in np.flatnonzero(view.bytes).tolist():
+            depth, value = view.groups[g]
+            halves = [Prefix(depth - up, value >> up ^ 1) for up in range(min(IN_VAIN, depth))]
+            found[g] |= len(halves) == IN_VAIN and empty.issuperset(halves)
     return found
+
+
+def undivided_by(view: View, g: int) -> str:
+    """Why a group that `one_key` names is not split."""
+    if len(view.hot_share) and view.hot_share[g] >= ONE_KEY:
+        return f"the key {view.hot_key[g]!r} has {view.hot_share[g]:.0%} of its rows"
+    return f"its last {IN_VAIN} splits divided nothing, as if it were one key"
 
 
 def fine_tuning(view: View, theta_bytes: int = THETA_BYTES) -> Advice:
@@ -113,8 +134,8 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES) -> Advice:
                 passed.append(
                     Declined(
                         f"split of {name(group)}",
-                        f"the key {view.hot_key[g]!r} has {view.hot_share[g]:.0%} of its rows; the "
-                        f"group has {share:.0%} of slot {view.slot[g]}'s memory",
+                        f"{undivided_by(view, g)}; the group has {share:.0%} of slot "
+                        f"{view.slot[g]}'s memory",
                     )
                 )
                 continue

@@ -23,6 +23,7 @@ from jobs.policy.view import (
     View,
     name,
 )
+from schemas.journal import Prefix
 
 
 def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> Advice:
@@ -30,15 +31,19 @@ def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> A
 
     Moves and another number of slots wait until `min_span_s` after the last moves, forced spills
     until as long after the last forced one. The moves between two slots must lessen the memory or
-    the work of the one that has more of it by `min_gain` of that, judged on these two slots alone.
-    And one slot takes part in one adaptation at a time: the first that is suggested.
+    the work of the one that has more of it by `min_gain` of that, judged on these two slots
+    alone. No slot gets more than its budget holds: it would only spill it. And one slot takes
+    part in one adaptation at a time: the first that is suggested.
     """
     kept: list[Suggestion] = []
     held: list[Declined] = []
+    said: set[str] = set()
     busy: dict[int, object] = {}
+    room = (view.budget - view.memory).tolist()
+    tuned = _tuned(view, advice.suggestions)
     poor = _poor(view, [s for s in advice.suggestions if isinstance(s, MoveGroup)], min_gain)
     for each in advice.suggestions:
-        key, slots = _adaptation(view, each)
+        key, slots = _adaptation(view, each, tuned)
         taken = [s for s in slots if busy.get(s, key) != key]
         if isinstance(each, MoveGroup | SetSlots) and view.since_move_s < min_span_s:
             why = f"the last moves were {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
@@ -46,18 +51,40 @@ def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> A
             why = f"the last was forced {view.since_forced_s:.0f} s ago, under {min_span_s:g} s"
         elif why_poor := poor.get(key):
             why = why_poor
+        elif isinstance(each, MoveGroup) and each.bytes > room[each.to]:
+            why = f"slot {each.to} has no room for more"
         elif taken:
             why = f"slot {taken[0]} takes part in another adaptation of this decision"
         else:
             busy |= dict.fromkeys(slots, key)
+            if isinstance(each, MoveGroup):
+                room[each.to] -= each.bytes
             kept.append(each)
             continue
-        if not any(d.why == why for d in held):
+        if why not in said:
+            said.add(why)
             held.append(Declined(_what(each), why))
     return Advice(tuple(kept), advice.declined + tuple(held))
 
 
-def _adaptation(view: View, each: Suggestion) -> tuple[object, list[int]]:
+def _tuned(view: View, suggestions: Iterable[Suggestion]) -> dict[Prefix, list[int]]:
+    """The slots that each split or merge touches."""
+    ranges = [s.group for s in suggestions if isinstance(s, SplitGroup | MergeGroups)]
+    starts = np.array([p.lo for p in view.groups], dtype=np.uint64)
+    order = np.argsort(starts, kind="stable")
+    starts, owner = starts[order], view.slot[order]
+    found = {}
+    for each in ranges:
+        # The group that may cover it begins at or before it; those that it covers lie in it.
+        first = max(int(np.searchsorted(starts, np.uint64(each.lo), side="right")) - 1, 0)
+        stop = int(np.searchsorted(starts, np.uint64(each.hi - 1), side="right"))
+        found[each] = sorted(set(owner[first:stop].tolist()))
+    return found
+
+
+def _adaptation(
+    view: View, each: Suggestion, tuned: dict[Prefix, list[int]]
+) -> tuple[object, list[int]]:
     """What a suggestion is a part of, and the slots that this touches."""
     match each:
         case MoveGroup():
@@ -67,8 +94,7 @@ def _adaptation(view: View, each: Suggestion) -> tuple[object, list[int]]:
         case SetSlots():
             return "slots", list(range(view.slots))
         case SplitGroup() | MergeGroups():
-            lies = [g for g, p in enumerate(view.groups) if p.overlaps(each.group)]
-            return "tuning", sorted(set(view.slot[lies].tolist()))
+            return "tuning", tuned[each.group]
 
 
 def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float) -> dict[object, str]:

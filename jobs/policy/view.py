@@ -150,7 +150,7 @@ class Advice:
     declined: tuple[Declined, ...] = ()
 
 
-def occupancy(busy_s: F64, interval_s: float) -> F64:
+def occupancy(busy_s: F64, interval_s: float, full: Bool) -> F64:
     """(s,) average buffer occupancy of slots, 0 to 1, from their busy seconds (e, s) by epoch.
 
     In the paper (windowed joins, section IV-C) a slave's input buffer is what a distribution
@@ -159,11 +159,17 @@ def occupancy(busy_s: F64, interval_s: float) -> F64:
     into `interval_s`, the time between the beginnings of two epochs: an epoch's work that takes
     one and a half intervals leaves half an interval's rows in the buffer. Where epochs follow
     each other at once (`interval_s` 0) each is as long as the slots need on average.
+
+    An epoch that read as many rows as it might, `full` (e,), left more of them in Kafka. Their
+    number says nothing of who holds them up, but the work does: the buffer of the slot that
+    works longest is full, another's as much as it works in comparison.
     """
     if not busy_s.size:
         return np.zeros(busy_s.shape[1])
     interval = np.full(len(busy_s), interval_s) if interval_s > 0 else busy_s.mean(axis=1)
     over = busy_s / np.maximum(interval, 1e-9)[:, None] - 1
+    longest = np.maximum(busy_s.max(axis=1, keepdims=True), 1e-9)
+    over = np.where(full[:, None], busy_s / longest, over)
     mean: F64 = np.clip(over, 0.0, 1.0).mean(axis=0)
     return mean
 

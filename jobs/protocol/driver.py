@@ -107,6 +107,8 @@ class Reported:
     reports: Sequence[SlotReport]
     now: str
     seconds: Mapping[str, float]
+    limit_rows: int = 0
+    """What the epoch might read at most; 0: not known."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,7 @@ def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction
         started_at=driver.offer.now,
         written_at=event.now,
         seconds=dict(event.seconds),
+        limit_rows=event.limit_rows,
     )
     fold(driver.state, entry)  # Refuses here what it would refuse once it is in the journal.
     moved = replace(driver, pending=entry)

@@ -37,6 +37,7 @@ def entry_of(
     started_at: str,
     written_at: str,
     seconds: dict[str, float],
+    limit_rows: int = 0,
 ) -> Epoch:
     """The entry of an epoch whose steps are all done.
 
@@ -91,6 +92,7 @@ def entry_of(
         started_at=started_at,
         written_at=written_at,
         seconds=seconds,
+        limit_rows=limit_rows,
     )
 
 

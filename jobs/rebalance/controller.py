@@ -9,6 +9,7 @@ assignment an old one.
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from dataclasses import dataclass
 
@@ -57,14 +58,16 @@ def run(
     tally, chosen = seen.tally, POLICIES[policy]
     given = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
     collected_s = settings.rebalance.collection_s
+    now_ms = time.time_ns() // 1_000_000
     if chosen.in_rounds:
-        collected_s = round_s(tally, collected_s, settings.rebalance.delta_min_s)
+        collected_s = round_s(tally, collected_s, settings.rebalance.delta_min_s, now_ms)
     view = view_of(
         tally,
         group_states(seen.warehouse, tally, collected_s),
         collection_s=collected_s,
         trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, tally.open),
+        now_ms=now_ms,
     )
     advice = guarded(
         view,

@@ -163,6 +163,7 @@ def view_of(
     collection_s: float,
     trigger_s: float,
     close_ms: int | None,
+    now_ms: int,
 ) -> View:
     """What a policy sees.
 
@@ -173,9 +174,9 @@ def view_of(
             seconds of epochs.
         trigger_s: the time between the beginnings of two epochs, as it is set.
         close_ms: when the session closes, on the stream's clock; None: not known, as now.
+        now_ms: the present, ms since 1970: while no rows come there are no epochs to tell it by.
     """
     session = tally.sessions[tally.open]
-    now_ms = tally.recent[-1].ended_ms if tally.recent else 0
     last = tally.sample(collection_s)
     slots = len(last.results)
     prefixes = tuple(group for group, _ in tally.groups)
@@ -193,7 +194,7 @@ def view_of(
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=np.maximum(last.span_s - last.busy_s.sum(axis=0), 0.0),
         sampled=last.results,
-        occupancy=occupancy(last.busy_s, trigger_s),
+        occupancy=occupancy(last.busy_s, trigger_s, last.full),
         collection_s=last.span_s,
         since_move_s=_since_s(tally.adaptations.moved_at, now_ms),
         since_forced_s=_since_s(tally.adaptations.forced_at, now_ms),
@@ -220,9 +221,8 @@ def _scaled(sizes: I64, owner: I64, held: I64) -> I64:
     return scaled
 
 
-def round_s(tally: Tally, initial_s: float, delta_min_s: float) -> float:
+def round_s(tally: Tally, initial_s: float, delta_min_s: float, now_ms: int) -> float:
     """The collection time of Flux's rounds: see `jobs.policy.flux.collection_s`."""
-    now_ms = tally.recent[-1].ended_ms if tally.recent else 0
     adapted = tally.adaptations
     if adapted.moved_at is not None:
         since_s = _since_s(adapted.moved_at, now_ms)

@@ -217,7 +217,7 @@ def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
     """Every slot of the assignment, with what it did in the last minute of epochs."""
     last = tally.sample(RECENT_S)
     busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
-    full = occupancy(last.busy_s, trigger_s)
+    full = occupancy(last.busy_s, trigger_s, last.full)
     rate = last.results / np.maximum(last.groups, 1)
     return [
         SlotStatus(

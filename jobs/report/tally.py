@@ -49,12 +49,19 @@ class SlotWork(BaseModel):
     skew: float
 
 
+FULL = 0.95
+"""Spark shares an epoch's limit out between topic partitions and rounds down; what is over this
+part of it was cut off by it."""
+
+
 class Recent(BaseModel):
     """One of the last epochs."""
 
     started_ms: int
     ended_ms: int
     rows: int
+    limit_rows: int = 0
+    """That the epoch might read at most; 0: not known."""
     results: int
     delay: list[int]
     slots: dict[int, SlotWork]
@@ -66,6 +73,8 @@ class Sample(NamedTuple):
     span_s: float
     busy_s: npt.NDArray[np.float64]
     """(e, s)."""
+    full: npt.NDArray[np.bool_]
+    """(e,) whether the epoch read as many rows as it might: more were waiting."""
     results: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64]
     """That hold rows, in the last epoch."""
@@ -169,6 +178,7 @@ class Tally(BaseModel):
         return Sample(
             span_s=(now_ms - last[0].started_ms) / 1000 if last else 0.0,
             busy_s=of("busy_s"),
+            full=np.array([0 < FULL * e.limit_rows <= e.rows for e in last], dtype=np.bool_),
             results=of("results").sum(axis=0).astype(np.int64),
             groups=of("groups")[-1].astype(np.int64) if last else np.zeros(slots, dtype=np.int64),
             skew=of("skew").mean(axis=0) if last else np.zeros(slots),
@@ -235,6 +245,7 @@ class Tally(BaseModel):
             started_ms=started,
             ended_ms=ended,
             rows=rows,
+            limit_rows=entry.get("limit_rows", 0),
             results=sum(entry["results"].values()),
             delay=delay,
             slots={

@@ -58,6 +58,7 @@ class Driver:
         self._cores = cores
         self._job: EpochJob | None = None
         self._rows: Any | None = None
+        self._limit_rows = 0
         self._began = 0.0
         self._statistics_at = -math.inf
         name = f"{socket.gethostname()}/{os.getpid()}"
@@ -76,10 +77,20 @@ class Driver:
         self._job = job
 
     def epoch(
-        self, end: Offsets, rows: Any | None, commands: Sequence[Command], next_session: str
+        self,
+        end: Offsets,
+        rows: Any | None,
+        commands: Sequence[Command],
+        next_session: str,
+        *,
+        limit_rows: int,
     ) -> None:
-        """Carry one epoch through to every table. Raises `Ended` when this driver must stop."""
+        """Carry one epoch, which might read `limit_rows` at most, through to every table.
+
+        Raises `Ended` when this driver must stop.
+        """
         self._rows = rows
+        self._limit_rows = limit_rows
         self._began = time.monotonic()
         offered = protocol.Offered(end, commands, next_session, _now(), self._most_moved_bytes)
         self._driver, instructions = protocol.step(self._driver, offered)
@@ -175,7 +186,7 @@ class Driver:
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
         seconds = {"job": round(time.monotonic() - self._began, 4)}
-        return protocol.Reported(reports, _now(), seconds)
+        return protocol.Reported(reports, _now(), seconds, self._limit_rows)
 
 
 def _first_lines(error: BaseException, most: int = 600) -> str:

@@ -297,7 +297,7 @@ class Stream:
     def _epoch(self, end: Offsets, rows: Any | None) -> None:
         commands = self._commands()
         date = self.driver.state.session.date
-        self.driver.epoch(end, rows, commands, self._session_after(date))
+        self.driver.epoch(end, rows, commands, self._session_after(date), limit_rows=self._max_rows)
         if self.driver.state.session.date != date:
             self._tell_sealed(self.driver.state)
 

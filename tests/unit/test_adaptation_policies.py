@@ -403,6 +403,17 @@ def test_balanced_sees_one_hot_slot_of_32() -> None:
     assert {source for _, source, _ in found} == {0}
 
 
+def test_a_group_that_no_split_divides_is_left_alone() -> None:
+    """Keys are counted in the largest groups only; elsewhere three splits in vain tell."""
+    groups = [Prefix(5, 0b00000), Prefix(5, 0b00001), Prefix(4, 1), Prefix(3, 1), Prefix(2, 1)]
+    seen = View(**{**vars(view([[900, 0, 0, 0, 5]])), "groups": tuple(groups)})
+    assert "divided nothing" in why(fine_tuning(seen, 100))
+    twice = replace(seen, bytes=np.array([900, 0, 0, 5, 5]))
+    assert [s.group for s in fine_tuning(twice, 100).suggestions if isinstance(s, SplitGroup)] == [
+        groups[0]
+    ]
+
+
 # --- guards -----------------------------------------------------------------------------------
 
 
@@ -430,6 +441,29 @@ def test_guards_hold_back_what_comes_too_soon() -> None:
     assert "forced 3 s ago, under 45 s" in why(guarded(lately, spill, 45, 0.001))
     split = Advice((SplitGroup(Prefix(8, 0), "test"),))
     assert guarded(seen, split, 45, 0.001) == split, "no row moves for a split"
+
+
+def test_no_slot_gets_more_than_its_budget_holds() -> None:
+    seen = view([[300, 300, 300], [895]], budget=[1000, 1000])
+    advice = supplier_consumer(replace(seen, occupancy=np.array([0.9, 0.0])))
+    assert moves(advice)
+    assert "slot 1 has no room for more" in why(guarded(seen, advice, 45, -1))
+    roomy = view([[300, 300, 300], [300]], budget=[1000, 1000])
+    found = guarded(roomy, moving(roomy, (0, 1), (1, 1), (2, 1)), 45, -1)
+    assert moves(found) == [(0, 0, 1), (1, 0, 1)]
+    assert [d.why for d in found.declined] == ["slot 1 has no room for more"]
+
+
+def test_splits_and_merges_are_of_the_slots_that_hold_them() -> None:
+    seen = view([[10, 10], [10, 10]], spilled=[False] * 4)
+    seen = replace(seen, slot=np.array([0, 1, 1, 0]))
+    tuning = Advice((MergeGroups(Prefix(7, 0), "test"), SplitGroup(Prefix(8, 2), "test")))
+    assert guarded(seen, tuning, 45, 0.001) == tuning
+    spill = ForceSpill(0, 5, "test")
+    found = guarded(seen, Advice((SplitGroup(Prefix(8, 1), "test"), spill)), 45, 0.001)
+    assert len(found.suggestions) == 2, "the split is of slot 1"
+    found = guarded(seen, Advice((SplitGroup(Prefix(8, 3), "test"), spill)), 45, 0.001)
+    assert len(found.suggestions) == 1
 
 
 def test_gain_is_judged_on_the_two_slots_touched() -> None:
@@ -525,6 +559,10 @@ def test_a_policy_suggests_only_what_can_be_done(name: str, seen: View) -> None:
             case MergeGroups():
                 pass
     assert len(touched) == len(set(touched))
+    came = np.zeros(seen.slots, dtype=np.int64)
+    for move in (s for s in advice.suggestions if isinstance(s, MoveGroup)):
+        came[move.to] += move.bytes
+    assert (seen.memory + came <= seen.budget)[came > 0].all()
     text = " ".join([*(s.why for s in advice.suggestions), *(d.why for d in advice.declined)])
     assert "nan" not in text
 

@@ -38,13 +38,20 @@ def tally_of(entries: Iterable[Genesis | Claim | Epoch]) -> Tally:
     return tally
 
 
-def seen(tally: Tally, collection_s: float, groups: GroupStates | None = None) -> View:
+def ended_ms(tally: Tally) -> int:
+    return tally.recent[-1].ended_ms if tally.recent else 0
+
+
+def seen(
+    tally: Tally, collection_s: float, groups: GroupStates | None = None, later_ms: int = 0
+) -> View:
     return view_of(
         tally,
         groups or GroupStates.nothing(len(tally.groups)),
         collection_s=collection_s,
         trigger_s=2.0,
         close_ms=None,
+        now_ms=ended_ms(tally) + later_ms,
     )
 
 
@@ -94,19 +101,35 @@ def test_a_view_knows_moves_and_forced_spills() -> None:
     )
     view = seen(tally_of(made.entries), collection_s=30)
     assert view.since_move_s == 0
+    # While no rows come there are no epochs, but time passes.
+    assert seen(tally_of(made.entries), collection_s=30, later_ms=90_000).since_move_s == 90
     assert view.forced_bytes == 5
+
+
+def test_full_epochs_are_those_that_read_what_they_might() -> None:
+    made = make_day(epochs=3, slots=2, groups_depth=3)
+    read = [sum(part.rows for part in e.read) for e in made.entries if isinstance(e, Epoch)]
+    limits = [read[0], 2 * read[1], 0]
+    first = len(made.entries) - 3
+    for number, limit in enumerate(limits):
+        entry = made.entries[first + number]
+        made.entries[first + number] = entry.model_copy(update={"limit_rows": limit})
+    tally = tally_of(made.entries)
+    assert tally.sample(10**9).full.tolist() == [True, False, False]
+    assert seen(tally, 10**9).occupancy.max() >= 1 / 3
 
 
 def test_rounds_halve_after_moves() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     quiet = tally_of(made.entries)
-    assert round_s(quiet, 10**9, 1.0) == 10**9
-    assert round_s(quiet, 1.0, 1.0) == 1.0
+    now_ms = ended_ms(quiet)
+    assert round_s(quiet, 10**9, 1.0, now_ms) == 10**9
+    assert round_s(quiet, 1.0, 1.0, now_ms) == 1.0
     moved = Move(group=Prefix(3, 0), to=1, command="d/0")
     made.entries[-1] = made.entries[-1].model_copy(update={"moved": [moved]})
     last = made.entries[-1]
     took = (at(last.written_at) - at(last.started_at)).total_seconds()
-    assert round_s(tally_of(made.entries), 10**9, 1e-6) == took
+    assert round_s(tally_of(made.entries), 10**9, 1e-6, now_ms) == took
 
 
 def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
@@ -214,6 +237,9 @@ def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
     assert found.hot_key == ("",) * 8
 
 
+NONE_FULL = np.zeros(9, dtype=np.bool_)
+
+
 @pytest.mark.parametrize(
     ("busy", "interval", "wanted"),
     [
@@ -225,11 +251,19 @@ def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
     ],
 )
 def test_occupancy(busy: list[list[float]], interval: float, wanted: list[float]) -> None:
-    assert np.allclose(occupancy(np.array(busy), interval), wanted)
+    assert np.allclose(occupancy(np.array(busy), interval, NONE_FULL[: len(busy)]), wanted)
+
+
+def test_occupancy_of_full_epochs() -> None:
+    """Steps shorter than the interval, but rows are left over: nobody may call that idle."""
+    busy = np.array([[1.0, 1.0, 0.2], [1.0, 0.8, 0.0]])
+    assert np.allclose(occupancy(busy, 2.0, np.array([True, True])), [1, 0.9, 0.1])
+    assert np.allclose(occupancy(busy, 2.0, np.array([True, False])), [0.5, 0.5, 0.1])
+    assert occupancy(np.zeros((1, 2)), 2.0, np.array([True])).tolist() == [0, 0]
 
 
 def test_occupancy_before_the_first_epoch() -> None:
-    assert occupancy(np.zeros((0, 3)), 2.0).tolist() == [0, 0, 0]
+    assert occupancy(np.zeros((0, 3)), 2.0, NONE_FULL[:0]).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", POLICIES)
