@@ -7,7 +7,9 @@ fullest slot. So:
    thresholds and its estimate of what a move brings), but by several groups at once, those with
    the most work for their bytes first.
 2. Once memory is short (something is spilled, or a slot's memory is over `pressure` of its
-   budget), by *memory*: lazy-disk's rule, but of shares of the budgets, so that slots may differ.
+   budget), by *memory*: lazy-disk's rule, but of shares of the budgets, so that slots may differ,
+   and never into a slot that will be the fuller one before groups may move again: one that has
+   just spilled has room, but if it got most of the rows until now it needs that itself.
 3. When memory is even and nearly all of it is in use, by *productivity*: active-disk's forced
    spill, with two changes that the laboratory taught. It waits until memory is short, for what is
    forced out earlier would have had room. And slots are not compared by their average output
@@ -75,17 +77,34 @@ def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
     most, least = int(fill.argmax()), int(fill.argmin())
     said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
     said += f" (slot {least})"
+    soon: F64 = fill + growth(view) * min_span_s / view.budget
+    if soon[least] >= soon[most]:
+        return declined(
+            what,
+            f"{said}, but slot {least} fills faster: in {min_span_s:g} s it needs "
+            f"{soon[least]:.0%}, slot {most} {soon[most]:.0%}",
+        )
     if view.since_move_s < min_span_s:
         return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
     # So much that both have the same share of their budgets: half of the difference when these
     # are equal.
     budget = view.budget.astype(np.float64)
     together = budget[most] * budget[least] / (budget[most] + budget[least])
-    wanted = int((fill[most] - fill[least]) * together)
+    wanted = int(min(fill[most] - fill[least], soon[most] - soon[least]) * together)
     chosen = productive_first(view, most, wanted)
     if not len(chosen):
         return _split(view, most, view.bytes, said, what)
     return _moves(view, chosen, most, least, said)
+
+
+def growth(view: View) -> F64:
+    """(s,) bytes that each slot's state grows by in a second: the session's growth so far, shared
+    out by the rows that came lately."""
+    rows = np.bincount(view.slot, weights=view.processed, minlength=view.slots)
+    # From less than a second no growth can be told.
+    whole = view.session_bytes / max(view.elapsed_s, 1.0)
+    grown: F64 = whole * rows / max(float(rows.sum()), 1.0)
+    return grown
 
 
 def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.policy.balanced import balanced, margins
+from jobs.policy.balanced import balanced, growth, margins
 from jobs.policy.clusters import declustering, fine_tuning, supplier_consumer
 from jobs.policy.disk import active_disk, lazy_disk, output_rate, query_bytes
 from jobs.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
@@ -339,6 +339,26 @@ def test_balanced_fills_budgets_of_unlike_slots_to_the_same_share() -> None:
     moved = sum(m.bytes for m in even(seen).suggestions if isinstance(m, MoveGroup))
     # 800 bytes over 4000: a fifth of each budget.
     assert moved == 500
+
+
+def test_balanced_leaves_a_slot_the_room_that_it_needs_itself() -> None:
+    """Slot 0 has just spilled and has most room, but gets most of the rows."""
+    # 3000 bytes in a minute: 50 a second, of which slot 0 gets 40.
+    seen = view(
+        [[200, 200], [20] * 40],
+        processed=[40, 40, *[0.5] * 40],
+        spilled=[True] * 42,
+        session_bytes=3000,
+        elapsed_s=60.0,
+    )
+    assert growth(seen).tolist() == [40.0, 10.0]
+    assert "slot 0 fills faster: in 45 s it needs 220%, slot 1 125%" in why(even(seen))
+    # As many rows to each: half of the difference of 800 and 400 moves.
+    alike = replace(seen, processed=np.array([20, 20, *[1] * 40]))
+    assert sum(m.bytes for m in even(alike).suggestions if isinstance(m, MoveGroup)) == 200
+    # 55 of 100 rows to slot 0: in 45 s it needs 1637 and the other 1812, so only half of that.
+    more = replace(seen, processed=np.array([24.5, 24.4, *[1] * 40]))
+    assert sum(m.bytes for m in even(more).suggestions if isinstance(m, MoveGroup)) == 80
 
 
 def test_balanced_splits_what_is_too_large_to_move() -> None:
