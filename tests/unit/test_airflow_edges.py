@@ -23,7 +23,7 @@ import pytest
 from airflow.sdk import DAG
 
 from spillway_airflow import alerts, command, launchers
-from spillway_airflow.command import CommandFailed, Running, program, run
+from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.launchers import (
     CommandLauncher,
     KubernetesLauncher,
@@ -80,8 +80,9 @@ def test_arguments_reach_the_program_as_they_are(fake: Any) -> None:
     fake("import json; print('a line'); print(json.dumps(sys.argv[1:]))")
     told: list[str] = []
     hostile = "; rm -rf / $(id) `id` {{ x }}"
-    code, found = run(["seal", "--reason", hostile], told.append, config="a b.toml")
-    assert (code, found) == (0, ["--config", "a b.toml", "seal", "--reason", hostile])
+    running = Running(["seal", "--reason", hostile], told.append, config="a b.toml")
+    assert running.wait() == 0
+    assert running.json() == ["--config", "a b.toml", "seal", "--reason", hostile]
     assert told[0] == "a line"
 
 
