@@ -6,6 +6,7 @@ repeated, cleanup appends what is missing exactly once, a stream that runs is le
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from spillway_airflow.alerts import tell
 from spillway_airflow.command import CommandFailed, Running, setting
 from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
 from spillway_airflow.links import DecisionsLink, ReportLink, SessionLink, SparkLink
@@ -159,11 +161,17 @@ class StopStreamOperator(SpillwayOperator):
         self.log.info(launcher(self.config).stop())
 
 
+TOLD = "told"
+"""The XCom of the late days that `alert_command` was called for."""
+MOST_TOLD = 1000
+
+
 class StreamWatchOperator(SpillwayOperator):
     """Start a stream that is gone, restart one that stands still, report days that are late.
 
     Says what it saw; fails, after it has acted, when a day is not sealed or complete in time. A
     stream that cannot be started, stopped or asked for does not hide such days: both are told.
+    `[spillway] alert_command` is called once for each such day and kind of lateness.
     """
 
     def __init__(
@@ -185,7 +193,7 @@ class StreamWatchOperator(SpillwayOperator):
         self.starting = starting
         self.limit = limit
 
-    def execute(self, context: Context) -> list[str]:  # noqa: ARG002
+    def execute(self, context: Context) -> list[str]:
         """Look and act. Raises `CommandFailed` when there is no status, `LaunchFailed`."""
         status = self.status()
         late = late_days(
@@ -194,9 +202,11 @@ class StreamWatchOperator(SpillwayOperator):
             closes_ms=self._closes(status),
             limit_s=self.limit.total_seconds(),
         )
-        for each in late:
-            self.log.error("%s: %s", each.kind, each.says)
         says = [each.says for each in late]
+        try:
+            self._alert(context, late)
+        except RuntimeError as error:
+            says.append(str(error))
         try:
             stream = self._tend(launcher(self.config), status)
         except (LaunchFailed, CommandFailed) as error:
@@ -206,6 +216,22 @@ class StreamWatchOperator(SpillwayOperator):
         if late:
             raise AirflowFailException("; ".join(says))
         return [f"{stream.kind}: {stream.says}"]
+
+    def _alert(self, context: Context, late: Sequence[Finding]) -> None:
+        """Tell what no earlier run has told: each run that tells something keeps it as its XCom.
+
+        Raises `RuntimeError` when the command fails; the next run tries it again.
+        """
+        if not late:
+            return
+        ti = context["ti"]
+        told = ti.xcom_pull(key=TOLD, include_prior_dates=True, map_indexes=None) or []
+        for each in late:
+            name = f"{each.session} {each.kind}"
+            if name not in told:
+                asyncio.run(tell(f"{self.dag_id}: {each.says}"))
+                told = [*told, name][-MOST_TOLD:]
+                ti.xcom_push(TOLD, told)
 
     def _tend(self, service: Launcher, status: dict[str, Any] | None) -> Finding:
         """Look at the stream, twice before it is restarted, and act."""

@@ -16,6 +16,8 @@ class Finding:
 
     kind: Literal["start", "restart", "not sealed", "not complete", "fine"]
     says: str
+    session: str = ""
+    """Of a day that is late."""
 
 
 def look_at_stream(
@@ -88,13 +90,15 @@ def late_days(
         close_ms = closes_ms.get(session["session"])
         if close_ms is None or now_ms < close_ms + limit_s * 1000:
             continue
-        late = f"{session['session']} closed {(now_ms - close_ms) / 60_000:.0f} min ago"
+        date = session["session"]
+        late = f"{date} closed {(now_ms - close_ms) / 60_000:.0f} min ago"
         verdict = session["verdict"]
         if session["ended_at"] is None:
-            found.append(Finding("not sealed", f"{late} and is not sealed ({session['stage']})"))
+            says = f"{late} and is not sealed ({session['stage']})"
+            found.append(Finding("not sealed", says, date))
         elif verdict is None:
-            found.append(Finding("not complete", f"{late} and is not proved complete yet"))
+            found.append(Finding("not complete", f"{late} and is not proved complete yet", date))
         elif not verdict["complete"]:
             lacks = f"{verdict['missing']} results missing, {verdict['doubled']} doubled"
-            found.append(Finding("not complete", f"{late} and is not complete: {lacks}"))
+            found.append(Finding("not complete", f"{late} and is not complete: {lacks}", date))
     return found

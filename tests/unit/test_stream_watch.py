@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from spillway_airflow import operators
+from spillway_airflow import alerts, operators
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.launchers import LaunchFailed
 from spillway_airflow.operators import StreamWatchOperator
@@ -161,6 +164,21 @@ class Service:
         return "stopped"
 
 
+class Kept:
+    """XComs as one run after another sees them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def xcom_pull(self, *, key: str, include_prior_dates: bool, map_indexes: None) -> Any:
+        assert include_prior_dates
+        assert map_indexes is None
+        return self.values.get(key)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
 Watch = Callable[..., Any]
 
 
@@ -168,7 +186,12 @@ Watch = Callable[..., Any]
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     """Run the operator on a service, with these looks one after the other; the waits between."""
 
-    def run(service: Service, *looks: Any, meanwhile: Mapping[str, Any] | None = None) -> list[Any]:
+    def run(
+        service: Service,
+        *looks: Any,
+        meanwhile: Mapping[str, Any] | None = None,
+        kept: Kept | None = None,
+    ) -> list[Any]:
         coming, waits = list(looks), []
 
         def look(_: Any) -> Any:
@@ -189,7 +212,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
             calendar="XNYS",
             stalled=timedelta(seconds=90),
             starting=timedelta(hours=1),
-        ).execute({})
+        ).execute({"ti": kept or Kept()})  # type: ignore[typeddict-item]
         assert coming == []
         return waits
 
@@ -258,6 +281,30 @@ def test_trouble_with_the_service_hides_no_late_day(
 def test_trouble_with_the_service_alone_may_be_tried_again(watch: Watch) -> None:
     with pytest.raises(LaunchFailed, match="the cluster is away"):
         watch(Service(running=LaunchFailed("the cluster is away")), status(0, 3))
+
+
+def test_each_late_day_is_told_once_for_each_kind(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "alerts"
+    tell = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + chr(10)); sys.exit({})"
+    alert = lambda code: shlex.join([sys.executable, "-c", tell.format(code), str(file)])  # noqa: E731
+    kept = Kept()
+    for code, days, lines in (
+        (4, [LATE], 1),  # it was not told: once more
+        (0, [LATE], 2),
+        (0, [LATE], 2),
+        (0, [LATE, day(None, None, "2026-01-06")], 3),
+        (0, [day("then", None), day(None, None, "2026-01-06")], 4),
+    ):
+        monkeypatch.setattr(alerts, "setting", lambda _, code=code: alert(code))
+        failed = "alert_command ended with code 4" if code else "closed"
+        with pytest.raises(AirflowFailException, match=failed):
+            watch(Service(), status(0, 3, *days), kept=kept)
+        assert len(file.read_text().splitlines()) == lines
+    first, *_, last = file.read_text().splitlines()
+    assert "2026-01-05 closed" in first
+    assert "is not proved complete yet" in last
 
 
 # --- the look -----------------------------------------------------------------------------------
