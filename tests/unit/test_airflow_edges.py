@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from spillway_airflow import alerts, command, launchers
+from spillway_airflow import alerts, command, launchers, operators
 from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.launchers import (
     CommandLauncher,
@@ -31,7 +31,13 @@ from spillway_airflow.launchers import (
     ProcessLauncher,
 )
 from spillway_airflow.links import ReportLink, SessionLink
-from spillway_airflow.operators import MaintenanceOperator, before_all, gets_on, works
+from spillway_airflow.operators import (
+    EnsureStreamOperator,
+    MaintenanceOperator,
+    before_all,
+    gets_on,
+    works,
+)
 from spillway_airflow.timetables import NightlyTimetable
 from spillway_airflow.triggers import SealedTrigger, sealed
 
@@ -441,6 +447,39 @@ def test_maintenance_that_fails_is_retried(fake: Any) -> None:
     fake("print('the disk is full', file=sys.stderr); sys.exit(3)")
     with pytest.raises(CommandFailed, match="the disk is full"):
         MaintenanceOperator(task_id="maintain").execute({})
+
+
+@pytest.mark.parametrize(
+    ("looks", "says"),
+    [
+        ([None, CommandFailed("status", 3, ["it is torn"]), status(1, -1)], None),
+        ([None, CommandFailed("status", 3, ["it is torn"])], "did not begin to work.*it is torn"),
+        ([CommandFailed("status", 2, ["wrong settings"])], "wrong settings"),
+    ],
+)
+def test_a_look_that_fails_while_a_stream_begins_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, looks: list[Any], says: str | None
+) -> None:
+    """Its tables may just be made; but what cannot be looked at from the first is not started."""
+    started: list[str] = []
+    service = SimpleNamespace(is_running=lambda: False, start=lambda: started.append("it"))
+
+    def look(_: Any) -> Any:
+        found = looks.pop(0) if len(looks) > 1 else looks[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(operators, "launcher", lambda _: service)
+    monkeypatch.setattr(EnsureStreamOperator, "status", look)
+    monkeypatch.setattr(operators.time, "sleep", lambda _: None)
+    ensure = EnsureStreamOperator(task_id="ensure", patience=timedelta(seconds=0.5))
+    if says is None:
+        assert ensure.execute({}) == {"started": True}
+    else:
+        with pytest.raises((LaunchFailed, CommandFailed), match=f"(?s){says}"):
+            ensure.execute({})
+    assert bool(started) == (says != "wrong settings")
 
 
 # --- DAGs ---------------------------------------------------------------------------------------
