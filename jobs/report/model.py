@@ -238,6 +238,8 @@ class Status(Figures):
     """Of the journal."""
     last_epoch_at: str | None
     last_epoch_age_s: float | None
+    last_claim_age_s: float | None
+    """Since the last driver took over the journal; None before the first did."""
     rows_per_s: float
     """Rows read, over the last minute (or the last epochs, where a minute holds too many)."""
     results_per_s: float

@@ -104,6 +104,7 @@ def status(
         entries=tally.n + 1,
         last_epoch_at=tally.last_epoch_at,
         last_epoch_age_s=_age_s(tally.last_epoch_at, now),
+        last_claim_age_s=_age_s(tally.last_claim_at, now),
         rows_per_s=rows_per_s,
         results_per_s=results_per_s,
         delay_p50_ms=delay_quantile_ms(delay, 0.5),

@@ -142,6 +142,7 @@ class Tally(BaseModel):
     n: int = -1
     term: int = 0
     driver: str = ""
+    last_claim_at: str | None = None
     warehouse_id: str = ""
     query: str = ""
     partitions: dict[str, int] = {}
@@ -198,6 +199,7 @@ class Tally(BaseModel):
             self._genesis(entry)
         elif kind == "claim":
             self.term, self.driver, self.cores = entry["term"], entry["driver"], entry["cores"]
+            self.last_claim_at = entry["written_at"]
             self.partitions |= {t["name"]: t["partitions"] for t in entry["topics"]}
         else:
             self._epoch(entry)

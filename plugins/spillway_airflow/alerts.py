@@ -1,4 +1,4 @@
-"""What happens when a day is late: an error in the triggerer's log, and a command of yours."""
+"""What happens when a day is late: an error in the log, and a command of yours."""
 
 from __future__ import annotations
 
@@ -15,26 +15,35 @@ ALERT_S = 60.0
 
 
 async def late(limit: str, context: dict[str, Any] | None = None) -> str:
-    """A run has missed its deadline: say so, and run `[spillway] alert_command` with the message.
-
-    Airflow calls it in the triggerer. The command is split as a shell would split it, but reaches
-    none; the message is its last argument. Raises `RuntimeError` when it fails.
-    """
+    """A run has missed its deadline: tell it. Airflow calls this in the triggerer."""
     run = (context or {}).get("dag_run", {})
     which = run.get("partition_key") or run.get("dag_run_id") or "a run"
     message = (
         f"{run.get('dag_id', 'market_close')}: {which} was not done within {limit} "
         f"(it is {run.get('state', 'under way')}). Look at its tasks, then at `spillway status`"
     )
+    await tell(message)
+    return message
+
+
+async def tell(message: str) -> None:
+    """Log an error, and run `[spillway] alert_command` with the message.
+
+    The command is split as a shell would split it, but reaches none; the message is its last
+    argument. Raises `RuntimeError` when it fails.
+    """
     log.error("%s", message)
     if command := setting("alert_command"):
-        process = await asyncio.create_subprocess_exec(
-            *shlex.split(command),
-            message,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *shlex.split(command),
+                message,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"alert_command {command!r} cannot be run: {error}") from error
         try:
             printed, _ = await asyncio.wait_for(process.communicate(), ALERT_S)
         except TimeoutError:
@@ -43,4 +52,3 @@ async def late(limit: str, context: dict[str, Any] | None = None) -> str:
         if process.returncode != 0:
             told = printed.decode(errors="replace").strip()[-500:]
             raise RuntimeError(f"alert_command ended with code {process.returncode}: {told}")
-    return message

@@ -136,13 +136,3 @@ class Running:
     def failed(self, code: int) -> CommandFailed:
         """The error that its exit code stands for."""
         return CommandFailed(self.name, code, self._told)
-
-
-def run(arguments: Sequence[str], tell: Callable[[str], None], **more: Any) -> tuple[int, Any]:
-    """Run a command to its end: exit code, and what it printed as JSON."""
-    running = Running(arguments, tell, **more)
-    try:
-        code = running.wait()
-    finally:
-        running.end()
-    return code, running.json()

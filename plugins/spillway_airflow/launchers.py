@@ -6,6 +6,7 @@ task that did: Airflow ends a task's descendants with it, so the service is nobo
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +27,10 @@ from spillway_airflow.command import program, setting
 
 STOP_S = 120.0
 """How long a stream may take to end its epoch."""
+REST_S = 10.0
+"""How long what a stream has started may take to end after it, and a killed stream to be gone."""
+GONE_S = 180.0
+"""How long a pod may take to be gone: to end its epoch, and what the cluster needs itself."""
 
 _DETACH = """
 import json, os, subprocess, sys
@@ -38,20 +44,23 @@ print(child.pid)
 
 
 class LaunchFailed(RuntimeError):
-    """The service cannot be started, or cannot be asked for."""
+    """The service cannot be started, stopped, or asked for."""
 
 
 class Launcher(Protocol):
-    """Starts and stops the streaming service."""
+    """Starts and stops the streaming service. Everything raises `LaunchFailed`."""
 
     def is_running(self) -> bool:
         """Whether the service is there (which does not mean that it works)."""
+
+    def age_s(self) -> float | None:
+        """How long it has been there at least, in seconds; None when that is not known."""
 
     def start(self) -> str:
         """Start it; what to tell people."""
 
     def stop(self) -> str:
-        """Stop it after its epoch; what to tell people."""
+        """Stop it after its epoch and wait until it is gone; what to tell people."""
 
 
 @dataclass
@@ -75,12 +84,23 @@ class ProcessLauncher:
         """Whether the process that was noted lives: the same one, not another with its number."""
         return self._pid() is not None
 
+    def age_s(self) -> float | None:
+        """Since the process began."""
+        pid = self._pid()
+        ticks = "" if pid is None else _started(pid)
+        if not ticks:
+            return None
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+
     def start(self) -> str:
         """Start it detached. Of two at once one does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "stream.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._start()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.folder / "stream.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                return self._start()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LaunchFailed(f"the stream cannot be started in {self.folder}: {error}") from error
 
     def _start(self) -> str:
         if (pid := self._pid()) is not None:
@@ -94,7 +114,8 @@ class ProcessLauncher:
             timeout=60,
         )
         if done.returncode != 0:
-            raise LaunchFailed(f"{shlex.join(argv)} could not be started: {done.stderr.strip()}")
+            told = done.stderr.strip().rpartition("\n")[2]  # the last line of a traceback
+            raise LaunchFailed(f"{shlex.join(argv)} could not be started: {told}")
         pid = int(done.stdout)
         fresh = self._note.with_name(f"{self._note.name}.{os.getpid()}")
         fresh.write_text(json.dumps({"pid": pid, "started": _started(pid), "argv": argv}))
@@ -102,19 +123,27 @@ class ProcessLauncher:
         return f"started as process {pid}; it prints to {self.log}"
 
     def stop(self) -> str:
-        """SIGTERM, and wait for the end of its epoch; SIGKILL when that takes too long."""
+        """SIGTERM, and wait for the end of its epoch; SIGKILL when that takes too long.
+
+        SIGTERM is for the stream alone: its JVM is in the same group and would end in the middle of
+        the epoch. What the stream leaves behind in its group is killed.
+        """
         pid = self._pid()
         if pid is None:
             return "the stream does not run"
-        for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, 10.0)):
-            os.killpg(pid, number)
-            until = time.monotonic() + patience_s
-            while time.monotonic() < until:
-                if self._pid() is None:
-                    self._note.unlink(missing_ok=True)
-                    return f"process {pid} has ended"
-                time.sleep(0.1)
-        raise LaunchFailed(f"process {pid} does not end")
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            if _wait(lambda: self._pid() is None, STOP_S):
+                _wait(lambda: not _has_members(pid), REST_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        except PermissionError as error:
+            raise LaunchFailed(f"process {pid} is somebody else's: {error}") from error
+        if not _wait(lambda: self._pid() is None, REST_S):
+            raise LaunchFailed(f"process {pid} does not end")
+        self._note.unlink(missing_ok=True)
+        return f"process {pid} has ended"
 
     def tail(self, lines: int = 20) -> str:
         """The end of its log."""
@@ -150,6 +179,24 @@ def _is_zombie(pid: int) -> bool:
     return _stat(pid)[:1] == ["Z"]
 
 
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait(done: Callable[[], bool], seconds: float, every_s: float = 0.1) -> bool:
+    """Look until it is done; False when that took too long."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(every_s)
+    return True
+
+
 @dataclass
 class CommandLauncher:
     """Configured commands, such as `systemctl start spillway` and `systemctl is-active spillway`.
@@ -164,6 +211,10 @@ class CommandLauncher:
     def is_running(self) -> bool:
         """Whether the status command ends with 0."""
         return self._run(self.status_command).returncode == 0
+
+    def age_s(self) -> float | None:
+        """Not known."""
+        return None
 
     def start(self) -> str:
         """Run the start command."""
@@ -197,7 +248,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class KubernetesLauncher:
     """A Deployment that is scaled to one replica and to none, through the cluster's API.
 
-    The account of the pod that Airflow runs in needs `get` and `patch` on the Deployment's scale.
+    The account of the pod that Airflow runs in needs `get` on the Deployment and `patch` on its
+    scale.
     """
 
     namespace: str
@@ -208,9 +260,16 @@ class KubernetesLauncher:
     fetch: Callable[[urllib.request.Request], bytes] | None = None
 
     def is_running(self) -> bool:
-        """Whether a replica is ready."""
-        status = self._call("GET", f"deployments/{self.deployment}").get("status", {})
-        return int(status.get("readyReplicas") or 0) > 0
+        """Whether there is a pod, ready or not: the cluster itself gets on with one that starts."""
+        return int(self._get().get("status", {}).get("replicas") or 0) > 0
+
+    def age_s(self) -> float | None:
+        """Since the Deployment last became available, or ceased to be."""
+        for each in self._get().get("status", {}).get("conditions") or []:
+            if each["type"] == "Available":
+                since = datetime.fromisoformat(each["lastTransitionTime"])
+                return max(0.0, (datetime.now(UTC) - since).total_seconds())
+        return None
 
     def start(self) -> str:
         """Scale to one."""
@@ -218,9 +277,28 @@ class KubernetesLauncher:
         return f"deployment {self.namespace}/{self.deployment} is scaled to 1"
 
     def stop(self) -> str:
-        """Scale to none; the pod's grace period must be longer than an epoch."""
+        """Scale to none, and wait until no pod is left.
+
+        Scaled to one again at once, a controller might only ever see the one. The pod's grace
+        period must be longer than an epoch.
+        """
         self._scale(0)
-        return f"deployment {self.namespace}/{self.deployment} is scaled to 0"
+        name = f"deployment {self.namespace}/{self.deployment}"
+        if not _wait(self._is_empty, GONE_S, 0.5):
+            raise LaunchFailed(f"{name} has a pod {GONE_S:g} s after it was scaled to 0")
+        return f"{name} is scaled to 0"
+
+    def _is_empty(self) -> bool:
+        found = self._get()
+        status = found.get("status", {})
+        # Figures of before the change say nothing about it.
+        if status.get("observedGeneration", 0) < found.get("metadata", {}).get("generation", 0):
+            return False
+        # `replicas` leaves out pods that are ending; newer clusters count those by themselves.
+        return not status.get("replicas") and not status.get("terminatingReplicas")
+
+    def _get(self) -> dict[str, Any]:
+        return self._call("GET", f"deployments/{self.deployment}")
 
     def _scale(self, replicas: int) -> None:
         self._call(
@@ -240,7 +318,7 @@ class KubernetesLauncher:
             request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
         try:
             found: dict[str, Any] = json.loads((self.fetch or self._fetch)(request))
-        except OSError as error:  # urllib's errors are
+        except (OSError, ValueError) as error:  # urllib's errors; an answer that is no JSON
             raise LaunchFailed(f"{method} {url}: {error}") from error
         return found
 

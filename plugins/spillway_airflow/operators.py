@@ -6,21 +6,23 @@ repeated, cleanup appends what is missing exactly once, a stream that runs is le
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from spillway_airflow.command import Running, run, setting
-from spillway_airflow.launchers import LaunchFailed, ProcessLauncher, launcher
+from spillway_airflow.alerts import tell
+from spillway_airflow.command import CommandFailed, Running, setting
+from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
 from spillway_airflow.links import DecisionsLink, ReportLink, SessionLink, SparkLink
 from spillway_airflow.triggers import SealedTrigger, sealed
-from spillway_airflow.watch import look
+from spillway_airflow.watch import Finding, late_days, look_at_stream, stood_still
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,13 +53,24 @@ class SpillwayOperator(BaseOperator):
         return found
 
     def status(self) -> dict[str, Any] | None:
-        """`spillway status`; None while there is nothing to look at."""
-        code, found = run(["status", "--json"], self.log.debug, config=self.config)
-        return found if code == 0 else None
+        """`spillway status`; None while there is no warehouse, or nothing in its journal.
 
-    def run_command(self, *arguments: str) -> tuple[int, Any]:
-        """Run a command; its exit code and what it printed as JSON."""
-        self._running = Running(arguments, self.log.info, config=self.config)
+        Raises `CommandFailed` when it cannot be told: settings that are wrong, a damaged table.
+        """
+        code, found = self.run_command("status", "--json", tell=self.log.debug)
+        if code == 0:
+            status: dict[str, Any] = found
+            return status
+        if found is not None and "nothing_yet" in found:
+            return None
+        assert self._running is not None
+        raise self._running.failed(code)
+
+    def run_command(
+        self, *arguments: str, tell: Callable[[str], None] | None = None
+    ) -> tuple[int, Any]:
+        """Run a command; its exit code and what it printed as JSON. Its output is the log's."""
+        self._running = Running(arguments, tell or self.log.info, config=self.config)
         try:
             return self._running.wait(), self._running.json()
         finally:
@@ -101,15 +114,21 @@ class EnsureStreamOperator(SpillwayOperator):
         else:
             self.log.info("The stream has been started, but does not work yet: waiting for it.")
         until = time.monotonic() + self.patience.total_seconds()
+        told = ""
         while time.monotonic() < until:
             time.sleep(2.0)
             if isinstance(service, ProcessLauncher) and not service.is_running():
                 raise LaunchFailed(f"the stream has ended:\n{service.tail()}")
-            now = self.status()
+            try:
+                now = self.status()
+            except CommandFailed as error:  # its tables may just be made
+                told = f": {error}"
+                continue
+            told = ""
             if works(before, now) if started else gets_on(now):
                 self.log.info("The stream has taken over the journal.")
                 return {"started": started}
-        raise LaunchFailed(f"the stream did not begin to work within {self.patience}")
+        raise LaunchFailed(f"the stream did not begin to work within {self.patience}{told}")
 
 
 def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
@@ -142,10 +161,17 @@ class StopStreamOperator(SpillwayOperator):
         self.log.info(launcher(self.config).stop())
 
 
+TOLD = "told"
+"""The XCom of the late days that `alert_command` was called for."""
+MOST_TOLD = 1000
+
+
 class StreamWatchOperator(SpillwayOperator):
     """Start a stream that is gone, restart one that stands still, report days that are late.
 
-    Says what it saw; fails, after it has acted, when a day is not sealed or complete in time.
+    Says what it saw; fails, after it has acted, when a day is not sealed or complete in time. A
+    stream that cannot be started, stopped or asked for does not hide such days: both are told.
+    `[spillway] alert_command` is called once for each such day and kind of lateness.
     """
 
     def __init__(
@@ -153,38 +179,86 @@ class StreamWatchOperator(SpillwayOperator):
         *,
         calendar: str,
         stalled: timedelta = timedelta(minutes=2),
+        starting: timedelta = timedelta(minutes=15),
         limit: timedelta = timedelta(hours=2),
         **more: Any,
     ) -> None:
-        """`stalled`: how long the journal may stand still while rows wait; `limit`: how long after
-        its close a day may take until it is sealed and proved complete."""
+        """`stalled`: how long the journal may stand still while rows wait; `starting`: the same
+        until the first epoch of a stream that has begun, longer than it takes to read a day's state
+        again; `limit`: how long after its close a day may take until it is sealed and proved
+        complete."""
         super().__init__(**more)
         self.calendar = calendar
         self.stalled = stalled
+        self.starting = starting
         self.limit = limit
 
-    def execute(self, context: Context) -> list[str]:  # noqa: ARG002
-        """Look and act."""
-        service = launcher(self.config)
+    def execute(self, context: Context) -> list[str]:
+        """Look and act. Raises `CommandFailed` when there is no status, `LaunchFailed`."""
         status = self.status()
-        findings = look(
+        late = late_days(
             status,
-            running=service.is_running(),
             now_ms=int(time.time() * 1000),
             closes_ms=self._closes(status),
-            stalled_s=self.stalled.total_seconds(),
             limit_s=self.limit.total_seconds(),
         )
-        for each in findings:
-            self.log.info("%s: %s", each.kind, each.says)
-            if each.kind == "restart":
-                self.log.info(service.stop())
-            if each.kind in ("start", "restart"):
-                self.log.info(service.start())
-        late = [each.says for each in findings if each.kind.startswith("not ")]
+        says = [each.says for each in late]
+        try:
+            self._alert(context, late)
+        except RuntimeError as error:
+            says.append(str(error))
+        try:
+            stream = self._tend(launcher(self.config), status)
+        except (LaunchFailed, CommandFailed) as error:
+            if not late:
+                raise
+            says.append(str(error))
         if late:
-            raise AirflowFailException("; ".join(late))
-        return [f"{each.kind}: {each.says}" for each in findings]
+            raise AirflowFailException("; ".join(says))
+        return [f"{stream.kind}: {stream.says}"]
+
+    def _alert(self, context: Context, late: Sequence[Finding]) -> None:
+        """Tell what no earlier run has told: each run that tells something keeps it as its XCom.
+
+        Raises `RuntimeError` when the command fails; the next run tries it again.
+        """
+        if not late:
+            return
+        ti = context["ti"]
+        told = ti.xcom_pull(key=TOLD, include_prior_dates=True, map_indexes=None) or []
+        for each in late:
+            name = f"{each.session} {each.kind}"
+            if name not in told:
+                asyncio.run(tell(f"{self.dag_id}: {each.says}"))
+                told = [*told, name][-MOST_TOLD:]
+                ti.xcom_push(TOLD, told)
+
+    def _tend(self, service: Launcher, status: dict[str, Any] | None) -> Finding:
+        """Look at the stream, twice before it is restarted, and act."""
+        found = self._look(service, status)
+        if found.kind == "restart":
+            self.log.info("%s; looking again in %s", found.says, self.stalled)
+            time.sleep(self.stalled.total_seconds())
+            now = self.status()
+            found = self._look(service, now)
+            if found.kind == "restart" and not stood_still(status, now):
+                found = Finding("fine", f"the stream gets on; {found.says}")
+        self.log.info("%s: %s", found.kind, found.says)
+        if found.kind == "restart":
+            self.log.info(service.stop())
+        if found.kind in ("start", "restart"):
+            self.log.info(service.start())
+        return found
+
+    def _look(self, service: Launcher, status: dict[str, Any] | None) -> Finding:
+        running = service.is_running()
+        return look_at_stream(
+            status,
+            running=running,
+            age_s=service.age_s() if running else None,
+            stalled_s=self.stalled.total_seconds(),
+            starting_s=self.starting.total_seconds(),
+        )
 
     def _closes(self, status: dict[str, Any] | None) -> dict[str, int]:
         from jobs import calendar as exchange

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from spillway_airflow import alerts, command, launchers
-from spillway_airflow.command import CommandFailed, Running, program, run
+from spillway_airflow import alerts, command, launchers, operators
+from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.launchers import (
     CommandLauncher,
     KubernetesLauncher,
@@ -30,7 +31,13 @@ from spillway_airflow.launchers import (
     ProcessLauncher,
 )
 from spillway_airflow.links import ReportLink, SessionLink
-from spillway_airflow.operators import MaintenanceOperator, before_all, gets_on, works
+from spillway_airflow.operators import (
+    EnsureStreamOperator,
+    MaintenanceOperator,
+    before_all,
+    gets_on,
+    works,
+)
 from spillway_airflow.timetables import NightlyTimetable
 from spillway_airflow.triggers import SealedTrigger, sealed
 
@@ -79,8 +86,9 @@ def test_arguments_reach_the_program_as_they_are(fake: Any) -> None:
     fake("import json; print('a line'); print(json.dumps(sys.argv[1:]))")
     told: list[str] = []
     hostile = "; rm -rf / $(id) `id` {{ x }}"
-    code, found = run(["seal", "--reason", hostile], told.append, config="a b.toml")
-    assert (code, found) == (0, ["--config", "a b.toml", "seal", "--reason", hostile])
+    running = Running(["seal", "--reason", hostile], told.append, config="a b.toml")
+    assert running.wait() == 0
+    assert running.json() == ["--config", "a b.toml", "seal", "--reason", hostile]
     assert told[0] == "a line"
 
 
@@ -145,9 +153,14 @@ def test_a_process_outlives_whoever_started_it(fake: Any, tmp_path: Path) -> Non
     )
     service = ProcessLauncher("x.toml", tmp_path / "service")
     assert not service.is_running()
+    assert service.age_s() is None
     assert service.stop() == "the stream does not run"
+    before = time.monotonic()
     assert "started as process" in service.start()
     assert service.is_running()
+    age_s = service.age_s()
+    assert age_s is not None
+    assert 0 <= age_s <= time.monotonic() - before + 0.02  # the kernel counts in hundredths
     note = json.loads((tmp_path / "service" / "stream.json").read_text())
     wait_for(lambda: "streaming" in service.tail(), "its first line")
     assert "['--config', 'x.toml', 'stream']" in service.tail()
@@ -158,6 +171,51 @@ def test_a_process_outlives_whoever_started_it(fake: Any, tmp_path: Path) -> Non
     other = ProcessLauncher("x.toml", tmp_path / "service")
     assert other.stop() == f"process {note['pid']} has ended"
     assert not service.is_running()
+
+
+GROUP = (
+    "import signal, subprocess\n"
+    "child = subprocess.Popen([sys.executable, '-c', {child!r}, {folder!r}])\n"
+    "def end(*_):\n"
+    "    time.sleep(0.5); print('the epoch has ended', flush=True); sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, {how})\n"
+    "while not os.path.exists({folder!r} + '/ready'): time.sleep(0.02)\n"
+    "print('child', child.pid, flush=True)\n"
+    "while True: time.sleep(0.05)"
+)
+"""A stream with a process in its group, as pyspark's JVM is."""
+CHILD = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1] + "/told to end", "w"))
+open(sys.argv[1] + "/ready", "w")
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("how", "ends"), [("end", True), ("signal.SIG_IGN", False)])
+def test_a_stream_ends_its_epoch_before_what_it_started_is_killed(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, *, ends: bool
+) -> None:
+    monkeypatch.setattr(launchers, "STOP_S", 20.0 if ends else 0.5)
+    monkeypatch.setattr(launchers, "REST_S", 1.0)
+    fake(GROUP.format(child=CHILD, folder=str(tmp_path), how=how))
+    service = ProcessLauncher(None, tmp_path / "service")
+    service.start()
+    wait_for(lambda: "child" in service.tail(), "its child")
+    child = int(service.tail().split()[-1])
+    assert "has ended" in service.stop()
+    assert ("the epoch has ended" in service.tail()) == ends
+    wait_for(lambda: not alive(child), "the child to end with it")
+    assert not (tmp_path / "told to end").exists()
+
+
+def test_a_stream_that_cannot_be_started_says_why(fake: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchFailed, match=r"cannot be started in .*file"):
+        ProcessLauncher(None, tmp_path / "file" / "service").start()
+    fake("").unlink()
+    with pytest.raises(LaunchFailed, match=r"could not be started: .*No such file"):
+        ProcessLauncher(None, tmp_path / "service").start()
 
 
 def test_a_number_that_another_process_has_now_is_not_the_stream(tmp_path: Path) -> None:
@@ -176,6 +234,7 @@ def test_configured_commands(tmp_path: Path) -> None:
     assert not service.is_running()
     service.start()
     assert service.is_running()
+    assert service.age_s() is None
     service.stop()
     assert not service.is_running()
     with pytest.raises(LaunchFailed, match="ended with 1"):
@@ -185,9 +244,13 @@ def test_configured_commands(tmp_path: Path) -> None:
 
 
 class Api(BaseHTTPRequestHandler):
-    """As much of Kubernetes as is needed: one Deployment whose pod is ready at once."""
+    """As much of Kubernetes as is needed: one Deployment, whose controller looks now and then."""
 
-    replicas = 0
+    generation = 1
+    slow = 0
+    """Questions until the controller acts, and again until a pod that ends is gone."""
+    status: dict[str, Any] = {}  # noqa: RUF012
+    coming: list[dict[str, Any]] = []  # noqa: RUF012
     seen: list[tuple[str, str, str | None]] = []  # noqa: RUF012
 
     def _answer(self, code: int, body: Any) -> None:
@@ -201,13 +264,21 @@ class Api(BaseHTTPRequestHandler):
         Api.seen.append(("GET", self.path, self.headers["Authorization"]))
         if not self.path.endswith("/deployments/stream"):
             return self._answer(404, {"message": "not found"})
-        return self._answer(200, {"status": {"readyReplicas": Api.replicas or None}})
+        if Api.coming:
+            Api.status = Api.coming.pop(0)
+        metadata = {"generation": Api.generation}
+        return self._answer(200, {"metadata": metadata, "status": Api.status})
 
     def do_PATCH(self) -> None:
         Api.seen.append(("PATCH", self.path, self.headers["Content-Type"]))
         length = int(self.headers["Content-Length"])
-        Api.replicas = json.loads(self.rfile.read(length))["spec"]["replicas"]
-        self._answer(200, {"spec": {"replicas": Api.replicas}})
+        wanted = json.loads(self.rfile.read(length))["spec"]["replicas"]
+        Api.generation += 1
+        seen = {"observedGeneration": Api.generation}
+        ending = [] if wanted else [seen | {"terminatingReplicas": 1}] * Api.slow
+        last = seen | ({"replicas": wanted} if wanted else {})
+        Api.coming = [*[Api.status] * Api.slow, *ending, last]
+        self._answer(200, {"spec": {"replicas": wanted}})
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -215,6 +286,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def api() -> Iterator[str]:
+    Api.slow, Api.status, Api.coming, Api.seen = 0, {}, [], []
     server = HTTPServer(("127.0.0.1", 0), Api)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -228,10 +300,9 @@ def api() -> Iterator[str]:
 def test_a_deployment_is_scaled(api: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     service = KubernetesLauncher("joins", "stream", f"{api}/", tmp_path)
-    Api.seen.clear()
     assert not service.is_running()
     assert "scaled to 1" in service.start()
-    assert service.is_running()
+    assert service.is_running()  # though it is not ready: the cluster gets on with it
     assert "scaled to 0" in service.stop()
     assert not service.is_running()
     path = "/apis/apps/v1/namespaces/joins/deployments/stream"
@@ -241,6 +312,34 @@ def test_a_deployment_is_scaled(api: str, tmp_path: Path) -> None:
         KubernetesLauncher("joins", "other", api, tmp_path).is_running()
     with pytest.raises(LaunchFailed, match="no cluster"):
         KubernetesLauncher("joins", "stream").is_running()
+
+
+def test_a_pod_is_gone_before_the_next_one_is_asked_for(
+    api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that looks late would see the one replica that it knows, and change nothing."""
+    service = KubernetesLauncher("joins", "stream", api, tmp_path)
+    service.start()
+    assert service.is_running()
+    Api.slow, Api.seen = 2, []
+    service.stop()
+    assert [method for method, _, _ in Api.seen] == ["PATCH", *["GET"] * 5]
+    assert not service.is_running()
+    monkeypatch.setattr(launchers, "GONE_S", 0.0)
+    with pytest.raises(LaunchFailed, match="joins/stream has a pod 0 s after it was scaled to 0"):
+        service.stop()
+
+
+def test_how_long_a_pod_is_there(api: str, tmp_path: Path) -> None:
+    service = KubernetesLauncher("joins", "stream", api, tmp_path)
+    assert service.age_s() is None
+    since = datetime.now(UTC) - timedelta(minutes=5)
+    conditions = [
+        {"type": "Progressing", "lastTransitionTime": "2026-01-05T14:30:00Z"},
+        {"type": "Available", "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")},
+    ]
+    Api.status = {"replicas": 1, "conditions": conditions}
+    assert service.age_s() == pytest.approx(300, abs=10)
 
 
 def test_the_launcher_is_a_setting(settings: Settings, tmp_path: Path) -> None:
@@ -350,6 +449,39 @@ def test_maintenance_that_fails_is_retried(fake: Any) -> None:
         MaintenanceOperator(task_id="maintain").execute({})
 
 
+@pytest.mark.parametrize(
+    ("looks", "says"),
+    [
+        ([None, CommandFailed("status", 3, ["it is torn"]), status(1, -1)], None),
+        ([None, CommandFailed("status", 3, ["it is torn"])], "did not begin to work.*it is torn"),
+        ([CommandFailed("status", 2, ["wrong settings"])], "wrong settings"),
+    ],
+)
+def test_a_look_that_fails_while_a_stream_begins_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, looks: list[Any], says: str | None
+) -> None:
+    """Its tables may just be made; but what cannot be looked at from the first is not started."""
+    started: list[str] = []
+    service = SimpleNamespace(is_running=lambda: False, start=lambda: started.append("it"))
+
+    def look(_: Any) -> Any:
+        found = looks.pop(0) if len(looks) > 1 else looks[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(operators, "launcher", lambda _: service)
+    monkeypatch.setattr(EnsureStreamOperator, "status", look)
+    monkeypatch.setattr(operators.time, "sleep", lambda _: None)
+    ensure = EnsureStreamOperator(task_id="ensure", patience=timedelta(seconds=0.5))
+    if says is None:
+        assert ensure.execute({}) == {"started": True}
+    else:
+        with pytest.raises((LaunchFailed, CommandFailed), match=f"(?s){says}"):
+            ensure.execute({})
+    assert bool(started) == (says != "wrong settings")
+
+
 # --- DAGs ---------------------------------------------------------------------------------------
 
 
@@ -436,6 +568,8 @@ def test_an_alert_that_cannot_be_given_is_an_error(monkeypatch: pytest.MonkeyPat
     command = shlex.join([sys.executable, "-c", "import sys; print('no line'); sys.exit(4)"])
     with pytest.raises(RuntimeError, match="code 4: no line"):
         told_by(command, monkeypatch)
+    with pytest.raises(RuntimeError, match=r"/no/such/program' cannot be run: .*No such file"):
+        told_by("/no/such/program", monkeypatch)
 
 
 def test_a_link_holds_what_a_session_is_called_and_nothing_else() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jobs.stream.session import LOCAL_HEAP
 from schemas.settings import Settings, load_settings
-from spillway_airflow.launchers import STOP_S, KubernetesLauncher
+from spillway_airflow.launchers import GONE_S, STOP_S, KubernetesLauncher
 from tests.docker_files import HEADROOM, MANIFEST, USER, manifest, size, version
 
 OBJECTS = manifest()
@@ -57,7 +57,7 @@ def test_objects_name_each_other() -> None:
 def test_there_is_one_stream_that_may_end_its_epoch() -> None:
     assert DEPLOYMENT["spec"]["replicas"] == 1
     assert DEPLOYMENT["spec"]["strategy"]["type"] == "Recreate"
-    assert POD["terminationGracePeriodSeconds"] >= STOP_S
+    assert STOP_S <= POD["terminationGracePeriodSeconds"] < GONE_S
     assert CONTAINER["readinessProbe"]["exec"]["command"] == ["spillway", "status", "--json"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from rich.console import Console
 from jobs.report import command
 from jobs.report.command import Looker, status_command
 from jobs.report.model import Status
-from jobs.report.status import status
+from jobs.report.status import NothingYet, status
 from jobs.report.terminal import memory_bar, render
 from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
-from jobs.tables import NoWarehouse
+from jobs.tables import DamagedTable, NoWarehouse
 from schemas.settings import load_settings
 from tests.report_journal import (
     DAY,
@@ -154,6 +155,25 @@ def test_the_command_prints_json(settings, found):
     again = Status.model_validate_json(line)
     assert again.sessions == found.sessions
     assert again.lag_rows is None
+
+
+def test_the_command_tells_nothing_yet_from_damage(settings, tmp_path):
+    """Both end with the same exit code."""
+    out = Console(file=io.StringIO())
+    with pytest.raises(NoWarehouse):
+        status_command(settings, out, as_json=True)
+    open_warehouse(settings.warehouse.root)
+    with pytest.raises(NothingYet):
+        status_command(settings, out, as_json=True)
+    first, second = (json.loads(line) for line in out.file.getvalue().splitlines())
+    assert "no warehouse" in first["nothing_yet"]
+    assert "is empty" in second["nothing_yet"]
+    [entry] = (tmp_path / "w" / "journal" / "_delta_log").glob("*.json")
+    entry.write_text("")
+    out = Console(file=io.StringIO())
+    with pytest.raises(DamagedTable):
+        status_command(settings, out, as_json=True)
+    assert out.file.getvalue() == ""
 
 
 def test_the_command_writes_the_report(settings, found, tmp_path):

@@ -20,6 +20,7 @@ from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import DELAY_EDGES_MS
 from schemas.settings import load_settings
 from tests.report_journal import (
+    BEGAN,
     DAY,
     NEXT,
     TOPICS,
@@ -68,6 +69,7 @@ def test_figures_are_the_journals(settings, warehouse):
     assert (found.session, found.epoch, found.term, found.driver) == (NEXT, 59, 1, "host/1")
     assert found.entries == len(made.entries)
     assert found.last_epoch_age_s == 3.0
+    assert found.last_claim_age_s == round((now - BEGAN).total_seconds(), 1)
     [after, day] = found.sessions
     assert (after.session, after.stage) == (NEXT, "open")
     assert (day.session, day.stage) == (DAY, "sealed")
@@ -273,6 +275,7 @@ def test_a_journal_without_epochs(settings, warehouse):
     fill_journal(warehouse, made.entries[:2])
     found = status(warehouse, settings, made.now(), None)
     assert (found.epoch, found.last_epoch_at, found.delay_p50_ms) == (-1, None, None)
+    assert found.last_claim_age_s == round((made.now() - BEGAN).total_seconds(), 1)
     assert found.sessions[0].stage == "open"
 
 
