@@ -413,6 +413,30 @@ def kafka_status(
 
 
 @app.command()
+def topics(
+    create: Annotated[
+        bool, typer.Option("--create", help="Make those that do not exist; change no other.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not."""
+    from jobs import topics as inputs
+
+    settings = _settings()
+    found = inputs.look(settings, _query(settings), create=create)
+    if json_:
+        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+    else:
+        out.print(inputs.table(found), highlight=False)
+    if missing := inputs.missing(found):
+        _fail(
+            f"no topic {', '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
+            "topics --create', or name another one in the query",
+            FAILED,
+        )
+
+
+@app.command()
 def produce(
     scenario: Annotated[
         str | None, typer.Argument(help="A shipped scenario's name or a TOML file.")

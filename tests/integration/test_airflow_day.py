@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobs import calendar as exchange
 from jobs.demo.airflow import Airflow
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 from tests.integration.standalone import standalone
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
-
-SESSION = "2026-01-05"
 
 
 @pytest.fixture
@@ -53,21 +54,42 @@ def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
         for name, value in kept.items():
             patch.setenv(name, value)
         patch.setenv("SPILLWAY_VAR", os.environ.get("SPILLWAY_VAR", str(Path("var").absolute())))
-        folder = tmp_path / "service"
-        with airflow(tmp_path / "home", {"SPILLWAY__SERVICE_FOLDER": str(folder)}) as found:
+        more = {
+            "SPILLWAY__SERVICE_FOLDER": str(tmp_path / "service"),
+            "SPILLWAY__CLOSE_DELAY_S": str(DELAY_S),
+        }
+        with airflow(tmp_path / "home", more) as found:
             yield found
 
 
+def last_closed(at_s: float) -> str:
+    """The exchange's last session that had closed, `at_s` seconds since 1970."""
+    found = exchange.last_closed("XNYS", int(at_s * 1000))
+    assert found is not None
+    return found.date
+
+
+NOW_S = time.time()
+DELAY_S = next(d for d in (600, 3600) if last_closed(NOW_S - d) == last_closed(NOW_S - d + 900))
+"""So that no other session's run comes due while the test lasts."""
+SESSION = last_closed(NOW_S - DELAY_S)
+"""One that has closed: only such a day can be planned by the scheduler, and backfilled."""
+
+
 def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
-    day.ok("seal", "--help")  # the command line starts
+    day.ok("stream", "--session", SESSION, "--available-now")  # the first day has a name
     day.produce(messages(1, 6_000, keys=6_000))
-    server.unpause("market_open", "market_close", "rebalance", "maintenance")
+    server.unpause("market_open", "rebalance", "maintenance")
     opened = server.trigger("market_open")
     try:
         assert finish(server, "market_open", opened) == "success", server.tasks(
             "market_open", opened
         )
         assert server.xcom("market_open", opened, "ensure_stream") == {"started": True}
+        seen = server.xcom("market_open", opened, "topics")
+        assert {each["topic"]: each["created"] for each in seen} == dict.fromkeys(
+            day.topics.values(), False
+        )
         again = server.trigger("market_open")
         assert finish(server, "market_open", again) == "success"
         assert server.xcom("market_open", again, "ensure_stream") == {"started": False}
@@ -75,30 +97,35 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert finish(server, "rebalance", decided) == "success"
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
-        session = json.loads(day.output("status", "--json")[1])["session"]
-        asked = {"session": session, "reason": "the test is over"}
+        assert json.loads(day.output("status", "--json")[1])["session"] == SESSION
+        asked = {"session": SESSION, "reason": "the test is over"}
         sealed = server.call("POST", "/spillway/act/seal", asked)  # as the page's button does
         assert sealed["code"] == 0, sealed
         overview = server.call("GET", "/spillway/data/overview")
         assert "problem" not in overview or overview["problem"] == "looking", overview
-        closed = server.trigger("market_close", session, at="now", reason="test")
+        server.unpause("market_close")
+        closed = planned(server)
         assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
         )
         verdict = server.xcom("market_close", closed, "verify")
         assert verdict["complete"] is True
         assert verdict["missing"] == verdict["doubled"] == 0
-        day.check(session)
+        day.check(SESSION)
         answers = [c for e in day.entries() for c in e.get("commands", ()) if c["kind"] == "seal"]
         assert answers[0]["obeyed"]
         assert (answers[0]["by"], answers[0]["reason"]) == ("admin", "the test is over")
         hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
-        # A retry, a backfill, a second run of the same day: nothing is doubled.
-        twice = server.trigger("market_close", session)
+        # A backfill and a second run of the same day, at the same time: nothing is doubled. The
+        # run by hand does not say which day it means: the last that has closed.
+        backfill(server)
+        twice = server.trigger("market_close")
+        again = backfilled(server)
         assert finish(server, "market_close", twice, 400) == "success"
-        day.check(session)
-        backfilled(server)
+        for run in (twice, again):
+            assert server.xcom("market_close", run, "verify") == verdict, run
+        day.check(SESSION)
         would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
         assert finish(server, "maintenance", would) == "success", server.tasks("maintenance", would)
         night = server.trigger("maintenance", keep_spilled_days=0)
@@ -107,33 +134,52 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert [each["dry_run"] for each in reports] == [True, False]
         for report in reports:
             [spill] = [each for each in report["tables"] if each["table"] == "spill"]
-            assert spill["sessions"] == [session]
-        day.check(session)
+            assert spill["sessions"] == [SESSION]
+        day.check(SESSION)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}
-        assert session in keys, events
+        assert SESSION in keys, events
     finally:
         pid = json.loads((server.home.parent / "service" / "stream.json").read_text())["pid"]
         os.kill(pid, 15)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
 
 
-def backfilled(server: Airflow) -> None:
-    """A range of days is closed, a run each; those before the first session are skipped."""
-    days = ["2026-01-02", "2026-01-05", "2026-01-06"]  # the exchange is closed on the two between
+def planned(server: Airflow) -> str:
+    """The run that the scheduler has planned by itself, of the last session that has closed."""
+
+    def runs() -> list[dict[str, Any]]:
+        found = server.runs("market_close")
+        return [each for each in found if each["run_type"] == "scheduled"]
+
+    wait_for(lambda: bool(runs()), 60, "a run that the scheduler has planned")
+    [run] = runs()
+    assert run["partition_key"] == SESSION
+    found: str = run["dag_run_id"]
+    return found
+
+
+def backfill(server: Airflow) -> None:
+    """Ask for the day again, by a range of dates that holds it alone."""
     wanted = {
         "dag_id": "market_close",
-        "from_date": f"{days[0]}T00:00:00Z",
-        "to_date": f"{days[-1]}T23:59:59Z",
+        "from_date": f"{SESSION}T00:00:00Z",
+        "to_date": f"{SESSION}T23:59:59Z",
         "run_backwards": False,
         "dag_run_conf": {"reason": "backfill"},
         "max_active_runs": 3,
-        "reprocess_behavior": "none",
+        "reprocess_behavior": "completed",
     }
     server.call("POST", "/api/v2/backfills", wanted)
 
+
+def backfilled(server: Airflow) -> str:
+    """Wait until the backfill's only run has succeeded; its id."""
+
     def runs() -> dict[str, str]:
         found = [run for run in server.runs("market_close") if run["run_type"] == "backfill"]
-        return {run["partition_key"]: run["state"] for run in found}
+        assert {run["partition_key"] for run in found} <= {SESSION}
+        return {run["dag_run_id"]: run["state"] for run in found}
 
-    wait_for(lambda: runs() == dict.fromkeys(days, "success"), 240, "the backfill", every_s=1.0)
+    wait_for(lambda: list(runs().values()) == ["success"], 240, "the backfill", every_s=1.0)
+    return next(iter(runs()))

@@ -357,9 +357,7 @@ def test_ticks_lie_in_sessions(last: str | None, then: str) -> None:
         (15, 20, "2026-01-05 20:55", "2026-01-06 14:10"),  # 21:10 is after the close
     ],
 )
-def test_a_lead_begins_before_the_open(
-    every: int, lead: int, last: str | None, then: str
-) -> None:
+def test_a_lead_begins_before_the_open(every: int, lead: int, last: str | None, then: str) -> None:
     timetable = MarketHoursTimetable(timedelta(minutes=every), lead=timedelta(minutes=lead))
     earliest = "2026-01-05" if last is None else "2024-01-01"
     assert tick(timetable, last, earliest).run_after == at(then)
