@@ -20,12 +20,38 @@ from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 from tests.integration.standalone import standalone
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+LASTS_S = 900
+DELAY_S = 600
+"""`[spillway] close_delay_s`."""
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(LASTS_S)]
+
+
+@pytest.fixture
+def calendar() -> str:
+    """An exchange that does not close while the test lasts: the last session stays the last."""
+    now_s = time.time()
+    return next(
+        name
+        for name in ("XNYS", "XTKS")
+        if last_closed(name, now_s - DELAY_S) == last_closed(name, now_s + LASTS_S)
+    )
+
+
+def last_closed(calendar: str, at_s: float) -> str:
+    """An exchange's last session that had closed, `at_s` seconds since 1970."""
+    found = exchange.last_closed(calendar, int(at_s * 1000))
+    assert found is not None
+    return found.date
 
 
 @pytest.fixture
 def day(
-    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+    calendar: str,
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
 ) -> Iterator[Day]:
     conf = tmp_path / "conf"
     conf.mkdir()
@@ -41,13 +67,14 @@ def day(
             budget_bytes=128 << 10,
             max_rows=2_000,
             master=cluster.url,
+            extra={"SESSION__CALENDAR": calendar},
         )
         yield made
         made.clean()
 
 
 @pytest.fixture
-def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
+def server(day: Day, calendar: str, tmp_path: Path) -> Iterator[Airflow]:
     """Airflow with the day's settings in its environment, as a deployment would give them."""
     kept = {k: v for k, v in day.env().items() if k.startswith(("SPILLWAY_", "SPARK_", "JAVA_"))}
     with pytest.MonkeyPatch.context() as patch:
@@ -57,27 +84,16 @@ def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
         more = {
             "SPILLWAY__SERVICE_FOLDER": str(tmp_path / "service"),
             "SPILLWAY__CLOSE_DELAY_S": str(DELAY_S),
+            "SPILLWAY__CALENDAR": calendar,
         }
         with airflow(tmp_path / "home", more) as found:
             yield found
 
 
-def last_closed(at_s: float) -> str:
-    """The exchange's last session that had closed, `at_s` seconds since 1970."""
-    found = exchange.last_closed("XNYS", int(at_s * 1000))
-    assert found is not None
-    return found.date
-
-
-NOW_S = time.time()
-DELAY_S = next(d for d in (600, 3600) if last_closed(NOW_S - d) == last_closed(NOW_S - d + 900))
-"""So that no other session's run comes due while the test lasts."""
-SESSION = last_closed(NOW_S - DELAY_S)
-"""One that has closed: only such a day can be planned by the scheduler, and backfilled."""
-
-
-def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
-    day.ok("stream", "--session", SESSION, "--available-now")  # the first day has a name
+def test_a_day_from_open_to_proof(day: Day, server: Airflow, calendar: str) -> None:
+    # Only a session that has closed can be planned by the scheduler, and backfilled.
+    session = last_closed(calendar, time.time())
+    day.ok("stream", "--session", session, "--available-now")  # the first day has a name
     day.produce(messages(1, 6_000, keys=6_000))
     server.unpause("market_open", "rebalance", "maintenance")
     opened = server.trigger("market_open")
@@ -97,21 +113,21 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert finish(server, "rebalance", decided) == "success"
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
-        assert json.loads(day.output("status", "--json")[1])["session"] == SESSION
-        asked = {"session": SESSION, "reason": "the test is over"}
+        assert json.loads(day.output("status", "--json")[1])["session"] == session
+        asked = {"session": session, "reason": "the test is over"}
         sealed = server.call("POST", "/spillway/act/seal", asked)  # as the page's button does
         assert sealed["code"] == 0, sealed
         overview = server.call("GET", "/spillway/data/overview")
         assert "problem" not in overview or overview["problem"] == "looking", overview
         server.unpause("market_close")
-        closed = planned(server)
+        closed = planned(server, session)
         assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
         )
         verdict = server.xcom("market_close", closed, "verify")
         assert verdict["complete"] is True
         assert verdict["missing"] == verdict["doubled"] == 0
-        day.check(SESSION)
+        day.check(session)
         answers = [c for e in day.entries() for c in e.get("commands", ()) if c["kind"] == "seal"]
         assert answers[0]["obeyed"]
         assert (answers[0]["by"], answers[0]["reason"]) == ("admin", "the test is over")
@@ -119,13 +135,13 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert hosts == {"127.0.0.2", "127.0.0.3"}
         # A backfill and a second run of the same day, at the same time: nothing is doubled. The
         # run by hand does not say which day it means: the last that has closed.
-        backfill(server)
+        backfill(server, session)
         twice = server.trigger("market_close")
-        again = backfilled(server)
+        again = backfilled(server, session)
         assert finish(server, "market_close", twice, 400) == "success"
         for run in (twice, again):
             assert server.xcom("market_close", run, "verify") == verdict, run
-        day.check(SESSION)
+        day.check(session)
         would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
         assert finish(server, "maintenance", would) == "success", server.tasks("maintenance", would)
         night = server.trigger("maintenance", keep_spilled_days=0)
@@ -134,18 +150,18 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert [each["dry_run"] for each in reports] == [True, False]
         for report in reports:
             [spill] = [each for each in report["tables"] if each["table"] == "spill"]
-            assert spill["sessions"] == [SESSION]
-        day.check(SESSION)
+            assert spill["sessions"] == [session]
+        day.check(session)
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}
-        assert SESSION in keys, events
+        assert session in keys, events
     finally:
         pid = json.loads((server.home.parent / "service" / "stream.json").read_text())["pid"]
         os.kill(pid, 15)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
 
 
-def planned(server: Airflow) -> str:
+def planned(server: Airflow, session: str) -> str:
     """The run that the scheduler has planned by itself, of the last session that has closed."""
 
     def runs() -> list[dict[str, Any]]:
@@ -154,17 +170,17 @@ def planned(server: Airflow) -> str:
 
     wait_for(lambda: bool(runs()), 60, "a run that the scheduler has planned")
     [run] = runs()
-    assert run["partition_key"] == SESSION
+    assert run["partition_key"] == session
     found: str = run["dag_run_id"]
     return found
 
 
-def backfill(server: Airflow) -> None:
+def backfill(server: Airflow, session: str) -> None:
     """Ask for the day again, by a range of dates that holds it alone."""
     wanted = {
         "dag_id": "market_close",
-        "from_date": f"{SESSION}T00:00:00Z",
-        "to_date": f"{SESSION}T23:59:59Z",
+        "from_date": f"{session}T00:00:00Z",
+        "to_date": f"{session}T00:00:00Z",
         "run_backwards": False,
         "dag_run_conf": {"reason": "backfill"},
         "max_active_runs": 3,
@@ -173,12 +189,12 @@ def backfill(server: Airflow) -> None:
     server.call("POST", "/api/v2/backfills", wanted)
 
 
-def backfilled(server: Airflow) -> str:
+def backfilled(server: Airflow, session: str) -> str:
     """Wait until the backfill's only run has succeeded; its id."""
 
     def runs() -> dict[str, str]:
         found = [run for run in server.runs("market_close") if run["run_type"] == "backfill"]
-        assert {run["partition_key"] for run in found} <= {SESSION}
+        assert {run["partition_key"] for run in found} <= {session}
         return {run["dag_run_id"]: run["state"] for run in found}
 
     wait_for(lambda: list(runs().values()) == ["success"], 240, "the backfill", every_s=1.0)
