@@ -105,26 +105,20 @@ class DoctorOperator(SpillwayOperator):
     state folder, the port of its figures) does not count: the stream checks it when it starts.
     """
 
-    def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
-        """Check; what warns, by the check's name."""
+    def execute(self, context: Context) -> list[str]:  # noqa: ARG002
+        """Check; what only warns, a line each."""
         code, checks = self.run_command("doctor", "--json")
         if checks is None:
             raise self.failed(code)
         if not isinstance(launcher(self.config), ProcessLauncher):
             checks = [each for each in checks if each["name"] not in OF_THE_HOST]
-        told = {
-            status: {
-                each["name"]: f"{each['what']} -> {each['mend']}"
-                for each in checks
-                if each["status"] == status
-            }
-            for status in ("fail", "warn")
-        }
+        told: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        for each in checks:
+            told[each["status"]].append(f"{each['name']}: {each['what']} -> {each['mend']}")
         if told["fail"]:
-            lines = [f"{name}: {what}" for name, what in told["fail"].items()]
-            raise AirflowException("\n".join(["the stream would not last the day:", *lines]))
-        for name, what in told["warn"].items():
-            self.log.warning("%s: %s", name, what)
+            raise AirflowException("\n".join(["the stream would not last the day:", *told["fail"]]))
+        for line in told["warn"]:
+            self.log.warning(line)
         return told["warn"]
 
 

@@ -69,17 +69,18 @@ def check(name: str, status: str) -> dict[str, str]:
 
 
 def test_doctor_fails_with_what_fails_and_how_to_mend_it(fake: Fake) -> None:
-    checks = [check("java", "ok"), check("broker", "fail"), check("tables", "warn")]
+    several = [{**check("files", "fail"), "what": what} for what in ("a is gone", "b is gone")]
+    checks = [check("java", "ok"), check("broker", "fail"), check("tables", "warn"), *several]
     fake(answering(checks, 3))
     with pytest.raises(AirflowException) as it:
         DoctorOperator(task_id="doctor").execute({})
     assert "broker: broker is fail -> mend broker" in str(it.value)
+    assert "files: a is gone -> mend files\nfiles: b is gone" in str(it.value)
     assert "java" not in str(it.value)
     assert "tables" not in str(it.value)
     fake(answering([check("java", "ok"), check("tables", "warn")]))
-    assert DoctorOperator(task_id="doctor").execute({}) == {
-        "tables": "tables is warn -> mend tables"
-    }
+    warned = DoctorOperator(task_id="doctor").execute({})
+    assert warned == ["tables: tables is warn -> mend tables"]
 
 
 def test_doctor_that_cannot_look_fails(fake: Fake) -> None:
@@ -95,7 +96,7 @@ def test_another_host_s_memory_does_not_keep_the_stream_from_starting(
     with pytest.raises(AirflowException, match="mend memory"):
         DoctorOperator(task_id="doctor").execute({})
     settings |= {"launcher": "command", "start": "a", "stop": "b", "status": "c"}
-    assert DoctorOperator(task_id="doctor").execute({}) == {}
+    assert DoctorOperator(task_id="doctor").execute({}) == []
     fake(answering([check("memory", "fail"), check("calendar", "fail")], 3))
     with pytest.raises(AirflowException, match="mend calendar"):
         DoctorOperator(task_id="doctor").execute({})
