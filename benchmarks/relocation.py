@@ -31,6 +31,7 @@ from jobs.policy.view import name
 from jobs.rebalance.asking import WishRefused, look
 from jobs.rebalance.by_hand import Wishes, request
 from jobs.rebalance.view import group_states
+from jobs.report import NothingYet
 from jobs.tables import NoWarehouse, Warehouse
 from schemas.journal import Epoch
 from schemas.settings import Settings, load_settings
@@ -68,7 +69,7 @@ def moving(config: Path, every_s: float, wanted: int, *, exchange: bool) -> Iter
 
     def ask() -> None:
         while not done.wait(every_s):
-            with contextlib.suppress(NoWarehouse, WishRefused):
+            with contextlib.suppress(NoWarehouse, NothingYet, WishRefused):
                 found = wishes(settings, wanted, exchange=exchange)
                 if found is not None:
                     request(settings, found, "benchmark", "benchmark")

@@ -1,4 +1,4 @@
-"""The trading day: the stream is there when the exchange opens, and the day is complete after it.
+"""The trading day: the stream is there before the exchange opens, and the day complete after it.
 
 `[spillway]` of Airflow's configuration says which exchange, and how often and when (see the docs).
 """
@@ -13,11 +13,13 @@ from spillway_airflow.alerts import late
 from spillway_airflow.command import setting
 from spillway_airflow.operators import (
     CleanupOperator,
+    DoctorOperator,
     EnsureStreamOperator,
     MaintenanceOperator,
     RebalanceOperator,
     SealOperator,
     StreamWatchOperator,
+    TopicsOperator,
     VerifyOperator,
     WaitForSealOperator,
 )
@@ -28,6 +30,7 @@ from spillway_airflow.timetables import (
 )
 
 CALENDAR = setting("calendar") or "XNYS"
+OPEN_LEAD = timedelta(seconds=float(setting("open_lead_s") or 1800))
 CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s") or 600))
 REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s") or 60))
 LIMIT = timedelta(seconds=float(setting("complete_within_s") or 7200))
@@ -40,15 +43,20 @@ COMPLETE = Asset("spillway_complete_session", uri="spillway://sessions/complete"
 
 with DAG(
     "market_open",
-    schedule=MarketHoursTimetable(every=timedelta(hours=24), calendar=CALENDAR),
+    schedule=MarketHoursTimetable(every=timedelta(hours=24), calendar=CALENDAR, lead=OPEN_LEAD),
     start_date=START,
     catchup=False,
     max_active_runs=1,
     default_args=RETRIES,
     tags=["spillway"],
-    doc_md="At each open: start the streaming service when it does not run; wait until it works.",
+    doc_md="Before each open: make topics that are missing, check what the stream needs, start it "
+    "when it does not run; wait until it works.",
 ):
-    EnsureStreamOperator(task_id="ensure_stream")
+    chain(
+        TopicsOperator(task_id="topics"),
+        DoctorOperator(task_id="doctor"),
+        EnsureStreamOperator(task_id="ensure_stream"),
+    )
 
 with DAG(
     "rebalance",
@@ -81,10 +89,11 @@ with DAG(
 
 with DAG(
     "market_close",
-    schedule=MarketCloseTimetable(calendar=CALENDAR, delay=CLOSE_DELAY),
+    schedule=MarketCloseTimetable(calendar=CALENDAR, delay=CLOSE_DELAY, every_session=True),
     start_date=START,
     catchup=False,
-    default_args=RETRIES,
+    max_active_runs=1,  # after an outage: a day can only be sealed once the one before it is
+    default_args={**RETRIES, "calendar": CALENDAR},
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=LIMIT,
@@ -100,11 +109,13 @@ with DAG(
         "session": Param(
             None,
             type=["null", "string"],
-            description="The session's date, for a run by hand without a partition key.",
+            description="The session's date, for a run by hand without a partition key; without "
+            "both it is the last session that has closed.",
         ),
         "reason": Param("", type="string", description="Kept in the journal."),
     },
-    doc_md="After each close: seal the session, append its missing results, prove it complete.",
+    doc_md="After each close: seal the session, append its missing results, prove it complete. "
+    "Closes that an outage has missed are made up for, in order.",
 ):
     chain(
         SealOperator(task_id="seal", at="{{ params.at }}", reason="{{ params.reason }}"),

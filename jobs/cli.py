@@ -1,8 +1,9 @@
 """The command line. Thin: each command loads the settings, calls one function, prints, exits.
 
 Exit codes everywhere: 0 yes, 1 `verify` found the day not complete, 2 wrong usage or settings,
-3 anything else (an uncaught error too). Heavy imports (Spark, deltalake, pandas) happen inside
-the commands, so that `--help` answers at once.
+3 anything else (an uncaught error too), 4 there is no warehouse or no journal yet to work on.
+Heavy imports (Spark, deltalake, pandas) happen inside the commands, so that `--help` answers at
+once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
-NOT_COMPLETE, USAGE, FAILED = 1, 2, 3
+NOT_COMPLETE, USAGE, FAILED, NOTHING_YET = 1, 2, 3, 4
 
 _loaded: dict[str, Any] = {}
 
@@ -412,6 +413,30 @@ def kafka_status(
 
 
 @app.command()
+def topics(
+    create: Annotated[
+        bool, typer.Option("--create", help="Make those that do not exist; change no other.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not."""
+    from jobs import topics as inputs
+
+    settings = _settings()
+    found = inputs.look(settings, _query(settings), create=create)
+    if json_:
+        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+    else:
+        out.print(inputs.table(found), highlight=False)
+    if missing := inputs.missing(found):
+        _fail(
+            f"no topic {', '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
+            "topics --create', or name another one in the query",
+            FAILED,
+        )
+
+
+@app.command()
 def produce(
     scenario: Annotated[
         str | None, typer.Argument(help="A shipped scenario's name or a TOML file.")
@@ -551,17 +576,29 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _usage_errors() -> tuple[type[BaseException], ...]:
-    """Errors of asking for something wrong; modules that were never loaded raised none."""
-    names = (
-        ("jobs.stream.genesis", "StartRefused"),
-        ("jobs.stream.session", "SettingsRefused"),
-        ("jobs.calendar", "CalendarError"),
-        ("jobs.tables", "WrongTable"),
-        ("schemas.query", "QueryError"),
-        ("schemas.scenario", "ScenarioError"),
+    """Errors of asking for something wrong."""
+    return (
+        SettingsError,
+        *_loaded_errors(
+            ("jobs.stream.genesis", "StartRefused"),
+            ("jobs.stream.session", "SettingsRefused"),
+            ("jobs.calendar", "CalendarError"),
+            ("jobs.tables", "WrongTable"),
+            ("schemas.query", "QueryError"),
+            ("schemas.scenario", "ScenarioError"),
+        ),
     )
+
+
+def _nothing_yet_errors() -> tuple[type[BaseException], ...]:
+    """Errors of asking before a stream has begun."""
+    return _loaded_errors(("jobs.tables", "NoWarehouse"), ("jobs.report.status", "NothingYet"))
+
+
+def _loaded_errors(*names: tuple[str, str]) -> tuple[type[BaseException], ...]:
+    """Errors by module and name; modules that were never loaded raised none."""
     found = (getattr(sys.modules.get(module), name, None) for module, name in names)
-    return (SettingsError, *(each for each in found if each is not None))
+    return tuple(each for each in found if each is not None)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -574,12 +611,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         err.print("stopped")
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last place that can explain it
-        usage = isinstance(error, _usage_errors())
+        code = FAILED
+        if isinstance(error, _usage_errors()):
+            code = USAGE
+        elif isinstance(error, _nothing_yet_errors()):
+            code = NOTHING_YET
         message = str(error) or type(error).__name__
         err.print(f"[bold red]spillway:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
-        if not usage:
+        if code == FAILED:
             log = var_folder() / "last-error.txt"
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(traceback.format_exc())
             err.print(f"(details: {log})", highlight=False, soft_wrap=True)
-        sys.exit(USAGE if usage else FAILED)
+        sys.exit(code)

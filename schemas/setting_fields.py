@@ -188,6 +188,27 @@ class Kafka(Section):
         description="Folder of the embedded broker: its log, configuration and process id.",
         json_schema_extra=_about("path", "Inside the project, so that removing var/ resets it."),
     )
+    partitions: int = Field(
+        default=6,
+        ge=1,
+        le=10_000,
+        description="Partitions of a topic that `spillway topics --create` makes.",
+        json_schema_extra=_about(
+            "partitions",
+            "They are read in parallel: a few for each core of a small machine. A topic that "
+            "exists keeps its own number.",
+        ),
+    )
+    replication: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Brokers that hold each partition of a topic that `spillway topics --create` "
+        "makes.",
+        json_schema_extra=_about(
+            "brokers", "The embedded broker is alone; on a cluster of your own take 3."
+        ),
+    )
     options: Annotated[
         dict[str, str], BeforeValidator(flat_options), AfterValidator(_client_options)
     ] = Field(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def run(session: str, settings: Settings, query: Query, console: Console | None) -> dict[str, Any]:
     """Clean a session; what came of it, as JSON would say it.
 
-    Without a console nothing is printed. Raises what `run_cleanup` raises, and `NoWarehouse`.
+    Without a console progress goes to stderr, a line at a time. Raises what `run_cleanup` raises,
+    and `NoWarehouse`.
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     started: list[Any] = []
@@ -44,7 +45,7 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
             session,
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if console is None else console.print,
-            on_progress=(lambda _: None) if bar is None else bar.show,
+            on_progress=_Lines(session).show if bar is None else bar.show,
         )
     finally:
         if bar is not None:
@@ -73,6 +74,30 @@ def sentence(cleaned: Cleaned) -> str:
         f"{cleaned.run_time:,}, from {cleaned.spilled_rows:,} spilled rows in "
         f"{cleaned.generations:,} cuts, in {cleaned.seconds:.1f} s."
     )
+
+
+LINES_EVERY_S = 1.0
+"""A cleanup may have tens of thousands of ranges: a log wants no line for each."""
+
+
+class _Lines:
+    """Progress for a log: a line for the first range, the last, and once a second in between."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._told_s = -LINES_EVERY_S
+
+    def show(self, progress: Progress) -> None:
+        """Take over what the job reports."""
+        done = progress.ranges_done == progress.ranges_total
+        if not done and progress.seconds - self._told_s < LINES_EVERY_S:
+            return
+        self._told_s = progress.seconds
+        print(
+            f"cleanup {self._session}: {progress.ranges_done:,} of {progress.ranges_total:,} "
+            f"ranges, {progress.rows:,} results, {progress.seconds:.1f} s",
+            file=sys.stderr,
+        )
 
 
 class _Bar:

@@ -2,7 +2,8 @@
 
 The demo is only the outer world: it starts a broker and Airflow, sends the messages, and presses
 the buttons that a clock or a person would. The exchange is one that never closes, so that the day
-may be lived at any hour; the session is that of the messages.
+may be lived at any hour; the session is the one that the wall clock is in, whatever the messages
+say.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from jobs import calendar
 from jobs.calendar import CalendarError
-from jobs.decode import compile_streams
 from jobs.doctor.check import Check, days, size
 from jobs.kafka import broker
 from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, listens
 from jobs.kafka.options import OptionError
+from jobs.topics import topic_names
 from schemas.query import Query, load_query
 from schemas.settings import Settings
 
@@ -42,14 +42,10 @@ def query_file(settings: Settings) -> tuple[Query | None, Check]:
     """The query, when its file is right."""
     try:
         query = load_query(settings.query)
-        topics = ", ".join(sorted(_topics(query)))
+        topics = ", ".join(topic_names(query))
     except ValueError as error:
         return None, Check("query", "fail", str(error), "mend the query file, or set query")
     return query, Check("query", "ok", f"{settings.query} over {topics}")
-
-
-def _topics(query: Query) -> set[str]:
-    return {stream.topic for stream in compile_streams(query)}
 
 
 def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:
@@ -66,7 +62,7 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
     try:
         checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
         if query is not None:
-            names = sorted(_topics(query))
+            names = topic_names(query)
             topics = view.topics(names)
             configs = view.topic_configs(names)
             grace_ms = int(settings.session.grace_s * 1000)
@@ -76,7 +72,7 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
                 )
         return checks
     except TopicProblem as error:
-        remedy = "create it, name another one in the query, or run 'spillway produce demo'"
+        remedy = "run 'spillway topics --create', or name another one in the query"
         return [*checks, Check("topics", "fail", str(error), remedy)]
     except KafkaUnavailable as error:
         return [Check("broker", "fail", str(error), "see the broker's log and try again")]

@@ -192,11 +192,16 @@ class Cluster:
         }
 
     def create_topics(
-        self, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
+        self,
+        partitions: Mapping[str, int],
+        configs: Mapping[str, str] | None = None,
+        replication: int = -1,
     ) -> list[str]:
         """Create the topics that do not exist yet; the names of those that were created.
 
-        Raises TopicProblem when one exists with another number of partitions.
+        `replication`: brokers that hold each partition; -1: the cluster's own default.
+        Raises TopicProblem when one exists with another number of partitions, and when the cluster
+        refuses (fewer brokers than `replication`, say).
         """
         existing = set(self.existing_topics())
         fresh = [name for name in partitions if name not in existing]
@@ -209,7 +214,11 @@ class Cluster:
                 )
         if fresh:
             wanted = {
-                name: {"num_partitions": partitions[name], "configs": dict(configs or {})}
+                name: {
+                    "num_partitions": partitions[name],
+                    "replication_factor": replication,
+                    "configs": dict(configs or {}),
+                }
                 for name in fresh
             }
             self._ask(lambda: self._admin.create_topics(wanted, wait_for_metadata=True))
@@ -250,11 +259,25 @@ class Cluster:
         }
 
     def _ask(self, question: Callable[[], _T]) -> _T:
-        from kafka.errors import InvalidTopicError, KafkaError, TopicAlreadyExistsError
+        from kafka.errors import (
+            InvalidReplicationFactorError,
+            InvalidTopicError,
+            KafkaError,
+            PolicyViolationError,
+            TopicAlreadyExistsError,
+            TopicAuthorizationFailedError,
+        )
 
+        refusals = (
+            InvalidReplicationFactorError,
+            InvalidTopicError,
+            PolicyViolationError,
+            TopicAlreadyExistsError,
+            TopicAuthorizationFailedError,
+        )
         try:
             return question()
-        except (TopicAlreadyExistsError, InvalidTopicError) as error:
+        except refusals as error:
             raise TopicProblem(f"{self._bootstrap} refused: {error}") from error
         except (KafkaError, OSError) as error:
             raise self._unavailable(error) from error

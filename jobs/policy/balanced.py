@@ -103,7 +103,7 @@ def growth(view: View) -> F64:
     rows = np.bincount(view.slot, weights=view.processed, minlength=view.slots)
     # From less than a second no growth can be told.
     whole = view.session_bytes / max(view.elapsed_s, 1.0)
-    grown: F64 = whole * rows / max(float(rows.sum()), 1.0)
+    grown: F64 = float(whole) * rows.astype(np.float64) / max(float(rows.sum()), 1.0)
     return grown
 
 

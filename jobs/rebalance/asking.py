@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from jobs.protocol.adapt import adapt, decision
 from jobs.report import memory as remembering
 from jobs.report.memory import Memory
+from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
 from jobs.stream.genesis import rfc3339
 from jobs.tables import Warehouse
@@ -37,13 +38,13 @@ class Look:
 def look(settings: Settings) -> Look:
     """Look at the warehouse: only what is new since the last time is read.
 
-    Raises `WishRefused` when the journal is empty.
+    Raises `NoWarehouse`, and `NothingYet` when the journal is empty.
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     memory = remembering.load(warehouse.place.path())
     tally = remembering.caught_up(warehouse, memory)
     if tally.n < 0:
-        raise WishRefused("the journal is empty: start `spillway stream` first")
+        raise NothingYet("the journal is empty: start `spillway stream` first")
     unanswered = waiting(warehouse, memory, datetime.now(UTC))
     remembering.save(memory, warehouse.place.path())
     names = dict.fromkeys(decision(command.id) for command in unanswered)

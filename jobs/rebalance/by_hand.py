@@ -34,7 +34,10 @@ class Wishes:
 def request(
     settings: Settings, wishes: Wishes, reason: str, by: str, *, dry_run: bool = False
 ) -> Answers:
-    """Ask for what is wished, as `asking.ask` does. Raises `WishRefused`."""
+    """Ask for what is wished, as `asking.ask` does.
+
+    Raises `WishRefused`, and what `asking.look` raises.
+    """
     seen = look(settings)
     found = group_states(seen.warehouse, seen.tally, collection_s=0.0)
     sizes = {g: int(n) for (g, _), n in zip(seen.tally.groups, found.bytes, strict=True)}

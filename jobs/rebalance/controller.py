@@ -46,7 +46,9 @@ class Decision:
 def run(
     settings: Settings, policy: str, by: str, *, reason: str = "", dry_run: bool = False
 ) -> Decision:
-    """Decide, and append the commands unless it is a dry run. Raises `WishRefused`.
+    """Decide, and append the commands unless it is a dry run.
+
+    Raises `WishRefused` for an unknown policy, and what `asking.look` raises.
 
     `reason`: why a person had it run now; the journal keeps it before the policy's own reasons.
     """

@@ -82,20 +82,13 @@ def status_command(
 
     `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look
     (one a line with `watch`); `report` also writes the HTML report of the newest session that has
-    results. Raises `NoWarehouse`, `NothingYet`; with `as_json` and no `watch` their message is
-    printed first, as `{"nothing_yet": ...}`: by the exit code alone it may be a damaged table.
+    results. Raises `NoWarehouse`, `NothingYet`.
     """
     looker = Looker(settings)
     if adaptations:
         _print_adaptations(looker.look(), out, as_json)
     elif not watch:
-        try:
-            found = looker.look()
-        except (NoWarehouse, NothingYet) as nothing:
-            if as_json:
-                out.file.write(json.dumps({"nothing_yet": str(nothing)}) + "\n")
-            raise
-        _print(found, out, as_json)
+        _print(looker.look(), out, as_json)
     elif as_json or not out.is_terminal:
         _repeat(looker, out, as_json)
     else:

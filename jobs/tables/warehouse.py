@@ -238,9 +238,12 @@ class Warehouse:
         A damaged log raises already when the table is opened.
         """
         problems = []
+        # The journal last: a stream that runs writes it first, and would look as if it had not.
+        applied_all = self.applied_all()
+        self.journal.refresh()
         epochs = [e.epoch for e in self.journal.read() if isinstance(e, Epoch)]
         last = max(epochs, default=-1)
-        for name, applied in self.applied_all().items():
+        for name, applied in applied_all.items():
             if applied > last:
                 problems.append(
                     f"{name} holds epoch {applied}, but the journal ends at {last}: journal "

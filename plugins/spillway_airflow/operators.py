@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 BY = "airflow"
 """Who asks, as the journal has it."""
-SESSION = "{{ partition_key or params.get('session') or ds }}"
-"""The run's session: its partition, or what it was triggered with."""
+SESSION = "{{ partition_key or params.get('session') or '' }}"
+"""The run's session: its partition, or what it was triggered with. Empty: see `SessionOperator`."""
+NOTHING_YET = 4
+"""The exit code of a command for which there is no warehouse or no journal yet."""
+OF_THE_HOST = frozenset({"memory", "state folder", "metrics"})
+"""Doctor's checks that are about the host that the stream runs on, and no other."""
 
 
 class SpillwayOperator(BaseOperator):
@@ -48,9 +52,13 @@ class SpillwayOperator(BaseOperator):
         """Run a command that must succeed; what it printed as JSON. Its output is the log."""
         code, found = self.run_command(*arguments)
         if code != 0:
-            assert self._running is not None
-            raise self._running.failed(code)
+            raise self.failed(code)
         return found
+
+    def failed(self, code: int) -> CommandFailed:
+        """The error that the last command's exit code stands for, with what it printed last."""
+        assert self._running is not None
+        return self._running.failed(code)
 
     def status(self) -> dict[str, Any] | None:
         """`spillway status`; None while there is no warehouse, or nothing in its journal.
@@ -61,10 +69,9 @@ class SpillwayOperator(BaseOperator):
         if code == 0:
             status: dict[str, Any] = found
             return status
-        if found is not None and "nothing_yet" in found:
+        if code == NOTHING_YET:
             return None
-        assert self._running is not None
-        raise self._running.failed(code)
+        raise self.failed(code)
 
     def run_command(
         self, *arguments: str, tell: Callable[[str], None] | None = None
@@ -85,6 +92,46 @@ class SpillwayOperator(BaseOperator):
 def _is_true(rendered: bool | str) -> bool:
     """A parameter of the run: a template gives its text."""
     return rendered in (True, "True", "true")
+
+
+class TopicsOperator(SpillwayOperator):
+    """See that the query's topics exist: make those that do not, change none that does.
+
+    Gives each topic with its partitions, and whether it was made now, as its XCom.
+    """
+
+    def __init__(self, *, create: bool = True, **more: Any) -> None:
+        """`create`: False: fail when one does not exist."""
+        super().__init__(**more)
+        self.create = create
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Look, and make them."""
+        return self.ask("topics", "--json", *(["--create"] if self.create else []))
+
+
+class DoctorOperator(SpillwayOperator):
+    """Check what the stream needs; fails with the checks that fail, and how to mend them.
+
+    With a launcher that starts the stream on another host, what only that host knows (memory, the
+    state folder, the port of its figures) does not count: the stream checks it when it starts.
+    """
+
+    def execute(self, context: Context) -> list[str]:  # noqa: ARG002
+        """Check; what only warns, a line each."""
+        code, checks = self.run_command("doctor", "--json")
+        if checks is None:
+            raise self.failed(code)
+        if not isinstance(launcher(self.config), ProcessLauncher):
+            checks = [each for each in checks if each["name"] not in OF_THE_HOST]
+        told: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        for each in checks:
+            told[each["status"]].append(f"{each['name']}: {each['what']} -> {each['mend']}")
+        if told["fail"]:
+            raise AirflowException("\n".join(["the stream would not last the day:", *told["fail"]]))
+        for line in told["warn"]:
+            self.log.warning(line)
+        return told["warn"]
 
 
 class EnsureStreamOperator(SpillwayOperator):
@@ -271,7 +318,7 @@ class StreamWatchOperator(SpillwayOperator):
 
 
 class RebalanceOperator(SpillwayOperator):
-    """Run the controller once. Skips when there is no stream to decide for.
+    """Run the controller once. Skips while there is no warehouse or journal to decide on.
 
     Gives what was asked for and what was declined, with the reasons, as its XCom.
     """
@@ -295,10 +342,10 @@ class RebalanceOperator(SpillwayOperator):
         if _is_true(self.dry_run):
             arguments.append("--dry-run")
         code, found = self.run_command(*arguments)
+        if code == NOTHING_YET:
+            raise AirflowSkipException("there is no stream yet to decide for; see the log")
         if found is None:
-            if code == 2:
-                raise AirflowSkipException("there is nothing to decide yet; see the log")
-            raise AirflowException(f"spillway rebalance ended with code {code}; see the log")
+            raise self.failed(code)
         for each in found["declined"]:
             self.log.info("no %s: %s", each["what"], each["why"])
         asked_for: dict[str, Any] = {
@@ -354,16 +401,44 @@ class MaintenanceOperator(SpillwayOperator):
         return report
 
 
+NAME_IT = "give the run a session's date, YYYY-MM-DD, as partition key or parameter `session`"
+
+
 class SessionOperator(SpillwayOperator):
-    """Base: works on one session."""
+    """Base: works on one session.
+
+    A run that names none, as one by hand may, stands for the last session that had closed when the
+    run was made: the same for all of its tasks, whenever they run.
+    """
 
     template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
     operator_extra_links = (SessionLink(), ReportLink())
 
-    def __init__(self, *, session: str = SESSION, **more: Any) -> None:
-        """`session`: its date."""
+    def __init__(self, *, session: str = SESSION, calendar: str = "XNYS", **more: Any) -> None:
+        """`session`: its date; `calendar`: the exchange, for a run that names no session."""
         super().__init__(**more)
         self.session = session
+        self.calendar = calendar
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """As any operator; and a session that was not given is found, so that Airflow shows it.
+
+        Raises `AirflowFailException` when the exchange's calendar knows none.
+        """
+        super().render_template_fields(context, jinja_env)
+        if self.session:
+            return
+        from jobs import calendar as exchange
+
+        made = context["dag_run"].run_after
+        try:
+            found = exchange.last_closed(self.calendar, int(made.timestamp() * 1000))
+        except exchange.CalendarError as error:
+            raise AirflowFailException(f"{NAME_IT}: {error}") from error
+        if found is None:
+            raise AirflowFailException(f"{NAME_IT}: {self.calendar} had not closed by {made}")
+        self.session = found.date
+        self.log.info("No session was named: %s, the last that had closed.", found.date)
 
 
 class SealOperator(SessionOperator):
@@ -425,7 +500,8 @@ class CleanupOperator(SessionOperator):
     """Append a sealed session's missing results, each once.
 
     Its Spark is a process of its own that ends with the task, whatever ends that; run again, it
-    goes on where it was. One that could not be ended loses its lease to the next.
+    goes on where it was. One that could not be ended loses its lease to the next. The log says how
+    far it is.
     """
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
@@ -440,7 +516,7 @@ class VerifyOperator(SessionOperator):
         """Verify."""
         code, verdict = self.run_command("verify", "--session", self.session, "--json")
         if verdict is None or code not in (0, 1):
-            raise AirflowException(f"spillway verify ended with code {code}; see the log")
+            raise self.failed(code)
         verdict.pop("details", None)
         if not verdict["complete"]:
             raise AirflowFailException(

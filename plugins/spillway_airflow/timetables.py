@@ -33,16 +33,27 @@ class MarketCloseTimetable(Timetable):
     so that a backfill from one date to another means the sessions of these dates. Early closes,
     holidays and clock changes are the calendar's. At its horizon (about a year ahead) no run is
     planned; when the calendar grows, which it does daily, runs are.
+
+    Without catch-up only the last closed session gets a run, which leaves out those that an outage
+    has missed. With `every_session` that holds for the first run only: once there was a run, every
+    later session gets one, however late, and in order.
     """
 
     partitioned = True
     run_ordering = ("partition_date", "run_after")
 
-    def __init__(self, calendar: str = "XNYS", delay: timedelta = timedelta(minutes=10)) -> None:
+    def __init__(
+        self,
+        calendar: str = "XNYS",
+        delay: timedelta = timedelta(minutes=10),
+        *,
+        every_session: bool = False,
+    ) -> None:
         if delay < timedelta(0):
             raise ValueError(f"a run cannot come {-delay} before the close that it waits for")
         self.calendar = calendar
         self.delay = delay
+        self.every_session = every_session
 
     @property
     def summary(self) -> str:
@@ -56,12 +67,17 @@ class MarketCloseTimetable(Timetable):
 
     def serialize(self) -> dict[str, Any]:
         """As the database keeps it."""
-        return {"calendar": self.calendar, "delay_s": self.delay.total_seconds()}
+        return {
+            "calendar": self.calendar,
+            "delay_s": self.delay.total_seconds(),
+            "every_session": self.every_session,
+        }
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Timetable:
         """The inverse of `serialize`."""
-        return cls(data["calendar"], timedelta(seconds=data["delay_s"]))
+        delay = timedelta(seconds=data["delay_s"])
+        return cls(data["calendar"], delay, every_session=data["every_session"])
 
     def next_dagrun_info_v2(
         self, *, last_dagrun_info: DagRunInfo | None, restriction: TimeRestriction
@@ -75,7 +91,8 @@ class MarketCloseTimetable(Timetable):
         if found is not None and restriction.earliest is not None:
             earliest = self._first_run_from(restriction.earliest)
             found = max(found, earliest) if earliest is not None else None
-        if not restriction.catchup and found is not None:
+        leaves_out = last_dagrun_info is None or not self.every_session
+        if leaves_out and not restriction.catchup and found is not None:
             latest = exchange.last_closed(self.calendar, _ms(now - self.delay))
             found = max(found, latest) if latest is not None else found
         if found is None:
@@ -141,32 +158,46 @@ class MarketCloseTimetable(Timetable):
 
 
 class MarketHoursTimetable(Timetable):
-    """Runs every so often while a session is open, its open and its close included."""
+    """Runs every so often while a session is open, its open and its close included.
 
-    def __init__(self, every: timedelta, calendar: str = "XNYS") -> None:
+    With a `lead` the first run of a session comes so long before its open, and the others follow
+    from there.
+    """
+
+    def __init__(
+        self, every: timedelta, calendar: str = "XNYS", *, lead: timedelta = timedelta(0)
+    ) -> None:
         if every <= timedelta(0):
             raise ValueError(f"runs need a time between them, got {every}")
+        if lead < timedelta(0):
+            raise ValueError(f"a lead of {lead} would begin after the open")
         self.every = every
         self.calendar = calendar
+        self.lead = lead
 
     @property
     def summary(self) -> str:
         """What the list of DAGs shows."""
-        return f"every {_span(self.every)} of {self.calendar}"
+        return f"every {_span(self.every)} of {self.calendar}{self._early()}"
 
     @property
     def description(self) -> str:
         """What the list of DAGs says beside it."""
-        return f"every {_span(self.every)} while {self.calendar} is open"
+        return f"every {_span(self.every)} while {self.calendar} is open{self._early()}"
 
     def serialize(self) -> dict[str, Any]:
         """As the database keeps it."""
-        return {"every_s": self.every.total_seconds(), "calendar": self.calendar}
+        return {
+            "every_s": self.every.total_seconds(),
+            "calendar": self.calendar,
+            "lead_s": self.lead.total_seconds(),
+        }
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Timetable:
         """The inverse of `serialize`."""
-        return cls(timedelta(seconds=data["every_s"]), data["calendar"])
+        lead = timedelta(seconds=data["lead_s"])
+        return cls(timedelta(seconds=data["every_s"]), data["calendar"], lead=lead)
 
     def next_dagrun_info(
         self,
@@ -188,13 +219,17 @@ class MarketHoursTimetable(Timetable):
         """A run by hand stands for a moment."""
         return DataInterval.exact(run_after)
 
+    def _early(self) -> str:
+        return f", from {_span(self.lead)} before" if self.lead else ""
+
     def _tick(self, moment: datetime) -> pendulum.DateTime | None:
         """The first tick at a moment or later."""
         at_ms, every_ms = _ms(moment), int(self.every.total_seconds() * 1000)
         session = exchange.first_closing(self.calendar, at_ms)
         while session is not None:
-            ticks = max(0, -(-(at_ms - session.open_ms) // every_ms))
-            tick_ms = session.open_ms + ticks * every_ms
+            first_ms = session.open_ms - int(self.lead.total_seconds() * 1000)
+            ticks = max(0, -(-(at_ms - first_ms) // every_ms))
+            tick_ms = first_ms + ticks * every_ms
             if tick_ms <= session.close_ms:
                 return pendulum.from_timestamp(tick_ms / 1000, tz="UTC")
             session = exchange.first_closing(self.calendar, session.close_ms + 1)

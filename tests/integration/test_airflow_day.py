@@ -7,24 +7,51 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobs import calendar as exchange
 from jobs.demo.airflow import Airflow
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 from tests.integration.standalone import standalone
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+LASTS_S = 900
+DELAY_S = 600
+"""`[spillway] close_delay_s`."""
 
-SESSION = "2026-01-05"
+pytestmark = [pytest.mark.server, pytest.mark.timeout(LASTS_S)]
+
+
+@pytest.fixture
+def calendar() -> str:
+    """An exchange that does not close while the test lasts: the last session stays the last."""
+    now_s = time.time()
+    return next(
+        name
+        for name in ("XNYS", "XTKS")
+        if last_closed(name, now_s - DELAY_S) == last_closed(name, now_s + LASTS_S)
+    )
+
+
+def last_closed(calendar: str, at_s: float) -> str:
+    """An exchange's last session that had closed, `at_s` seconds since 1970."""
+    found = exchange.last_closed(calendar, int(at_s * 1000))
+    assert found is not None
+    return found.date
 
 
 @pytest.fixture
 def day(
-    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+    calendar: str,
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
 ) -> Iterator[Day]:
     conf = tmp_path / "conf"
     conf.mkdir()
@@ -40,34 +67,45 @@ def day(
             budget_bytes=128 << 10,
             max_rows=2_000,
             master=cluster.url,
+            extra={"SESSION__CALENDAR": calendar},
         )
         yield made
         made.clean()
 
 
 @pytest.fixture
-def server(day: Day, tmp_path: Path) -> Iterator[Airflow]:
+def server(day: Day, calendar: str, tmp_path: Path) -> Iterator[Airflow]:
     """Airflow with the day's settings in its environment, as a deployment would give them."""
     kept = {k: v for k, v in day.env().items() if k.startswith(("SPILLWAY_", "SPARK_", "JAVA_"))}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in kept.items():
             patch.setenv(name, value)
         patch.setenv("SPILLWAY_VAR", os.environ.get("SPILLWAY_VAR", str(Path("var").absolute())))
-        folder = tmp_path / "service"
-        with airflow(tmp_path / "home", {"SPILLWAY__SERVICE_FOLDER": str(folder)}) as found:
+        more = {
+            "SPILLWAY__SERVICE_FOLDER": str(tmp_path / "service"),
+            "SPILLWAY__CLOSE_DELAY_S": str(DELAY_S),
+            "SPILLWAY__CALENDAR": calendar,
+        }
+        with airflow(tmp_path / "home", more) as found:
             yield found
 
 
-def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
-    day.ok("seal", "--help")  # the command line starts
+def test_a_day_from_open_to_proof(day: Day, server: Airflow, calendar: str) -> None:
+    # Only a session that has closed can be planned by the scheduler, and backfilled.
+    session = last_closed(calendar, time.time())
+    day.ok("stream", "--session", session, "--available-now")  # the first day has a name
     day.produce(messages(1, 6_000, keys=6_000))
-    server.unpause("market_open", "market_close", "rebalance", "maintenance")
+    server.unpause("market_open", "rebalance", "maintenance")
     opened = server.trigger("market_open")
     try:
         assert finish(server, "market_open", opened) == "success", server.tasks(
             "market_open", opened
         )
         assert server.xcom("market_open", opened, "ensure_stream") == {"started": True}
+        seen = server.xcom("market_open", opened, "topics")
+        assert {each["topic"]: each["created"] for each in seen} == dict.fromkeys(
+            day.topics.values(), False
+        )
         again = server.trigger("market_open")
         assert finish(server, "market_open", again) == "success"
         assert server.xcom("market_open", again, "ensure_stream") == {"started": False}
@@ -75,13 +113,14 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert finish(server, "rebalance", decided) == "success"
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
-        session = json.loads(day.output("status", "--json")[1])["session"]
+        assert json.loads(day.output("status", "--json")[1])["session"] == session
         asked = {"session": session, "reason": "the test is over"}
         sealed = server.call("POST", "/spillway/act/seal", asked)  # as the page's button does
         assert sealed["code"] == 0, sealed
         overview = server.call("GET", "/spillway/data/overview")
         assert "problem" not in overview or overview["problem"] == "looking", overview
-        closed = server.trigger("market_close", session, at="now", reason="test")
+        server.unpause("market_close")
+        closed = planned(server, session)
         assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
         )
@@ -94,11 +133,15 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         assert (answers[0]["by"], answers[0]["reason"]) == ("admin", "the test is over")
         hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
-        # A retry, a backfill, a second run of the same day: nothing is doubled.
-        twice = server.trigger("market_close", session)
+        # A backfill and a second run of the same day, at the same time: nothing is doubled. The
+        # run by hand does not say which day it means: the last that has closed.
+        backfill(server, session)
+        twice = server.trigger("market_close")
+        again = backfilled(server, session)
         assert finish(server, "market_close", twice, 400) == "success"
+        for run in (twice, again):
+            assert server.xcom("market_close", run, "verify") == verdict, run
         day.check(session)
-        backfilled(server)
         would = server.trigger("maintenance", dry_run=True, keep_spilled_days=0)
         assert finish(server, "maintenance", would) == "success", server.tasks("maintenance", would)
         night = server.trigger("maintenance", keep_spilled_days=0)
@@ -118,22 +161,41 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow) -> None:
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
 
 
-def backfilled(server: Airflow) -> None:
-    """A range of days is closed, a run each; those before the first session are skipped."""
-    days = ["2026-01-02", "2026-01-05", "2026-01-06"]  # the exchange is closed on the two between
+def planned(server: Airflow, session: str) -> str:
+    """The run that the scheduler has planned by itself, of the last session that has closed."""
+
+    def runs() -> list[dict[str, Any]]:
+        found = server.runs("market_close")
+        return [each for each in found if each["run_type"] == "scheduled"]
+
+    wait_for(lambda: bool(runs()), 60, "a run that the scheduler has planned")
+    [run] = runs()
+    assert run["partition_key"] == session
+    found: str = run["dag_run_id"]
+    return found
+
+
+def backfill(server: Airflow, session: str) -> None:
+    """Ask for the day again, by a range of dates that holds it alone."""
     wanted = {
         "dag_id": "market_close",
-        "from_date": f"{days[0]}T00:00:00Z",
-        "to_date": f"{days[-1]}T23:59:59Z",
+        "from_date": f"{session}T00:00:00Z",
+        "to_date": f"{session}T00:00:00Z",
         "run_backwards": False,
         "dag_run_conf": {"reason": "backfill"},
         "max_active_runs": 3,
-        "reprocess_behavior": "none",
+        "reprocess_behavior": "completed",
     }
     server.call("POST", "/api/v2/backfills", wanted)
 
+
+def backfilled(server: Airflow, session: str) -> str:
+    """Wait until the backfill's only run has succeeded; its id."""
+
     def runs() -> dict[str, str]:
         found = [run for run in server.runs("market_close") if run["run_type"] == "backfill"]
-        return {run["partition_key"]: run["state"] for run in found}
+        assert {run["partition_key"] for run in found} <= {session}
+        return {run["dag_run_id"]: run["state"] for run in found}
 
-    wait_for(lambda: runs() == dict.fromkeys(days, "success"), 240, "the backfill", every_s=1.0)
+    wait_for(lambda: list(runs().values()) == ["success"], 240, "the backfill", every_s=1.0)
+    return next(iter(runs()))

@@ -27,7 +27,7 @@ from jobs.kafka.client import cluster
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900), pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 ROWS = 3_000
 AWAY_S = 60.0
@@ -176,7 +176,7 @@ def test_the_scheduler_dies_during_cleanup_and_the_database_is_locked(
     start_scheduler()
     world.proved(run)
     assert world.session in (world.folder / "alerts.txt").read_text(), "nobody was told: it is late"
-    # Cleared, run again, and two at once: nothing is doubled, nothing is lost.
+    # Cleared, and run again at once: nothing is doubled, nothing is lost.
     path = f"/api/v2/dags/market_close/dagRuns/{run}/clear"
     server.call("POST", path, {"dry_run": False})
     again = server.trigger("market_close", world.session)

@@ -1,4 +1,4 @@
-"""The doctor at a real broker: a healthy day, an absent topic, a compacted one."""
+"""The doctor at a real broker: a healthy day, an absent topic, a compacted one; topics are made."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.doctor import blocking, check_all
+from jobs.kafka.client import TopicProblem
+from jobs.topics import look
+from schemas.query import load_query
 from schemas.settings import load_settings
 
 pytestmark = pytest.mark.server
@@ -42,3 +45,26 @@ def test_topics_are_looked_at(broker, topics, tmp_path):
     (short,) = topics("review", configs={"retention.ms": "3600000"}).values()
     assert "rows are kept for 1.0 hours" in found(good | {"review": short})[f"topic {short}"]
     assert "no topic 'gone'" in found(good | {"review": "gone"})["topics"]
+
+
+def test_missing_topics_are_made(broker, cluster, topics, tmp_path):
+    names = topics("stock", "volume", partitions=2)
+    (gone,) = topics("review").values()
+    cluster.delete_topics([gone])
+    flags = {
+        "kafka.bootstrap_servers": broker,
+        "kafka.partitions": 3,
+        "query": str(query_over(tmp_path / "query.toml", names | {"review": gone})),
+    }
+
+    def found(*, create: bool, **more: object) -> dict[str, int | None]:
+        settings = load_settings(None, flags | more, environ={})[0]
+        seen = look(settings, load_query(settings.query), create=create)
+        return {each.topic: each.partitions for each in seen}
+
+    there = dict.fromkeys(names.values(), 2)
+    assert found(create=False) == there | {gone: None}
+    with pytest.raises(TopicProblem, match="eplication"):
+        found(create=True, **{"kafka.replication": 3})
+    assert found(create=True) == there | {gone: 3}
+    assert found(create=True, **{"kafka.partitions": 5}) == there | {gone: 3}

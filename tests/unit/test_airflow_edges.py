@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from spillway_airflow import alerts, command, launchers, operators
+from spillway_airflow import alerts, launchers, operators
 from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.launchers import (
     CommandLauncher,
@@ -38,33 +38,14 @@ from spillway_airflow.operators import (
     gets_on,
     works,
 )
-from spillway_airflow.timetables import NightlyTimetable
+from spillway_airflow.timetables import (
+    MarketCloseTimetable,
+    MarketHoursTimetable,
+    NightlyTimetable,
+)
 from spillway_airflow.triggers import SealedTrigger, sealed
 
 Settings = dict[str, str]
-
-
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """`[spillway]` of Airflow's configuration."""
-    found: Settings = {}
-    for module in (command, launchers):
-        monkeypatch.setattr(module, "setting", found.get)
-    return found
-
-
-@pytest.fixture
-def fake(tmp_path: Path, settings: Settings) -> Callable[[str], Path]:
-    """A program in spillway's place, in Python."""
-
-    def make(body: str) -> Path:
-        path = tmp_path / "fake"
-        path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
-        path.chmod(0o755)
-        settings["command"] = str(path)
-        return path
-
-    return make
 
 
 def alive(pid: int) -> bool:
@@ -83,7 +64,7 @@ def wait_for(done: Callable[[], bool], what: str, seconds: float = 20) -> None:
 
 
 def test_arguments_reach_the_program_as_they_are(fake: Any) -> None:
-    fake("import json; print('a line'); print(json.dumps(sys.argv[1:]))")
+    fake("print('a line'); print(json.dumps(sys.argv[1:]))")
     told: list[str] = []
     hostile = "; rm -rf / $(id) `id` {{ x }}"
     running = Running(["seal", "--reason", hostile], told.append, config="a b.toml")
@@ -438,7 +419,7 @@ def test_the_trigger_comes_back_as_it_was() -> None:
     ],
 )
 def test_maintenance_says_what_was_done(fake: Any, given: Any, options: list[str]) -> None:
-    fake("import json; print(json.dumps({'asked': sys.argv[1:], 'notes': ['left: spill']}))")
+    fake("print(json.dumps({'asked': sys.argv[1:], 'notes': ['left: spill']}))")
     report = MaintenanceOperator(task_id="maintain", config="x.toml", **given).execute({})
     assert report["asked"] == ["--config", "x.toml", "maintain", "--json", *options]
 
@@ -487,7 +468,8 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
 
 @pytest.fixture
 def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
-    """The file's DAGs, as an Airflow without settings has them."""
+    """The file's DAGs, as an Airflow has them whose settings name an exchange and no more."""
+    settings["calendar"] = "XLON"
     found: dict[str, DAG] = {}
     enter = DAG.__enter__
 
@@ -515,10 +497,26 @@ def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None
     }
 
 
+def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG]) -> None:
+    dag = dags["market_open"]
+    assert isinstance(dag.timetable, MarketHoursTimetable)
+    assert (dag.timetable.every, dag.timetable.lead) == (timedelta(days=1), timedelta(minutes=30))
+    order = {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
+    assert order == {"topics": ["doctor"], "doctor": ["ensure_stream"], "ensure_stream": []}
+
+
+def test_closes_are_made_up_for_one_after_the_other(dags: dict[str, DAG]) -> None:
+    dag = dags["market_close"]
+    assert isinstance(dag.timetable, MarketCloseTimetable)
+    assert dag.timetable.every_session
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert {task.calendar for task in dag.tasks} == {dag.timetable.calendar}
+
+
 def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -> None:
     dag = dags["maintenance"]
     assert isinstance(dag.timetable, NightlyTimetable)
-    assert (dag.timetable.at, dag.timetable.calendar) == ("03:00", "XNYS")
+    assert (dag.timetable.at, dag.timetable.calendar) == ("03:00", "XLON")
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     [task] = dag.tasks
     assert isinstance(task, MaintenanceOperator)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from jobs.cleanup.command import _Lines
+from jobs.cleanup.job import Progress
 from jobs.cleanup.plan import (
     CleanupRefused,
     owed,
@@ -193,3 +195,21 @@ def test_file_names_are_known_to_the_garbage_rules():
 
 def test_rows_of_a_range():
     assert RangeDone(0, (record("results", "a"), record("results", "b")), 0.0).rows == 2
+
+
+def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first range, the last, and not more than one a second in between."""
+    lines = _Lines(DAY)
+    for done in range(101):
+        lines.show(Progress(done, 100, 10 * done, done * 0.03))
+    told = capsys.readouterr()
+    assert told.out == "", "standard output is for the outcome"
+    assert told.err.splitlines() == [
+        f"cleanup {DAY}: {done} of 100 ranges, {rows} results, {seconds} s"
+        for done, rows, seconds in (
+            (0, "0", "0.0"),
+            (34, "340", "1.0"),
+            (68, "680", "2.0"),
+            (100, "1,000", "3.0"),
+        )
+    ]

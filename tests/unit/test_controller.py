@@ -20,6 +20,7 @@ from jobs.rebalance.asking import WishRefused, ask, look, now
 from jobs.rebalance.by_hand import Wishes
 from jobs.rebalance.groups import groups_table, largest_groups
 from jobs.rebalance.shown import table
+from jobs.report import NothingYet
 from jobs.tables import Warehouse
 from schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
 from schemas.settings import Settings, load_settings
@@ -234,7 +235,7 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
 
 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
-    with pytest.raises(WishRefused, match="start `spillway stream` first"):
+    with pytest.raises(NothingYet, match="start `spillway stream` first"):
         controller.run(settings, "balanced", "me")
     with pytest.raises(WishRefused, match="unknown policy"):
         controller.run(settings, "nonsense", "me")

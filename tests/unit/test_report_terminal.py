@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -158,19 +157,15 @@ def test_the_command_prints_json(settings, found):
 
 
 def test_the_command_tells_nothing_yet_from_damage(settings, tmp_path):
-    """Both end with the same exit code."""
+    """The command line gives the first two an exit code of their own."""
     out = Console(file=io.StringIO())
     with pytest.raises(NoWarehouse):
         status_command(settings, out, as_json=True)
     open_warehouse(settings.warehouse.root)
     with pytest.raises(NothingYet):
         status_command(settings, out, as_json=True)
-    first, second = (json.loads(line) for line in out.file.getvalue().splitlines())
-    assert "no warehouse" in first["nothing_yet"]
-    assert "is empty" in second["nothing_yet"]
     [entry] = (tmp_path / "w" / "journal" / "_delta_log").glob("*.json")
     entry.write_text("")
-    out = Console(file=io.StringIO())
     with pytest.raises(DamagedTable):
         status_command(settings, out, as_json=True)
     assert out.file.getvalue() == ""

@@ -579,6 +579,17 @@ def test_vacuum_takes_what_compaction_replaced_but_not_from_readers(tmp_path: Pa
     assert w.check() == []
 
 
+def test_check_takes_a_stream_that_runs_for_sound(tmp_path: Path) -> None:
+    """An epoch that is committed while the tables are looked at is not a lost one."""
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    looking = Warehouse(str(tmp_path))
+    record = write(w, data_name(0, "a", 0, 0), [1])
+    w.journal.append(epoch_entry(1, 0, [record]))
+    w.apply("results", 0, [record])
+    assert looking.check() == []
+
+
 def test_check_tells_of_lost_files_and_a_lost_journal(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())

@@ -172,6 +172,49 @@ def test_without_catch_up_only_the_last_missed_session_runs(now: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "present", "keys"),
+    [
+        # A first install, long after the start date: one run, not hundreds.
+        (None, "2026-01-05 12:00", ["2026-01-02"]),
+        (None, "2026-01-05 21:10", ["2026-01-05"]),
+        # An outage over a weekend.
+        ("2026-01-08", "2026-01-12 12:00", ["2026-01-09"]),
+        ("2026-01-08", "2026-01-12 21:10", ["2026-01-09", "2026-01-12"]),
+        # ... over three sessions and a holiday.
+        ("2025-12-23", "2025-12-29 22:00", ["2025-12-24", "2025-12-26", "2025-12-29"]),
+        ("2026-01-05", "2026-01-05 22:00", []),  # nothing was missed
+    ],
+)
+def test_every_session_gets_a_run_once_there_was_one(
+    now: Any, last: str | None, present: str, keys: list[str]
+) -> None:
+    now(present)
+    timetable = MarketCloseTimetable(delay=TEN, every_session=True)
+    run = None if last is None else days(timetable, last, last)[0]
+    due = []
+    while True:
+        run = timetable.next_dagrun_info_v2(
+            last_dagrun_info=run, restriction=between("2025-06-01", catchup=False)
+        )
+        assert run is not None
+        if run.run_after > at(present):
+            break
+        due.append(run.partition_key)
+    assert due == keys
+
+
+def test_every_session_begins_with_the_start_date(now: Any) -> None:
+    now("2026-01-12 12:00")
+    timetable = MarketCloseTimetable(delay=TEN, every_session=True)
+    found = timetable.next_dagrun_info_v2(
+        last_dagrun_info=days(timetable, "2025-12-01", "2025-12-01")[0],
+        restriction=between("2026-01-07", catchup=False),
+    )
+    assert found is not None
+    assert found.partition_key == "2026-01-07"
+
+
+@pytest.mark.parametrize(
     ("earliest", "first"),
     [
         ("2026-01-05 21:10", "2026-01-05"),
@@ -255,7 +298,9 @@ def test_run_ids_name_the_session_and_differ() -> None:
     "timetable",
     [
         MarketCloseTimetable("XLON", timedelta(seconds=90)),
+        MarketCloseTimetable(every_session=True),
         MarketHoursTimetable(timedelta(seconds=30), "XTKS"),
+        MarketHoursTimetable(timedelta(hours=24), lead=timedelta(minutes=30)),
         NightlyTimetable("01:30", "XLON"),
     ],
 )
@@ -295,6 +340,35 @@ def test_ticks_lie_in_sessions(last: str | None, then: str) -> None:
     assert tick(timetable, last, earliest).run_after == at(then)
 
 
+@pytest.mark.parametrize(
+    ("every", "lead", "last", "then"),
+    [
+        # One run a session, half an hour before its open.
+        (1440, 30, None, "2026-01-05 14:00"),
+        (1440, 30, "2026-01-05 14:00", "2026-01-06 14:00"),
+        (1440, 30, "2026-01-09 14:00", "2026-01-12 14:00"),  # a weekend
+        (1440, 30, "2025-11-26 14:00", "2025-11-28 14:00"),  # a holiday, then an early close
+        (1440, 30, "2025-03-07 14:00", "2025-03-10 13:00"),  # the clocks went forward
+        (1440, 30, "2025-10-31 13:00", "2025-11-03 14:00"),  # ... and back
+        # A lead is a time that passes, not a time of the clocks: these went on by an hour in it.
+        (1440, 60 * 48, "2025-03-07 21:00", "2025-03-08 13:30"),
+        (15, 20, None, "2026-01-05 14:10"),
+        (15, 20, "2026-01-05 14:10", "2026-01-05 14:25"),
+        (15, 20, "2026-01-05 20:55", "2026-01-06 14:10"),  # 21:10 is after the close
+    ],
+)
+def test_a_lead_begins_before_the_open(every: int, lead: int, last: str | None, then: str) -> None:
+    timetable = MarketHoursTimetable(timedelta(minutes=every), lead=timedelta(minutes=lead))
+    earliest = "2026-01-05" if last is None else "2024-01-01"
+    assert tick(timetable, last, earliest).run_after == at(then)
+
+
+def test_a_session_that_never_ends_has_one_run_a_day_with_a_lead() -> None:
+    timetable = MarketHoursTimetable(timedelta(hours=24), "24/7", lead=timedelta(minutes=30))
+    first = tick(timetable, "2026-01-05 23:30", "2024-01-01").run_after
+    assert first == at("2026-01-06 23:30")
+
+
 def test_missed_ticks_are_not_made_up_for(now: Any) -> None:
     timetable = MarketHoursTimetable(timedelta(minutes=1))
     now("2026-01-05 16:00:30")
@@ -309,6 +383,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         MarketCloseTimetable(delay=-TEN)
     with pytest.raises(ValueError, match="time between"):
         MarketHoursTimetable(timedelta(0))
+    with pytest.raises(ValueError, match="after the open"):
+        MarketHoursTimetable(TEN, lead=-TEN)
     with pytest.raises(ValueError, match="hours and minutes"):
         NightlyTimetable("3 o'clock")
     with pytest.raises(ValueError, match="the exchange's own"):

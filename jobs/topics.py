@@ -1,0 +1,73 @@
+"""`spillway topics`: whether the query's topics exist, and making those that do not.
+
+A topic that exists is never changed, whatever its partitions are: others write to it, and chose
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jobs.decode import compile_streams
+from jobs.kafka.client import cluster
+from schemas.query import Query
+from schemas.settings import Settings
+
+
+@dataclass(frozen=True)
+class InputTopic:
+    """A topic that the query reads."""
+
+    topic: str
+    partitions: int | None
+    """None: it does not exist."""
+    created: bool
+    """Whether this look has made it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it goes into JSON."""
+        return {**asdict(self), "exists": self.partitions is not None}
+
+
+def topic_names(query: Query) -> list[str]:
+    """The topics that a query reads, in order, each once."""
+    return sorted({stream.topic for stream in compile_streams(query)})
+
+
+def look(settings: Settings, query: Query, *, create: bool) -> list[InputTopic]:
+    """Look at the query's topics; with `create` make those that do not exist.
+
+    Raises `KafkaUnavailable`, `TopicProblem` when the cluster refuses, `OptionError`.
+    """
+    names = topic_names(query)
+    with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
+        existing = set(view.existing_topics())
+        missing = [name for name in names if name not in existing]
+        if create and missing:
+            view.create_topics(
+                dict.fromkeys(missing, settings.kafka.partitions),
+                replication=settings.kafka.replication,
+            )
+        there = [name for name in names if create or name in existing]
+        counts = {each.name: each.partitions for each in view.topics(there)} if there else {}
+    return [InputTopic(name, counts.get(name), create and name in missing) for name in names]
+
+
+def missing(found: Sequence[InputTopic]) -> list[str]:
+    """The names of those that do not exist."""
+    return [each.topic for each in found if each.partitions is None]
+
+
+def table(found: Sequence[InputTopic]) -> Any:
+    """The topics as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table("topic", "partitions", "", box=None)
+    for each in found:
+        what = "created" if each.created else "missing" if each.partitions is None else ""
+        count = "-" if each.partitions is None else f"{each.partitions:,}"
+        shown.add_row(Text(each.topic), count, what)
+    return shown

@@ -1,0 +1,34 @@
+"""What several tests of the Airflow plugin share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """`[spillway]` of Airflow's configuration."""
+    from spillway_airflow import command, launchers, operators  # only their tests pay for Airflow
+
+    found: dict[str, str] = {}
+    for module in (command, launchers, operators):
+        monkeypatch.setattr(module, "setting", found.get)
+    return found
+
+
+@pytest.fixture
+def fake(tmp_path: Path, settings: dict[str, str]) -> Callable[[str], Path]:
+    """A program in spillway's place, in Python."""
+
+    def make(body: str) -> Path:
+        path = tmp_path / "fake"
+        path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{body}\n")
+        path.chmod(0o755)
+        settings["command"] = str(path)
+        return path
+
+    return make

@@ -1,0 +1,278 @@
+"""Operators over a program in spillway's place: what they ask, and what they make of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from jinja2 import Environment
+
+from spillway_airflow import operators
+from spillway_airflow.command import CommandFailed
+from spillway_airflow.operators import (
+    CleanupOperator,
+    DoctorOperator,
+    RebalanceOperator,
+    SealOperator,
+    StopStreamOperator,
+    TopicsOperator,
+    VerifyOperator,
+    WaitForSealOperator,
+)
+from spillway_airflow.triggers import SealedTrigger
+
+DAY = "2026-01-05"
+Fake = Callable[[str], Path]
+
+
+def answering(answer: Any, code: int = 0, told: str = "") -> str:
+    """A program that prints an answer and ends."""
+    return (
+        f"print({told!r}, file=sys.stderr)\nprint({json.dumps(answer)!r})\nsys.exit({code})"
+        if answer is not None
+        else f"print({told!r}, file=sys.stderr)\nsys.exit({code})"
+    )
+
+
+# --- before the open ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("create", "options"), [(True, ["--create"]), (False, [])])
+def test_topics_are_made_or_only_looked_at(fake: Fake, *, create: bool, options: list[str]) -> None:
+    fake("print(json.dumps(sys.argv[1:]))")
+    asked = TopicsOperator(task_id="topics", create=create).execute({})
+    assert asked == ["topics", "--json", *options]
+
+
+def test_missing_topics_fail_with_the_command_s_message(fake: Fake) -> None:
+    fake(answering([{"topic": "stock", "exists": False}], 3, "no topic stock on b:1"))
+    with pytest.raises(CommandFailed, match="no topic stock on b:1"):
+        TopicsOperator(task_id="topics", create=False).execute({})
+
+
+def check(name: str, status: str) -> dict[str, str]:
+    return {"name": name, "status": status, "what": f"{name} is {status}", "mend": f"mend {name}"}
+
+
+def test_doctor_fails_with_what_fails_and_how_to_mend_it(fake: Fake) -> None:
+    several = [{**check("files", "fail"), "what": what} for what in ("a is gone", "b is gone")]
+    checks = [check("java", "ok"), check("broker", "fail"), check("tables", "warn"), *several]
+    fake(answering(checks, 3))
+    with pytest.raises(AirflowException) as it:
+        DoctorOperator(task_id="doctor").execute({})
+    assert "broker: broker is fail -> mend broker" in str(it.value)
+    assert "files: a is gone -> mend files\nfiles: b is gone" in str(it.value)
+    assert "java" not in str(it.value)
+    assert "tables" not in str(it.value)
+    fake(answering([check("java", "ok"), check("tables", "warn")]))
+    warned = DoctorOperator(task_id="doctor").execute({})
+    assert warned == ["tables: tables is warn -> mend tables"]
+
+
+def test_doctor_that_cannot_look_fails(fake: Fake) -> None:
+    fake(answering(None, 2, "there is no setting state.slot"))
+    with pytest.raises(CommandFailed, match=r"no setting state\.slot"):
+        DoctorOperator(task_id="doctor").execute({})
+
+
+def test_another_host_s_memory_does_not_keep_the_stream_from_starting(
+    fake: Fake, settings: dict[str, str]
+) -> None:
+    fake(answering([check("memory", "fail"), check("calendar", "ok")], 3))
+    with pytest.raises(AirflowException, match="mend memory"):
+        DoctorOperator(task_id="doctor").execute({})
+    settings |= {"launcher": "command", "start": "a", "stop": "b", "status": "c"}
+    assert DoctorOperator(task_id="doctor").execute({}) == []
+    fake(answering([check("memory", "fail"), check("calendar", "fail")], 3))
+    with pytest.raises(AirflowException, match="mend calendar"):
+        DoctorOperator(task_id="doctor").execute({})
+
+
+def test_the_stream_is_stopped_by_its_launcher(settings: dict[str, str], tmp_path: Path) -> None:
+    mark = tmp_path / "runs"
+    mark.touch()
+    settings |= {"launcher": "command", "start": "true", "status": f"test -e {mark}"}
+    settings["stop"] = f"rm {mark}"
+    StopStreamOperator(task_id="stop").execute({})
+    assert not mark.exists()
+
+
+# --- while it is open --------------------------------------------------------------------------
+
+
+def test_there_is_nothing_to_decide_before_there_is_a_stream(fake: Fake) -> None:
+    fake(answering(None, 4, "there is no warehouse"))
+    with pytest.raises(AirflowSkipException):
+        RebalanceOperator(task_id="decide").execute({})
+
+
+@pytest.mark.parametrize(
+    ("code", "says"), [(2, "unknown policy 'nonsense'"), (3, "the journal is damaged")]
+)
+def test_a_controller_that_cannot_decide_fails(fake: Fake, code: int, says: str) -> None:
+    fake(answering(None, code, says))
+    with pytest.raises(CommandFailed, match=says):
+        RebalanceOperator(task_id="decide", policy="nonsense").execute({})
+
+
+def test_what_was_decided_is_given(fake: Fake) -> None:
+    asked = [
+        {"outcome": {"obeyed": True, "reason": ""}},
+        {"outcome": {"obeyed": False, "reason": "too late"}},
+    ]
+    declined = [{"what": "spill", "why": "there is room"}]
+    fake(
+        "assert sys.argv[1:] == ['rebalance', '--json', '--by', 'airflow', '--policy', 'flux',"
+        " '--dry-run'], sys.argv\n" + answering({"asked": asked, "declined": declined}, 3)
+    )
+    found = RebalanceOperator(task_id="decide", policy="flux", dry_run="True").execute({})
+    assert found == {"asked": 2, "refused": ["too late"], "declined": declined}
+
+
+# --- after the close ---------------------------------------------------------------------------
+
+
+def status(ended_at: str | None) -> dict[str, Any]:
+    days = [{"session": DAY, "ended_at": ended_at, "stage": "open" if not ended_at else "sealed"}]
+    return {"sessions": days}
+
+
+def test_a_sealed_day_is_not_waited_for(fake: Fake) -> None:
+    fake(answering(status("then")))
+    found = WaitForSealOperator(task_id="wait", session=DAY).execute({})
+    assert found == {"session": DAY, "ended_at": "then", "stage": "sealed"}
+
+
+@pytest.mark.parametrize("answer", [answering(status(None)), answering(None, 3, "no broker")])
+def test_a_day_that_is_not_sealed_is_waited_for_without_a_worker(fake: Fake, answer: str) -> None:
+    fake(answer)
+    task = WaitForSealOperator(task_id="wait", session=DAY, every_s=3.0, config="x.toml")
+    with pytest.raises(TaskDeferred) as it:
+        task.execute({})
+    trigger = it.value.trigger
+    assert isinstance(trigger, SealedTrigger)
+    assert (trigger.session, trigger.config, trigger.every_s) == (DAY, "x.toml", 3.0)
+    event = {"session": DAY, "ended_at": "then", "stage": "sealed"}
+    assert getattr(task, it.value.method_name)({}, event) == event
+
+
+def test_the_trigger_fires_once_the_day_is_sealed(fake: Fake, tmp_path: Path) -> None:
+    """A look that fails, one at a day that is open, one that is sealed."""
+    looks = tmp_path / "looks"
+    fake(
+        f"with open({str(looks)!r}, 'a') as file: file.write('x')\n"
+        f"n = os.path.getsize({str(looks)!r})\n"
+        "if n == 1: sys.exit('no journal')\n"
+        f"print({json.dumps(status(None))!r} if n == 2 else {json.dumps(status('then'))!r})"
+    )
+
+    async def events() -> list[Any]:
+        return [event async for event in SealedTrigger(DAY, every_s=0.01).run()]
+
+    [event] = asyncio.run(asyncio.wait_for(events(), 30))
+    assert event.payload == {"session": DAY, "ended_at": "then", "stage": "sealed"}
+    assert looks.read_text() == "xxx"
+
+
+VERDICT = {"complete": False, "missing": 7, "doubled": 1, "expected": 90, "details": {"keys": 3}}
+
+
+def test_a_day_that_is_not_complete_fails_for_good(fake: Fake) -> None:
+    fake(answering(VERDICT, 1))
+    with pytest.raises(AirflowFailException, match=f"{DAY} is not complete: 7 results are missing"):
+        VerifyOperator(task_id="verify", session=DAY).execute({})
+
+
+def test_a_proof_that_was_not_made_is_tried_again(fake: Fake) -> None:
+    fake(answering(None, 3, "Kafka does not answer"))
+    with pytest.raises(CommandFailed, match="Kafka does not answer") as it:
+        VerifyOperator(task_id="verify", session=DAY).execute({})
+    assert not isinstance(it.value, AirflowFailException), "Airflow tries again"
+
+
+def test_a_complete_day_gives_its_figures(fake: Fake) -> None:
+    fake(answering({**VERDICT, "complete": True}))
+    found = VerifyOperator(task_id="verify", session=DAY).execute({})
+    assert found["complete"] is True
+    assert "details" not in found
+
+
+def test_a_killed_task_ends_its_command(fake: Fake) -> None:
+    fake("time.sleep(60)")
+    task = CleanupOperator(task_id="cleanup", session=DAY)
+    task.on_kill()  # before it began: no harm
+
+    def kill() -> None:
+        while task._running is None:
+            time.sleep(0.01)
+        task.on_kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(CommandFailed, match="code -15"):
+        task.execute({})
+    killer.join()
+
+
+# --- which session -----------------------------------------------------------------------------
+
+
+def rendered(made: datetime, partition: str | None = None, **params: Any) -> str:
+    """The session of a run that was made then, of a task as Airflow renders it."""
+    task = SealOperator(task_id="seal")
+    context: Any = {
+        "partition_key": partition,
+        "params": params,
+        "dag_run": SimpleNamespace(run_after=made),
+    }
+    task.render_template_fields(context, Environment(autoescape=False))
+    return task.session
+
+
+@pytest.mark.parametrize(
+    ("made", "partition", "params", "session"),
+    [
+        ("2026-01-06T12:00", "2025-12-01", {"session": "2025-12-02"}, "2025-12-01"),
+        ("2026-01-06T12:00", None, {"session": "2025-12-02"}, "2025-12-02"),
+        ("2026-01-06T12:00", None, {"session": None}, DAY),
+        ("2026-01-06T20:59", None, {}, DAY),  # a minute before the close in New York
+        ("2026-01-06T21:00", None, {}, "2026-01-06"),
+        ("2026-01-07T02:00", None, {}, "2026-01-06"),  # tomorrow by UTC
+        ("2026-01-11T12:00", None, {}, "2026-01-09"),  # a Sunday
+    ],
+)
+def test_a_run_that_names_no_session_means_the_last_that_has_closed(
+    made: str, partition: str | None, params: dict[str, Any], session: str
+) -> None:
+    assert (
+        rendered(datetime.fromisoformat(made).replace(tzinfo=UTC), partition, **params) == session
+    )
+
+
+def test_a_session_that_cannot_be_found_is_asked_for() -> None:
+    with pytest.raises(AirflowFailException, match="partition key or parameter `session`"):
+        rendered(datetime(1950, 1, 1, tzinfo=UTC))
+    task = SealOperator(task_id="seal", calendar="nowhere")
+    made = SimpleNamespace(run_after=datetime.now(UTC))
+    with pytest.raises(AirflowFailException, match=r"YYYY-MM-DD.*not an exchange calendar"):
+        task.render_template_fields({"params": {}, "dag_run": made}, Environment(autoescape=False))
+
+
+def test_exit_codes_are_those_of_the_command_line() -> None:
+    from jobs import cli
+
+    assert operators.NOTHING_YET == cli.NOTHING_YET

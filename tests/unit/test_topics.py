@@ -1,0 +1,88 @@
+"""The query's topics: which exist, which are made, and that no other is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from jobs import cli, topics
+from schemas.journal import Topic
+
+SERVER = "kafka.example:9092"
+
+
+class Broker:
+    """As much of a cluster as is asked here."""
+
+    def __init__(self, there: dict[str, int]) -> None:
+        self.there = there
+        self.made: list[tuple[str, int, int]] = []
+
+    def existing_topics(self) -> list[str]:
+        return sorted(self.there)
+
+    def create_topics(self, partitions: Mapping[str, int], *, replication: int) -> list[str]:
+        for name, count in partitions.items():
+            assert name not in self.there
+            self.there[name] = count
+            self.made.append((name, count, replication))
+        return list(partitions)
+
+    def topics(self, names: Sequence[str]) -> list[Topic]:
+        return [Topic(name=name, id="", partitions=self.there[name]) for name in names]
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    found = Broker({"stock": 4, "other": 1})
+
+    @contextlib.contextmanager
+    def cluster(bootstrap: str, options: Mapping[str, str]) -> Iterator[Broker]:
+        assert (bootstrap, options) == (SERVER, {})
+        yield found
+
+    monkeypatch.setattr(topics, "cluster", cluster)
+    return found
+
+
+def spillway(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
+    """Exit code, what was printed as JSON, and the rest."""
+    options = ["--set", f"kafka.bootstrap_servers={SERVER}", "--set", "kafka.replication=3"]
+    with pytest.raises(SystemExit) as it:
+        cli.main([*options, "topics", "--json", *arguments])
+    printed = capsys.readouterr()
+    assert isinstance(it.value.code, int)
+    return it.value.code, json.loads(printed.out), printed.err
+
+
+def topic(name: str, partitions: int | None, *, created: bool = False) -> dict[str, Any]:
+    exists = partitions is not None
+    return {"topic": name, "partitions": partitions, "created": created, "exists": exists}
+
+
+def test_missing_topics_are_told_and_not_made(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found, told = spillway(capsys)
+    assert code == 3
+    assert found == [topic("review", None), topic("stock", 4), topic("volume", None)]
+    assert f"no topic review, volume on {SERVER}: run 'spillway topics --create'" in told
+    assert not broker.made
+
+
+def test_missing_topics_are_made_and_no_other_is_changed(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found, _ = spillway(capsys, "--create")
+    assert code == 0
+    made = [topic("review", 6, created=True), topic("stock", 4), topic("volume", 6, created=True)]
+    assert found == made
+    assert broker.made == [("review", 6, 3), ("volume", 6, 3)]
+    again = spillway(capsys, "--create")
+    assert again[:2] == (0, [{**each, "created": False} for each in made])
+    assert len(broker.made) == 2
+    assert broker.there["other"] == 1
