@@ -68,11 +68,14 @@ class _Desk:
 
     owners: dict[Prefix, int]
     """Each group with its slot, as it will be once the queue is carried out."""
+    counts: Counter[int]
+    """How many groups each slot will own: counted once, for thousands of moves ask."""
     slots: int
     """How many slots there will be."""
     busy: frozenset[int]
     """Slots that an adaptation of an earlier epoch is not done with."""
-    queue: list[Move]
+    queue: dict[Prefix, Move]
+    """In order, and by group, for each command asks whether its group moves."""
     forced: dict[int, int] = field(default_factory=dict)
     touched: set[Prefix] = field(default_factory=set)
     """Groups that a command of this epoch names."""
@@ -95,9 +98,10 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
         owners[move.group] = move.to
     desk = _Desk(
         owners=owners,
+        counts=Counter(owners.values()),
         slots=max(owners.values()) + 1,
         busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
-        queue=list(state.moves),
+        queue={move.group: move for move in state.moves},
     )
     outcomes = []
     for command in commands:
@@ -114,10 +118,13 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
                 bytes=command.bytes or sum(move.bytes for move in command.moves),
             )
         )
-    moving = {move.group: present[move.group] for move in desk.queue}
+    moving = {group: present[group] for group in desk.queue}
     groups = sorted((g, moving.get(g, slot)) for g, slot in desk.owners.items())
     return Adaptation(
-        tuple(outcomes), tuple(groups), tuple(desk.queue), tuple(sorted(desk.forced.items()))
+        outcomes=tuple(outcomes),
+        groups=tuple(groups),
+        queue=tuple(desk.queue.values()),
+        forced=tuple(sorted(desk.forced.items())),
     )
 
 
@@ -163,11 +170,13 @@ def _move(desk: _Desk, command: Command) -> str | None:
         return f"{_named(move.group)} is at slot {owner} already"
     if not 0 <= move.to < desk.slots:
         return f"there is no slot {move.to}; there are {desk.slots}"
-    if Counter(desk.owners.values())[owner] == 1:
+    if desk.counts[owner] == 1:
         return f"slot {owner} would own no group; change the number of slots instead"
     desk.owners[move.group] = move.to
+    desk.counts[owner] -= 1
+    desk.counts[move.to] += 1
     desk.take(command, [move.group], [owner, move.to])
-    desk.queue.append(move.model_copy(update={"command": command.id}))
+    desk.queue[move.group] = move.model_copy(update={"command": command.id})
     return None
 
 
@@ -176,8 +185,9 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         return "groups are moving; the number of slots can change when that is done"
     if command.slots == desk.slots:
         return f"there are {desk.slots} slots already"
-    counts = Counter(desk.owners.values())
+    counts = desk.counts.copy()
     owners = dict(desk.owners)
+    numbered = desk.slots
     if len({move.group for move in command.moves}) < len(command.moves):
         return "a group is named twice"
     for move in command.moves:
@@ -187,16 +197,20 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         if problem := _in_use(desk, command, [move.group], [owner]):
             return problem
         owners[move.group] = move.to
+        # Slots stay numbered on end: only the next one begins, and only the last one ends.
+        begins, ends = counts[move.to] == 0, counts[owner] == 1
+        if (begins and move.to != numbered) or (ends and owner != numbered + begins - 1):
+            return f"after the move of {_named(move.group)} slots would not be numbered on end"
         counts[owner] -= 1
         counts[move.to] += 1
-        if set(+counts) != set(range(len(+counts))):
-            return f"after the move of {_named(move.group)} slots would not be numbered on end"
-    if set(owners.values()) != set(range(command.slots)):
+        numbered += begins - ends
+    if numbered != command.slots:
         return f"the moves do not lead to {command.slots} slots"
-    desk.owners = owners
+    desk.owners, desk.counts = owners, counts
     desk.slots = command.slots
     desk.take(command, (move.group for move in command.moves), range(command.slots))
-    desk.queue += [move.model_copy(update={"command": command.id}) for move in command.moves]
+    for move in command.moves:
+        desk.queue[move.group] = move.model_copy(update={"command": command.id})
     desk.rearranged = True
     return None
 
@@ -225,6 +239,7 @@ def _split(desk: _Desk, command: Command) -> str | None:
     slot = desk.owners.pop(group)
     halves = _halves(group)
     desk.owners |= dict.fromkeys(halves, slot)
+    desk.counts[slot] += 1
     desk.take(command, halves, [slot])
     return None
 
@@ -245,6 +260,7 @@ def _merge(desk: _Desk, command: Command) -> str | None:
         del desk.owners[half]
     slot = slots.pop()
     desk.owners[group] = slot
+    desk.counts[slot] -= 1
     desk.take(command, [group], [slot])
     return None
 
@@ -271,9 +287,8 @@ def _in_use(
             return f"slot {slot} still takes part in an earlier adaptation"
         if desk.deciders.get(slot, mine) != mine:
             return f"slot {slot} takes part in another decision, {desk.deciders[slot]}"
-    moving = {move.group for move in desk.queue}
     for group in groups:
-        if group in moving or group in desk.touched:
+        if group in desk.queue or group in desk.touched:
             return f"{_named(group)} is named by an earlier command"
     return None
 

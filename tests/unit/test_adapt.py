@@ -241,6 +241,22 @@ def test_slots_come_and_go_without_a_gap(
     assert set(after) == set(range(slots))
 
 
+@given(assignments(), st.integers(1, 6), st.data())
+def test_moves_that_would_leave_a_gap_are_refused(
+    groups: list[tuple[Prefix, int]], slots: int, data: st.DataObject
+) -> None:
+    """Right moves in any order, judged by the owners after each of them."""
+    slots = min(slots, len(groups))
+    moves = data.draw(st.permutations(rearranged(groups, {}, slots)))
+    owners = dict(groups)
+    right = slots != len(set(owners.values()))
+    for each in moves:
+        owners[each.group] = each.to
+        right &= max(owners.values()) + 1 == len(set(owners.values()))
+    said = answers(state(groups), Command(id="d/s", kind="slots", slots=slots, moves=moves))
+    assert (said == ["obeyed"]) == right
+
+
 def test_a_new_slot_takes_its_share_of_the_bytes() -> None:
     groups = [(Prefix(4, v), v % 2) for v in range(16)]
     sizes = {group: 100 for group, _ in groups}
