@@ -185,6 +185,12 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         return "groups are moving; the number of slots can change when that is done"
     if command.slots == desk.slots:
         return f"there are {desk.slots} slots already"
+    # What does not move is touched too: shares are worked out over all slots.
+    if problem := _in_use(desk, command, [], range(desk.slots)):
+        return problem
+    for slot in range(command.slots, desk.slots):
+        if slot in desk.forced:
+            return f"slot {slot} is told to spill, and would end"
     counts = desk.counts.copy()
     owners = dict(desk.owners)
     numbered = desk.slots
@@ -194,7 +200,7 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         owner = owners.get(move.group)
         if owner is None or owner == move.to or not 0 <= move.to < command.slots:
             return f"{_named(move.group)} cannot move to slot {move.to}"
-        if problem := _in_use(desk, command, [move.group], [owner]):
+        if problem := _in_use(desk, command, [move.group], []):
             return problem
         owners[move.group] = move.to
         # Slots stay numbered on end: only the next one begins, and only the last one ends.
@@ -206,9 +212,10 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         numbered += begins - ends
     if numbered != command.slots:
         return f"the moves do not lead to {command.slots} slots"
+    every = range(max(desk.slots, command.slots))
+    desk.take(command, (move.group for move in command.moves), every)
     desk.owners, desk.counts = owners, counts
     desk.slots = command.slots
-    desk.take(command, (move.group for move in command.moves), range(command.slots))
     for move in command.moves:
         desk.queue[move.group] = move.model_copy(update={"command": command.id})
     desk.rearranged = True
@@ -216,8 +223,10 @@ def _slots(desk: _Desk, command: Command) -> str | None:
 
 
 def _spill(desk: _Desk, command: Command) -> str | None:
+    if desk.rearranged:
+        return "the number of slots is being changed"
     slot = command.slot
-    if slot is None or not 0 <= slot < desk.slots or desk.rearranged:
+    if slot is None or not 0 <= slot < desk.slots:
         return f"there is no slot {slot} to spill; there are {desk.slots}"
     if problem := _in_use(desk, command, [], [slot]):
         return problem
@@ -278,7 +287,7 @@ def decision(command: str) -> str:
 
 
 def _in_use(
-    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Sequence[int]
+    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Iterable[int]
 ) -> str | None:
     """Why one of these cannot be adapted now, or None."""
     mine = decision(command.id)

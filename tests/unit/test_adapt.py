@@ -148,6 +148,46 @@ def test_a_slot_that_is_busy_is_left_alone() -> None:
     assert answers(busy, move(4, 3, depth=3)) == ["obeyed"]
 
 
+ONE = [Move(group=Prefix(2, value), to=0) for value in (2, 3)]
+"""What leads to one slot."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [
+        ("a/spill/0", "b/slots/1", "slot 0 takes part in another decision, a"),
+        ("a/spill/1", "b/slots/1", "slot 1 takes part in another decision, a"),
+        ("a/spill/0", "b/slots/3", "slot 0 takes part in another decision, a"),
+        ("a/spill/1", "b/slots/3", "slot 1 takes part in another decision, a"),
+        ("a/spill/0", "a/slots/1", "obeyed"),
+        ("a/spill/1", "a/slots/1", "slot 1 is told to spill, and would end"),
+        ("a/spill/1", "a/slots/3", "obeyed"),
+        ("a/split/0", "b/slots/1", "slot 0 takes part in another decision, a"),
+        ("a/slots/1", "b/spill/0", "the number of slots is being changed"),
+        ("a/slots/1", "a/spill/1", "the number of slots is being changed"),
+        ("a/slots/3", "a/spill/0", "the number of slots is being changed"),
+        ("a/slots/3", "b/split/0", "slot 0 takes part in another decision, a"),
+    ],
+)
+def test_the_number_of_slots_and_what_else_a_slot_is_told(
+    first: str, second: str, answer: str
+) -> None:
+    def command(text: str) -> Command:
+        decision, kind, number = text.split("/")
+        three = [Move(group=Prefix(2, 3), to=2)]
+        what: dict[str, dict[str, Any]] = {
+            "spill": {"slot": int(number), "bytes": 300},
+            "slots": {"slots": int(number), "moves": ONE if number == "1" else three},
+            "split": {"group": Prefix(2, 0)},
+        }
+        return Command(id=f"{decision}/{kind}", kind=kind, **what[kind])
+
+    found = adapt(state(), [command(first), command(second)], NOW)
+    assert found.outcomes[0].obeyed
+    assert found.outcomes[1].obeyed == (answer == "obeyed")
+    assert answer in ("obeyed", found.outcomes[1].reason)
+
+
 def test_a_refused_command_keeps_no_slot_from_others() -> None:
     late = move(0, 1, id="other/0", expires_at=NOW)
     assert answers(state(), late, move(1, 1)) == [f"expired at {NOW}", "obeyed"]
