@@ -13,8 +13,10 @@ journal keeps. What is obeyed takes effect at an epoch boundary:
 
 Refused is what rests on another assignment than the present one, what has expired, what
 contradicts a command before it, and what touches a slot that an earlier adaptation is still
-busy with, or that another decision of the same epoch has touched. An epoch that restores lost
-slots carries out no move: the queue waits.
+busy with, or that another decision of the same epoch has touched. A spill changes no assignment, so
+a policy's is refused too when a policy's move or spill was obeyed since it was decided: it was
+meant for memory that has found relief. An epoch that restores lost slots carries out no move: the
+queue waits.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from datetime import datetime
 from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import Groups
+from jobs.protocol.state import RELIEVING, Groups
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
 DEEPEST = 40
@@ -43,6 +45,10 @@ class Assigned(Protocol):
     @property
     def assignment_version(self) -> int:
         """The epoch in which they last changed."""
+
+    @property
+    def policy_epoch(self) -> int:
+        """The last epoch that obeyed a policy's relieving command."""
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -81,6 +87,8 @@ class _Desk:
     """Groups that a command of this epoch names."""
     deciders: dict[int, str] = field(default_factory=dict)
     """Per slot that a command of this epoch touches, the decision that this is a part of."""
+    relieving: set[str] = field(default_factory=set)
+    """Policies' decisions of which this epoch obeys a relieving command."""
     rearranged: bool = False
     """Whether the number of slots changes."""
 
@@ -88,6 +96,8 @@ class _Desk:
         """Note what an obeyed command touches."""
         self.touched |= set(groups)
         self.deciders |= dict.fromkeys(slots, decision(command.id))
+        if command.policy and command.kind in RELIEVING:
+            self.relieving.add(decision(command.id))
 
 
 def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
@@ -148,6 +158,9 @@ def _stale(state: Assigned, command: Command, now: str) -> str | None:
     version = command.assignment_version
     if version is not None and version != state.assignment_version:
         return f"decided on assignment {version}; it is {state.assignment_version} now"
+    known, last = command.epoch, state.policy_epoch
+    if command.kind == "spill" and command.policy and known is not None and known < last:
+        return f"decided after epoch {known}; in epoch {last} a policy was obeyed"
     if command.expires_at and _time(now) >= _time(command.expires_at):
         return f"expired at {command.expires_at}"
     return None
@@ -232,6 +245,8 @@ def _spill(desk: _Desk, command: Command) -> str | None:
         return problem
     if slot in desk.forced:
         return f"slot {slot} is told to spill already"
+    if command.policy and (others := desk.relieving - {decision(command.id)}):
+        return f"another decision of a policy, {min(others)}, is obeyed in this epoch"
     desk.forced[slot] = command.bytes
     desk.take(command, [], [slot])
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,57 @@ def test_a_slot_that_is_busy_is_left_alone() -> None:
     assert answers(busy, move(4, 0, depth=3)) == [f"slot 0 {still}"]
     assert answers(busy, Command(id="d/s", kind="spill", slot=0, bytes=1)) == [f"slot 0 {still}"]
     assert answers(busy, move(4, 3, depth=3)) == ["obeyed"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "known", "obeyed_in", "answer"),
+    [
+        ("p", 7, -1, "obeyed"),
+        ("p", 7, 6, "obeyed"),
+        ("p", 7, 7, "obeyed"),
+        ("p", 7, 8, "decided after epoch 7; in epoch 8 a policy was obeyed"),
+        ("p", None, 8, "obeyed"),
+        ("", 7, 8, "obeyed"),
+    ],
+)
+def test_a_spill_of_a_policy_that_another_has_overtaken(
+    policy: str, known: int | None, obeyed_in: int, answer: str
+) -> None:
+    later = replace(state(), policy_epoch=obeyed_in)
+    spill = Command(id="d/s", kind="spill", slot=0, bytes=9, policy=policy, epoch=known)
+    assert answers(later, spill) == [answer]
+    # Splits and moves name the assignment that they rest on.
+    moved_on = move(0, 1, policy=policy, epoch=known, assignment_version=-1)
+    assert answers(later, moved_on) == ["obeyed"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [
+        ("a/spill p", "b/spill p", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/spill p", "b/spill q", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/move p", "b/spill p", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/split p", "b/spill p", "obeyed"),
+        ("a/spill p", "a/spill p", "obeyed"),
+        ("a/spill p", "b/spill", "obeyed"),
+        ("a/spill", "b/spill p", "obeyed"),
+    ],
+)
+def test_spills_of_policies_in_one_epoch(first: str, second: str, answer: str) -> None:
+    """The first is about slots 0 and 1, the second about slot 2."""
+
+    def command(text: str, slot: int) -> Command:
+        name, _, policy = text.partition(" ")
+        kind = name.partition("/")[2]
+        what: dict[str, dict[str, Any]] = {
+            "spill": {"slot": slot, "bytes": 9},
+            "move": {"moves": [Move(group=Prefix(3, 0), to=1)]},
+            "split": {"group": Prefix(3, 0)},
+        }
+        return Command(id=f"{name[0]}/{slot}", kind=kind, policy=policy, **what[kind])
+
+    eight = state([(Prefix(3, v), v // 2) for v in range(8)])
+    assert answers(eight, command(first, 0), command(second, 2)) == ["obeyed", answer]
 
 
 ONE = [Move(group=Prefix(2, value), to=0) for value in (2, 3)]
