@@ -37,7 +37,7 @@ from schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 60
+FAST = 40
 MORE = 500
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
