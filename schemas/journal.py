@@ -204,6 +204,8 @@ class Command(Record):
     """`slots`: how many there shall be."""
     assignment_version: int | None = None
     """The assignment that an adaptation was decided on; None: whichever there is."""
+    epoch: int | None = None
+    """The last epoch that a policy knew of when it decided; None: not kept."""
     expires_at: str = ""
     """RFC 3339 time from which an adaptation is refused; empty: never."""
     policy: str = ""

@@ -13,8 +13,10 @@ journal keeps. What is obeyed takes effect at an epoch boundary:
 
 Refused is what rests on another assignment than the present one, what has expired, what
 contradicts a command before it, and what touches a slot that an earlier adaptation is still
-busy with, or that another decision of the same epoch has touched. An epoch that restores lost
-slots carries out no move: the queue waits.
+busy with, or that another decision of the same epoch has touched. A spill changes no assignment, so
+a policy's is refused too when a policy's move or spill was obeyed since it was decided: it was
+meant for memory that has found relief. An epoch that restores lost slots carries out no move: the
+queue waits.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from datetime import datetime
 from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import Groups
+from jobs.protocol.state import RELIEVING, Groups
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
 DEEPEST = 40
@@ -43,6 +45,10 @@ class Assigned(Protocol):
     @property
     def assignment_version(self) -> int:
         """The epoch in which they last changed."""
+
+    @property
+    def policy_epoch(self) -> int:
+        """The last epoch that obeyed a policy's relieving command."""
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -68,16 +74,21 @@ class _Desk:
 
     owners: dict[Prefix, int]
     """Each group with its slot, as it will be once the queue is carried out."""
+    counts: Counter[int]
+    """How many groups each slot will own: counted once, for thousands of moves ask."""
     slots: int
     """How many slots there will be."""
     busy: frozenset[int]
     """Slots that an adaptation of an earlier epoch is not done with."""
-    queue: list[Move]
+    queue: dict[Prefix, Move]
+    """In order, and by group, for each command asks whether its group moves."""
     forced: dict[int, int] = field(default_factory=dict)
     touched: set[Prefix] = field(default_factory=set)
     """Groups that a command of this epoch names."""
     deciders: dict[int, str] = field(default_factory=dict)
     """Per slot that a command of this epoch touches, the decision that this is a part of."""
+    relieving: set[str] = field(default_factory=set)
+    """Policies' decisions of which this epoch obeys a relieving command."""
     rearranged: bool = False
     """Whether the number of slots changes."""
 
@@ -85,6 +96,8 @@ class _Desk:
         """Note what an obeyed command touches."""
         self.touched |= set(groups)
         self.deciders |= dict.fromkeys(slots, decision(command.id))
+        if command.policy and command.kind in RELIEVING:
+            self.relieving.add(decision(command.id))
 
 
 def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
@@ -95,9 +108,10 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
         owners[move.group] = move.to
     desk = _Desk(
         owners=owners,
+        counts=Counter(owners.values()),
         slots=max(owners.values()) + 1,
         busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
-        queue=list(state.moves),
+        queue={move.group: move for move in state.moves},
     )
     outcomes = []
     for command in commands:
@@ -114,10 +128,13 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
                 bytes=command.bytes or sum(move.bytes for move in command.moves),
             )
         )
-    moving = {move.group: present[move.group] for move in desk.queue}
+    moving = {group: present[group] for group in desk.queue}
     groups = sorted((g, moving.get(g, slot)) for g, slot in desk.owners.items())
     return Adaptation(
-        tuple(outcomes), tuple(groups), tuple(desk.queue), tuple(sorted(desk.forced.items()))
+        outcomes=tuple(outcomes),
+        groups=tuple(groups),
+        queue=tuple(desk.queue.values()),
+        forced=tuple(sorted(desk.forced.items())),
     )
 
 
@@ -141,6 +158,9 @@ def _stale(state: Assigned, command: Command, now: str) -> str | None:
     version = command.assignment_version
     if version is not None and version != state.assignment_version:
         return f"decided on assignment {version}; it is {state.assignment_version} now"
+    known, last = command.epoch, state.policy_epoch
+    if command.kind == "spill" and command.policy and known is not None and known < last:
+        return f"decided after epoch {known}; in epoch {last} a policy was obeyed"
     if command.expires_at and _time(now) >= _time(command.expires_at):
         return f"expired at {command.expires_at}"
     return None
@@ -163,11 +183,13 @@ def _move(desk: _Desk, command: Command) -> str | None:
         return f"{_named(move.group)} is at slot {owner} already"
     if not 0 <= move.to < desk.slots:
         return f"there is no slot {move.to}; there are {desk.slots}"
-    if Counter(desk.owners.values())[owner] == 1:
+    if desk.counts[owner] == 1:
         return f"slot {owner} would own no group; change the number of slots instead"
     desk.owners[move.group] = move.to
+    desk.counts[owner] -= 1
+    desk.counts[move.to] += 1
     desk.take(command, [move.group], [owner, move.to])
-    desk.queue.append(move.model_copy(update={"command": command.id}))
+    desk.queue[move.group] = move.model_copy(update={"command": command.id})
     return None
 
 
@@ -176,39 +198,55 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         return "groups are moving; the number of slots can change when that is done"
     if command.slots == desk.slots:
         return f"there are {desk.slots} slots already"
-    counts = Counter(desk.owners.values())
+    # What does not move is touched too: shares are worked out over all slots.
+    if problem := _in_use(desk, command, [], range(desk.slots)):
+        return problem
+    for slot in range(command.slots, desk.slots):
+        if slot in desk.forced:
+            return f"slot {slot} is told to spill, and would end"
+    counts = desk.counts.copy()
     owners = dict(desk.owners)
+    numbered = desk.slots
     if len({move.group for move in command.moves}) < len(command.moves):
         return "a group is named twice"
     for move in command.moves:
         owner = owners.get(move.group)
         if owner is None or owner == move.to or not 0 <= move.to < command.slots:
             return f"{_named(move.group)} cannot move to slot {move.to}"
-        if problem := _in_use(desk, command, [move.group], [owner]):
+        if problem := _in_use(desk, command, [move.group], []):
             return problem
         owners[move.group] = move.to
+        # Slots stay numbered on end: only the next one begins, and only the last one ends.
+        begins, ends = counts[move.to] == 0, counts[owner] == 1
+        if (begins and move.to != numbered) or (ends and owner != numbered + begins - 1):
+            return f"after the move of {_named(move.group)} slots would not be numbered on end"
         counts[owner] -= 1
         counts[move.to] += 1
-        if set(+counts) != set(range(len(+counts))):
-            return f"after the move of {_named(move.group)} slots would not be numbered on end"
-    if set(owners.values()) != set(range(command.slots)):
+        numbered += begins - ends
+    if numbered != command.slots:
         return f"the moves do not lead to {command.slots} slots"
-    desk.owners = owners
+    every = range(max(desk.slots, command.slots))
+    desk.take(command, (move.group for move in command.moves), every)
+    desk.owners, desk.counts = owners, counts
     desk.slots = command.slots
-    desk.take(command, (move.group for move in command.moves), range(command.slots))
-    desk.queue += [move.model_copy(update={"command": command.id}) for move in command.moves]
+    for move in command.moves:
+        desk.queue[move.group] = move.model_copy(update={"command": command.id})
     desk.rearranged = True
     return None
 
 
 def _spill(desk: _Desk, command: Command) -> str | None:
+    if desk.rearranged:
+        return "the number of slots is being changed"
     slot = command.slot
-    if slot is None or not 0 <= slot < desk.slots or desk.rearranged:
+    if slot is None or not 0 <= slot < desk.slots:
         return f"there is no slot {slot} to spill; there are {desk.slots}"
     if problem := _in_use(desk, command, [], [slot]):
         return problem
     if slot in desk.forced:
         return f"slot {slot} is told to spill already"
+    if command.policy and (others := desk.relieving - {decision(command.id)}):
+        return f"another decision of a policy, {min(others)}, is obeyed in this epoch"
     desk.forced[slot] = command.bytes
     desk.take(command, [], [slot])
     return None
@@ -225,6 +263,7 @@ def _split(desk: _Desk, command: Command) -> str | None:
     slot = desk.owners.pop(group)
     halves = _halves(group)
     desk.owners |= dict.fromkeys(halves, slot)
+    desk.counts[slot] += 1
     desk.take(command, halves, [slot])
     return None
 
@@ -245,6 +284,7 @@ def _merge(desk: _Desk, command: Command) -> str | None:
         del desk.owners[half]
     slot = slots.pop()
     desk.owners[group] = slot
+    desk.counts[slot] -= 1
     desk.take(command, [group], [slot])
     return None
 
@@ -262,7 +302,7 @@ def decision(command: str) -> str:
 
 
 def _in_use(
-    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Sequence[int]
+    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Iterable[int]
 ) -> str | None:
     """Why one of these cannot be adapted now, or None."""
     mine = decision(command.id)
@@ -271,9 +311,8 @@ def _in_use(
             return f"slot {slot} still takes part in an earlier adaptation"
         if desk.deciders.get(slot, mine) != mine:
             return f"slot {slot} takes part in another decision, {desk.deciders[slot]}"
-    moving = {move.group for move in desk.queue}
     for group in groups:
-        if group in moving or group in desk.touched:
+        if group in desk.queue or group in desk.touched:
             return f"{_named(group)} is named by an earlier command"
     return None
 

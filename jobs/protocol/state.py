@@ -42,6 +42,10 @@ Groups = tuple[tuple[Prefix, int], ...]
 """Each partition group with its slot."""
 
 
+RELIEVING = frozenset({"move", "slots", "spill"})
+"""Kinds of commands that change how much a slot holds."""
+
+
 class JournalBroken(Exception):
     """The journal's entries contradict each other. Nothing may be written on top of it."""
 
@@ -87,6 +91,8 @@ class JournalState:
     """The pending end of the open session."""
     groups: Groups
     assignment_version: int
+    policy_epoch: int
+    """The last one that obeyed a policy's relieving command; -1: none did."""
     manifests: Mapping[int, str | None]
     marks: Mapping[int, Mark]
     counts: Counts
@@ -129,6 +135,7 @@ def begin(genesis: Genesis) -> JournalState:
         seal=None,
         groups=tuple(genesis.groups),
         assignment_version=-1,
+        policy_epoch=-1,
         manifests={slot: None for _, slot in genesis.groups},
         marks={-1: Mark(start, {})},
         counts={},
@@ -237,6 +244,7 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
     end = padded(entry.end, state.end)
     marks = {**state.marks, entry.epoch: Mark(end, counts)}
     wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
+    by_policy = any(c.obeyed and c.policy and c.kind in RELIEVING for c in entry.commands)
     return replace(
         state,
         n=entry.n,
@@ -246,6 +254,7 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         seal=seal,
         groups=groups,
         assignment_version=state.assignment_version if entry.assignment is None else entry.epoch,
+        policy_epoch=entry.epoch if by_policy else state.policy_epoch,
         manifests=dict(entry.manifests),
         marks={e: m for e, m in marks.items() if e in wanted or e == entry.epoch},
         counts=counts,

@@ -2,8 +2,8 @@
 
 It reads the journal and `statistics`, asks a policy, and appends what that suggests as commands
 that name the assignment they were decided on, and a time at which they expire. The stream obeys or
-refuses each. Two controllers at once do no harm: the first one's commands make the second one's
-assignment an old one.
+refuses each. Two controllers at once do no harm: the first one's moves make the second one's
+assignment an old one, and a spill is refused once a later epoch has obeyed a policy.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def run(
     )
     common: dict[str, object] = {
         "assignment_version": tally.assignment_version,
+        "epoch": tally.epoch,
         "expires_at": now(settings.rebalance.expires_s),
         "policy": policy,
         "settings": {**chosen.given(given), "collection_s": round(collected_s, 3)},

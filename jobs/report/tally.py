@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from jobs.protocol.state import RELIEVING
 from jobs.report.adaptations import Adaptations
 from jobs.report.model import Point
 from schemas.journal import DELAY_EDGES_MS, Move, Offsets, Prefix
@@ -157,6 +158,8 @@ class Tally(BaseModel):
     groups: tuple[tuple[Prefix, int], ...] = ()
     """The assignment."""
     assignment_version: int = -1
+    policy_epoch: int = -1
+    """The last one that obeyed a policy's relieving command."""
     queue: list[Move] = []
     """Moves that were obeyed and wait."""
     cores: int = 0
@@ -301,8 +304,9 @@ class Tally(BaseModel):
             self.slots = {n: slot for n, slot in self.slots.items() if n in alive}
         for outcome in entry["commands"]:
             self.answered.append(outcome["id"])
-            if outcome["kind"] == "spill" and outcome["obeyed"] and outcome["policy"]:
-                session.forced_bytes += outcome["bytes"]
+            if outcome["obeyed"] and outcome["policy"] and outcome["kind"] in RELIEVING:
+                self.policy_epoch = entry["epoch"]
+                session.forced_bytes += outcome["bytes"] if outcome["kind"] == "spill" else 0
             if entry["seal"] is not None and outcome["id"] == entry["seal"]["command"]:
                 session.seal_by = outcome.get("by", "")
                 session.seal_reason = outcome["reason"]

@@ -155,11 +155,7 @@ class Slots:
         moves = relocations(before, self.groups)
         leaving = {s: tuple(p for (a, _), ps in moves.items() if a == s for p in ps) for s in slots}
         arriving = {s: tuple(a for a, b in moves if b == s) for s in slots}
-        gone = [
-            r
-            for r in self.reference.resident()
-            if int(before.slot_of(_u64(self.hash_of(r)))[0]) in lost
-        ]
+        gone = self._held_by(before, lost)
         fixed = [*self.blocks(rows, "new"), *(self.blocks(gone, "restore") if gone else [])]
 
         def neighbour(tasks: dict[int, StepTask], slot: int) -> tuple[StepTask, Folder] | None:
@@ -316,7 +312,3 @@ class Slots:
             found.update(self.rows_of(table, session))
         self.clean_results += found
         return found
-
-
-def _u64(value: int) -> U64:
-    return np.array([value], dtype=np.uint64)

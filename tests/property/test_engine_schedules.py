@@ -2,11 +2,11 @@
 
 A schedule draws inputs, keys (skewed or not, one or two columns), a hash (Spark's, or one of
 four bits, so that most equal hashes are of different keys), groups, slots, a budget from far too
-small to ample, a victims' policy, and epochs with: rows of two sessions, forced spills, another
-assignment (slots and groups, split and merged), lost slots (restored from what the reference
-says was in memory), thrown-away attempts before and zombies after the one that counts, and
-seals. Compared as multisets of coordinates: results of every epoch, spilled rows of every epoch,
-what cleanup finds, and all of it together with brute force.
+small to ample, a victims' policy, and epochs with: rows of two sessions, forced spills, changes of
+the assignment (groups of any depth move, split and merge; slots end and come back), lost slots
+(restored from what the reference says was in memory), thrown-away attempts before and zombies
+after the one that counts, and seals. Compared as multisets of coordinates: results of every
+epoch, spilled rows of every epoch, what cleanup finds, and all of it together with brute force.
 
 The fast lane runs FAST schedules, `make test` MORE on top, always the same ones; `make soak` runs
 LONG new ones each time.
@@ -19,20 +19,25 @@ import os
 import random
 import secrets
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from jobs.engine.groups import GroupMap
+from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.merging import Shape
 from jobs.policy.victims import POLICIES
+from jobs.protocol.adapt import DEEPEST
+from schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 60
+FAST = 40
 MORE = 500
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -57,14 +62,69 @@ COMMON = {
 }
 
 
+EVEN = ((1, 1), (2, 1), (8, 2), (16, 2), (64, 3))
+"""(groups, slots) of assignments with equal groups and contiguous owners."""
+SLOTS = 4
+MOST_GROUPS = 64
+
+
+@dataclass(frozen=True)
+class Change:
+    """A small change of the assignment; `at` counts around, so that it fits whatever there is.
+
+    `move` group `at` to slot `to`; `split` it; `merge` the `at`th pair of halves, wherever they
+    are; `scatter` all groups at random, seeded by `at`, over `to` + 1 slots; `regrow` a random
+    tree of groups and scatter those; `even` groups again.
+    """
+
+    kind: str
+    at: int = 0
+    to: int = 0
+
+
+def changed(groups: GroupMap, changes: Iterable[Change]) -> GroupMap:
+    """The assignment after some changes, one after the other."""
+    for change in changes:
+        owners = dict(groups.assignment())
+        group = groups.prefixes[change.at % len(groups)]
+        halves = [p for p in owners if p.value % 2 == 0 and Prefix(p.depth, p.value + 1) in owners]
+        draw = random.Random(change.at)
+        match change.kind:
+            case "move":
+                owners[group] = change.to
+            case "split" if len(owners) < MOST_GROUPS and group.depth < DEEPEST:
+                slot = owners.pop(group)
+                owners |= dict.fromkeys(_halves(group), slot)
+            case "merge" if halves:
+                depth, value = halves[change.at % len(halves)]
+                slot = owners.pop(Prefix(depth, value + 1))
+                del owners[Prefix(depth, value)]
+                owners[Prefix(depth - 1, value // 2)] = slot
+            case "scatter":
+                owners = {each: draw.randint(0, change.to) for each in owners}
+            case "regrow":
+                tree = [Prefix(0, 0)]
+                for _ in range(draw.randint(1, MOST_GROUPS // 2)):
+                    tree += _halves(tree.pop(draw.randrange(len(tree))))
+                owners = {each: draw.randint(0, change.to) for each in tree}
+            case "even":
+                owners = dict(GroupMap.initial(*EVEN[change.at % len(EVEN)]).assignment())
+        groups = GroupMap(owners.items())
+    return groups
+
+
+def _halves(group: Prefix) -> list[Prefix]:
+    return [Prefix(group.depth + 1, 2 * group.value + bit) for bit in (0, 1)]
+
+
 @dataclass(frozen=True)
 class Epoch:
-    """`rows` are drawn with a seed: how many, and how skewed; `groups` is (groups, slots)."""
+    """`rows` are drawn with a seed: how many, and how skewed."""
 
     rows: int
     seed: int = 0
     skewed: bool = False
-    groups: tuple[int, int] | None = None
+    changes: tuple[Change, ...] = ()
     lost: frozenset[int] = frozenset()
     forced_bytes: int = 0
     seal: bool = False
@@ -79,6 +139,8 @@ class Schedule:
     bits: int
     keys: int
     groups: tuple[int, int]
+    changes: tuple[Change, ...]
+    """That make the first assignment of `groups`."""
     budget_bytes: int
     threshold: float
     victims: str
@@ -87,8 +149,21 @@ class Schedule:
     elsewhere: frozenset[int]
     epochs: list[Epoch]
 
+    def assignments(self) -> list[GroupMap]:
+        """The first one, and that of each epoch."""
+        found = [changed(GroupMap.initial(*self.groups), self.changes)]
+        for epoch in self.epochs:
+            found.append(changed(found[-1], epoch.changes))
+        return found
 
-assignments = st.sampled_from([(1, 1), (2, 1), (8, 2), (16, 2), (64, 3)])
+
+one_change = st.builds(
+    Change,
+    kind=st.sampled_from(["move", "split", "merge", "scatter", "regrow", "even"]),
+    at=st.integers(0, MOST_GROUPS - 1),
+    to=st.integers(0, SLOTS - 1),
+)
+changes = st.lists(one_change, max_size=6).map(tuple)
 seldom = st.sampled_from([False] * 5 + [True])
 
 epochs = st.builds(
@@ -96,8 +171,10 @@ epochs = st.builds(
     rows=st.sampled_from([12, 0, 3, 30]),
     seed=st.integers(0, 2**32),
     skewed=seldom,
-    groups=st.one_of(st.none(), st.none(), st.none(), assignments),
-    lost=st.one_of(st.just(frozenset()), st.just(frozenset()), st.frozensets(st.integers(0, 2))),
+    changes=st.one_of(st.just(()), one_change.map(lambda only: (only,)), changes),
+    lost=st.one_of(
+        st.just(frozenset()), st.just(frozenset()), st.frozensets(st.integers(0, SLOTS - 1))
+    ),
     forced_bytes=st.sampled_from([0, 0, 0, 1, 500, 10**9]),
     seal=seldom,
     thrown_away=st.sampled_from([0, 0, 0, 1, 2]),
@@ -109,24 +186,26 @@ schedules = st.builds(
     composite=st.booleans(),
     bits=st.sampled_from([64, 4, 1]),
     keys=st.sampled_from([20, 40, 8]),
-    groups=assignments,
+    groups=st.sampled_from(EVEN),
+    changes=changes,
     budget_bytes=st.sampled_from([10**8, 400_000, 60_000, 25_000]),
     threshold=st.sampled_from([0.9, 0.05]),
     victims=st.sampled_from(sorted(POLICIES)),
     batch_bytes=st.sampled_from([10**6, 10**6, 3_000]),
     shape=st.sampled_from([Shape(), TINY]),
-    elsewhere=st.sampled_from([frozenset(), frozenset(), frozenset({0}), frozenset({0, 1, 2})]),
+    elsewhere=st.sampled_from([frozenset(), frozenset(), frozenset({0}), frozenset(range(SLOTS))]),
     epochs=st.lists(epochs, min_size=2, max_size=8),
 )
 
 
 def run(schedule: Schedule) -> Slots:
     """Run a schedule to its end: both days sealed, cleaned and compared with brute force."""
+    first, *assignments = schedule.assignments()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         slots = Slots(
             spec_of(schedule.inputs, composite=schedule.composite),
             root,
-            GroupMap.initial(*schedule.groups),
+            first,
             partial(narrow, schedule.bits),
             {
                 "threshold": schedule.threshold,
@@ -139,7 +218,7 @@ def run(schedule: Schedule) -> Slots:
             schedule.elsewhere,
         )
         offset, sealed = 0, False
-        for epoch in schedule.epochs:
+        for epoch, groups in zip(schedule.epochs, assignments, strict=True):
             rows = []
             draw = random.Random(epoch.seed)
             for _ in range(epoch.rows):
@@ -152,7 +231,7 @@ def run(schedule: Schedule) -> Slots:
             sealed = sealed or seal is not None
             slots.run(
                 rows,
-                groups=GroupMap.initial(*epoch.groups) if epoch.groups else None,
+                groups=groups,
                 lost=epoch.lost,
                 forced_bytes=epoch.forced_bytes,
                 seal=seal,
@@ -175,14 +254,14 @@ def test_schedules_are_exact(schedule: Schedule) -> None:
     run(schedule)
 
 
-def campaign(number: int, examples: int) -> None:
+def campaign(number: int, examples: int, each: Callable[[Schedule], object] = run) -> None:
     """Schedules that follow from a number, whatever hypothesis' profile says."""
 
     @seed(number)
     @settings(max_examples=examples, phases=[Phase.generate, Phase.shrink], **COMMON)
     @given(schedules)
     def all_exact(schedule: Schedule) -> None:
-        run(schedule)
+        each(schedule)
 
     all_exact()
 
@@ -203,17 +282,22 @@ def test_new_schedules_are_exact(part: int) -> None:
 
 def test_schedules_do_what_they_are_meant_to() -> None:
     """A campaign in which nothing is spilled or cleaned would prove nothing."""
+    deep = [Change("merge", 20), *(Change("split", at) for at in (0, 0, 1))]
     epochs_ = [
         Epoch(30, 1, thrown_away=1),
         Epoch(30, 2, forced_bytes=1_000),
         Epoch(30, 3, lost=frozenset({0})),
-        Epoch(12, 4, groups=(64, 3), zombie=True),
-        Epoch(12, 5, seal=True),
+        Epoch(12, 4, changes=(Change("even", 4), *deep, Change("scatter", 5, 3)), zombie=True),
+        Epoch(12, 5, changes=(Change("merge", 0), Change("scatter", 5, 1))),
+        Epoch(12, 6, changes=(Change("scatter", 6, 3),)),
+        Epoch(12, 7, seal=True),
     ]
     handed = []
-    for bits, elsewhere in itertools.product((64, 1), (frozenset(), frozenset({0, 1, 2}))):
+    for bits, elsewhere in itertools.product((64, 1), (frozenset(), frozenset(range(SLOTS)))):
         slots = run(
-            Schedule(3, False, bits, 6, (8, 2), 10**8, 0.9, "random", 400, TINY, elsewhere, epochs_)
+            Schedule(
+                3, False, bits, 6, (8, 2), (), 10**8, 0.9, "random", 400, TINY, elsewhere, epochs_
+            )
         )
         handed.append(slots.handed)
         assert slots.cuts[DAYS[0]]
@@ -221,3 +305,33 @@ def test_schedules_do_what_they_are_meant_to() -> None:
         assert sum(slots.clean_results.values()) > 50
     assert handed[0] > 0, "within a host, files"
     assert handed[1] == 0, "between hosts, blocks"
+
+
+def test_assignments_change_in_every_way() -> None:
+    """What the schedules of the first campaign do to groups and slots, epoch by epoch."""
+    seen: Counter[str] = Counter()
+
+    def look(schedule: Schedule) -> None:
+        assignments = schedule.assignments()
+        ended: set[int] = set()
+        pairs = itertools.pairwise(assignments)
+        for epoch, (before, after) in zip(schedule.epochs, pairs, strict=True):
+            old, new = set(before.prefixes), set(after.prefixes)
+            had, has = set(before.slots.tolist()), set(after.slots.tolist())
+            moves = relocations(before, after)
+            seen["mixed depth"] += len({p.depth for p in new}) > 1
+            seen["split"] += any(new.issuperset(_halves(p)) for p in old - new)
+            seen["merge"] += any(old.issuperset(_halves(p)) for p in new - old)
+            seen["one move"] += old == new and sum(map(len, moves.values())) == 1
+            seen["many moves"] += len(moves) > 2
+            seen["scattered"] += bool(np.count_nonzero(np.diff(after.slots)) >= len(has))
+            seen["slot begins"] += bool(has - had)
+            seen["slot ends"] += bool(had - has)
+            seen["slot comes back"] += bool(has & ended)
+            seen["lost while groups move"] += bool(moves) and bool(epoch.lost & had)
+            seen[f"{len(has)} slots"] += 1
+            ended = (ended | had) - has
+
+    campaign(0, MORE // 2, look)
+    assert len(seen) == 10 + SLOTS
+    assert min(seen.values()) >= 15, seen

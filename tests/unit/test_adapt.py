@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,97 @@ def test_a_slot_that_is_busy_is_left_alone() -> None:
     assert answers(busy, move(4, 3, depth=3)) == ["obeyed"]
 
 
+@pytest.mark.parametrize(
+    ("policy", "known", "obeyed_in", "answer"),
+    [
+        ("p", 7, -1, "obeyed"),
+        ("p", 7, 6, "obeyed"),
+        ("p", 7, 7, "obeyed"),
+        ("p", 7, 8, "decided after epoch 7; in epoch 8 a policy was obeyed"),
+        ("p", None, 8, "obeyed"),
+        ("", 7, 8, "obeyed"),
+    ],
+)
+def test_a_spill_of_a_policy_that_another_has_overtaken(
+    policy: str, known: int | None, obeyed_in: int, answer: str
+) -> None:
+    later = replace(state(), policy_epoch=obeyed_in)
+    spill = Command(id="d/s", kind="spill", slot=0, bytes=9, policy=policy, epoch=known)
+    assert answers(later, spill) == [answer]
+    # Splits and moves name the assignment that they rest on.
+    moved_on = move(0, 1, policy=policy, epoch=known, assignment_version=-1)
+    assert answers(later, moved_on) == ["obeyed"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [
+        ("a/spill p", "b/spill p", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/spill p", "b/spill q", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/move p", "b/spill p", "another decision of a policy, a, is obeyed in this epoch"),
+        ("a/split p", "b/spill p", "obeyed"),
+        ("a/spill p", "a/spill p", "obeyed"),
+        ("a/spill p", "b/spill", "obeyed"),
+        ("a/spill", "b/spill p", "obeyed"),
+    ],
+)
+def test_spills_of_policies_in_one_epoch(first: str, second: str, answer: str) -> None:
+    """The first is about slots 0 and 1, the second about slot 2."""
+
+    def command(text: str, slot: int) -> Command:
+        name, _, policy = text.partition(" ")
+        kind = name.partition("/")[2]
+        what: dict[str, dict[str, Any]] = {
+            "spill": {"slot": slot, "bytes": 9},
+            "move": {"moves": [Move(group=Prefix(3, 0), to=1)]},
+            "split": {"group": Prefix(3, 0)},
+        }
+        return Command(id=f"{name[0]}/{slot}", kind=kind, policy=policy, **what[kind])
+
+    eight = state([(Prefix(3, v), v // 2) for v in range(8)])
+    assert answers(eight, command(first, 0), command(second, 2)) == ["obeyed", answer]
+
+
+ONE = [Move(group=Prefix(2, value), to=0) for value in (2, 3)]
+"""What leads to one slot."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [
+        ("a/spill/0", "b/slots/1", "slot 0 takes part in another decision, a"),
+        ("a/spill/1", "b/slots/1", "slot 1 takes part in another decision, a"),
+        ("a/spill/0", "b/slots/3", "slot 0 takes part in another decision, a"),
+        ("a/spill/1", "b/slots/3", "slot 1 takes part in another decision, a"),
+        ("a/spill/0", "a/slots/1", "obeyed"),
+        ("a/spill/1", "a/slots/1", "slot 1 is told to spill, and would end"),
+        ("a/spill/1", "a/slots/3", "obeyed"),
+        ("a/split/0", "b/slots/1", "slot 0 takes part in another decision, a"),
+        ("a/slots/1", "b/spill/0", "the number of slots is being changed"),
+        ("a/slots/1", "a/spill/1", "the number of slots is being changed"),
+        ("a/slots/3", "a/spill/0", "the number of slots is being changed"),
+        ("a/slots/3", "b/split/0", "slot 0 takes part in another decision, a"),
+    ],
+)
+def test_the_number_of_slots_and_what_else_a_slot_is_told(
+    first: str, second: str, answer: str
+) -> None:
+    def command(text: str) -> Command:
+        decision, kind, number = text.split("/")
+        three = [Move(group=Prefix(2, 3), to=2)]
+        what: dict[str, dict[str, Any]] = {
+            "spill": {"slot": int(number), "bytes": 300},
+            "slots": {"slots": int(number), "moves": ONE if number == "1" else three},
+            "split": {"group": Prefix(2, 0)},
+        }
+        return Command(id=f"{decision}/{kind}", kind=kind, **what[kind])
+
+    found = adapt(state(), [command(first), command(second)], NOW)
+    assert found.outcomes[0].obeyed
+    assert found.outcomes[1].obeyed == (answer == "obeyed")
+    assert answer in ("obeyed", found.outcomes[1].reason)
+
+
 def test_a_refused_command_keeps_no_slot_from_others() -> None:
     late = move(0, 1, id="other/0", expires_at=NOW)
     assert answers(state(), late, move(1, 1)) == [f"expired at {NOW}", "obeyed"]
@@ -239,6 +331,22 @@ def test_slots_come_and_go_without_a_gap(
     assert said == (["obeyed"] if slots != before else [f"there are {slots} slots already"])
     after = Counter(slot for _, slot in moved(tuple(groups), moves))
     assert set(after) == set(range(slots))
+
+
+@given(assignments(), st.integers(1, 6), st.data())
+def test_moves_that_would_leave_a_gap_are_refused(
+    groups: list[tuple[Prefix, int]], slots: int, data: st.DataObject
+) -> None:
+    """Right moves in any order, judged by the owners after each of them."""
+    slots = min(slots, len(groups))
+    moves = data.draw(st.permutations(rearranged(groups, {}, slots)))
+    owners = dict(groups)
+    right = slots != len(set(owners.values()))
+    for each in moves:
+        owners[each.group] = each.to
+        right &= max(owners.values()) + 1 == len(set(owners.values()))
+    said = answers(state(groups), Command(id="d/s", kind="slots", slots=slots, moves=moves))
+    assert (said == ["obeyed"]) == right
 
 
 def test_a_new_slot_takes_its_share_of_the_bytes() -> None:

@@ -15,6 +15,7 @@ from jobs.engine.statistics import STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES
 from jobs.policy.view import Declined
 from jobs.protocol.adapt import adapt
+from jobs.protocol.state import replay
 from jobs.rebalance import by_hand, controller
 from jobs.rebalance.asking import WishRefused, ask, look, now
 from jobs.rebalance.by_hand import Wishes
@@ -113,6 +114,7 @@ def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehou
         assert each.policy == "lazy-disk"
         assert each.by == "me"
         assert each.assignment_version == -1
+        assert each.epoch == look(settings).tally.epoch
         assert each.expires_at > now()
         assert each.settings["theta_d"] == 0.8
         assert "M_least / M_most = 0.11" in each.reason
@@ -186,6 +188,34 @@ def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Wareh
     later = seen.tally.model_copy(update={"assignment_version": 12})
     outcome = adapt(later, both[1:], now()).outcomes[0]
     assert "decided on assignment -1; it is 12 now" in outcome.reason
+
+
+@pytest.mark.parametrize("slots", [(0, 0), (0, 1)])
+def test_two_controllers_at_once_do_not_spill_twice(
+    slots: tuple[int, int], settings: Settings, warehouse: Warehouse
+) -> None:
+    """A spill leaves the assignment as it is: what was obeyed since the decision counts."""
+    made = uneven(warehouse)
+    seen = look(settings)
+    common = {"kind": "spill", "bytes": 9, "policy": "active-disk", "assignment_version": -1}
+    both = [
+        Command(id=f"active-disk/{name}/0", slot=slot, epoch=seen.tally.epoch, **common)
+        for name, slot in zip(("one", "other"), slots, strict=True)
+    ]
+    for command in both:
+        assert ask(seen, [command], dry_run=False)[0][1].obeyed
+    together = adapt(seen.tally, both, now()).outcomes
+    assert [o.obeyed for o in together] == [True, False]
+    assert "active-disk/one" in together[1].reason
+    answered(made, warehouse, together[0])
+    why = f"decided after epoch {seen.tally.epoch}; in epoch {seen.tally.epoch + 1} a policy"
+    for state in (look(settings).tally, replay(made.entries)):
+        assert state is not None
+        assert why in adapt(state, both[1:], now()).outcomes[0].reason
+        fresh = both[1].model_copy(update={"epoch": state.epoch})
+        assert adapt(state, [fresh], now()).outcomes[0].obeyed
+    answered(made, warehouse, together[1])
+    assert look(settings).tally.policy_epoch == seen.tally.epoch + 1, "a refusal is no relief"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
