@@ -480,7 +480,11 @@ class WaitForSealOperator(SessionOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Look once; defer when it is not sealed yet."""
-        status = self.status()
+        try:
+            status = self.status()
+        except CommandFailed as error:  # the trigger looks again until it can be told
+            self.log.warning("%s", error)
+            status = None
         if status is not None and (found := sealed(status, self.session)):
             return found
         self.defer(

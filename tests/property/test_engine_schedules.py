@@ -38,7 +38,7 @@ from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 40
-MORE = 500
+MORE = 300
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
