@@ -29,6 +29,8 @@ NARROW = 76
 """Below so many columns only the main ones are shown."""
 TINY = 56
 """Below so many columns counts are shown as one."""
+MEDIUM = 92
+"""From so many columns on, slots have their budget beside their share of it."""
 WIDE = 140
 """From so many columns on, slots have all their figures."""
 SHOWN = 5
@@ -144,12 +146,13 @@ def _topics(status: Status, width: int) -> Table:
 
 def _slots(status: Status, width: int, fancy: bool) -> Table:
     wide, tiny = width >= NARROW, width < TINY
-    cells = max(8, min(30, width - 62)) if wide else 10
+    budgets = not tiny and not NARROW <= width < MEDIUM
+    cells = max(8, min(30, width - (78 if budgets else 66))) if wide else 10
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    columns = ["slot", "memory", "state"] + ([] if tiny else ["budget"])
-    more = ["peak", "spills", "spilled"] if wide else []
+    columns = ["slot", "memory", "state"] + (["budget"] if budgets else [])
+    more = ["groups", "in / out", "spills", "spilled"] if wide else []
     if width >= WIDE:
-        more += ["groups", "moved in", "out", "busy", "waits", "skew", "rate"]
+        more += ["peak", "busy", "waits", "skew", "rate"]
     for name in columns + more:
         table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
     for slot in status.slots:
@@ -162,19 +165,18 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
             fancy,
         )
         row: list[RenderableType] = [str(slot.slot), bar, _share(slot)]
-        if not tiny:
+        if budgets:
             row.append(bytes_text(slot.budget_bytes))
         if wide:
             row += [
-                bytes_text(slot.peak_state_bytes),
+                count_text(slot.groups),
+                f"{count_text(slot.moved_in)} / {count_text(slot.moved_out)}",
                 count_text(slot.spills),
                 bytes_text(slot.spilled_bytes),
             ]
         if width >= WIDE:
             row += [
-                count_text(slot.groups),
-                count_text(slot.moved_in),
-                count_text(slot.moved_out),
+                bytes_text(slot.peak_state_bytes),
                 part_text(slot.busy),
                 part_text(slot.occupancy),
                 part_text(slot.skew),

@@ -86,6 +86,17 @@ def test_no_colour_and_no_control_characters_in_a_pipe(found):
     assert "\x1b[" in shown(found, 100, force_terminal=True, color_system="standard")
 
 
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_groups_and_moves_of_slots_are_shown(found, width):
+    moved = [
+        s.model_copy(update={"groups": 17, "moved_in": 12, "moved_out": 3}) for s in found.slots
+    ]
+    text = shown(found.model_copy(update={"slots": moved}), width)
+    assert "12 / 3" in text
+    assert text.count("17") >= len(moved)
+    assert ("budget" in text) == (width >= 92)
+
+
 def test_text_from_outside_is_no_markup(found):
     text = shown(found, 100)
     assert "[red]not JSON[/red]" in text
