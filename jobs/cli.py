@@ -180,7 +180,7 @@ def rebalance(
     policy: Annotated[
         str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    reason: Annotated[str, typer.Option(help="Why: kept, also of a dry run.")] = "",
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
@@ -191,7 +191,7 @@ def rebalance(
     what is asked for at its next epoch.
     """
     from jobs.rebalance import controller
-    from jobs.rebalance.asking import WishRefused
+    from jobs.rebalance.asking import WishRefused, note
     from jobs.rebalance.by_hand import Wishes, request
     from jobs.rebalance.shown import as_json, table
 
@@ -209,6 +209,9 @@ def rebalance(
             answers, declined = decision.asked, decision.advice.declined
         else:
             answers = request(settings, wishes, reason, by or _who(), dry_run=dry_run)
+        if reason and (dry_run or not any(outcome.obeyed for _, outcome in answers)):
+            asked = [command.kind for command, _ in answers]
+            note(settings, by or _who(), reason, dry_run=dry_run, policy=policy, asked=asked)
     except WishRefused as error:
         _fail(str(error), USAGE)
     if json_:

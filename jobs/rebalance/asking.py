@@ -13,7 +13,7 @@ from jobs.report.memory import Memory
 from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
 from jobs.stream.genesis import rfc3339
-from jobs.tables import Warehouse
+from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
 
@@ -78,6 +78,15 @@ def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:
         # Together: one that the stream read alone would make the others' assignment an old one.
         seen.warehouse.commands.append(*right)
     return list(zip(commands, outcomes, strict=True))
+
+
+def note(settings: Settings, by: str, reason: str, **what: object) -> None:
+    """Keep why somebody asked when nothing of it went to the stream, whose journal would say so."""
+    seen = look(settings)
+    details = {"by": by, "reason": reason, **what}
+    seen.warehouse.sessions.append(
+        SessionEvent(session=seen.tally.open, event="asked", details=details)
+    )
 
 
 def now(later_s: float = 0.0) -> str:

@@ -54,8 +54,9 @@ class Commands:
 
 
 class SessionEvent(BaseModel):
-    """A line of `sessions`: a session was sealed, cleaned or verified, or a cleanup has begun
-    (`cleaning`). Counts are of results.
+    """A line of `sessions`: a session was sealed, cleaned or verified, a cleanup has begun
+    (`cleaning`), or somebody gave a reason for looking at what might be done and nothing of it went
+    to the stream (`asked`). Counts are of results.
 
     Readers take a session's *last* event of a kind.
     """
@@ -63,7 +64,7 @@ class SessionEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str
-    event: Literal["sealed", "cleaning", "cleaned", "verified"]
+    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked"]
     expected: int | None = None
     run_time: int | None = None
     cleanup: int | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from tests.report_journal import open_warehouse
+from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
 @pytest.fixture
@@ -22,6 +22,10 @@ def code(*arguments: str) -> int:
         main(arguments)
     assert isinstance(it.value.code, int)
     return it.value.code
+
+
+def main_ok(*arguments: str) -> None:
+    assert code(*arguments) == 0
 
 
 @pytest.mark.parametrize("command", ["rebalance", "status"])
@@ -48,3 +52,19 @@ def test_wrong_usage_is_told_before_there_is_a_warehouse(
 ) -> None:
     assert code(*settings, *arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_reason_of_a_dry_run_is_kept(tmp_path: Path, settings: list[str]) -> None:
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, make_day(12, slots=2, groups_depth=3).entries)
+    main_ok(*settings, "rebalance", "--dry-run", "--by", "alice")
+    assert warehouse.sessions.read() == []
+    main_ok(*settings, "rebalance", "--dry-run", "--by", "alice", "--reason", "slot 0 looks full")
+    main_ok(*settings, "rebalance", "--spill", "0:1KiB", "--by", "bob", "--reason", "make room")
+    [event] = warehouse.sessions.read()
+    assert (event.session, event.event) == (DAY, "asked")
+    assert event.details["by"] == "alice"
+    assert event.details["reason"] == "slot 0 looks full"
+    assert event.details["dry_run"] is True
+    [command] = [each.command for each in warehouse.commands.read(-1)]
+    assert (command.by, command.reason) == ("bob", "make room")

@@ -82,7 +82,7 @@ export class Actions {
       { onsubmit: (event) => event.preventDefault() },
       h("p", { class: "muted" }, says),
       fields,
-      h("label", { class: "field", for: "reason" }, h("span", {}, "Reason"), this.reason, h("small", { class: "muted" }, "Kept with your name and what is asked for. A dry run asks for nothing, and nothing of it is kept.")),
+      h("label", { class: "field", for: "reason" }, h("span", {}, "Reason"), this.reason, h("small", { class: "muted" }, "Kept with your name.")),
       this.error,
       h("div", { class: "buttons" }, buttons),
     );
@@ -211,7 +211,7 @@ export class Actions {
         "div",
         { class: "confirm", role: "group", "aria-label": "Confirm" },
         h("p", {}, says),
-        h("p", { class: "muted" }, "Kept with what is asked for: ", h("q", {}, reason), ` by ${visible(this.page.me.name)}`),
+        h("p", { class: "muted" }, "Kept: ", h("q", {}, reason), ` by ${visible(this.page.me.name)}`),
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => this.form() }, "Back"), yes),
       ),
     );
