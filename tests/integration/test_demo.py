@@ -1,4 +1,4 @@
-"""`spillway demo` as its user meets it: interrupted in the middle, it leaves nothing running."""
+"""`spillway demo` as its user meets it: interrupted in the middle, and under Airflow to its end."""
 
 from __future__ import annotations
 
@@ -35,20 +35,35 @@ def has_text(folder: Path, text: str) -> Callable[[], bool]:
     return lambda: any(text in path.read_text() for path in folder.glob("demo/log/*.out"))
 
 
-def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, jars: None) -> None:
-    var = tmp_path / "var"
-    var.mkdir()
-    (var / "jars").symlink_to(var_folder() / "jars")
-    before = set(Path("/dev/shm").glob("*")) if os.path.isdir("/dev/shm") else set()
-    demo = subprocess.Popen(
-        [sys.executable, "-c", "from jobs.cli import main; main()", "demo"],
+def states() -> set[Path]:
+    """Folders of state that are there now, ours and others'."""
+    return set(Path("/dev/shm").glob("spillway-demo*"))
+
+
+@pytest.fixture
+def var(tmp_path: Path, jars: None) -> Path:
+    """A variable folder of the demo's own."""
+    folder = tmp_path / "var"
+    folder.mkdir()
+    (folder / "jars").symlink_to(var_folder() / "jars")
+    return folder
+
+
+def start(var: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from jobs.cli import main; main()", "demo", *options],
         env={**os.environ, VAR_VARIABLE: str(var), "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
+        cwd=var.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+
+
+def test_an_interrupted_demo_leaves_nothing(var: Path) -> None:
+    before = states()
+    demo = start(var)
     try:
         wait_for(has_text(var, "epoch 2:"), 120, "the stream runs")
         assert len(below(var)) > 3  # the demo, the broker, the stream, its JVM
@@ -60,5 +75,23 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, jars: None) -> None:
             process.kill()
     assert demo.returncode == 130, text
     assert not left, [p.cmdline()[:3] for p in left]
-    if before:
-        assert not [p for p in set(Path("/dev/shm").glob("*")) - before if "spillway" in p.name]
+    assert states() <= before
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_the_demo_under_airflow_ends_with_a_complete_day(var: Path) -> None:
+    """Not in `make test`: what it does is in the Airflow tests; this is the whole, as printed."""
+    before = states()
+    demo = start(var, "--airflow", "--no-wait")
+    try:
+        text, _ = demo.communicate(timeout=600)
+    finally:
+        left = below(var)
+        for process in left:
+            process.kill()
+    assert demo.returncode == 0, text
+    assert not left, [p.cmdline()[:3] for p in left]
+    assert states() <= before
+    for said in ("/plugin/spillway/", "user     admin, password", "0 missing, 0 doubled"):
+        assert said in text, text
