@@ -144,8 +144,12 @@ def test_topics_that_change(day: Day, cluster: Cluster) -> None:
     assert len(day.entries()) == entries
 
 
+@pytest.mark.soak
 def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars: None) -> None:
-    """The broker stops for half a minute under a running stream, and comes back."""
+    """The broker stops for half a minute under a running stream, and comes back.
+
+    In `make test` it goes away for a minute in `test_airflow_failures`.
+    """
     folder = tmp_path / "own-broker"
     port, controller = kafka_broker.free_port(), kafka_broker.free_port()
     kafka_broker.start(folder, port, controller_port=controller)

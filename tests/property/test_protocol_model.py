@@ -13,7 +13,7 @@ from tests.property.model.schedule import explain, run
 
 FAST = 250
 """Schedules of the fast lane; about 20 ms each."""
-MORE = 1_600
+MORE = 800
 """Schedules that `make test` runs beside those."""
 SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
 """Schedules of `make soak`."""
