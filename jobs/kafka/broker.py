@@ -155,6 +155,8 @@ def status(data_dir: Path) -> Status:
 
 
 PORTS = (20_000, 32_000)
+LET_GO_S = 5.0
+"""How long a port that nobody listens on may stay bound by a process that is ending."""
 PORT_TRIES = 200
 
 
@@ -396,16 +398,28 @@ def _gone(leader: int, timeout_s: float) -> bool:
 
 
 def _require_free(port: int) -> None:
+    until = time.monotonic() + LET_GO_S
+    while (error := _bound(port)) is not None:
+        # A broker that was killed a moment ago lets go of its port when its last thread has gone.
+        listener = listener_of(port)
+        if listener or time.monotonic() >= until:
+            raise BrokerError(
+                f"port {port} on {HOST} is taken{listener}. End that program, or choose "
+                "another port (kafka.bootstrap_servers)."
+            ) from error
+        time.sleep(0.05)
+
+
+def _bound(port: int) -> OSError | None:
+    """Why a port cannot be bound; None: it can."""
     with socket.socket() as probe:
         # As the broker does: a port in TIME_WAIT is free, one that is listened on is not.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise BrokerError(
-                f"port {port} on {HOST} is taken{listener_of(port)}. End that program, or choose "
-                "another port (kafka.bootstrap_servers)."
-            ) from error
+            return error
+    return None
 
 
 def listener_of(port: int) -> str:

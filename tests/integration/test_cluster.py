@@ -24,6 +24,7 @@ def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster
         yield cluster
 
 
+@pytest.mark.soak  # in `make test` hosts come and go while groups move: `test_relocation_kills`
 def test_a_host_is_lost_and_another_comes(
     spark_cluster: Cluster,
     tmp_path: Path,
