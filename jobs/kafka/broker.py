@@ -156,7 +156,7 @@ def status(data_dir: Path) -> Status:
 
 PORTS = (20_000, 32_000)
 LET_GO_S = 5.0
-"""How long a port that nobody listens on may stay bound by a process that is ending."""
+"""How long a port of which no process is known may stay bound by a process that is ending."""
 PORT_TRIES = 200
 
 
@@ -400,9 +400,10 @@ def _gone(leader: int, timeout_s: float) -> bool:
 def _require_free(port: int) -> None:
     until = time.monotonic() + LET_GO_S
     while (error := _bound(port)) is not None:
-        # A broker that was killed a moment ago lets go of its port when its last thread has gone.
+        # A broker that was killed a moment ago lets go of its port when its last thread has gone;
+        # until then its socket is listed as nobody's.
         listener = listener_of(port)
-        if listener or time.monotonic() >= until:
+        if listener.startswith(" by process ") or time.monotonic() >= until:
             raise BrokerError(
                 f"port {port} on {HOST} is taken{listener}. End that program, or choose "
                 "another port (kafka.bootstrap_servers)."
