@@ -13,6 +13,7 @@ from jobs.policy.view import (
     F64,
     I64,
     Advice,
+    Declined,
     ForceSpill,
     MoveGroup,
     View,
@@ -48,9 +49,9 @@ def lazy_disk(view: View, theta_d: float = THETA_D, min_span_s: float = MIN_SPAN
     if view.since_move_s < min_span_s:
         return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
     left = int(memory[most] - memory[least]) // 2
+    chosen = productive_first(view, most, left)
     moves = [
-        MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said)
-        for g in productive_first(view, most, left).tolist()
+        MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said) for g in chosen.tolist()
     ]
     if not moves:
         mine = held_by(view, most)
@@ -58,7 +59,24 @@ def lazy_disk(view: View, theta_d: float = THETA_D, min_span_s: float = MIN_SPAN
         return declined(
             what, f"{said}, but even group {smallest} of slot {most} is larger than {left:,} bytes"
         )
-    return Advice(tuple(moves))
+    return Advice(tuple(moves), _passed_over(view, most, chosen, left))
+
+
+def _passed_over(view: View, slot: int, chosen: I64, most_bytes: int) -> tuple[Declined, ...]:
+    """Groups that are more productive than some of those that move, and stay: too large."""
+    worth = yields(view)
+    mine = held_by(view, slot)
+    mine = mine[~np.isin(mine, chosen) & (worth[mine] > worth[chosen].min())]
+    if not len(mine):
+        return ()
+    best = int(mine[worth[mine].argmax()])
+    return (
+        Declined(
+            f"move of {len(mine)} more productive groups of slot {slot}",
+            f"they are larger than what was left of {most_bytes:,} bytes, e.g. "
+            f"{name(view.groups[best])} with {int(view.bytes[best]):,}",
+        ),
+    )
 
 
 def held_by(view: View, slot: int) -> I64:

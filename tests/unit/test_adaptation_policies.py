@@ -67,7 +67,19 @@ def why(advice: Advice) -> str:
 def test_lazy_disk_moves_half_the_difference_and_the_most_productive_first() -> None:
     # M_least / M_most = 40 / 100 < 0.8, so 30 bytes go: 20 and 10, the productive ones.
     seen = view([[20, 40, 10, 30], [40]], results=[200, 0, 50, 1, 0])
-    assert moves(lazy_disk(seen)) == [(0, 0, 1), (2, 0, 1)]
+    advice = lazy_disk(seen)
+    assert moves(advice) == [(0, 0, 1), (2, 0, 1)]
+    assert advice.declined == ()
+
+
+def test_lazy_disk_says_which_groups_it_passes_over() -> None:
+    # 30 bytes go; the most productive group has 60.
+    seen = view([[60, 20, 20], [40]], results=[600, 20, 10, 0])
+    advice = lazy_disk(seen)
+    assert moves(advice) == [(1, 0, 1)]
+    [passed] = advice.declined
+    assert passed.what == "move of 1 more productive groups of slot 0"
+    assert "left of 30 bytes, e.g. 8/0 with 60" in passed.why
 
 
 @pytest.mark.parametrize(
