@@ -9,8 +9,10 @@ Reports come from `collect()`: a task that ran twice is counted once.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -37,6 +39,8 @@ from jobs.stream.worker import (
 )
 from schemas.journal import Offsets, Prefix, SlotReport
 
+LOOK_S = 1.0
+"""How often it is looked whether the hosts are there while a job runs."""
 SETTLED_S = 1.5
 """Executors register one after another: so long without a new one means that all are there."""
 
@@ -72,6 +76,8 @@ class Placement:
     local: bool
     hosts: dict[int, str] = field(default_factory=dict)
     most_executors: int = 0
+    away_s: float = 60.0
+    """How long a pinned host may be without an executor while a job runs."""
 
     def executors(self) -> list[str]:
         """Hosts of the executors that are alive, one entry an executor."""
@@ -118,6 +124,38 @@ class Placement:
                 kept[slot] = min(alive, key=lambda h: (list(kept.values()).count(h), h))
         self.hosts = kept
         return {slot: kept[slot] for slot in slots}
+
+    @contextlib.contextmanager
+    def watched(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Cancel the block's job when a host that slots are pinned to stays away too long.
+
+        Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
+        usually runs the task elsewhere at once; but not while a task of another pinned host
+        waits for a core, and after that it looks again only when an executor comes or goes. A
+        job that fails is run again, and its slots are pinned to hosts that are there.
+        """
+        over = threading.Event()
+
+        def watch() -> None:
+            here = time.monotonic()
+            while not over.wait(LOOK_S):
+                alive = set(self.executors())
+                if all(host in alive for host in self.hosts.values()):
+                    here = time.monotonic()
+                elif time.monotonic() - here >= self.away_s:
+                    cancel()
+                    return
+
+        if self.local:
+            yield
+            return
+        watcher = threading.Thread(target=watch, name="placement", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
 
 class EpochJob:
@@ -192,7 +230,9 @@ class EpochJob:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
             frame = anchors.unionAll(arriving.repartition(parts, "slot"))
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
-        found = [SlotReport.model_validate_json(bytes(row.report)) for row in reports.collect()]
+        with self.placement.watched(self.spark.sparkContext.cancelAllJobs):
+            rows_found = reports.collect()
+        found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
         read = [part for report in found for part in report.read]
         if total := sum(part.rows for part in read):
             self._bytes_per_row = sum(part.bytes for part in read) / total

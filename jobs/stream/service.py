@@ -171,8 +171,10 @@ class Stream:
     def _claim(self, spark: Any, state: JournalState) -> None:
         """Take over the journal: a new term, with the topics as they are now."""
         master = self.settings.spark.master
-        placement = Placement(spark, master.startswith("local["), dict(state.hosts))
-        placement.settle(self.settings.recovery.wait_s)
+        wait_s = self.settings.recovery.wait_s
+        hosts = dict(state.hosts)
+        placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
+        placement.settle(wait_s)
         job = EpochJob(spark, self._job_settings(state), placement)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
             rehearsal = pool.submit(job.rehearse, len(state.slots))

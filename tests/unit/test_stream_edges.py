@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
 from jobs.protocol.recovery import SessionRestore, Since
+from jobs.stream import job
+from jobs.stream.job import Placement
 from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
 from jobs.stream.source import OffsetLogError, batch_end, spark_offsets
 from jobs.stream.worker import _chunks, since_offsets
@@ -124,3 +128,38 @@ def test_settings_that_move_slots_are_refused() -> None:
     refuse_wrong(dict(REQUIRED))
     with pytest.raises(SettingsRefused, match=r"spark\.locality\.wait = '3s' \(needs '1h'\)"):
         refuse_wrong({**REQUIRED, "spark.locality.wait": "3s"})
+
+
+class Hosts(Placement):
+    """Executors that a test brings and takes."""
+
+    alive: tuple[str, ...] = ()
+
+    def executors(self) -> list[str]:
+        return list(self.alive)
+
+
+@pytest.mark.parametrize(
+    ("alive", "back", "cancelled"),
+    [(("a", "b"), (), False), (("a",), (), True), ((), (), True), (("a",), ("a", "b"), False)],
+)
+def test_a_job_is_cancelled_when_a_pinned_host_stays_away(
+    monkeypatch: pytest.MonkeyPatch,
+    alive: tuple[str, ...],
+    back: tuple[str, ...],
+    cancelled: bool,
+) -> None:
+    monkeypatch.setattr(job, "LOOK_S", 0.02)
+    placement = Hosts(None, False, {0: "a", 1: "b"}, away_s=0.3)
+    placement.alive = alive
+    called = threading.Event()
+    with placement.watched(called.set):
+        time.sleep(0.1)
+        placement.alive = back or alive
+        assert called.wait(0.6) == cancelled
+    assert not [t for t in threading.enumerate() if t.name == "placement"]
+
+
+def test_no_host_is_watched_on_threads() -> None:
+    with Placement(None, True).watched(lambda: pytest.fail("cancelled")):
+        assert not [t for t in threading.enumerate() if t.name == "placement"]
