@@ -163,7 +163,7 @@ def test_watching_shows_the_last_decisions(found: Status) -> None:
     out.print(render(found, out), highlight=False)
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "2 moves (200 B), 1 refused" in text
-    assert "moved in" in text
+    assert "in / out" in text
 
 
 def test_the_page_lists_decisions_as_text(found: Status) -> None:
