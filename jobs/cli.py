@@ -177,6 +177,13 @@ def rebalance(
     slots: Annotated[
         int | None, typer.Option(help="The number of slots that there shall be.")
     ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A slot and its memory, e.g. 0:2GiB, until the stream is started again (to keep "
+            "it, set state.budget_bytes); 0:default takes it back."
+        ),
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
     ] = None,
@@ -185,7 +192,7 @@ def rebalance(
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Even out the slots by a policy, once; or move, split, merge and spill groups by hand.
+    """Even out the slots by a policy, once; or move, split, merge, spill and resize by hand.
 
     With no option that says what to do, `rebalance.policy` decides. The stream obeys or refuses
     what is asked for at its next epoch.
@@ -195,7 +202,7 @@ def rebalance(
     from jobs.rebalance.by_hand import Wishes, request
     from jobs.rebalance.shown import as_json, table
 
-    wishes = Wishes(move or (), spill or (), split or (), merge or (), slots)
+    wishes = Wishes(move or (), spill or (), split or (), merge or (), slots, budget or ())
     settings = _settings()
     if policy is not None and wishes != Wishes():
         raise typer.BadParameter("--policy decides by itself: leave out what is said by hand")

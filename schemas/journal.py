@@ -114,6 +114,8 @@ class SlotTotals(Record):
     """Live rows of the new manifest: what the budget's threshold is measured on."""
     folder_bytes: int
     """Every file in the slot's folder at the end of the step, the previous epoch's included."""
+    free_bytes: int | None = None
+    """Free in the file system of that folder at the end of the step; None: not looked at."""
     rows: int
     """Rows in state, all inputs and open sessions."""
     rows_in: dict[str, int] = {}
@@ -185,7 +187,7 @@ class Command(Record):
     """A line of the `commands` table. Obeyed or refused once per `id`."""
 
     id: str
-    kind: Literal["seal", "move", "spill", "split", "merge", "slots"]
+    kind: Literal["seal", "move", "spill", "split", "merge", "slots", "budget"]
     session: str = ""
     """`seal`: the session that shall end."""
     at: str = "now"
@@ -195,9 +197,9 @@ class Command(Record):
     moves: list[Move] = []
     """`move`: the one that is wanted; `slots`: all that bring the groups to `slots` slots."""
     slot: int | None = None
-    """`spill`: the slot that shall spill."""
+    """`spill`: the slot that shall spill; `budget`: the one that gets another budget."""
     bytes: int = 0
-    """`spill`: how much state, at least."""
+    """`spill`: how much state, at least; `budget`: the new one, or 0 for `state.budget_bytes`."""
     group: Prefix | None = None
     """`split`: the group to cut in two; `merge`: the range whose two halves become one group."""
     slots: int = 0
@@ -226,6 +228,7 @@ class Command(Record):
             "split": self.group is not None,
             "merge": self.group is not None,
             "slots": self.slots > 0,
+            "budget": self.slot is not None and self.bytes >= 0,
         }
         if not given[self.kind]:
             raise ValueError(f"a command of kind {self.kind!r} lacks what it needs: {self!r}")
@@ -243,7 +246,7 @@ class CommandOutcome(Record):
     by: str = ""
     """Who asked; empty in entries from before this was kept."""
     slot: int | None = None
-    """Which one spills, or where a group moves to."""
+    """Which one spills or gets a budget, or where a group moves to."""
     bytes: int = 0
     """How much was asked for."""
 
@@ -335,6 +338,9 @@ class Epoch(Record):
     """Groups that changed their slot in this epoch."""
     queued: list[Move] | None = None
     """Moves that were obeyed and are still to be carried out; only when that has changed."""
+    budgets: dict[int, int] | None = None
+    """Bytes by slot, where a command has set them; only when that has changed. The others have
+    `state.budget_bytes`, and so have all again once another driver claims the journal."""
     files: list[FileRecord]
     cuts: list[Cut]
     read: list[PartitionCount]

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from jobs.engine.arrangement import Segments, Session
 from jobs.engine.groups import I64, Bool, GroupMap, range_index
 from jobs.engine.statefiles import FIGURES_SCHEMA
+from jobs.policy.sampling import SlotFigures
 from schemas.journal import Prefix
 
 F64 = npt.NDArray[np.float64]
@@ -53,11 +54,20 @@ STATISTICS_SCHEMA = pa.schema(
         pa.field("spilled_bytes", pa.int64()),
         pa.field("hot_key", pa.string()),
         pa.field("hot_rows", pa.int64()),
+        pa.field("slot_bytes", pa.int64()),
+        pa.field("slot_budget_bytes", pa.int64()),
+        *(pa.field(f"slot_{each.name}", pa.float64()) for each in fields(SlotFigures)),
     ]
 )
 """One row per session and group: its state at the end of the epoch, or, with `resident` false,
 what was spilled of it in this epoch. `rows` has one number per input; `results` are those of
-the current generation (the spilled one); `value` is the prefix's bits as a number."""
+the current generation (the spilled one); `value` is the prefix's bits as a number. What begins
+with `slot_` is the slot's own, the same in each of its rows of one epoch: its memory at the end of
+that epoch, and what it did in the epochs before it since statistics were last due."""
+
+
+SLOT_COLUMNS = 2 + len(fields(SlotFigures))
+"""How many columns, the last ones, are the slot's own."""
 
 
 def statistics_every_s(groups: int) -> float:
@@ -285,8 +295,15 @@ def statistics_table(
     slot: int,
     resident: bool,
     written_at_us: int,
+    state_bytes: int = 0,
+    budget_bytes: int = 0,
+    did: SlotFigures | None = None,
 ) -> pa.Table:
     """Rows of the `statistics` table: the slot's groups that have anything; or were spilled."""
+    own_kinds = STATISTICS_SCHEMA.types[-SLOT_COLUMNS:]
+    own_values: list[float | None] = [state_bytes, budget_bytes]
+    own_values += [getattr(did, each.name, None) for each in fields(SlotFigures)]
+    of_slot = [pa.scalar(v, kind) for v, kind in zip(own_values, own_kinds, strict=True)]
     tables = [STATISTICS_SCHEMA.empty_table()]
     own = groups.slots == slot
     for session, each in figures.items():
@@ -318,6 +335,7 @@ def statistics_table(
                     pa.array(counters.spilled_bytes[shown]),
                     pa.array([each and each[0] for each in hot], pa.string()),
                     pa.array([each and each[1] for each in hot], pa.int64()),
+                    *(pa.repeat(value, n) for value in of_slot),
                 ],
                 schema=STATISTICS_SCHEMA,
             )

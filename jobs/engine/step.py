@@ -477,10 +477,16 @@ class _Step:
                     slot=task.slot,
                     resident=resident,
                     written_at_us=task.written_at_us,
+                    state_bytes=self._state_bytes(),
+                    budget_bytes=task.budget_bytes,
+                    did=task.did,
                 )
                 for figures, resident in both
             ),
         )
+
+    def _state_bytes(self) -> int:
+        return sum(int(figures.bytes.sum()) for figures in self.figures.values())
 
     def _note_hot_keys(self) -> None:
         for name, session in self.sessions.items():
@@ -519,7 +525,7 @@ class _Step:
             totals=SlotTotals(
                 slot=task.slot,
                 budget_bytes=task.budget_bytes,
-                state_bytes=sum(int(f.bytes.sum()) for f in self.figures.values()),
+                state_bytes=self._state_bytes(),
                 folder_bytes=folder_bytes,
                 rows=sum(int(f.rows.sum()) for f in self.figures.values()),
                 rows_in=rows_in,

@@ -9,6 +9,7 @@ from jobs.engine.groups import GroupMap
 from jobs.engine.intake import PIECE_BYTES
 from jobs.engine.join import BATCH_BYTES
 from jobs.engine.merging import DEFAULT_SHAPE, Shape
+from jobs.policy.sampling import SlotFigures
 from jobs.policy.victims import DEFAULT
 from schemas.journal import Prefix
 
@@ -47,6 +48,8 @@ class StepTask:
     """When the epoch's rows are said to be committed, us since 1970."""
     statistics: bool = False
     """Write the statistics of all groups in this epoch (they are when something is spilled)."""
+    did: SlotFigures | None = None
+    """What the slot did since its statistics were last written; None: not known."""
     seed: int = 0
     batch_bytes: int = BATCH_BYTES
     piece_bytes: int = PIECE_BYTES

@@ -26,7 +26,10 @@ SHRINK, GROW = 0.8, 1.6
 def rows_per_epoch(
     slots: Sequence[SlotTotals], budget_bytes: int, number: int, threshold: float, most: int
 ) -> int:
-    """Rows that one epoch may bring to `number` slots of `budget_bytes` each, at most `most`."""
+    """Rows that one epoch may bring to `number` slots, at most `most`.
+
+    `budget_bytes`: of one slot, the smallest, for each gets the same part of the rows.
+    """
     rows = sum(slot.rows for slot in slots)
     row_bytes = max(sum(slot.state_bytes for slot in slots) / rows, 8.0) if rows else 0.0
     intake = [sum(slot.rows_in.values()) for slot in slots]

@@ -10,6 +10,8 @@ journal keeps. What is obeyed takes effect at an epoch boundary:
 * *Slots* is a list of moves that goes on in the same way. Slots are numbered without gaps, so
   the moves come in an order in which there never is a gap.
 * A *spill* is forced in the epoch that obeys it.
+* A *budget* holds from the epoch that obeys it until another driver claims the journal: what shall
+  last is the setting. It is refused where the slot's host has less room than that.
 
 Refused is what rests on another assignment than the present one, what has expired, what
 contradicts a command before it, and what touches a slot that an earlier adaptation is still
@@ -22,13 +24,13 @@ queue waits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import RELIEVING, Groups
+from jobs.protocol.state import RELIEVING, Groups, SlotMemory
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
 DEEPEST = 40
@@ -54,6 +56,14 @@ class Assigned(Protocol):
     def moves(self) -> tuple[Move, ...]:
         """Moves that wait."""
 
+    @property
+    def budgets(self) -> Mapping[int, int]:
+        """Bytes by slot, where a command has set them."""
+
+    @property
+    def memory(self) -> Mapping[int, SlotMemory]:
+        """Each slot's memory at the end of the last epoch."""
+
 
 @dataclass(frozen=True)
 class Adaptation:
@@ -66,6 +76,8 @@ class Adaptation:
     """Moves to carry out, in order: those of before, then new ones."""
     forced: tuple[tuple[int, int], ...]
     """(slot, bytes) to spill."""
+    budgets: Mapping[int, int]
+    """Bytes by slot, where a command has set them."""
 
 
 @dataclass
@@ -82,6 +94,10 @@ class _Desk:
     """Slots that an adaptation of an earlier epoch is not done with."""
     queue: dict[Prefix, Move]
     """In order, and by group, for each command asks whether its group moves."""
+    present: frozenset[int]
+    """The slots that there are now."""
+    budgets: dict[int, int]
+    memory: Mapping[int, SlotMemory]
     forced: dict[int, int] = field(default_factory=dict)
     touched: set[Prefix] = field(default_factory=set)
     """Groups that a command of this epoch names."""
@@ -112,6 +128,9 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
         slots=max(owners.values()) + 1,
         busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
         queue={move.group: move for move in state.moves},
+        present=frozenset(present.values()),
+        budgets=dict(state.budgets),
+        memory=state.memory,
     )
     outcomes = []
     for command in commands:
@@ -135,6 +154,7 @@ def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
         groups=tuple(groups),
         queue=tuple(desk.queue.values()),
         forced=tuple(sorted(desk.forced.items())),
+        budgets=desk.budgets,
     )
 
 
@@ -289,7 +309,46 @@ def _merge(desk: _Desk, command: Command) -> str | None:
     return None
 
 
-_OBEY = {"move": _move, "slots": _slots, "spill": _spill, "split": _split, "merge": _merge}
+def _budget(desk: _Desk, command: Command) -> str | None:
+    slot = command.slot
+    if slot is None or slot not in desk.present:
+        return f"there is no slot {slot}; there are {len(desk.present)}"
+    if not command.bytes:
+        desk.budgets.pop(slot, None)
+        return None
+    if slot in desk.memory and (problem := _no_room(desk, slot, command.bytes)):
+        return problem
+    desk.budgets[slot] = command.bytes
+    return None
+
+
+def _no_room(desk: _Desk, slot: int, wanted: int) -> str | None:
+    """Why the slot's host has no room for a larger budget, or None."""
+    mine = desk.memory[slot]
+    shared = {n: each for n, each in desk.memory.items() if each.host == mine.host}
+    free = [each.free_bytes for each in shared.values() if each.free_bytes is not None]
+    budgets = {n: desk.budgets.get(n, each.budget_bytes) for n, each in shared.items()}
+    if not free or wanted <= budgets[slot]:
+        return None
+    room = min(free) + sum(each.folder_bytes for each in shared.values())
+    others = sum(budgets.values()) - budgets[slot]
+    if wanted + others <= room:
+        return None
+    where = f"host {mine.host}" if mine.host else "the host"
+    return (
+        f"slot {slot} can have {max(room - others, 0):,} bytes at most: {where} has {room:,} for "
+        f"state, and the budgets of its other slots take {others:,}"
+    )
+
+
+_OBEY = {
+    "move": _move,
+    "slots": _slots,
+    "spill": _spill,
+    "split": _split,
+    "merge": _merge,
+    "budget": _budget,
+}
 
 
 def _halves(group: Prefix) -> list[Prefix]:

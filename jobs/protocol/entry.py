@@ -78,6 +78,7 @@ def entry_of(
         assignment=list(plan.groups) if plan.groups != plan.before else None,
         moved=list(plan.moved),
         queued=list(plan.queue) if plan.queue != state.moves else None,
+        budgets=dict(plan.budgets) if plan.budgets != state.budgets else None,
         files=[f for r in reports for f in r.files],
         cuts=cuts,
         read=_added([part for r in reports for part in r.read]),

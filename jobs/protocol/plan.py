@@ -7,7 +7,7 @@ their files and cuts: only the one that the journal names exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jobs.protocol.adapt import adapt, carried_out, moved
@@ -51,6 +51,8 @@ class Plan:
     """Moves that are left for later epochs."""
     forced: tuple[tuple[int, int], ...]
     """(slot, bytes): what slots must spill whatever their memory."""
+    budgets: Mapping[int, int]
+    """Bytes by slot, where a command has set them; the others have the stream's own budget."""
     manifests: tuple[tuple[int, str | None], ...]
     """Per slot of either assignment, the manifest of the epoch before that its task must load;
     None: start empty."""
@@ -84,7 +86,8 @@ def plan_epoch(
     # Lost groups are restored where they were: what moves, moves in a later epoch.
     count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
     groups = moved(adapted.groups, adapted.queue[:count])
-    slots = sorted({slot for _, slot in (*state.groups, *groups)})
+    owners = {slot for _, slot in groups}
+    slots = sorted({slot for _, slot in state.groups} | owners)
     outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
     accepted = obeyed.seal and _widened(obeyed.seal, end)
     seal = accepted or (state.seal and _widened(state.seal, end))
@@ -105,6 +108,7 @@ def plan_epoch(
         moved=adapted.queue[:count],
         queue=adapted.queue[count:],
         forced=adapted.forced,
+        budgets={slot: n for slot, n in adapted.budgets.items() if slot in owners},
         manifests=tuple(
             (slot, None if slot in lost else state.manifests.get(slot)) for slot in slots
         ),

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from jobs.protocol.offsets import greater, padded, reaches
 from schemas.journal import (
@@ -32,6 +33,7 @@ from schemas.journal import (
     Prefix,
     Sealed,
     SealRequest,
+    SlotTotals,
     Topic,
 )
 
@@ -75,6 +77,16 @@ class Session:
     spilled_rows: int = 0
 
 
+class SlotMemory(NamedTuple):
+    """A slot's memory at the end of the last epoch."""
+
+    host: str
+    budget_bytes: int
+    folder_bytes: int
+    free_bytes: int | None
+    """Of the file system that the folder is in; None: not known."""
+
+
 @dataclass(frozen=True)
 class JournalState:
     """What is true after entry `n`."""
@@ -101,8 +113,10 @@ class JournalState:
     """Ids of commands that were obeyed or refused."""
     recent_input_ms: int = 0
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
-    hosts: Mapping[int, str] = field(default_factory=dict)
-    """Per slot, the host on which its state lies."""
+    totals: tuple[SlotTotals, ...] = ()
+    """The slots' figures at the end of the last epoch."""
+    budgets: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by slot, where a command has set them in this term."""
     cores: int = 0
     """Cores of the executors of the last driver; 0: not known."""
     moves: tuple[Move, ...] = ()
@@ -117,6 +131,19 @@ class JournalState:
     def slots(self) -> tuple[int, ...]:
         """Slot numbers in order."""
         return tuple(sorted(self.manifests))
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        """Per slot, the host on which its state lies."""
+        return {totals.slot: totals.host for totals in self.totals}
+
+    @property
+    def memory(self) -> Mapping[int, SlotMemory]:
+        """Per slot, what budgets are judged by."""
+        return {
+            each.slot: SlotMemory(each.host, each.budget_bytes, each.folder_bytes, each.free_bytes)
+            for each in self.totals
+        }
 
 
 def begin(genesis: Genesis) -> JournalState:
@@ -168,7 +195,9 @@ def fold(state: JournalState | None, entry: Genesis | Claim | Epoch) -> JournalS
 def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
     if claim.term <= state.term:
         raise JournalBroken(f"entry {claim.n} claims term {claim.term} after term {state.term}")
-    grown = replace(state, n=claim.n, term=claim.term, cores=claim.cores)
+    # A budget that a command has set ends with the driver: were it more than the machine has, no
+    # driver could ever start again.
+    grown = replace(state, n=claim.n, term=claim.term, cores=claim.cores, budgets={})
     if not claim.topics:
         return grown
     if problem := changed_topics(state.topics, claim.topics):
@@ -261,7 +290,8 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         sealed=sealed,
         seen=state.seen | {c.id for c in entry.commands},
         recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
-        hosts={t.slot: t.host for t in entry.slots},
+        totals=tuple(entry.slots),
+        budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
     )
 

@@ -1,4 +1,4 @@
-"""`spillway rebalance --move ... --slots ...`: what a person wants, as commands."""
+"""`spillway rebalance --move ... --slots ... --budget ...`: what a person wants, as commands."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Wishes:
     merges: Sequence[str] = ()
     """`DEPTH/VALUE` of the range whose halves become one group."""
     slots: int | None = None
+    budgets: Sequence[str] = ()
+    """`SLOT:BYTES`, or `SLOT:default` for `state.budget_bytes`."""
 
 
 def request(
@@ -94,6 +96,10 @@ def _commands(
         except ValueError as error:
             raise WishRefused(str(error)) from None
         add("slots", slots=wishes.slots, moves=moves)
+    for text in wishes.budgets:
+        slot, size = _pair(text, "--budget 0:2GiB")
+        bytes_ = 0 if size == "default" else _bytes(size, text)
+        add("budget", slot=_number(slot, text), bytes=bytes_)
     return found
 
 
@@ -127,5 +133,5 @@ def _bytes(text: str, whole: str) -> int:
     except ValidationError:
         raise WishRefused(f"{whole!r}: {text!r} is no size, such as 100MiB") from None
     if size <= 0:
-        raise WishRefused(f"{whole!r}: nothing to spill")
+        raise WishRefused(f"{whole!r}: {text!r} is not above zero")
     return int(size)

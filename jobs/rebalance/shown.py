@@ -66,6 +66,9 @@ def _what(commands: Sequence[Command]) -> str:
             return f"move {names} to slot {moves[0].to} ({size})"
         case "spill":
             return f"spill {bytes_text(first.bytes)} at slot {first.slot}"
+        case "budget":
+            size = bytes_text(first.bytes) if first.bytes else "state.budget_bytes"
+            return f"budget of slot {first.slot}: {size}"
         case "slots":
             size = bytes_text(sum(move.bytes for move in first.moves))
             return f"{first.slots} slots ({len(first.moves):,} moves, {size})"

@@ -192,7 +192,7 @@ def view_of(
         processed=groups.processed,
         spilled=cut_groups(tally),
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
-        idle_s=np.maximum(last.span_s - last.busy_s.sum(axis=0), 0.0),
+        idle_s=last.idle_s,
         sampled=last.results,
         occupancy=occupancy(last.busy_s, trigger_s, last.full),
         collection_s=last.span_s,

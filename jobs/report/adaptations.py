@@ -119,7 +119,7 @@ class Adaptations(BaseModel):
                 self.forced_at = entry["written_at"]
             found.obeyed[kind] = found.obeyed.get(kind, 0) + 1
             found.reason = found.reason or outcome["reason"]
-            found.bytes += outcome["bytes"]
+            found.bytes += 0 if kind == "budget" else outcome["bytes"]
             found.done_epoch = None
         else:
             why = outcome["reason"]

@@ -43,6 +43,8 @@ class SlotStatus(Figures):
     state_bytes: int
     peak_state_bytes: int
     folder_bytes: int
+    free_bytes: int | None
+    """Of the file system that its folder is in; None: not looked at."""
     peak_folder_bytes: int
     spills: int
     """Epochs in which the slot spilled."""

@@ -14,7 +14,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -219,14 +218,13 @@ def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
     last = tally.sample(RECENT_S)
     busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
     full = occupancy(last.busy_s, trigger_s, last.full)
-    rate = last.results / np.maximum(last.groups, 1)
     return [
         SlotStatus(
             slot=number,
             **slot.model_dump(),
             busy=round(min(float(busy[number]), 1.0), 3),
             occupancy=round(float(full[number]), 3),
-            output_rate=round(float(rate[number]), 3),
+            output_rate=round(float(last.output_rate[number]), 3),
             skew=round(float(last.skew[number]), 3),
         )
         for number, slot in sorted(tally.slots.items())

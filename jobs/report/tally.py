@@ -21,14 +21,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel
 
-from jobs.protocol.state import RELIEVING
+from jobs.policy.sampling import Sample, Work, ms, sample_of, work_of
+from jobs.protocol.state import RELIEVING, SlotMemory
 from jobs.report.adaptations import Adaptations
 from jobs.report.model import Point
 from schemas.journal import DELAY_EDGES_MS, Move, Offsets, Prefix
@@ -41,46 +39,11 @@ MOST_ANSWERED = 4096
 STEP_PARTS = ("load", "install", "join", "write", "spill", "merge", "manifest")
 
 
-class SlotWork(BaseModel):
-    """What one slot did in an epoch."""
-
-    busy_s: float
-    results: int
-    groups: int
-    skew: float
-
-
-FULL = 0.95
-"""Spark shares an epoch's limit out between topic partitions and rounds down; what is over this
-part of it was cut off by it."""
-
-
-class Recent(BaseModel):
+class Recent(Work):
     """One of the last epochs."""
 
-    started_ms: int
-    ended_ms: int
-    rows: int
-    limit_rows: int = 0
-    """That the epoch might read at most; 0: not known."""
     results: int
     delay: list[int]
-    slots: dict[int, SlotWork]
-
-
-class Sample(NamedTuple):
-    """The last epochs of the slots; arrays (s,), or (e, s) by epoch."""
-
-    span_s: float
-    busy_s: npt.NDArray[np.float64]
-    """(e, s)."""
-    full: npt.NDArray[np.bool_]
-    """(e,) whether the epoch read as many rows as it might: more were waiting."""
-    results: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
-    """That hold rows, in the last epoch."""
-    skew: npt.NDArray[np.float64]
-    """The largest group's share of the work, on average."""
 
 
 class SlotTally(BaseModel):
@@ -93,6 +56,8 @@ class SlotTally(BaseModel):
     state_bytes: int = 0
     peak_state_bytes: int = 0
     folder_bytes: int = 0
+    free_bytes: int | None = None
+    """Of the file system that the folder is in; None: not known."""
     peak_folder_bytes: int = 0
     spills: int = 0
     spilled_bytes: int = 0
@@ -162,6 +127,8 @@ class Tally(BaseModel):
     """The last one that obeyed a policy's relieving command."""
     queue: list[Move] = []
     """Moves that were obeyed and wait."""
+    budgets: dict[int, int] = {}
+    """Bytes by slot, where a command has set them in this term."""
     cores: int = 0
     answered: list[str] = []
     """Ids of the last commands that were obeyed or refused."""
@@ -172,26 +139,20 @@ class Tally(BaseModel):
         slots = len({slot for _, slot in self.groups})
         now_ms = self.recent[-1].ended_ms if self.recent else 0
         last = [each for each in self.recent if each.ended_ms > now_ms - seconds * 1000]
-        none = SlotWork(busy_s=0.0, results=0, groups=0, skew=0.0)
-        work = [[each.slots.get(slot, none) for slot in range(slots)] for each in last]
-
-        def of(what: str) -> npt.NDArray[np.float64]:
-            values = [[getattr(each, what) for each in row] for row in work]
-            return np.array(values, dtype=np.float64).reshape(len(last), slots)
-
-        return Sample(
-            span_s=(now_ms - last[0].started_ms) / 1000 if last else 0.0,
-            busy_s=of("busy_s"),
-            full=np.array([0 < FULL * e.limit_rows <= e.rows for e in last], dtype=np.bool_),
-            results=of("results").sum(axis=0).astype(np.int64),
-            groups=of("groups")[-1].astype(np.int64) if last else np.zeros(slots, dtype=np.int64),
-            skew=of("skew").mean(axis=0) if last else np.zeros(slots),
-        )
+        return sample_of(last, slots)
 
     @property
     def moves(self) -> tuple[Move, ...]:
         """The queue, as commands are judged by it."""
         return tuple(self.queue)
+
+    @property
+    def memory(self) -> dict[int, SlotMemory]:
+        """Each slot's memory, as budgets are judged by it."""
+        return {
+            n: SlotMemory(each.host, each.budget_bytes, each.folder_bytes, each.free_bytes)
+            for n, each in self.slots.items()
+        }
 
     def add(self, entry: dict[str, Any]) -> None:
         """Fold entry n + 1 into the sums. Raises ValueError when it is another one."""
@@ -203,6 +164,7 @@ class Tally(BaseModel):
         elif kind == "claim":
             self.term, self.driver, self.cores = entry["term"], entry["driver"], entry["cores"]
             self.last_claim_at = entry["written_at"]
+            self.budgets = {}
             self.partitions |= {t["name"]: t["partitions"] for t in entry["topics"]}
         else:
             self._epoch(entry)
@@ -217,7 +179,7 @@ class Tally(BaseModel):
         self.slots = {slot: SlotTally() for _, slot in self.groups}
 
     def _epoch(self, entry: dict[str, Any]) -> None:
-        started, ended = _ms(entry["started_at"]), _ms(entry["written_at"])
+        started, ended = ms(entry["started_at"]), ms(entry["written_at"])
         session = self.sessions[self.open]
         session.began_at = session.began_at or entry["started_at"]
         if entry["seal"] is not None:
@@ -245,26 +207,10 @@ class Tally(BaseModel):
         flush = entry["sealed"] is not None
         for totals in entry["slots"]:
             self._slot(session, totals, flush)
-        rows = sum(part["rows"] for part in entry["read"])
-        recent = Recent(
-            started_ms=started,
-            ended_ms=ended,
-            rows=rows,
-            limit_rows=entry.get("limit_rows", 0),
-            results=sum(entry["results"].values()),
-            delay=delay,
-            slots={
-                each["slot"]: SlotWork(
-                    busy_s=each["busy_s"],
-                    results=each["results"],
-                    groups=each["groups"],
-                    skew=each["skew"],
-                )
-                for each in entry["slots"]
-            },
-        )
+        work = work_of(entry)
+        recent = Recent(**dict(work), results=sum(entry["results"].values()), delay=delay)
         self.recent = [*self.recent[1 - RECENT_EPOCHS :], recent]
-        point = _point(entry, self.open, started, ended, rows)
+        point = _point(entry, self.open, started, ended, work.rows)
         self.points.append(point.model_copy(update={"moved_in": came, "moved_out": went}))
         if len(self.points) > MOST_POINTS:
             self.points = thinned(self.points)
@@ -296,6 +242,8 @@ class Tally(BaseModel):
         session.moved += len(entry["moved"])
         if entry["queued"] is not None:
             self.queue = [Move.model_validate(move) for move in entry["queued"]]
+        if (budgets := entry.get("budgets")) is not None:
+            self.budgets = {int(slot): each for slot, each in budgets.items()}
         if entry["assignment"] is not None:
             assignment = entry["assignment"]
             self.groups = tuple((Prefix(*group), slot) for group, slot in assignment)
@@ -338,6 +286,7 @@ class Tally(BaseModel):
         slot.rows, slot.groups = totals["rows"], totals["groups"]
         slot.budget_bytes = totals["budget_bytes"]
         slot.state_bytes, slot.folder_bytes = totals["state_bytes"], totals["folder_bytes"]
+        slot.free_bytes = totals.get("free_bytes")
         slot.peak_state_bytes = max(slot.peak_state_bytes, slot.state_bytes)
         slot.peak_folder_bytes = max(slot.peak_folder_bytes, slot.folder_bytes)
         session.peak_state_bytes = max(session.peak_state_bytes, slot.state_bytes)
@@ -484,7 +433,3 @@ def _added(histograms: Iterable[list[int]]) -> list[int]:
 def _at(offsets: Offsets, topic: str, partition: int) -> int:
     known = offsets.get(topic, [])
     return known[partition] if partition < len(known) else 0
-
-
-def _ms(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobs.engine.statistics import statistics_every_s
+from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
 from jobs.protocol.plan import Plan
@@ -44,6 +45,7 @@ class Driver:
         topics: Sequence[Topic],
         wait_s: float,
         most_moved_bytes: int,
+        interval_s: float,
         on_epoch: Callable[[Epoch], None],
         on_trouble: Callable[[str], None],
         *,
@@ -61,6 +63,8 @@ class Driver:
         self._limit_rows = 0
         self._began = 0.0
         self._statistics_at = -math.inf
+        self._interval_s = interval_s
+        self._works: list[Work] = []
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now())
         self._carry_out(instructions)
@@ -142,6 +146,7 @@ class Driver:
         except OutcomeUnknown as error:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
+            self._works.append(work_of(instruction.entry.model_dump(include=ENTRY_PARTS)))
             self._on_epoch(instruction.entry)
         return protocol.Appended()
 
@@ -166,6 +171,7 @@ class Driver:
                 attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,
+                did=slot_figures(self._works, len(plan.manifests), self._interval_s),
             )
         except Exception as error:
             detail = _first_lines(error)
@@ -182,6 +188,7 @@ class Driver:
             )
         if statistics:
             self._statistics_at = time.monotonic()
+            self._works = []
         return self._reported(reports)
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -23,6 +23,7 @@ from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.spec import JoinSpec
 from jobs.engine.task import StepTask
 from jobs.policy.batches import batching
+from jobs.policy.sampling import SlotFigures
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
@@ -61,6 +62,7 @@ class JobSettings:
     state_root: str
     hosts_name_root: bool
     budget_bytes: int
+    """Of a slot for which no command has set another."""
     threshold: float
     fraction: float
     inactive_ms: int
@@ -186,9 +188,19 @@ class EpochJob:
         frame.mapInArrow(rehearse_batches, self.report_type).collect()
 
     def run(
-        self, plan: Plan, rows: Any | None, *, attempt: int, now_ms: int, statistics: bool
+        self,
+        plan: Plan,
+        rows: Any | None,
+        *,
+        attempt: int,
+        now_ms: int,
+        statistics: bool,
+        did: Sequence[SlotFigures],
     ) -> list[SlotReport]:
-        """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports."""
+        """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports.
+
+        `did`: what each slot did since statistics were last written; empty when that is not known.
+        """
         groups = GroupMap(plan.groups)
         slots = [slot for slot, _ in plan.manifests]
         # Slots are numbered on end, so that slot i can be partition i.
@@ -200,7 +212,11 @@ class EpochJob:
         job = StepJob(
             spec=self.settings.spec,
             tasks={
-                slot: self._step_task(plan, groups, moves, slot, name, now_ms, statistics)
+                slot: replace(
+                    self._step_task(plan, groups, moves, slot, name, now_ms),
+                    statistics=statistics,
+                    did=did[slot] if did else None,
+                )
                 for slot, name in plan.manifests
             },
             salts=salt,
@@ -283,7 +299,6 @@ class EpochJob:
         slot: int,
         manifest: str | None,
         now_ms: int,
-        statistics: bool,
     ) -> StepTask:
         return StepTask(
             slot=slot,
@@ -297,13 +312,12 @@ class EpochJob:
             arriving=tuple(a for a, b in moves if b == slot),
             forced_bytes=dict(plan.forced).get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
-            budget_bytes=self.settings.budget_bytes,
+            budget_bytes=plan.budgets.get(slot, self.settings.budget_bytes),
             threshold=self.settings.threshold,
             fraction=self.settings.fraction,
             inactive_ms=self.settings.inactive_ms,
             victims=self.settings.victims,
             now_ms=now_ms,
-            statistics=statistics,
             seed=plan.epoch,
         )
 

@@ -189,6 +189,7 @@ class Stream:
             topics,
             self.settings.recovery.wait_s,
             int(self.settings.rebalance.max_bytes_per_epoch),
+            self.settings.stream.trigger_s,
             self._journaled,
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
@@ -221,10 +222,11 @@ class Stream:
         return kafka_options(kafka.bootstrap_servers, self.topics, kafka.options)
 
     def _rows_that_fit(self) -> int:
-        slots = self._last.slots if self._last is not None else []
+        last = self._last.slots if self._last is not None else []
+        own = int(self.settings.state.budget_bytes)
         return rows_per_epoch(
-            slots,
-            int(self.settings.state.budget_bytes),
+            last,
+            min((each.budget_bytes for each in last), default=own),
             len(self.driver.state.slots),
             self.settings.spill.threshold,
             self.settings.stream.max_rows_per_epoch,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -379,7 +380,12 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     now_us = time.time_ns() // 1000
     task = replace(job.tasks[slot], attempt=_fresh_attempt(), written_at_us=now_us)
     warehouse = folder(job.warehouse_root)
-    report = step(job.spec, task, blocks, job.state(task), warehouse.child)
+    state = job.state(task)
+    report = step(job.spec, task, blocks, state, warehouse.child)
+    if report.totals is not None:
+        free = shutil.disk_usage(state.path()).free
+        totals = report.totals.model_copy(update={"free_bytes": free})
+        report = report.model_copy(update={"totals": totals})
     yield pa.RecordBatch.from_arrays(
         [pa.array([slot], pa.int32()), pa.array([report.model_dump_json().encode()], pa.binary())],
         schema=REPORT_SCHEMA,

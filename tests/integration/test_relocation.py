@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
@@ -92,6 +93,14 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
         ask(day, "--split", "3/0")
         ask(day, "--move", "4/1:0", "--spill", "1:1KiB")
         send(3)
+        ask(day, "--budget", "0:32KiB")
+        send(7)
+        assert [slot["budget_bytes"] for slot in epochs(day)[-1]["slots"]] == [32 << 10, 256 << 10]
+        assert epochs(day)[-1]["slots"][0]["state_bytes"] <= 0.9 * (32 << 10)
+        code, text = day.output("rebalance", "--budget", "1:1000TiB")
+        assert code == 3
+        assert "bytes at most: the host has" in text
+        ask(day, "--budget", "0:default")
         ask(day, "--slots", "4")
         send(4)
         assert set(owners(day).values()) == {0, 1, 2, 3}
@@ -104,11 +113,44 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
         code, text = day.output("rebalance", "--move", "3/0:7")
         assert code == 3
         assert "there is no slot 7" in text
+        ask(day, "--budget", "0:300KiB")
     moved = [move for entry in epochs(day) for move in entry["moved"]]
     assert len(moved) >= 10
+    budgets = [entry["budgets"] for entry in epochs(day) if entry["budgets"] is not None]
+    assert budgets == [{"0": 32 << 10}, {}, {"0": 300 << 10}]
     day.finish(SESSION)
+    last = epochs(day)[-1]["slots"][0]
+    assert last["budget_bytes"] == 256 << 10, "the next driver goes by its settings"
     phases = day.check(SESSION)
     assert phases["run-time"] > 0
+    slots_agree(day)
+
+
+def slots_agree(day: Day) -> None:
+    """What `statistics` says of slots is what the journal says, added up from one to the next."""
+    warehouse = day.warehouse()
+    place = warehouse.folder("statistics")
+    rows = [
+        row
+        for file in warehouse.files("statistics")
+        for row in pq.ParquetFile(place.path(file.path)).read().to_pylist()
+    ]
+    totals = {(e["epoch"], t["slot"]): t for e in epochs(day) for t in e["slots"]}
+    known = 0
+    for row in rows:
+        own = totals.get((row["epoch"], row["slot"]))
+        if own is not None:
+            assert row["slot_bytes"] == own["state_bytes"]
+            assert row["slot_budget_bytes"] == own["budget_bytes"]
+        if row["slot_busy_s"] is not None:
+            known += 1
+            mine = {e: t["busy_s"] for (e, s), t in totals.items() if s == row["slot"]}
+            before = [busy for e, busy in mine.items() if e < row["epoch"]]
+            tails = [sum(before[n:]) for n in range(len(before) + 1)]
+            assert any(abs(row["slot_busy_s"] - tail) < 1e-6 for tail in tails)
+            assert row["slot_idle_s"] >= 0
+            assert 0 <= row["slot_occupancy"] <= 1
+    assert known > 0
 
 
 def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:

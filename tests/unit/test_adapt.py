@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from jobs.engine.groups import GroupMap, relocations
 from jobs.policy.slots import rearranged
 from jobs.protocol.adapt import adapt, carried_out, moved
-from jobs.protocol.state import JournalState, begin
-from schemas.journal import Command, Genesis, Move, Prefix
+from jobs.protocol.plan import plan_epoch
+from jobs.protocol.state import JournalState, begin, fold
+from schemas.journal import Claim, Command, Genesis, Move, Prefix, SlotTotals
 
 NOW = "2026-01-05T15:00:00Z"
 FOUR = [(Prefix(2, v), v // 2) for v in range(4)]
@@ -66,6 +67,13 @@ def answers(found: JournalState, *commands: Command) -> list[str]:
         (
             Command(id="d/s", kind="spill", slot=2, bytes=1),
             "there is no slot 2 to spill; there are 2",
+        ),
+        (Command(id="d/s", kind="budget", slot=1, bytes=1), "obeyed"),
+        (Command(id="d/s", kind="budget", slot=1), "obeyed"),
+        (Command(id="d/s", kind="budget", slot=2, bytes=1), "there is no slot 2; there are 2"),
+        (
+            Command(id="d/s", kind="budget", slot=0, bytes=1, assignment_version=7),
+            "decided on assignment 7; it is -1 now",
         ),
         (Command(id="d/s", kind="split", group=Prefix(2, 3)), "obeyed"),
         (Command(id="d/s", kind="split", group=Prefix(1, 0)), "group 1/0 is no group"),
@@ -137,6 +145,70 @@ def test_commands_of_one_epoch(commands: list[Command], last: str) -> None:
     said = answers(state(), *commands)
     assert said[:-1] == ["obeyed"] * (len(commands) - 1)
     assert said[-1] == last
+
+
+def resized(found: JournalState, *wanted: tuple[int, int]) -> tuple[dict[int, int], list[str]]:
+    """The budgets after such commands, in order, and what became of each."""
+    commands = [
+        Command(id=f"d/{n}", kind="budget", slot=slot, bytes=size)
+        for n, (slot, size) in enumerate(wanted)
+    ]
+    return dict(adapt(found, commands, NOW).budgets), answers(found, *commands)
+
+
+def holding(*slots: tuple[str, int, int, int | None]) -> JournalState:
+    """A state whose slots have (host, budget, bytes in the folder, free bytes)."""
+    totals = tuple(
+        SlotTotals(
+            slot=number,
+            host=host,
+            budget_bytes=budget,
+            state_bytes=0,
+            folder_bytes=folder,
+            free_bytes=free,
+            rows=0,
+        )
+        for number, (host, budget, folder, free) in enumerate(slots)
+    )
+    groups = [(Prefix(2, v), min(v, len(slots) - 1)) for v in range(4)]
+    return replace(state(groups), totals=totals)
+
+
+def test_budgets_are_set_and_taken_back() -> None:
+    found = replace(state(), budgets={0: 70})
+    assert resized(found, (1, 50)) == ({0: 70, 1: 50}, ["obeyed"])
+    assert resized(found, (0, 0)) == ({}, ["obeyed"])
+    assert resized(found, (0, 50), (0, 60)) == ({0: 60}, ["obeyed"] * 2)
+    assert resized(found, (5, 50))[0] == {0: 70}
+    moving = Command(id="d/m", kind="slots", slots=3, moves=[Move(group=Prefix(2, 1), to=2)])
+    later = Command(id="d/b", kind="budget", slot=2, bytes=5)
+    assert answers(found, moving, later) == ["obeyed", "there is no slot 2; there are 2"]
+
+
+def test_a_budget_must_find_room_at_its_host() -> None:
+    """Two slots share a host with 60 + 20 + 10 bytes of room; the third has another host."""
+    alike = holding(("a", 40, 20, 60), ("a", 40, 10, 60), ("b", 40, 0, 45))
+    assert resized(alike, (0, 50)) == ({0: 50}, ["obeyed"])
+    why = (
+        "slot 0 can have 50 bytes at most: host a has 90 for state, and the budgets of its other "
+        "slots take 40"
+    )
+    assert resized(alike, (0, 51)) == ({}, [why])
+    assert resized(alike, (1, 30), (0, 60)) == ({1: 30, 0: 60}, ["obeyed"] * 2), "room was made"
+    assert resized(alike, (2, 45))[1] == ["obeyed"]
+    assert resized(alike, (2, 46))[1] != ["obeyed"]
+    full = holding(("", 40, 20, 0), ("", 40, 20, 0))
+    assert resized(full, (0, 39)) == ({0: 39}, ["obeyed"]), "less is always possible"
+    assert resized(full, (0, 41))[1][0].startswith("slot 0 can have 0 bytes at most: the host has")
+    assert resized(holding(("", 40, 20, None)), (0, 10**15))[1] == ["obeyed"], "not known"
+
+
+def test_a_budget_ends_with_its_driver_and_with_its_slot() -> None:
+    found = replace(state(), budgets={0: 70, 1: 80})
+    claim = Claim(n=1, term=1, driver="d", written_at=NOW)
+    assert fold(found, claim).budgets == {}
+    found = replace(found, term=1, groups=((Prefix(0, 0), 0),), manifests={0: None})
+    assert plan_epoch(found, {}, [], "2026-01-06").budgets == {0: 70}
 
 
 def test_a_slot_that_is_busy_is_left_alone() -> None:

@@ -249,6 +249,24 @@ def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
     assert "no merge of 3/1 [red]never[/red]" in text
 
 
+def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    wishes = Wishes(budgets=("0:2MiB", "1:default"))
+    asked = by_hand.request(settings, wishes, "the day is long", "me", dry_run=True)
+    assert [(c.kind, c.slot, c.bytes, o.obeyed) for c, o in asked] == [
+        ("budget", 0, 2 << 20, True),
+        ("budget", 1, 0, True),
+    ]
+    out = Console(file=io.StringIO(), width=200)
+    out.print(table(asked, [], dry_run=True))
+    text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "budget of slot 0: 2.00 MiB would be asked for the day is long" in text
+    assert "budget of slot 1: state.budget_bytes would be asked for" in text
+    for wrong, why in (("0", "write, for example, --budget 0:2GiB"), ("0:0", "not above zero")):
+        with pytest.raises(WishRefused, match=why):
+            by_hand.request(settings, Wishes(budgets=(wrong,)), "", "me")
+
+
 def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
     found = largest_groups(warehouse, 3)

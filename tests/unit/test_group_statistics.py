@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from jobs.engine.groups import GroupMap
 from jobs.engine.statefiles import load_manifest
 from jobs.engine.statistics import HALF_LIFE_MS, Counters, carried, figures_table, placed, skew
 from jobs.engine.statistics import Figures as GroupFigures
+from jobs.policy.sampling import SlotFigures
 from schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
@@ -93,7 +95,8 @@ def test_a_day_is_counted_row_by_row(policy: str) -> None:
     first = GroupMap([(Prefix(2, v), v % 2) for v in range(4)])
     second = GroupMap([(Prefix(2, v), (v + 1) // 2 % 2) for v in range(4)])
     with tempfile.TemporaryDirectory() as root:
-        options = {"victims": policy, "statistics": True}
+        did = SlotFigures(busy_s=1.5, idle_s=3.5, occupancy=0.25, output_rate=7.0, skew=0.5)
+        options = {"victims": policy, "statistics": True, "did": did}
         slots = Slots(spec, root, first, partial(narrow, 64), options, budget_bytes=1 << 20)
         came: Counter[int] = Counter()
         keys: dict[int, Counter[str]] = {group: Counter() for group in range(4)}
@@ -119,6 +122,14 @@ def test_a_day_is_counted_row_by_row(policy: str) -> None:
         for group, row in resident:
             keys[group][str(row.key[0])] += 1
         found = newest(root, slots)
+        for each in statistics_of(root, slots):
+            totals = next(t for r in slots.reports if (t := r.totals) and t.slot == each["slot"])
+            own = {name: value for name, value in each.items() if name.startswith("slot_")}
+            assert own == {
+                "slot_bytes": totals.state_bytes,
+                "slot_budget_bytes": 1 << 20,
+                **{f"slot_{name}": value for name, value in asdict(did).items()},
+            }
         assert {g: found[g]["rows_in"] for g in found} == dict(came)
         assert {g: found[g]["session_results"] for g in found} == {g: made[g] for g in found}
         assert {g: found[g]["generations"] for g in found} == {g: spilled[g] for g in found}

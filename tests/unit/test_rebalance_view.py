@@ -15,8 +15,9 @@ import pytest
 from jobs.decode import join_spec
 from jobs.engine.datafile import write_data_files
 from jobs.engine.results import result_schema
-from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES
+from jobs.policy.sampling import ENTRY_PARTS, SlotFigures, slot_figures, work_of
 from jobs.policy.view import View, occupancy
 from jobs.rebalance.view import GroupStates, group_states, round_s, view_of
 from jobs.report.tally import Tally
@@ -119,6 +120,30 @@ def test_full_epochs_are_those_that_read_what_they_might() -> None:
     assert seen(tally, 10**9).occupancy.max() >= 1 / 3
 
 
+def test_slots_figures_are_those_of_their_epochs() -> None:
+    """The stream's own figures, from the few parts of entries that it keeps, are a view's."""
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    epochs = [e for e in made.entries if isinstance(e, Epoch)]
+    last = epochs[-5:]
+    works = [work_of(epoch.model_dump(include=ENTRY_PARTS)) for epoch in last]
+    assert works == [work_of(epoch.model_dump()) for epoch in last]
+    span_s = (datetime.fromisoformat(last[-1].written_at).timestamp()) - (
+        datetime.fromisoformat(last[0].started_at).timestamp()
+    )
+    found = slot_figures(works, 3, interval_s=2.0)
+    view = seen(tally_of(made.entries), span_s - 1e-3)
+    for slot, each in enumerate(found[:2]):
+        mine = [t for epoch in last for t in epoch.slots if t.slot == slot]
+        busy = sum(t.busy_s for t in mine)
+        assert each.busy_s == pytest.approx(busy)
+        assert each.idle_s == pytest.approx(max(span_s - busy, 0))
+        assert each.output_rate == sum(t.results for t in mine) / mine[-1].groups
+        assert each.skew == pytest.approx(sum(t.skew for t in mine) / 5)
+        assert each.occupancy == pytest.approx(view.occupancy[slot])
+    assert found[2] == SlotFigures(0.0, pytest.approx(span_s), 0.0, 0.0, 0.0), "it has just begun"
+    assert slot_figures([], 2, interval_s=2.0) == []
+
+
 def test_rounds_halve_after_moves() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     quiet = tally_of(made.entries)
@@ -177,6 +202,7 @@ def write(
             "spilled_bytes": [0] * len(rows),
             "hot_key": [hot] * len(rows),
             "hot_rows": pa.array([None if hot is None else 1] * len(rows), pa.int64()),
+            **{name: [None] * len(rows) for name in STATISTICS_SCHEMA.names[-SLOT_COLUMNS:]},
         },
         schema=STATISTICS_SCHEMA,
     )

@@ -741,6 +741,13 @@ def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
         "spilled_bytes": 300,
         "hot_key": "ACME",
         "hot_rows": 4,
+        "slot_bytes": 100,
+        "slot_budget_bytes": 1000,
+        "slot_busy_s": 0.5,
+        "slot_idle_s": 1.5,
+        "slot_occupancy": 0.25,
+        "slot_output_rate": 2.5,
+        "slot_skew": 1.0,
     }
     for epoch in range(16):
         rows = pa.Table.from_pylist([{**row, "epoch": epoch}], schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.state import JournalState, fold, replay
 from schemas.journal import ENTRY, Epoch, Offsets, Sealed
 
 from .rules import at
@@ -27,6 +27,7 @@ def problems(world: World) -> list[str]:
         if extra:
             out.append(f"{session} (open): {total(extra)} results that cannot be: {few(extra)}")
     out += records(world, state)
+    out += budgets(world)
     out += quarantined(world, state)
     return out
 
@@ -124,6 +125,32 @@ def records(world: World, state: JournalState) -> list[str]:
         if sealed.results != at_run_time[sealed.session]:
             out.append(f"{sealed.session} says {sealed.results} results, entries {at_run_time}")
         start = sealed.end
+    return out
+
+
+def budgets(world: World) -> list[str]:
+    """What commands have set and the driver that obeyed them has journaled, by brute force."""
+    wanted = {command.id: command for command in world.commands}
+    set_: dict[int, int] = {}
+    out = []
+    state: JournalState | None = None
+    for entry in world.journal:
+        if isinstance(entry, Epoch):
+            for outcome in entry.commands:
+                command = wanted.get(outcome.id)
+                if (
+                    command
+                    and outcome.obeyed
+                    and command.kind == "budget"
+                    and command.slot is not None
+                ):
+                    set_[command.slot] = command.bytes
+            set_ = {slot: n for slot, n in set_.items() if n and slot in entry.manifests}
+        elif entry.kind == "claim":
+            set_ = {}
+        state = fold(state, entry)
+        if dict(state.budgets) != set_:
+            out.append(f"entry {entry.n} has the budgets {state.budgets}, should have {set_}")
     return out
 
 

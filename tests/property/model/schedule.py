@@ -212,7 +212,7 @@ class Schedule:
         group, owner = rng.choice(groups)
         stale = rng.random() < 0.1
         version = state.assignment_version - stale if rng.random() < 0.8 else None
-        kind = rng.choice(("move", "move", "move", "split", "merge", "slots", "spill"))
+        kind = rng.choice(("move", "move", "move", "split", "merge", "slots", "spill", "budget"))
         given: dict[str, Any] = {}
         match kind:
             case "move":
@@ -229,6 +229,8 @@ class Schedule:
                 given = {"slots": wanted, "moves": rearranged(groups, sizes, wanted)}
             case "spill":
                 given = {"slot": owner, "bytes": rng.choice((1, 1000))}
+            case "budget":
+                given = {"slot": rng.randrange(slots + 1), "bytes": rng.choice((0, 1, 1000))}
         id_ = f"{rng.choice('de')}/a{world.fresh()}"
         command = Command(id=id_, kind=kind, assignment_version=version, **given)
         world.commands.append(command)
