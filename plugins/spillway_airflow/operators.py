@@ -324,7 +324,7 @@ class RebalanceOperator(SpillwayOperator):
     """
 
     template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "policy", "dry_run")
-    operator_extra_links = (DecisionsLink(),)
+    operator_extra_links = (DecisionsLink(), SparkLink())
 
     def __init__(
         self, *, policy: str | None = None, dry_run: bool | str = False, **more: Any
@@ -444,6 +444,7 @@ class SessionOperator(SpillwayOperator):
 class SealOperator(SessionOperator):
     """Ask for the end of a session's input. Asking again is answered, not repeated."""
 
+    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
     template_fields: Sequence[str] = (*SessionOperator.template_fields, "at", "reason")
 
     def __init__(self, *, at: str = "close", reason: str = "", **more: Any) -> None:
@@ -472,6 +473,8 @@ def before_all(status: dict[str, Any], session: str) -> str | None:
 
 class WaitForSealOperator(SessionOperator):
     """Wait until a session is sealed, without holding a worker."""
+
+    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
 
     def __init__(self, *, every_s: float = 10.0, **more: Any) -> None:
         """`every_s`: how often the journal is looked at."""

@@ -30,7 +30,7 @@ from spillway_airflow.launchers import (
     LaunchFailed,
     ProcessLauncher,
 )
-from spillway_airflow.links import ReportLink, SessionLink
+from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators import (
     EnsureStreamOperator,
     MaintenanceOperator,
@@ -576,3 +576,18 @@ def test_a_link_holds_what_a_session_is_called_and_nothing_else() -> None:
     assert link == "/plugin/spillway/spillway/#sessions/2026-01-05%22%3E%3Cscript%3E"
     link = ReportLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
     assert link == "/spillway/report/2026-01-05%22%3E%3Cscript%3E"
+
+
+def test_tasks_lead_to_what_they_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(operator: type[Any]) -> list[str]:
+        return [link.name for link in operator.operator_extra_links]
+
+    assert names(operators.EnsureStreamOperator) == ["Spark UI"]
+    assert names(operators.RebalanceOperator) == ["Decisions", "Spark UI"]
+    for operator in (operators.SealOperator, operators.WaitForSealOperator):
+        assert names(operator) == ["Session", "Report", "Spark UI"]
+    for operator in (operators.CleanupOperator, operators.VerifyOperator):
+        assert names(operator) == ["Session", "Report"]
+    monkeypatch.setenv("AIRFLOW__SPILLWAY__SPARK_UI", "http://driver:4040")
+    task = SimpleNamespace(session="2026-01-05")
+    assert SparkLink().get_link(task, ti_key=None) == "http://driver:4040"  # type: ignore[arg-type]
