@@ -13,7 +13,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jobs.engine.statistics import statistics_every_s
 from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
@@ -23,7 +22,7 @@ from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.protocol.state import JournalState
 from jobs.stream.genesis import rfc3339
-from jobs.stream.job import EpochJob
+from jobs.stream.job import Batch, EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Offsets, SlotReport, Topic
 
@@ -59,7 +58,7 @@ class Driver:
         self._on_trouble = on_trouble
         self._cores = cores
         self._job: EpochJob | None = None
-        self._rows: Any | None = None
+        self._batch: Batch | None = None
         self._limit_rows = 0
         self._began = 0.0
         self._statistics_at = -math.inf
@@ -83,7 +82,7 @@ class Driver:
     def epoch(
         self,
         end: Offsets,
-        rows: Any | None,
+        batch: Batch | None,
         commands: Sequence[Command],
         next_session: str,
         *,
@@ -93,7 +92,7 @@ class Driver:
 
         Raises `Ended` when this driver must stop.
         """
-        self._rows = rows
+        self._batch = batch
         self._limit_rows = limit_rows
         self._began = time.monotonic()
         offered = protocol.Offered(end, commands, next_session, _now(), self._most_moved_bytes)
@@ -167,7 +166,7 @@ class Driver:
         try:
             reports = self._job.run(
                 plan,
-                self._rows,
+                self._batch,
                 attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,

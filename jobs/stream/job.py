@@ -70,6 +70,16 @@ class JobSettings:
     kafka: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A batch of the query, as Spark has planned it."""
+
+    rows: Any
+    """The Kafka rows, a frame of `source.COLUMNS`."""
+    hosts: frozenset[str]
+    """Where executors were then: Spark holds the batch's tasks back for them."""
+
+
 @dataclass
 class Placement:
     """Which host each slot is pinned to. On `local[...]` there is but one, and no pins."""
@@ -128,8 +138,8 @@ class Placement:
         return {slot: kept[slot] for slot in slots}
 
     @contextlib.contextmanager
-    def watched(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """Cancel the block's job when a host that slots are pinned to stays away too long.
+    def watched(self, wanted: frozenset[str], cancel: Callable[[], None]) -> Iterator[None]:
+        """Cancel the block's job when a host that it wants, or a pinned one, stays away too long.
 
         Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
         usually runs the task elsewhere at once; but not while a task of another pinned host
@@ -142,7 +152,7 @@ class Placement:
             here = time.monotonic()
             while not over.wait(LOOK_S):
                 alive = set(self.executors())
-                if all(host in alive for host in self.hosts.values()):
+                if alive.issuperset(self.hosts.values()) and alive >= wanted:
                     here = time.monotonic()
                 elif time.monotonic() - here >= self.away_s:
                     cancel()
@@ -190,14 +200,14 @@ class EpochJob:
     def run(
         self,
         plan: Plan,
-        rows: Any | None,
+        batch: Batch | None,
         *,
         attempt: int,
         now_ms: int,
         statistics: bool,
         did: Sequence[SlotFigures],
     ) -> list[SlotReport]:
-        """Run the epoch on the Kafka rows given (None: an epoch without rows); its reports.
+        """Run the epoch on the batch given (None: an epoch without rows); its reports.
 
         `did`: what each slot did since statistics were last written; empty when that is not known.
         """
@@ -225,6 +235,7 @@ class EpochJob:
             warehouse_root=self.settings.warehouse_root,
             hand_over=attempt == 1,
         )
+        rows, wanted = self._rows(plan, batch, attempt)
         # A batch's frame belongs to a session of its own, which Spark cloned for the query.
         spark = self.spark if rows is None else rows.sparkSession
         self._bound_batches(spark, plan, attempt)
@@ -246,7 +257,7 @@ class EpochJob:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
             frame = anchors.unionAll(arriving.repartition(parts, "slot"))
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
-        with self.placement.watched(self.spark.sparkContext.cancelAllJobs):
+        with self.placement.watched(wanted, self.spark.sparkContext.cancelAllJobs):
             rows_found = reports.collect()
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
         read = [part for report in found for part in report.read]
@@ -258,6 +269,21 @@ class EpochJob:
         if slots not in self._known_salts:
             self._known_salts[slots] = salts(self.spark, slots)
         return self._known_salts[slots]
+
+    def _rows(
+        self, plan: Plan, batch: Batch | None, attempt: int
+    ) -> tuple[Any | None, frozenset[str]]:
+        """The epoch's Kafka rows, and the hosts that their tasks are held back for.
+
+        A batch knows the executors of the moment at which Spark planned it, and its tasks wait
+        for those (`spark.locality.wait`) even when they are gone. Then, and in every repeated
+        attempt, the same offsets are read without the query, which names no executor.
+        """
+        if batch is None:
+            return None, frozenset()
+        if attempt == 1 and batch.hosts <= set(self.placement.executors()):
+            return batch.rows, batch.hosts
+        return batch_rows(self.spark, self.settings.kafka, plan.start, plan.end), frozenset()
 
     def _bound_batches(self, spark: Any, plan: Plan, attempt: int) -> None:
         limits = batching(

@@ -27,7 +27,7 @@ from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
-from jobs.stream.job import EpochJob, JobSettings, Placement
+from jobs.stream.job import Batch, EpochJob, JobSettings, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
@@ -173,7 +173,9 @@ class Stream:
         master = self.settings.spark.master
         wait_s = self.settings.recovery.wait_s
         hosts = dict(state.hosts)
-        placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
+        self._placement = placement = Placement(
+            spark, master.startswith("local["), hosts, away_s=wait_s
+        )
         placement.settle(wait_s)
         job = EpochJob(spark, self._job_settings(state), placement)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
@@ -269,6 +271,7 @@ class Stream:
     def _on_batch(self, rows: Any, batch: int) -> None:
         """Spark's thread: one batch is one epoch."""
         began = time.monotonic()
+        planned = Batch(rows, frozenset(self._placement.executors()))
         while not self._lock.acquire(timeout=POLL_S):
             if self._stopping:
                 return
@@ -277,7 +280,7 @@ class Stream:
                 return
             before = self.driver.state.end
             end = batch_end(self._checkpoint, batch)
-            self._epoch(end, rows)
+            self._epoch(end, planned)
         except BaseException as error:
             self._failure = error
             raise
@@ -298,10 +301,11 @@ class Stream:
         ):
             time.sleep(0.02)
 
-    def _epoch(self, end: Offsets, rows: Any | None) -> None:
+    def _epoch(self, end: Offsets, batch: Batch | None) -> None:
         commands = self._commands()
         date = self.driver.state.session.date
-        self.driver.epoch(end, rows, commands, self._session_after(date), limit_rows=self._max_rows)
+        after = self._session_after(date)
+        self.driver.epoch(end, batch, commands, after, limit_rows=self._max_rows)
         if self.driver.state.session.date != date:
             self._tell_sealed(self.driver.state)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
@@ -72,3 +73,37 @@ def read(day: Day) -> int:
             count["rows"] for e in day.entries() if e["kind"] == "epoch" for count in e["read"]
         )
     return 0
+
+
+def test_a_host_is_lost_between_a_batch_s_plan_and_its_job(
+    spark_cluster: Cluster,
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
+) -> None:
+    """Spark would hold the batch's tasks back for the executor that it had planned them for."""
+    day = Day(
+        tmp_path / "day",
+        broker,
+        topics(*STREAMS, partitions=2),
+        spark_env,
+        master=spark_cluster.url,
+        max_rows=1_000,
+        extra={"RECOVERY__WAIT_S": "5"},
+    )
+    day.produce(messages(1, 4_000, keys=1_500))
+    # The first executors are there when the second batch is planned.
+    with running(day, "stream", "--session", FIRST, FAILPOINT="before-job:2:stop") as stream:
+        frozen = psutil.Process(stream.pid)
+        wait_for(lambda: frozen.status() == psutil.STATUS_STOPPED, 120, "a planned batch")
+        spark_cluster.lose("127.0.0.3")
+        spark_cluster.start_worker("127.0.0.4")
+        wait_for(lambda: "Asked to launch" in spark_cluster.log("127.0.0.4"), 60, "an executor")
+        stream.send_signal(signal.SIGCONT)
+        wait_for(lambda: read(day) >= 4_000, 120, "the batch is joined")
+        stream.send_signal(signal.SIGTERM)
+        assert stream.wait(60) == 0
+    assert any(e.get("restored_slots") for e in day.entries())
+    day.finish(FIRST)
+    day.check(FIRST)
