@@ -25,6 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
 from schemas.settings import Settings, SettingsError, load_settings
 
@@ -37,8 +38,6 @@ app = typer.Typer(
 )
 out = Console()
 err = Console(stderr=True)
-
-NOT_COMPLETE, USAGE, FAILED, NOTHING_YET = 1, 2, 3, 4
 
 _loaded: dict[str, Any] = {}
 
@@ -619,7 +618,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise
     except KeyboardInterrupt:
         err.print("stopped")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place that can explain it
         code = FAILED
         if isinstance(error, _usage_errors()):

@@ -24,11 +24,11 @@ from jobs.demo.day import Day
 from jobs.demo.phases import Outcome, PhaseFailed, Stopped
 from jobs.demo.place import demo_place
 from jobs.demo.view import LiveView, outcome_table, verdict_line, what_next, write_outcome
+from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE
 from jobs.places import var_folder
 from schemas.scenario import Scenario, load_scenario
 from schemas.settings import Settings
 
-COMPLETE, NOT_COMPLETE, FAILED, INTERRUPTED = 0, 1, 3, 130
 MEMORY_SHARE = 0.25
 """Of what the whole day's state would need."""
 ROW_STATE_BYTES = 60
@@ -87,7 +87,7 @@ def demo(
                 for line in (*day.notes, "", "It stays up until you press Ctrl-C."):
                     out.print(Text(line), soft_wrap=True)
                 stop.wait()
-        return COMPLETE if outcome.complete else NOT_COMPLETE
+        return 0 if outcome.complete else NOT_COMPLETE
 
 
 def budget_bytes(scenario: Scenario, slots: int) -> int:

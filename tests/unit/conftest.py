@@ -12,10 +12,11 @@ import pytest
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """`[spillway]` of Airflow's configuration."""
-    from spillway_airflow import command, launchers, operators  # only their tests pay for Airflow
+    from spillway_airflow import command, launchers  # only their tests pay for Airflow
+    from spillway_airflow.operators import session
 
     found: dict[str, str] = {}
-    for module in (command, launchers, operators):
+    for module in (command, launchers, session):
         monkeypatch.setattr(module, "setting", found.get)
     return found
 

@@ -31,13 +31,9 @@ from spillway_airflow.launchers import (
     ProcessLauncher,
 )
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
-from spillway_airflow.operators import (
-    EnsureStreamOperator,
-    MaintenanceOperator,
-    before_all,
-    gets_on,
-    works,
-)
+from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator
+from spillway_airflow.operators.session import before_all
+from spillway_airflow.operators.stream import gets_on, works
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -451,9 +447,9 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
             raise found
         return found
 
-    monkeypatch.setattr(operators, "launcher", lambda _: service)
+    monkeypatch.setattr(operators.stream, "launcher", lambda _: service)
     monkeypatch.setattr(EnsureStreamOperator, "status", look)
-    monkeypatch.setattr(operators.time, "sleep", lambda _: None)
+    monkeypatch.setattr(operators.stream.time, "sleep", lambda _: None)
     ensure = EnsureStreamOperator(task_id="ensure", patience=timedelta(seconds=0.5))
     if says is None:
         assert ensure.execute({}) == {"started": True}

@@ -21,7 +21,6 @@ from airflow.sdk.exceptions import (
 )
 from jinja2 import Environment
 
-from spillway_airflow import operators
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.operators import (
     CleanupOperator,
@@ -270,9 +269,3 @@ def test_a_session_that_cannot_be_found_is_asked_for() -> None:
     made = SimpleNamespace(run_after=datetime.now(UTC))
     with pytest.raises(AirflowFailException, match=r"YYYY-MM-DD.*not an exchange calendar"):
         task.render_template_fields({"params": {}, "dag_run": made}, Environment(autoescape=False))
-
-
-def test_exit_codes_are_those_of_the_command_line() -> None:
-    from jobs import cli
-
-    assert operators.NOTHING_YET == cli.NOTHING_YET

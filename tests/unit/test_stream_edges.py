@@ -140,26 +140,31 @@ class Hosts(Placement):
 
 
 @pytest.mark.parametrize(
-    ("alive", "back", "cancelled"),
-    [(("a", "b"), (), False), (("a",), (), True), ((), (), True), (("a",), ("a", "b"), False)],
+    ("alive", "back", "wanted", "cancelled"),
+    [
+        ("ab", "", "", False),
+        ("a", "", "", True),
+        ("", "", "", True),
+        ("a", "ab", "", False),
+        ("abc", "", "c", False),
+        ("ab", "", "bc", True),
+    ],
 )
-def test_a_job_is_cancelled_when_a_pinned_host_stays_away(
-    monkeypatch: pytest.MonkeyPatch,
-    alive: tuple[str, ...],
-    back: tuple[str, ...],
-    cancelled: bool,
+def test_a_job_is_cancelled_when_a_host_that_it_needs_stays_away(
+    monkeypatch: pytest.MonkeyPatch, alive: str, back: str, wanted: str, cancelled: bool
 ) -> None:
+    """Slots are pinned to a and b; `wanted` are hosts of the batch."""
     monkeypatch.setattr(job, "LOOK_S", 0.02)
     placement = Hosts(None, False, {0: "a", 1: "b"}, away_s=0.3)
-    placement.alive = alive
+    placement.alive = tuple(alive)
     called = threading.Event()
-    with placement.watched(called.set):
+    with placement.watched(frozenset(wanted), called.set):
         time.sleep(0.1)
-        placement.alive = back or alive
+        placement.alive = tuple(back or alive)
         assert called.wait(0.6) == cancelled
     assert not [t for t in threading.enumerate() if t.name == "placement"]
 
 
 def test_no_host_is_watched_on_threads() -> None:
-    with Placement(None, True).watched(lambda: pytest.fail("cancelled")):
+    with Placement(None, True).watched(frozenset(), lambda: pytest.fail("cancelled")):
         assert not [t for t in threading.enumerate() if t.name == "placement"]

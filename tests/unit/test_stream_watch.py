@@ -204,9 +204,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
             waits.append(seconds)
             vars(service).update(meanwhile or {})
 
-        monkeypatch.setattr(operators, "launcher", lambda _: service)
+        monkeypatch.setattr(operators.stream, "launcher", lambda _: service)
         monkeypatch.setattr(StreamWatchOperator, "status", look)
-        monkeypatch.setattr(operators.time, "sleep", wait)
+        monkeypatch.setattr(operators.stream.time, "sleep", wait)
         StreamWatchOperator(
             task_id="watch",
             calendar="XNYS",

@@ -1,97 +1,29 @@
-"""Operators of the trading day. Each calls the command line in a process of its own.
-
-Safe to retry, to clear and to run twice at once: what they call is (a seal is answered and not
-repeated, cleanup appends what is missing exactly once, a stream that runs is left alone).
-"""
+"""Operators that deal with the stream and its tables."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from jobs.exits import NOTHING_YET
 from spillway_airflow.alerts import tell
-from spillway_airflow.command import CommandFailed, Running, setting
+from spillway_airflow.command import CommandFailed
 from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
-from spillway_airflow.links import DecisionsLink, ReportLink, SessionLink, SparkLink
-from spillway_airflow.triggers import SealedTrigger, sealed
+from spillway_airflow.links import DecisionsLink, SparkLink
+from spillway_airflow.operators.base import BY, SpillwayOperator, is_true
 from spillway_airflow.watch import Finding, late_days, look_at_stream, stood_still
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-BY = "airflow"
-"""Who asks, as the journal has it."""
-SESSION = "{{ partition_key or params.get('session') or '' }}"
-"""The run's session: its partition, or what it was triggered with. Empty: see `SessionOperator`."""
-NOTHING_YET = 4
-"""The exit code of a command for which there is no warehouse or no journal yet."""
 OF_THE_HOST = frozenset({"memory", "state folder", "metrics"})
 """Doctor's checks that are about the host that the stream runs on, and no other."""
-
-
-class SpillwayOperator(BaseOperator):
-    """Base: a settings file, and a command that is ended when the task is."""
-
-    template_fields: Sequence[str] = ("config",)
-
-    def __init__(self, *, config: str | None = None, **more: Any) -> None:
-        """`config`: spillway's settings file; `[spillway] config` of Airflow when not given."""
-        super().__init__(**more)
-        self.config = config
-        self._running: Running | None = None
-
-    def ask(self, *arguments: str) -> Any:
-        """Run a command that must succeed; what it printed as JSON. Its output is the log."""
-        code, found = self.run_command(*arguments)
-        if code != 0:
-            raise self.failed(code)
-        return found
-
-    def failed(self, code: int) -> CommandFailed:
-        """The error that the last command's exit code stands for, with what it printed last."""
-        assert self._running is not None
-        return self._running.failed(code)
-
-    def status(self) -> dict[str, Any] | None:
-        """`spillway status`; None while there is no warehouse, or nothing in its journal.
-
-        Raises `CommandFailed` when it cannot be told: settings that are wrong, a damaged table.
-        """
-        code, found = self.run_command("status", "--json", tell=self.log.debug)
-        if code == 0:
-            status: dict[str, Any] = found
-            return status
-        if code == NOTHING_YET:
-            return None
-        raise self.failed(code)
-
-    def run_command(
-        self, *arguments: str, tell: Callable[[str], None] | None = None
-    ) -> tuple[int, Any]:
-        """Run a command; its exit code and what it printed as JSON. Its output is the log's."""
-        self._running = Running(arguments, tell or self.log.info, config=self.config)
-        try:
-            return self._running.wait(), self._running.json()
-        finally:
-            self._running.end()
-
-    def on_kill(self) -> None:
-        """End the command: SIGTERM, then SIGKILL. A killed worker takes it along anyway."""
-        if self._running is not None:
-            self._running.end()
-
-
-def _is_true(rendered: bool | str) -> bool:
-    """A parameter of the run: a template gives its text."""
-    return rendered in (True, "True", "true")
 
 
 class TopicsOperator(SpillwayOperator):
@@ -339,7 +271,7 @@ class RebalanceOperator(SpillwayOperator):
         arguments = ["rebalance", "--json", "--by", BY]
         if self.policy and self.policy != "None":
             arguments += ["--policy", self.policy]
-        if _is_true(self.dry_run):
+        if is_true(self.dry_run):
             arguments.append("--dry-run")
         code, found = self.run_command(*arguments)
         if code == NOTHING_YET:
@@ -393,141 +325,9 @@ class MaintenanceOperator(SpillwayOperator):
         for option in ("keep_spilled_days", "keep_statistics_days"):
             if (days := getattr(self, option)) not in (None, "", "None"):
                 arguments += [f"--{option.replace('_', '-')}", str(days)]
-        if _is_true(self.dry_run):
+        if is_true(self.dry_run):
             arguments.append("--dry-run")
         report = self.ask(*arguments)
         for note in report["notes"]:
             self.log.warning(note)
         return report
-
-
-NAME_IT = "give the run a session's date, YYYY-MM-DD, as partition key or parameter `session`"
-
-
-class SessionOperator(SpillwayOperator):
-    """Base: works on one session.
-
-    A run that names none, as one by hand may, stands for the last session that had closed when the
-    run was made: the same for all of its tasks, whenever they run.
-    """
-
-    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
-    operator_extra_links = (SessionLink(), ReportLink())
-
-    def __init__(self, *, session: str = SESSION, calendar: str = "XNYS", **more: Any) -> None:
-        """`session`: its date; `calendar`: the exchange, for a run that names no session."""
-        super().__init__(**more)
-        self.session = session
-        self.calendar = calendar
-
-    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
-        """As any operator; and a session that was not given is found, so that Airflow shows it.
-
-        Raises `AirflowFailException` when the exchange's calendar knows none.
-        """
-        super().render_template_fields(context, jinja_env)
-        if self.session:
-            return
-        from jobs import calendar as exchange
-
-        made = context["dag_run"].run_after
-        try:
-            found = exchange.last_closed(self.calendar, int(made.timestamp() * 1000))
-        except exchange.CalendarError as error:
-            raise AirflowFailException(f"{NAME_IT}: {error}") from error
-        if found is None:
-            raise AirflowFailException(f"{NAME_IT}: {self.calendar} had not closed by {made}")
-        self.session = found.date
-        self.log.info("No session was named: %s, the last that had closed.", found.date)
-
-
-class SealOperator(SessionOperator):
-    """Ask for the end of a session's input. Asking again is answered, not repeated."""
-
-    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
-    template_fields: Sequence[str] = (*SessionOperator.template_fields, "at", "reason")
-
-    def __init__(self, *, at: str = "close", reason: str = "", **more: Any) -> None:
-        """`at`: `close` (the session's close plus grace), `now`, or a time."""
-        super().__init__(**more)
-        self.at = at
-        self.reason = reason
-
-    def execute(self, context: Context) -> None:
-        """Seal."""
-        status = self.status()
-        if status is not None and (first := before_all(status, self.session)):
-            raise AirflowSkipException(f"the warehouse begins with {first}: nothing to close")
-        self.ask(
-            "seal",
-            *("--session", self.session, "--at", self.at),
-            *("--reason", self.reason or context["dag"].dag_id, "--by", BY),
-        )
-
-
-def before_all(status: dict[str, Any], session: str) -> str | None:
-    """The warehouse's first session, when that comes after the one asked for."""
-    first: str = min(each["session"] for each in status["sessions"])
-    return first if session < first else None
-
-
-class WaitForSealOperator(SessionOperator):
-    """Wait until a session is sealed, without holding a worker."""
-
-    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
-
-    def __init__(self, *, every_s: float = 10.0, **more: Any) -> None:
-        """`every_s`: how often the journal is looked at."""
-        super().__init__(**more)
-        self.every_s = every_s
-
-    def execute(self, context: Context) -> Any:  # noqa: ARG002
-        """Look once; defer when it is not sealed yet."""
-        try:
-            status = self.status()
-        except CommandFailed as error:  # the trigger looks again until it can be told
-            self.log.warning("%s", error)
-            status = None
-        if status is not None and (found := sealed(status, self.session)):
-            return found
-        self.defer(
-            trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),
-            method_name="resume",
-            timeout=self.execution_timeout,
-        )
-        return None
-
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The trigger has fired."""
-        self.log.info("%s was sealed at %s", event["session"], event["ended_at"])
-        return event
-
-
-class CleanupOperator(SessionOperator):
-    """Append a sealed session's missing results, each once.
-
-    Its Spark is a process of its own that ends with the task, whatever ends that; run again, it
-    goes on where it was. One that could not be ended loses its lease to the next. The log says how
-    far it is.
-    """
-
-    def execute(self, context: Context) -> Any:  # noqa: ARG002
-        """Clean up."""
-        return self.ask("cleanup", "--session", self.session, "--json")
-
-
-class VerifyOperator(SessionOperator):
-    """Prove a session complete; fails without a retry when it is not, and says what is missing."""
-
-    def execute(self, context: Context) -> Any:  # noqa: ARG002
-        """Verify."""
-        code, verdict = self.run_command("verify", "--session", self.session, "--json")
-        if verdict is None or code not in (0, 1):
-            raise self.failed(code)
-        verdict.pop("details", None)
-        if not verdict["complete"]:
-            raise AirflowFailException(
-                f"{self.session} is not complete: {verdict['missing']} results are missing, "
-                f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
-            )
-        return verdict

@@ -1,0 +1,13 @@
+"""Exit codes of the command line."""
+
+from __future__ import annotations
+
+NOT_COMPLETE = 1
+"""`verify`: results are missing or doubled."""
+USAGE = 2
+"""What was asked for makes no sense."""
+FAILED = 3
+NOTHING_YET = 4
+"""There is no warehouse, or nothing in its journal, yet."""
+INTERRUPTED = 130
+"""Ctrl-C, as shells have it."""

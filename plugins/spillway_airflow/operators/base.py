@@ -1,0 +1,71 @@
+"""What every operator is: a command line in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator
+
+from jobs.exits import NOTHING_YET
+from spillway_airflow.command import CommandFailed, Running
+
+BY = "airflow"
+"""Who asks, as the journal has it."""
+
+
+class SpillwayOperator(BaseOperator):
+    """Base: a settings file, and a command that is ended when the task is."""
+
+    template_fields: Sequence[str] = ("config",)
+
+    def __init__(self, *, config: str | None = None, **more: Any) -> None:
+        """`config`: spillway's settings file; `[spillway] config` of Airflow when not given."""
+        super().__init__(**more)
+        self.config = config
+        self._running: Running | None = None
+
+    def ask(self, *arguments: str) -> Any:
+        """Run a command that must succeed; what it printed as JSON. Its output is the log."""
+        code, found = self.run_command(*arguments)
+        if code != 0:
+            raise self.failed(code)
+        return found
+
+    def failed(self, code: int) -> CommandFailed:
+        """The error that the last command's exit code stands for, with what it printed last."""
+        assert self._running is not None
+        return self._running.failed(code)
+
+    def status(self) -> dict[str, Any] | None:
+        """`spillway status`; None while there is no warehouse, or nothing in its journal.
+
+        Raises `CommandFailed` when it cannot be told: settings that are wrong, a damaged table.
+        """
+        code, found = self.run_command("status", "--json", tell=self.log.debug)
+        if code == 0:
+            status: dict[str, Any] = found
+            return status
+        if code == NOTHING_YET:
+            return None
+        raise self.failed(code)
+
+    def run_command(
+        self, *arguments: str, tell: Callable[[str], None] | None = None
+    ) -> tuple[int, Any]:
+        """Run a command; its exit code and what it printed as JSON. Its output is the log's."""
+        self._running = Running(arguments, tell or self.log.info, config=self.config)
+        try:
+            return self._running.wait(), self._running.json()
+        finally:
+            self._running.end()
+
+    def on_kill(self) -> None:
+        """End the command: SIGTERM, then SIGKILL. A killed worker takes it along anyway."""
+        if self._running is not None:
+            self._running.end()
+
+
+def is_true(rendered: bool | str) -> bool:
+    """A parameter of the run: a template gives its text."""
+    return rendered in (True, "True", "true")

@@ -1,0 +1,150 @@
+"""Operators that bring one session to its end: seal, wait, clean up, prove."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from spillway_airflow.command import CommandFailed, setting
+from spillway_airflow.links import ReportLink, SessionLink, SparkLink
+from spillway_airflow.operators.base import BY, SpillwayOperator
+from spillway_airflow.triggers import SealedTrigger, sealed
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+SESSION = "{{ partition_key or params.get('session') or '' }}"
+"""The run's session: its partition, or what it was triggered with. Empty: see `SessionOperator`."""
+NAME_IT = "give the run a session's date, YYYY-MM-DD, as partition key or parameter `session`"
+
+
+class SessionOperator(SpillwayOperator):
+    """Base: works on one session.
+
+    A run that names none, as one by hand may, stands for the last session that had closed when the
+    run was made: the same for all of its tasks, whenever they run.
+    """
+
+    template_fields: Sequence[str] = (*SpillwayOperator.template_fields, "session")
+    operator_extra_links = (SessionLink(), ReportLink())
+
+    def __init__(self, *, session: str = SESSION, calendar: str = "XNYS", **more: Any) -> None:
+        """`session`: its date; `calendar`: the exchange, for a run that names no session."""
+        super().__init__(**more)
+        self.session = session
+        self.calendar = calendar
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """As any operator; and a session that was not given is found, so that Airflow shows it.
+
+        Raises `AirflowFailException` when the exchange's calendar knows none.
+        """
+        super().render_template_fields(context, jinja_env)
+        if self.session:
+            return
+        from jobs import calendar as exchange
+
+        made = context["dag_run"].run_after
+        try:
+            found = exchange.last_closed(self.calendar, int(made.timestamp() * 1000))
+        except exchange.CalendarError as error:
+            raise AirflowFailException(f"{NAME_IT}: {error}") from error
+        if found is None:
+            raise AirflowFailException(f"{NAME_IT}: {self.calendar} had not closed by {made}")
+        self.session = found.date
+        self.log.info("No session was named: %s, the last that had closed.", found.date)
+
+
+class SealOperator(SessionOperator):
+    """Ask for the end of a session's input. Asking again is answered, not repeated."""
+
+    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
+    template_fields: Sequence[str] = (*SessionOperator.template_fields, "at", "reason")
+
+    def __init__(self, *, at: str = "close", reason: str = "", **more: Any) -> None:
+        """`at`: `close` (the session's close plus grace), `now`, or a time."""
+        super().__init__(**more)
+        self.at = at
+        self.reason = reason
+
+    def execute(self, context: Context) -> None:
+        """Seal."""
+        status = self.status()
+        if status is not None and (first := before_all(status, self.session)):
+            raise AirflowSkipException(f"the warehouse begins with {first}: nothing to close")
+        self.ask(
+            "seal",
+            *("--session", self.session, "--at", self.at),
+            *("--reason", self.reason or context["dag"].dag_id, "--by", BY),
+        )
+
+
+def before_all(status: dict[str, Any], session: str) -> str | None:
+    """The warehouse's first session, when that comes after the one asked for."""
+    first: str = min(each["session"] for each in status["sessions"])
+    return first if session < first else None
+
+
+class WaitForSealOperator(SessionOperator):
+    """Wait until a session is sealed, without holding a worker."""
+
+    operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
+
+    def __init__(self, *, every_s: float = 10.0, **more: Any) -> None:
+        """`every_s`: how often the journal is looked at."""
+        super().__init__(**more)
+        self.every_s = every_s
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Look once; defer when it is not sealed yet."""
+        try:
+            status = self.status()
+        except CommandFailed as error:  # the trigger looks again until it can be told
+            self.log.warning("%s", error)
+            status = None
+        if status is not None and (found := sealed(status, self.session)):
+            return found
+        self.defer(
+            trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),
+            method_name="resume",
+            timeout=self.execution_timeout,
+        )
+        return None
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """The trigger has fired."""
+        self.log.info("%s was sealed at %s", event["session"], event["ended_at"])
+        return event
+
+
+class CleanupOperator(SessionOperator):
+    """Append a sealed session's missing results, each once.
+
+    Its Spark is a process of its own that ends with the task, whatever ends that; run again, it
+    goes on where it was. One that could not be ended loses its lease to the next. The log says how
+    far it is.
+    """
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Clean up."""
+        return self.ask("cleanup", "--session", self.session, "--json")
+
+
+class VerifyOperator(SessionOperator):
+    """Prove a session complete; fails without a retry when it is not, and says what is missing."""
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        """Verify."""
+        code, verdict = self.run_command("verify", "--session", self.session, "--json")
+        if verdict is None or code not in (0, 1):
+            raise self.failed(code)
+        verdict.pop("details", None)
+        if not verdict["complete"]:
+            raise AirflowFailException(
+                f"{self.session} is not complete: {verdict['missing']} results are missing, "
+                f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
+            )
+        return verdict
