@@ -58,6 +58,7 @@ class SlotHistory(Figures):
 
     slot: int
     state_bytes: list[int]
+    budget_bytes: list[int]
     spilled_bytes: list[int]
     moved_in: list[int]
     moved_out: list[int]
@@ -286,6 +287,7 @@ def history(session: SessionStatus, own: Sequence[Point], cleaning: Sequence[Cle
             SlotHistory(
                 slot=slot,
                 state_bytes=[p.state_bytes.get(slot, 0) for p in own],
+                budget_bytes=[p.budget_bytes.get(slot, session.budget_bytes) for p in own],
                 spilled_bytes=[p.spilled_bytes.get(slot, 0) for p in own],
                 moved_in=[p.moved_in.get(slot, 0) for p in own],
                 moved_out=[p.moved_out.get(slot, 0) for p in own],

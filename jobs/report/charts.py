@@ -198,11 +198,28 @@ def _fullest(points: list[Point]) -> list[int]:
     return sorted(ranked[:MOST_SLOTS])
 
 
+def _against(
+    plot: Plot, points: Sequence[Point], budgets: Sequence[int], threshold: float, axis: _Time
+) -> None:
+    """The budget and the threshold: a line across, with a step where a command changed them."""
+    if not points:
+        return
+    steps = [(0.0, float(budgets[0]))]
+    for before, budget in zip(points, budgets[1:], strict=False):
+        if budget != steps[-1][1]:
+            at = axis.s(before.ended_ms)
+            steps += [(at, steps[-1][1]), (at, float(budget))]
+    steps.append((axis.end_s, steps[-1][1]))
+    plot.levels(steps, f"budget {bytes_text(budgets[-1])}", "budget")
+    limits = [(at, threshold * budget) for at, budget in steps]
+    plot.levels(limits, f"spills above {100 * threshold:.0f} %", "limit", below=True)
+
+
 def _memory(
     points: list[Point], slot: int, threshold: float, session: SessionStatus, axis: _Time
 ) -> Chart:
-    budget = session.budget_bytes
-    highest = max([budget] + [p.folder_bytes.get(slot, 0) for p in points]) * 1.12
+    budgets = [p.budget_bytes.get(slot, session.budget_bytes) for p in points]
+    highest = max([*budgets, 1] + [p.folder_bytes.get(slot, 0) for p in points]) * 1.12
     plot = Plot(
         (0, axis.end_s), (0, highest), label=f"Memory of slot {slot} against its budget", left=72
     )
@@ -233,8 +250,7 @@ def _memory(
     plot.area(state, None, "state")
     plot.line(state, "state")
     plot.line(folder, "folder")
-    plot.level(budget, f"budget {bytes_text(budget)}", "budget")
-    plot.level(threshold * budget, f"spills above {100 * threshold:.0f} %", "limit", below=True)
+    _against(plot, points, budgets, threshold, axis)
     flushed = any(p.flush and p.spilled_bytes.get(slot) for p in points)
     marks = (("spill", "spill"), spills), (("flush", "flush at the seal"), flushed)
     return Chart(

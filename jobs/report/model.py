@@ -138,8 +138,9 @@ class SessionStatus(Figures):
     most_generations: int
     """The most cuts of any one hash range."""
     peak_state_bytes: int
-    """Of the fullest slot, measured against the budget of one slot."""
+    """Of the slot that had most of its budget in use."""
     budget_bytes: int
+    """The budget that it had then."""
     restored_slots: int
     """How often a slot's state was lost and read again."""
     moved: int
@@ -175,6 +176,8 @@ class Point(Figures):
     state_bytes: dict[int, int]
     """Per slot; the greatest of the epochs."""
     folder_bytes: dict[int, int]
+    budget_bytes: dict[int, int] = {}
+    """Per slot; that of the last of the epochs."""
     spilled_bytes: dict[int, int]
     """Only slots that spilled."""
     moved_in: dict[int, int] = {}

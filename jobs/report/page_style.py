@@ -83,7 +83,7 @@ svg .axis { font-size: 12px; }
 .area { fill: var(--c); opacity: 0.18; }
 .bar { fill: var(--c); }
 .bar.faint { opacity: 0.32; }
-.level { stroke: var(--c); stroke-dasharray: 6 4; }
+.level { fill: none; stroke: var(--c); stroke-dasharray: 6 4; }
 svg text.level, svg text.budget, svg text.limit, svg text.expected { fill: var(--c); }
 .mark { fill: var(--c); }
 .hint { fill: transparent; }

@@ -148,10 +148,14 @@ class Plot:
 
     def level(self, y: float, text: str, class_: str, *, below: bool = False) -> None:
         """A line across at a value, named at its right end."""
-        at = self.py(y)
-        self._over.append(
-            tag("line", class_=f"level {class_}", x1=self.left, x2=self.right, y1=at, y2=at)
-        )
+        self.levels([(self.x0, y), (self.x1, y)], text, class_, below=below)
+
+    def levels(
+        self, points: Sequence[Point], text: str, class_: str, *, below: bool = False
+    ) -> None:
+        """The same for a value that changes: a line through the points, named at the last one."""
+        at = self.py(points[-1][1])
+        self._over.append(tag("path", class_=f"level {class_}", d=self._path(points)))
         self._over.append(
             tag(
                 "text",

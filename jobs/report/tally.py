@@ -289,8 +289,9 @@ class Tally(BaseModel):
         slot.free_bytes = totals.get("free_bytes")
         slot.peak_state_bytes = max(slot.peak_state_bytes, slot.state_bytes)
         slot.peak_folder_bytes = max(slot.peak_folder_bytes, slot.folder_bytes)
-        session.peak_state_bytes = max(session.peak_state_bytes, slot.state_bytes)
-        session.budget_bytes = slot.budget_bytes
+        peak, whole = session.peak_state_bytes, session.budget_bytes
+        if not whole or slot.state_bytes * whole > peak * slot.budget_bytes:
+            session.peak_state_bytes, session.budget_bytes = slot.state_bytes, slot.budget_bytes
         spilled = totals["spilled_bytes"]
         if flush:
             session.flushed_bytes += spilled
@@ -384,6 +385,7 @@ def _point(entry: dict[str, Any], session: str, started: int, ended: int, rows: 
         results=entry["results"],
         state_bytes={t["slot"]: t["state_bytes"] for t in slots},
         folder_bytes={t["slot"]: t["folder_bytes"] for t in slots},
+        budget_bytes={t["slot"]: t["budget_bytes"] for t in slots},
         spilled_bytes={t["slot"]: t["spilled_bytes"] for t in slots if t["spilled_bytes"]},
         flush=entry["sealed"] is not None,
         seconds=_seconds(entry, (ended - started) / 1000),

@@ -23,7 +23,7 @@ from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from schemas.journal import Command, Prefix
 from schemas.settings import Settings, load_settings
-from tests.page_warehouse import page_day, write_page_warehouse
+from tests.page_warehouse import BUDGET, page_day, write_page_warehouse
 from tests.report_journal import DAY, NEXT, Made, fill_journal, make_day, open_warehouse, verdict
 
 
@@ -76,6 +76,7 @@ def test_the_overview_adds_up(tmp_path: Path) -> None:
     spilled = sum(sum(slot.spilled_bytes) for slot in history.slots)
     assert spilled == made.spilled_bytes
     assert max(max(slot.state_bytes) for slot in history.slots) == made.peak
+    assert {size for slot in history.slots for size in slot.budget_bytes} == {BUDGET}
     assert [sum(slot.moved_in) for slot in history.slots] == [0, 12]
     assert [sum(slot.moved_out) for slot in history.slots] == [12, 0]
     assert found.quarantine["price: Input should be a valid number"] == 40

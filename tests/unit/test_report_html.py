@@ -144,6 +144,31 @@ def test_every_spill_is_marked(day):
         assert "spills above 90 %" in chart.svg
 
 
+def test_a_budget_that_was_changed_is_drawn_as_it_was(day):
+    found = look(day)
+    points = found.detail.points
+    at = next(p.epoch for p in points) + 20
+    changed = [
+        p.model_copy(update={"budget_bytes": {**p.budget_bytes, 0: 2 << 20}})
+        if p.epoch >= at
+        else p
+        for p in points
+    ]
+    detail = found.detail.model_copy(update={"points": changed})
+    first, second = [
+        ElementTree.fromstring(c.svg)
+        for c in charts(found.model_copy(update={"detail": detail}))
+        if c.title.startswith("Memory of slot")
+    ]
+    corners = [
+        [e.get("d").count(",") for e in root.iter("path") if "level" in e.get("class", "")]
+        for root in (first, second)
+    ]
+    assert corners == [[4, 4], [2, 2]], "one step of the budget and of the threshold at slot 0"
+    assert "budget 2.00 MiB" in "".join(first.itertext())
+    assert "budget 1.00 MiB" in "".join(second.itertext())
+
+
 def test_every_chart_has_a_name_units_and_a_legend(day):
     for chart in charts(look(day)):
         root = ElementTree.fromstring(chart.svg)

@@ -100,6 +100,21 @@ def test_rows_beyond_the_end_belong_to_the_next_session_before_the_seal_is_compl
     assert sum(tally.sessions[NEXT].rows.values()) > 0
 
 
+def test_the_peak_is_the_fullest_slot_for_its_budget():
+    made = make_day(12)
+    entries = []
+    for entry in made.entries:
+        if entry.kind == "epoch":
+            sizes = {"budget_bytes": 1 << 30, "state_bytes": 5 << 20}
+            small = {"budget_bytes": 4 << 20, "state_bytes": (entry.epoch % 3) << 20}
+            slots = [entry.slots[0].model_copy(update=sizes)]
+            slots.append(entry.slots[1].model_copy(update=small))
+            entry = entry.model_copy(update={"slots": slots})
+        entries.append(entry)
+    session = tallied(entries).sessions[DAY]
+    assert (session.peak_state_bytes, session.budget_bytes) == (2 << 20, 4 << 20)
+
+
 @pytest.mark.parametrize(
     ("events", "stage", "by_cleanup"),
     [

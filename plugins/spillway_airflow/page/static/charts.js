@@ -155,10 +155,12 @@ const hollow = (series) => ({
 });
 
 /** A slot's memory against its budget, with spills and groups that came or went marked. */
-export function memoryOption({ history, slot, budget, threshold }) {
+export function memoryOption({ history, slot, threshold }) {
   const option = base(history.began_ms, Math.max(history.began_ms, ...history.ended_ms));
   const at = history.ended_ms;
   const state = slot.state_bytes.map((size, i) => [at[i], size]);
+  const budget = Math.max(1, ...slot.budget_bytes);
+  const changes = slot.budget_bytes.some((each) => each !== budget);
   const top = budget * 1.12;
   // Marks lie in rows of their own, above the budget and at the bottom: they hide no memory.
   const row = (counts, y, when = () => true) =>
@@ -179,19 +181,32 @@ export function memoryOption({ history, slot, budget, threshold }) {
       symbol: "none",
       animation: false,
       label: { show: false },
-      data: [level(budget, colour("budget"), "solid"), level(budget * threshold, colour("limit"), [5, 4])],
+      data: changes
+        ? []
+        : [level(budget, colour("budget"), "solid"), level(budget * threshold, colour("limit"), [5, 4])],
     },
   });
+  // A command has changed the budget: what an epoch had holds from the end of the one before it.
+  const steps = (share, tint, dash) =>
+    line("", slot.budget_bytes.map((each, i) => [at[i], each * share]), tint, {
+      step: "start",
+      areaStyle: undefined,
+      lineStyle: { color: tint, type: dash, width: 1.2 },
+    });
   option.series = [
     memory,
+    ...(changes ? [steps(1, colour("budget"), "solid"), steps(threshold, colour("limit"), [5, 4])] : []),
     marks("spilled", "triangle", colour("spill"), spills, 7, 180),
     marks("flushed at the seal", "triangle", colour("flush"), flushes, 10, 180),
     marks("came", "diamond", colour("move"), came, 11),
     hollow(marks("went", "diamond", colour("move"), went, 9)),
   ].filter((each) => each.data.length);
   option.tooltip.formatter = (found) => {
-    const says = found.map((each) => {
-      if (each.seriesName === "memory") return `${bytes(each.value[1])} (${part(each.value[1] / budget)})`;
+    const named = found.filter((each) => each.seriesName);
+    const says = named.map((each) => {
+      if (each.seriesName === "memory") {
+        return `${bytes(each.value[1])} (${part(each.value[1] / slot.budget_bytes[each.dataIndex])})`;
+      }
       if (each.seriesName === "came") return `${times(each.value[2], "group")} came`;
       if (each.seriesName === "went") return `${times(each.value[2], "group")} went`;
       return `${bytes(each.value[2])} ${each.seriesName}`;

@@ -61,7 +61,6 @@ export class DayCharts {
     );
     this.canvas.setAttribute("aria-label", `Results over time: ${this.says.textContent}`);
     this.results.show({ history, expected: session.verdict?.expected });
-    const budget = session.budget_bytes || live?.[0]?.budget_bytes || 1;
     const fullest = [...history.slots]
       .sort((a, b) => Math.max(...b.state_bytes) - Math.max(...a.state_bytes))
       .slice(0, MOST_SLOTS)
@@ -74,7 +73,7 @@ export class DayCharts {
         this.figures.delete(slot);
       }
     }
-    for (const slot of fullest) this.figure(slot.slot).show({ history, slot, threshold, live, budget });
+    for (const slot of fullest) this.figure(slot.slot).show({ history, slot, threshold, live });
     const left = history.slots.length - fullest.length;
     put(this.more, left > 0 ? `${times(left, "more slot")} with less memory.` : "");
   }
@@ -109,8 +108,9 @@ class SlotFigure {
     this.chart = new Chart(this.canvas, memoryOption);
   }
 
-  show({ history, slot, threshold, live, budget }) {
+  show({ history, slot, threshold, live }) {
     const now = live?.find((each) => each.slot === this.slot);
+    const budget = now?.budget_bytes || slot.budget_bytes.at(-1) || 1;
     const held = now?.state_bytes ?? Math.max(0, ...slot.state_bytes);
     const spills = slot.spilled_bytes.filter((size, i) => size && !history.flush[i]).length;
     const came = slot.moved_in.reduce((a, b) => a + b, 0);
@@ -120,6 +120,6 @@ class SlotFigure {
     if (came || went) parts.push(`${count(came)} came, ${count(went)} went`);
     put(this.says, parts.join(" · "));
     this.canvas.setAttribute("aria-label", `Memory of slot ${this.slot}: ${parts.join(", ")}`);
-    this.chart.show({ history, slot, budget, threshold });
+    this.chart.show({ history, slot, threshold });
   }
 }
