@@ -75,6 +75,7 @@ def read(day: Day) -> int:
     return 0
 
 
+@pytest.mark.soak  # in `make test` this happens to groups that move, too
 def test_a_host_is_lost_between_a_batch_s_plan_and_its_job(
     spark_cluster: Cluster,
     tmp_path: Path,

@@ -97,7 +97,7 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
         send(7)
         assert [slot["budget_bytes"] for slot in epochs(day)[-1]["slots"]] == [32 << 10, 256 << 10]
         assert epochs(day)[-1]["slots"][0]["state_bytes"] <= 0.9 * (32 << 10)
-        code, text = day.output("rebalance", "--budget", "1:1000TiB")
+        code, text = day.output("rebalance", "--budget", "1:1000TiB", "--json")
         assert code == 3
         assert "bytes at most: the host has" in text
         ask(day, "--budget", "0:default")

@@ -127,6 +127,8 @@ class Epoch:
     changes: tuple[Change, ...] = ()
     lost: frozenset[int] = frozenset()
     forced_bytes: int = 0
+    budget: tuple[int, int] | None = None
+    """A slot, and what it has from this epoch on."""
     seal: bool = False
     thrown_away: int = 0
     zombie: bool = False
@@ -157,6 +159,8 @@ class Schedule:
         return found
 
 
+BUDGETS = [10**8, 400_000, 60_000, 25_000]
+
 one_change = st.builds(
     Change,
     kind=st.sampled_from(["move", "split", "merge", "scatter", "regrow", "even"]),
@@ -176,6 +180,11 @@ epochs = st.builds(
         st.just(frozenset()), st.just(frozenset()), st.frozensets(st.integers(0, SLOTS - 1))
     ),
     forced_bytes=st.sampled_from([0, 0, 0, 1, 500, 10**9]),
+    budget=st.one_of(
+        st.none(),
+        st.none(),
+        st.tuples(st.integers(0, SLOTS - 1), st.sampled_from(BUDGETS)),
+    ),
     seal=seldom,
     thrown_away=st.sampled_from([0, 0, 0, 1, 2]),
     zombie=seldom,
@@ -188,7 +197,7 @@ schedules = st.builds(
     keys=st.sampled_from([20, 40, 8]),
     groups=st.sampled_from(EVEN),
     changes=changes,
-    budget_bytes=st.sampled_from([10**8, 400_000, 60_000, 25_000]),
+    budget_bytes=st.sampled_from(BUDGETS),
     threshold=st.sampled_from([0.9, 0.05]),
     victims=st.sampled_from(sorted(POLICIES)),
     batch_bytes=st.sampled_from([10**6, 10**6, 3_000]),
@@ -234,6 +243,7 @@ def run(schedule: Schedule) -> Slots:
                 groups=groups,
                 lost=epoch.lost,
                 forced_bytes=epoch.forced_bytes,
+                budget=epoch.budget,
                 seal=seal,
                 thrown_away=epoch.thrown_away,
                 zombie=epoch.zombie,
@@ -286,7 +296,7 @@ def test_schedules_do_what_they_are_meant_to() -> None:
     epochs_ = [
         Epoch(30, 1, thrown_away=1),
         Epoch(30, 2, forced_bytes=1_000),
-        Epoch(30, 3, lost=frozenset({0})),
+        Epoch(30, 3, lost=frozenset({0}), budget=(1, 25_000)),
         Epoch(12, 4, changes=(Change("even", 4), *deep, Change("scatter", 5, 3)), zombie=True),
         Epoch(12, 5, changes=(Change("merge", 0), Change("scatter", 5, 1))),
         Epoch(12, 6, changes=(Change("scatter", 6, 3),)),
