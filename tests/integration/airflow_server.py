@@ -19,7 +19,7 @@ def airflow(home: Path, more: Mapping[str, str], users: str = "admin:admin") -> 
     try:
         wait_for(server.is_healthy, START_S, "a healthy Airflow", every_s=1.0)
         server.login()
-        wait_for(lambda: server.knows("market_open", "market_close"), START_S, "the DAGs")
+        wait_for(lambda: server.knows("market_open", "market_close"), START_S, "the DAGs", 0.5)
         yield server
     finally:
         server.end()
@@ -28,6 +28,6 @@ def airflow(home: Path, more: Mapping[str, str], users: str = "admin:admin") -> 
 def finish(server: Airflow, dag: str, run: str, seconds: float = 300) -> str:
     """Wait for the end of a run; how it ended."""
     wait_for(
-        lambda: server.state(dag, run) in OVER, seconds, f"{dag} {server.tasks(dag, run)}", 0.5
+        lambda: server.state(dag, run) in OVER, seconds, f"{dag} {server.tasks(dag, run)}", 1.0
     )
     return server.state(dag, run)

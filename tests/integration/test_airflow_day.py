@@ -168,7 +168,7 @@ def planned(server: Airflow, session: str) -> str:
         found = server.runs("market_close")
         return [each for each in found if each["run_type"] == "scheduled"]
 
-    wait_for(lambda: bool(runs()), 60, "a run that the scheduler has planned")
+    wait_for(lambda: bool(runs()), 60, "a run that the scheduler has planned", every_s=0.5)
     [run] = runs()
     assert run["partition_key"] == session
     found: str = run["dag_run_id"]

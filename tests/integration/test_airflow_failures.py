@@ -142,7 +142,9 @@ def test_the_stream_dies_under_a_rebalance_and_the_broker_goes_away(world: World
     wait_for(world.read_all, 120, "the first rows", every_s=1.0)
     killed = world.stream()
     decided = server.trigger("rebalance")
-    wait_for(lambda: server.tasks("rebalance", decided).get("decide") == "running", 60, "rebalance")
+    wait_for(
+        lambda: server.tasks("rebalance", decided).get("decide") == "running", 60, "rebalance", 0.5
+    )
     os.killpg(killed, signal.SIGKILL)
     assert finish(server, "rebalance", decided) == "success"
     world.produce()
@@ -160,7 +162,9 @@ def test_the_stream_dies_under_a_rebalance_and_the_broker_goes_away(world: World
     world.produce()
     wait_for(world.read_all, 240, "what came around the outage", every_s=1.0)
     run = world.close(reason="after an outage")
-    wait_for(lambda: server.tasks("market_close", run).get("cleanup") == "running", 240, "cleanup")
+    wait_for(
+        lambda: server.tasks("market_close", run).get("cleanup") == "running", 240, "cleanup", 0.5
+    )
     # Somebody who does not want to wait starts another beside it.
     code, text = world.day.output("cleanup", "--session", world.session)
     assert code == 0, text
@@ -178,7 +182,9 @@ def test_the_scheduler_dies_during_cleanup_and_the_database_is_locked(
         database.execute("BEGIN EXCLUSIVE")
         time.sleep(LOCKED_S)
         database.rollback()
-    wait_for(lambda: server.tasks("market_close", run).get("cleanup") == "running", 240, "cleanup")
+    wait_for(
+        lambda: server.tasks("market_close", run).get("cleanup") == "running", 240, "cleanup", 0.5
+    )
     [scheduler] = schedulers(server)
     scheduler.kill()
     wait_for(lambda: not schedulers(server), 30, "the end of the scheduler")

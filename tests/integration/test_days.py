@@ -129,7 +129,7 @@ def check_figures(day: Day, listen: str) -> None:
     [
         pytest.param(DRIVER_POINTS, marks=pytest.mark.soak, id="all"),
         # The others kill the driver in the days of `test_relocation_kills`, too.
-        pytest.param(("before-claim", "after-claim", "after-append"), id="some"),
+        pytest.param(("before-claim", "after-claim"), id="some"),
     ],
 )
 def test_driver_killed_at_every_point(make_day: MakeDay, points: tuple[str, ...]) -> None:
@@ -147,7 +147,9 @@ def test_driver_killed_at_every_point(make_day: MakeDay, points: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    "master", [pytest.param("local[2]", marks=pytest.mark.soak), "local-cluster[2,1,1024]"]
+    # In the days of `test_relocation_kills` executors are killed, too.
+    "master",
+    ["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.soak)],
 )
 def test_workers_killed(make_day: MakeDay, master: str) -> None:
     """Python workers (and on a cluster an executor) die in the middle of an epoch."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import deltalake
 import pytest
 
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
@@ -128,13 +128,8 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
 
 def slots_agree(day: Day) -> None:
     """What `statistics` says of slots is what the journal says, added up from one to the next."""
-    warehouse = day.warehouse()
-    place = warehouse.folder("statistics")
-    rows = [
-        row
-        for file in warehouse.files("statistics")
-        for row in pq.ParquetFile(place.path(file.path)).read().to_pylist()
-    ]
+    table = deltalake.DeltaTable(day.folder / "warehouse" / "statistics")
+    rows = table.to_pyarrow_table().to_pylist()
     totals = {(e["epoch"], t["slot"]): t for e in epochs(day) for t in e["slots"]}
     known = 0
     for row in rows:
@@ -153,6 +148,7 @@ def slots_agree(day: Day) -> None:
     assert known > 0
 
 
+@pytest.mark.soak  # in `make test` a policy moves groups in `test_relocation_kills`
 def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
     """Six of eight groups at one slot: lazy-disk moves some of them back, and then is content."""
 

@@ -63,11 +63,12 @@ WORKERS = {
 }
 """One after another, each in an epoch of its own."""
 
-DRIVERS = (MOVING_POINTS, MOVING_POINTS[::2], MOVING_POINTS[1::2])
-"""Points at which the driver dies in the day of each policy. Every one costs a start of Spark, so
-only the default policy's day has them all; the others share them."""
 AT_HOSTS = ("moving-before-job", "moving-after-sync", "moving-after-apply-results")
-"""The same in the day on a standalone cluster: one for each budget."""
+"""Points at which the driver dies in the day on a standalone cluster: one for each budget."""
+REST = tuple(point for point in MOVING_POINTS if point not in AT_HOSTS)
+DRIVERS = (REST, MOVING_POINTS[::2], MOVING_POINTS[1::2])
+"""The same in the day of each policy. Every one costs a start of Spark, so the default policy's two
+days share them, and so do the other policies."""
 
 
 @dataclass
@@ -186,7 +187,7 @@ class Mover:
             assert time.monotonic() < until, f"{what}: not within {WAIT_S} s\n{self.day.tail()}"
             if self.carried_out():
                 self.ask(hand=hand)
-            time.sleep(0.05)
+            time.sleep(0.15)
 
     def run_until_killed(self, point: str, **env: str) -> None:
         """Run the stream, with rows and moves, until a point of the driver kills it."""
