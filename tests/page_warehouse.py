@@ -24,7 +24,10 @@ BUDGET = 1 << 20
 
 
 def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -> Made:
-    """A day with decisions: twelve groups moved by a policy, a refusal, a spill by a person."""
+    """A day with decisions: twelve groups moved by a policy, a refusal, a spill by a person.
+
+    In the last quarter of it slot 0 has twice the budget.
+    """
     made = make_day(epochs, slots=slots, groups_depth=depth, budget=BUDGET, **more)
     at = {e.epoch: i for i, e in enumerate(made.entries) if isinstance(e, Epoch)}
     groups = dict(made.entries[0].groups)
@@ -73,6 +76,11 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
             ),
         ],
     )
+    for epoch in range(3 * epochs // 4, epochs):
+        entry = made.entries[at[epoch]]
+        assert isinstance(entry, Epoch)
+        larger = entry.slots[0].model_copy(update={"budget_bytes": 2 * BUDGET})
+        change(epoch, slots=[larger, *entry.slots[1:]], budgets={0: 2 * BUDGET})
     waiting = [Move(group=g, to=0, bytes=9_000, command="by-hand/dd/0") for g in moved[:3]]
     change(
         epochs - 2,

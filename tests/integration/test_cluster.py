@@ -25,24 +25,28 @@ def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster
         yield cluster
 
 
-@pytest.mark.soak  # in `make test` hosts come and go while groups move: `test_relocation_kills`
-def test_a_host_is_lost_and_another_comes(
+@pytest.fixture
+def day(
     spark_cluster: Cluster,
     tmp_path: Path,
     broker: str,
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
-) -> None:
-    day = Day(
+) -> Day:
+    return Day(
         tmp_path / "day",
         broker,
         topics(*STREAMS, partitions=2),
         spark_env,
         master=spark_cluster.url,
         budget_bytes=128 << 10,
-        max_rows=2_000,
+        max_rows=1_000,
         extra={"RECOVERY__WAIT_S": "5"},
     )
+
+
+@pytest.mark.soak  # in `make test` hosts come and go while groups move: `test_relocation_kills`
+def test_a_host_is_lost_and_another_comes(spark_cluster: Cluster, day: Day) -> None:
     day.produce(messages(1, 6_000, keys=1_500))
     with running(day, "stream", "--session", FIRST) as stream:
         wait_for(lambda: read(day) >= 6_000, 120, "the first rows are joined")
@@ -77,22 +81,9 @@ def read(day: Day) -> int:
 
 @pytest.mark.soak  # in `make test` this happens to groups that move, too
 def test_a_host_is_lost_between_a_batch_s_plan_and_its_job(
-    spark_cluster: Cluster,
-    tmp_path: Path,
-    broker: str,
-    topics: Callable[..., dict[str, str]],
-    spark_env: dict[str, str],
+    spark_cluster: Cluster, day: Day
 ) -> None:
     """Spark would hold the batch's tasks back for the executor that it had planned them for."""
-    day = Day(
-        tmp_path / "day",
-        broker,
-        topics(*STREAMS, partitions=2),
-        spark_env,
-        master=spark_cluster.url,
-        max_rows=1_000,
-        extra={"RECOVERY__WAIT_S": "5"},
-    )
     day.produce(messages(1, 4_000, keys=1_500))
     # The first executors are there when the second batch is planned.
     with running(day, "stream", "--session", FIRST, FAILPOINT="before-job:2:stop") as stream:
