@@ -77,7 +77,7 @@ class Batch:
     rows: Any
     """The Kafka rows, a frame of `source.COLUMNS`."""
     hosts: frozenset[str]
-    """Where executors were then: Spark holds the batch's tasks back for them."""
+    """Where executors were then or just before: Spark holds the batch's tasks back for them."""
 
 
 @dataclass

@@ -103,6 +103,8 @@ class Stream:
         self._query: Any = None
         self._checkpoint = Path()
         self._starts = 0
+        self._hosts = frozenset[str]()
+        """Where executors were when the last batch came."""
 
     def is_done(self) -> bool:
         """Whether the session to stream until is sealed already."""
@@ -271,7 +273,10 @@ class Stream:
     def _on_batch(self, rows: Any, batch: int) -> None:
         """Spark's thread: one batch is one epoch."""
         began = time.monotonic()
-        planned = Batch(rows, frozenset(self._placement.executors()))
+        # One that goes between Spark's plan and this look was there at the look before.
+        hosts = frozenset(self._placement.executors())
+        planned = Batch(rows, hosts | self._hosts)
+        self._hosts = hosts
         while not self._lock.acquire(timeout=POLL_S):
             if self._stopping:
                 return
