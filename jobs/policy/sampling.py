@@ -99,6 +99,10 @@ class Sample:
         rate: F64 = self.results / np.maximum(self.groups, 1)
         return rate
 
+    def occupancy(self, interval_s: float) -> F64:
+        """(s,) of the slots' buffers: see `jobs.policy.view.occupancy`."""
+        return occupancy(self.busy_s, interval_s, self.full)
+
 
 def sample_of(works: Sequence[Work], slots: int) -> Sample:
     """The sample of some epochs, for slots 0 to `slots` - 1."""
@@ -142,7 +146,7 @@ def slot_figures(works: Iterable[Work], slots: int, interval_s: float) -> list[S
     columns = (
         found.busy_s.sum(axis=0),
         found.idle_s,
-        occupancy(found.busy_s, interval_s, found.full),
+        found.occupancy(interval_s),
         found.output_rate,
         found.skew,
     )

@@ -30,11 +30,31 @@ from datetime import datetime
 from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import RELIEVING, Groups, SlotMemory
+from jobs.protocol.state import RELIEVING, Groups
 from schemas.journal import Command, CommandOutcome, Move, Prefix
 
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
+
+
+class SlotMemory(Protocol):
+    """A slot's memory at the end of the last epoch."""
+
+    @property
+    def host(self) -> str:
+        """On which its state lies."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """What it may use."""
+
+    @property
+    def folder_bytes(self) -> int:
+        """What all files of its folder take."""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Of the file system that the folder is in; None: not known."""
 
 
 class Assigned(Protocol):

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from jobs.protocol.offsets import greater, padded, reaches
 from schemas.journal import (
@@ -77,16 +76,6 @@ class Session:
     spilled_rows: int = 0
 
 
-class SlotMemory(NamedTuple):
-    """A slot's memory at the end of the last epoch."""
-
-    host: str
-    budget_bytes: int
-    folder_bytes: int
-    free_bytes: int | None
-    """Of the file system that the folder is in; None: not known."""
-
-
 @dataclass(frozen=True)
 class JournalState:
     """What is true after entry `n`."""
@@ -138,12 +127,9 @@ class JournalState:
         return {totals.slot: totals.host for totals in self.totals}
 
     @property
-    def memory(self) -> Mapping[int, SlotMemory]:
+    def memory(self) -> Mapping[int, SlotTotals]:
         """Per slot, what budgets are judged by."""
-        return {
-            each.slot: SlotMemory(each.host, each.budget_bytes, each.folder_bytes, each.free_bytes)
-            for each in self.totals
-        }
+        return {totals.slot: totals for totals in self.totals}
 
 
 def begin(genesis: Genesis) -> JournalState:

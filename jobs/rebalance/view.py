@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from jobs.engine.groups import GroupMap
 from jobs.engine.statistics import placed
 from jobs.policy.flux import collection_s
-from jobs.policy.view import F64, I64, Bool, View, occupancy
+from jobs.policy.view import F64, I64, Bool, View
 from jobs.report.tally import Tally
 from jobs.tables import ActiveFile, Warehouse
 from schemas.journal import Prefix
@@ -194,7 +194,7 @@ def view_of(
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=last.idle_s,
         sampled=last.results,
-        occupancy=occupancy(last.busy_s, trigger_s, last.full),
+        occupancy=last.occupancy(trigger_s),
         collection_s=last.span_s,
         since_move_s=_since_s(tally.adaptations.moved_at, now_ms),
         since_forced_s=_since_s(tally.adaptations.forced_at, now_ms),

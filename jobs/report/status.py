@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.policy.view import occupancy
 from jobs.protocol.offsets import partitions
 from jobs.report import memory as remembering
 from jobs.report.detail import detail_of
@@ -217,7 +216,7 @@ def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
     """Every slot of the assignment, with what it did in the last minute of epochs."""
     last = tally.sample(RECENT_S)
     busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
-    full = occupancy(last.busy_s, trigger_s, last.full)
+    full = last.occupancy(trigger_s)
     return [
         SlotStatus(
             slot=number,

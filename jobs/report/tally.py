@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from jobs.policy.sampling import Sample, Work, ms, sample_of, work_of
-from jobs.protocol.state import RELIEVING, SlotMemory
+from jobs.protocol.state import RELIEVING
 from jobs.report.adaptations import Adaptations
 from jobs.report.model import Point
 from schemas.journal import DELAY_EDGES_MS, Move, Offsets, Prefix
@@ -147,12 +147,9 @@ class Tally(BaseModel):
         return tuple(self.queue)
 
     @property
-    def memory(self) -> dict[int, SlotMemory]:
+    def memory(self) -> dict[int, SlotTally]:
         """Each slot's memory, as budgets are judged by it."""
-        return {
-            n: SlotMemory(each.host, each.budget_bytes, each.folder_bytes, each.free_bytes)
-            for n, each in self.slots.items()
-        }
+        return self.slots
 
     def add(self, entry: dict[str, Any]) -> None:
         """Fold entry n + 1 into the sums. Raises ValueError when it is another one."""
