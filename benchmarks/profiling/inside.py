@@ -1,6 +1,6 @@
 """Inside Spark's Python workers: every decode and step task writes down its times.
 
-`install` puts a stopwatch around the two generators of `jobs.stream.worker`. A task's time is
+`install` puts a stopwatch around the generators that decode and step. A task's time is
 
     wait   for its input: Kafka, the JVM, Arrow batches through the socket
     work   in our code
@@ -31,11 +31,11 @@ def install() -> None:
 
     A worker that is used again calls it again: then it does nothing.
     """
-    from jobs.stream import worker
+    from jobs.stream import decoding, worker
 
     if hasattr(worker.step_batches, "stopwatch"):
         return
-    worker.decode_batches = _timed("decode", worker.decode_batches)  # type: ignore[assignment]
+    decoding.decode_batches = _timed("decode", decoding.decode_batches)  # type: ignore[assignment]
     worker.step_batches = _timed("step", worker.step_batches)  # type: ignore[assignment]
 
 

@@ -27,15 +27,14 @@ from jobs.policy.sampling import SlotFigures
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
+from jobs.stream.decoding import DecodeTask, decode_batches
 from jobs.stream.pins import pinned, salts
+from jobs.stream.process import rehearse_batches
 from jobs.stream.source import batch_rows
 from jobs.stream.worker import (
     REPORT_SCHEMA,
-    DecodeTask,
     StepJob,
-    decode_batches,
     extract_batches,
-    rehearse_batches,
     step_batches,
 )
 from schemas.journal import Offsets, Prefix, SlotReport

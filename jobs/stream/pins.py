@@ -12,7 +12,10 @@ Spark's hash puts into partition i: its *salt*.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+from jobs.engine.blocks import Block, to_batch
 
 _SEED = 42
 """The seed of Spark's hash partitioning."""
@@ -59,3 +62,8 @@ def pinned(spark: Any, schema: Any, salt: Sequence[int], locations: Sequence[str
     )
     dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return DataFrame(dataset, spark)
+
+
+def salted(salts: tuple[int, ...], blocks: Sequence[Block]) -> Any:
+    """Blocks with each slot's number replaced by its salt, so that the shuffle finds it."""
+    return to_batch(replace(block, slot=salts[block.slot]) for block in blocks)

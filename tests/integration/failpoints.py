@@ -241,10 +241,10 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.worker.decode_batches` with a failpoint."""
-    from jobs.stream import worker
+    """`jobs.stream.decoding.decode_batches` with a failpoint."""
+    from jobs.stream import decoding
 
-    for batch in worker.decode_batches(task, batches):
+    for batch in decoding.decode_batches(task, batches):
         yield batch
         _once("in-decode", 0)  # a decode task does not know its epoch
 

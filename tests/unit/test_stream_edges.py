@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
 from jobs.protocol.recovery import SessionRestore, Since
 from jobs.stream import job
+from jobs.stream.decoding import _chunks, since_offsets
 from jobs.stream.job import Placement
 from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
 from jobs.stream.source import OffsetLogError, batch_end, spark_offsets
-from jobs.stream.worker import _chunks, since_offsets
 from schemas.journal import Prefix, SlotTotals
 
 PREFIXES = st.integers(0, 4).flatmap(

@@ -1,0 +1,261 @@
+"""Decoding, the half of an epoch before the shuffle: rows of Kafka in, blocks for slots out.
+
+A generator over Arrow batches for `mapInArrow`. It imports no Spark and no deltalake (whose
+runtime does not survive the fork that makes a worker). Everything that it knows comes in the
+pickled task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.decode import StreamPlan, decode, partition_digest, value_digest
+from jobs.engine.blocks import (
+    REJECTED_SCHEMA,
+    Block,
+    Coordinates,
+    encode_counts,
+    encode_rejected,
+    route,
+)
+from jobs.engine.groups import U64, Bool, GroupMap
+from jobs.engine.spec import JoinSpec
+from jobs.protocol.recovery import Restore, SessionRestore
+from jobs.stream.pins import salted
+from jobs.stream.process import freeze
+from schemas.journal import Offsets, PartitionCount
+
+CHUNK_BYTES = 64 << 20
+"""Values of one topic partition that are decoded at once, at most."""
+CHUNK_ROWS = 400_000
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DecodeTask:
+    """What a decoder needs to know of the epoch."""
+
+    spec: JoinSpec
+    streams: tuple[StreamPlan, ...]
+    groups: GroupMap
+    salts: tuple[int, ...]
+    session: str
+    next_session: str
+    bound: Offsets | None
+    """The pending end of the open session: rows at or beyond it are the next session's."""
+    restore: Restore | None = None
+    """Set when the rows are read again for lost slots."""
+
+    def slot_of_partition(self, partition: int) -> int:
+        """The slot that is told of a topic partition's counts and rejected rows."""
+        return partition % (int(self.groups.slots.max()) + 1)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    topic: str
+    partition: int
+    values: Any
+    offsets: I64
+    kafka_ms: I64
+
+
+def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
+    """Kafka rows (`topic, partition, offset, value, timestamp`) to blocks."""
+    freeze()
+    by_topic: dict[str, list[StreamPlan]] = {}
+    for stream in task.streams:
+        by_topic.setdefault(stream.topic, []).append(stream)
+    for chunk in _chunks(batches):
+        slot = task.slot_of_partition(chunk.partition)
+        blocks: list[Block] = []
+        counts: list[PartitionCount] = []
+        for stream in by_topic[chunk.topic]:
+            count, decoded = _decode_chunk(task, stream, chunk)
+            # A topic that feeds two streams is still read once.
+            counts.append(
+                count.model_copy(update={"rows": 0, "bytes": 0, "digest": 0}) if counts else count
+            )
+            blocks += decoded
+        again = int(task.restore is not None)
+        blocks.append(Block(slot, "count", task.spec.operator, again, encode_counts(counts)))
+        yield salted(task.salts, blocks)
+
+
+def _decode_chunk(
+    task: DecodeTask, stream: StreamPlan, chunk: _Chunk
+) -> tuple[PartitionCount, list[Block]]:
+    decoded = decode(stream, chunk.values)
+    count = PartitionCount(
+        topic=chunk.topic,
+        partition=chunk.partition,
+        rows=len(chunk.offsets),
+        rejected=len(decoded.rejected),
+        filtered=decoded.filtered,
+        bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
+        digest=partition_digest(value_digest(chunk.values), chunk.offsets),
+    )
+    where = Coordinates(
+        partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
+        offset=chunk.offsets[decoded.kept],
+        kafka_ms=chunk.kafka_ms[decoded.kept],
+    )
+    blocks: list[Block] = []
+    if task.restore is not None:
+        for restored in task.restore.sessions:
+            blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
+        return count, blocks
+    bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
+    for session, mine in _by_session(task, bound, where.offset):
+        rows, part = _only(decoded.rows, where, mine)
+        blocks += route(task.spec, stream.index, task.groups, rows, part, session=session)
+    for session, mine in _by_session(task, bound, chunk.offsets[decoded.rejected]):
+        positions = decoded.rejected if mine is None else decoded.rejected[mine]
+        reasons = decoded.reasons
+        if mine is not None:
+            reasons = [reasons[i] for i in np.flatnonzero(mine)]
+        if len(positions):
+            data = _rejected(chunk, positions, reasons, session, stream)
+            slot = task.slot_of_partition(chunk.partition)
+            blocks.append(Block(slot, "rejected", task.spec.operator, stream.index, data))
+    return count, blocks
+
+
+def _by_session(
+    task: DecodeTask, bound: int | None, offsets: I64
+) -> Iterator[tuple[str, Bool | None]]:
+    """Each session with the mask of its rows; None: all of them."""
+    if bound is None or not len(offsets) or int(offsets[-1]) < bound:
+        yield task.session, None
+    elif int(offsets[0]) >= bound:
+        yield task.next_session, None
+    else:
+        yield task.session, offsets < bound
+        yield task.next_session, offsets >= bound
+
+
+def _only(rows: Any, where: Coordinates, mask: Bool | None) -> tuple[Any, Coordinates]:
+    if mask is None:
+        return rows, where
+    part = Coordinates(where.partition[mask], where.offset[mask], where.kafka_ms[mask])
+    return rows.filter(pa.array(mask)), part
+
+
+def _rejected(
+    chunk: _Chunk, positions: I64, reasons: Sequence[str], session: str, stream: StreamPlan
+) -> Any:
+    values = chunk.values.take(pa.array(positions)).cast(pa.binary())
+    columns = [
+        pa.array([chunk.topic] * len(positions), pa.string()),
+        pa.array(np.full(len(positions), chunk.partition, dtype=np.int32)),
+        pa.array(chunk.offsets[positions]),
+        pa.array(reasons, pa.string()),
+        values,
+        pa.array(chunk.kafka_ms[positions]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
+    return encode_rejected(batch, session=session, stream=stream.name)
+
+
+def _restored(
+    task: DecodeTask,
+    stream: StreamPlan,
+    chunk: _Chunk,
+    session: SessionRestore,
+    rows: Any,
+    where: Coordinates,
+) -> list[Block]:
+    """Blocks of the rows that were in memory of the lost slots at the end of b-1."""
+    assert task.restore is not None
+    start = session.start[chunk.topic][chunk.partition]
+    end = session.end[chunk.topic][chunk.partition]
+    mine = (where.offset >= start) & (where.offset < end)
+    rows, where = _only(rows, where, mine)
+    since = since_offsets(session, chunk.topic, chunk.partition)
+    lost = np.array(sorted(task.restore.slots), dtype=np.int32)
+
+    def keep(hashes: U64) -> Bool:
+        in_slot: Bool = np.isin(task.groups.slot_of(hashes), lost)
+        return in_slot & (where.offset >= since(hashes))
+
+    return route(
+        task.spec,
+        stream.index,
+        task.groups,
+        rows,
+        where,
+        session=session.session,
+        kind="restore",
+        keep=keep,
+    )
+
+
+def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callable[[U64], I64]:
+    """For hashes (n,): the offset from which their rows of one topic partition are in memory.
+
+    Cuts come in ascending order of their epochs, so a later one overwrites what it covers.
+    """
+    edges = sorted({0, *(c.range.lo for c in session.cuts), *(c.range.hi for c in session.cuts)})
+    edges = [edge for edge in edges if edge < 2**64]
+    starts = np.array(edges, dtype=np.uint64)
+    first = np.full(len(starts), session.start[topic][partition], dtype=np.int64)
+    place = {edge: i for i, edge in enumerate(edges)}
+    for cut in session.cuts:
+        ends = cut.start.get(topic, [])
+        offset = ends[partition] if partition < len(ends) else 0
+        a, b = place[cut.range.lo], place.get(cut.range.hi, len(edges))
+        first[a:b] = np.maximum(first[a:b], offset)
+    return lambda hashes: first[np.searchsorted(starts, hashes, side="right") - 1]
+
+
+def _chunks(batches: Iterable[Any]) -> Iterator[_Chunk]:
+    """Consecutive rows of one topic partition, bounded in rows and bytes."""
+    held: list[Any] = []
+    key: tuple[str, int] | None = None
+    rows = size = 0
+    for batch in batches:
+        for part_key, part in _partitions(batch):
+            too_large = rows >= CHUNK_ROWS or size >= CHUNK_BYTES
+            if held and (part_key != key or too_large):
+                assert key is not None
+                yield _chunk(key, held)
+                held, rows, size = [], 0, 0
+            key = part_key
+            held.append(part)
+            rows += part.num_rows
+            size += part.column(3).nbytes
+    if held:
+        assert key is not None
+        yield _chunk(key, held)
+
+
+def _partitions(batch: Any) -> Iterator[tuple[tuple[str, int], Any]]:
+    """A batch cut where topic or partition changes (a Kafka task reads one after another)."""
+    if not batch.num_rows:
+        return
+    partition = batch.column(1).to_numpy()
+    topics = batch.column(0).dictionary_encode()
+    codes = topics.indices.to_numpy()
+    changed = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partition) != 0)) + 1
+    edges = [0, *changed.tolist(), batch.num_rows]
+    for a, b in pairwise(edges):
+        yield (topics.dictionary[int(codes[a])].as_py(), int(partition[a])), batch.slice(a, b - a)
+
+
+def _chunk(key: tuple[str, int], parts: list[Any]) -> _Chunk:
+    table = pa.Table.from_batches(parts)
+    values = table.column(3).combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays([c.cast(pa.large_binary()) for c in values.chunks])
+    micros = table.column(4).cast(pa.int64()).to_numpy()
+    offsets: I64 = table.column(2).to_numpy()
+    return _Chunk(key[0], key[1], values, offsets, micros // 1000)
