@@ -1,0 +1,377 @@
+"""Every `raise` of `jobs.protocol`: one broken journal or one lying report that sets it off.
+
+The last test finds the `raise` statements in the source and those that the cases reach: a new guard
+needs a case here.
+"""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from jobs.protocol import driver as protocol
+from jobs.protocol.driver import Appended, Applied, JobFailed, JournalRead, Offered, Reported, step
+from jobs.protocol.entry import ReportsWrong, entry_of
+from jobs.protocol.plan import plan_epoch
+from jobs.protocol.recovery import InputChanged
+from jobs.protocol.state import JournalBroken, JournalState, fold, replay
+from schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
+from tests.protocol_entries import (
+    DAY,
+    NEXT,
+    THIRD,
+    TOPICS,
+    claim,
+    closing,
+    count,
+    cut,
+    ends,
+    epoch,
+    genesis,
+    lost,
+    report,
+    seal,
+    sealed,
+)
+
+SOURCE = Path(__file__).parents[2] / "jobs" / "protocol"
+BEGUN = (genesis(), claim(1, 1))
+ONE = epoch(2, 0, ends(4, 4, 4), read=[count("a", 0, 4, 7), count("a", 1, 4), count("b", 0, 4)])
+SEALING = seal(ends(6, 6, 6))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is wrong, and the error that must say so."""
+
+    name: str
+    error: type[Exception]
+    says: str
+    """A regular expression that the message must match from its beginning."""
+    act: Callable[[], object]
+
+
+def journal(name: str, says: str, *entries: Genesis | Claim | Epoch) -> Case:
+    """A journal that contradicts itself: all but its last entry are fine."""
+
+    def act() -> JournalState:
+        state: JournalState | None = None
+        for entry in entries[:-1]:
+            state = fold(state, entry)
+        return fold(state, entries[-1])
+
+    return Case(name, JournalBroken, says, act)
+
+
+def reports(name: str, error: type[Exception], says: str, *found: SlotReport) -> Case:
+    """Reports of epoch 1 that cannot be: of a job that restored slot 1."""
+    state = replay([*BEGUN, ONE])
+    assert state is not None
+    plan = plan_epoch(state, ends(5, 5, 5), [], NEXT, frozenset({1}))
+
+    def act() -> Epoch:
+        return entry_of(state, plan, found, started_at="", written_at="", seconds={})
+
+    return Case(name, error, says, act)
+
+
+def driver(name: str, says: str, event: protocol.Event, *before: protocol.Event) -> Case:
+    """An event that cannot happen now."""
+
+    def act() -> object:
+        now, _ = protocol.start("host/1", "started")
+        for each in before:
+            now, _ = step(now, each)
+        return step(now, event)
+
+    return Case(name, ValueError, says, act)
+
+
+def again(topics: list[Topic]) -> Claim:
+    return claim(3, 2, topics=topics)
+
+
+def unsealed() -> Epoch:
+    state = replay([*BEGUN, ONE])
+    assert state is not None
+    plan = replace(plan_epoch(state, ends(5, 5, 5), [], NEXT), sealing=True)
+    done = [report(0, 1), report(1, 1)]
+    return entry_of(state, plan, done, started_at="", written_at="", seconds={})
+
+
+RESTORED = [count("a", 0, 4, 7), count("a", 1, 4), count("b", 0, 4)]
+MOVED = Move(group=Prefix(2, 0), to=1)
+READ = JournalRead([genesis()], {}, TOPICS)
+OFFERED = Offered(ends(1, 1, 1), [], NEXT, "now")
+
+CASES = [
+    journal("a late genesis", "the genesis is entry 1, not 0$", genesis(n=1)),
+    journal("no genesis", r"the journal begins with a claim, entry 1$", claim(1, 1)),
+    journal("a gap", r"entry 2 \(claim\) follows entry 0$", genesis(), claim(2, 1)),
+    journal("an entry twice", r"entry 1 \(claim\) follows entry 1$", *BEGUN, claim(1, 2)),
+    journal("two geneses", r"entry 2 \(genesis\) follows entry 1$", *BEGUN, genesis(n=2)),
+    journal("a term twice", "entry 2 claims term 1 after term 1$", *BEGUN, claim(2, 1)),
+    journal(
+        "a topic gone",
+        "entry 3: topic b does not exist any more$",
+        *BEGUN,
+        ONE,
+        again([TOPICS[0]]),
+    ),
+    journal(
+        "a topic made anew",
+        "entry 3: topic b was made anew: its id was id-b and is id-c$",
+        *BEGUN,
+        ONE,
+        again([TOPICS[0], Topic(name="b", id="id-c", partitions=1)]),
+    ),
+    journal(
+        "a topic shrunk",
+        "entry 3: topic a had 2 partitions, has 1$",
+        *BEGUN,
+        ONE,
+        again([Topic(name="a", id="id-a", partitions=1), TOPICS[1]]),
+    ),
+    journal(
+        "another term's epoch",
+        "epoch 0 of term 2 in term 1$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), term=2),
+    ),
+    journal("an epoch twice", "epoch 0 follows epoch 0$", *BEGUN, ONE, epoch(3, 0, ends(5, 5, 5))),
+    journal("an epoch left out", "epoch 1 follows epoch -1$", *BEGUN, epoch(2, 1, ends(5, 5, 5))),
+    journal(
+        "offsets fall",
+        "epoch 1 ends before epoch 0$",
+        *BEGUN,
+        ONE,
+        epoch(3, 1, ends(5, 3, 5)),
+    ),
+    journal(
+        "a slot without a manifest",
+        r"epoch 0 names manifests of \[0\]$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), manifests={0: "m"}),
+    ),
+    journal(
+        "a manifest without a slot",
+        r"epoch 0 names manifests of \[0, 1, 2\]$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), manifests={0: "m", 1: "m", 2: "m"}),
+    ),
+    journal(
+        "another session sealed",
+        f"epoch 0 seals {NEXT} wrongly$",
+        *BEGUN,
+        epoch(2, 0, ends(6, 6, 6), seal=SEALING, sealed=sealed(ends(6, 6, 6), 0, session=NEXT)),
+    ),
+    journal(
+        "sealed without a seal",
+        "epoch 0 seals before the session's end$",
+        *BEGUN,
+        epoch(2, 0, ends(6, 6, 6), session=NEXT, sealed=sealed(ends(6, 6, 6), 0)),
+    ),
+    journal(
+        "sealed too early",
+        "epoch 0 seals before the session's end$",
+        *BEGUN,
+        epoch(2, 0, ends(6, 5, 6), session=NEXT, seal=SEALING, sealed=sealed(ends(6, 6, 6), 0)),
+    ),
+    journal(
+        "sealed below the seal",
+        "epoch 0 seals at other offsets than the seal's$",
+        *BEGUN,
+        epoch(2, 0, ends(6, 6, 6), session=NEXT, seal=SEALING, sealed=sealed(ends(6, 5, 6), 0)),
+    ),
+    journal(
+        "sealed beyond the seal",
+        "epoch 0 seals at other offsets than the seal's$",
+        *BEGUN,
+        epoch(2, 0, ends(7, 7, 7), session=NEXT, seal=SEALING, sealed=sealed(ends(6, 7, 6), 0)),
+    ),
+    journal(
+        "the wrong session open",
+        f"epoch 0 says {NEXT} is open, not the journal$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), session=NEXT),
+    ),
+    journal(
+        "a move that did not happen",
+        "epoch 0 says .* was carried out; it was not$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), moved=[MOVED]),
+    ),
+    journal(
+        "a move that has happened",
+        "epoch 0 has .* still to be carried out$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), queued=[Move(group=Prefix(2, 0), to=0)]),
+    ),
+    journal(
+        "a move of no group",
+        "epoch 0 has .* still to be carried out$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), queued=[Move(group=Prefix(3, 0), to=1)]),
+    ),
+    journal(
+        "a second seal",
+        "epoch 1 accepts a second or foreign seal$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), seal=SEALING),
+        epoch(3, 1, ends(1, 1, 1), seal=SEALING),
+    ),
+    journal(
+        "a foreign seal",
+        "epoch 0 accepts a second or foreign seal$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), seal=seal(ends(6, 6, 6), session=NEXT, next_session=THIRD)),
+    ),
+    journal(
+        "a session after itself",
+        f"the session after {DAY} cannot come before it$",
+        *BEGUN,
+        epoch(2, 0, ends(1, 1, 1), seal=seal(ends(6, 6, 6), next_session=DAY)),
+    ),
+    *(
+        journal(
+            f"{kind} of a closed session",
+            f"epoch 0 writes to closed sessions {{'{NEXT}'}}$",
+            *BEGUN,
+            epoch(2, 0, ends(1, 1, 1), **{kind: what}),
+        )
+        for kind, what in {
+            "cuts": [cut(0, 0, session=NEXT)],
+            "results": {NEXT: 1},
+            "spilled_rows": {NEXT: 1},
+        }.items()
+    ),
+    reports(
+        "a report too few",
+        ReportsWrong,
+        r"Epoch 1 needs one report from each of the slots \[0, 1\], got \(slot, epoch\) \[\(0, 1\)",
+        report(0, 1),
+    ),
+    reports(
+        "a report twice",
+        ReportsWrong,
+        r"Epoch 1 needs .*\[\(0, 1\), \(1, 1\), \(1, 1\)\]\. Nothing was journaled",
+        report(0, 1),
+        report(1, 1),
+        report(1, 1),
+    ),
+    reports(
+        "a report of another epoch",
+        ReportsWrong,
+        r"Epoch 1 needs .*\[\(0, 0\), \(1, 1\)\]",
+        report(0, 0),
+        report(1, 1),
+    ),
+    reports(
+        "a lost slot in an entry",
+        ReportsWrong,
+        r"Epoch 1 has lost slots\. Nothing was journaled",
+        report(0, 1),
+        lost(1, 1),
+    ),
+    reports(
+        "a slot that gave nothing in an entry",
+        ReportsWrong,
+        r"Epoch 1 has lost slots\. Nothing was journaled",
+        report(0, 1),
+        lost(1, 1, lacking=[0]),
+    ),
+    reports(
+        "no manifest",
+        ReportsWrong,
+        r"Epoch 1: slots \[0\] name no manifest",
+        report(0, 1, manifest=None),
+        report(1, 1, restored=RESTORED),
+    ),
+    Case("a seal from nowhere", ReportsWrong, r"Epoch 1 seals without a seal\.", unsealed),
+    reports(
+        "restored nothing",
+        InputChanged,
+        "Lost state cannot be restored from Kafka: a/0, offsets 0 to 4, gave 0 rows "
+        r"\(digest 0{16}\) where the journal counted 4 \(digest 0{15}7\)",
+        report(0, 1),
+        report(1, 1),
+    ),
+    reports(
+        "restored too few",
+        InputChanged,
+        "Lost state cannot be restored from Kafka: b/0, offsets 0 to 4, gave 3 rows",
+        report(0, 1, restored=RESTORED[:1]),
+        report(1, 1, restored=[RESTORED[1], count("b", 0, 3)]),
+    ),
+    reports(
+        "restored other rows, as many",
+        InputChanged,
+        r"Lost state cannot be restored from Kafka: a/0, .* gave 4 rows \(digest 0{15}8\) where",
+        report(0, 1, restored=[count("a", 0, 4, 8), *RESTORED[1:]]),
+        report(1, 1),
+    ),
+    driver("an empty journal", "the journal is empty", JournalRead([], {}, TOPICS)),
+    driver("appended nothing", "nothing was being appended$", Appended()),
+    driver(
+        "applied nothing", "results was not being applied$", Applied("results", 0), READ, Appended()
+    ),
+    driver("offered before the claim", "an epoch was offered while another one", OFFERED, READ),
+    driver(
+        "offered twice",
+        "an epoch was offered while another one is pending$",
+        OFFERED,
+        READ,
+        Appended(),
+        OFFERED,
+    ),
+    driver("reports of no plan", "reports came for no plan$", Reported([], "now", {}), READ),
+    driver("a failure of no job", "a job failed that was not running$", JobFailed("x"), READ),
+    driver(
+        "an epoch that ends before the last one",
+        r"epoch 1 would end at \{'a': \[4, 3\], 'b': \[4\]\}, before ",
+        Offered(ends(4, 3, 4), [closing(ends(4, 4, 4))], NEXT, "now"),
+        JournalRead([*BEGUN, ONE], {}, TOPICS),
+        Appended(),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_contradiction_is_refused(case: Case) -> None:
+    with pytest.raises(case.error, match=f"^(?:{case.says})") as raised:
+        case.act()
+    assert type(raised.value) is case.error
+
+
+def site(case: Case) -> tuple[str, int]:
+    """File and line of the `raise` that a case reaches."""
+    try:
+        case.act()
+    except case.error as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        assert last.lineno is not None
+        return Path(last.filename).name, last.lineno
+    raise AssertionError(f"{case.name} raises nothing")
+
+
+def test_every_guard_has_a_case() -> None:
+    """Statement by statement: a guard that no case sets off could be taken out unnoticed."""
+    guards = {
+        (path.name, node.lineno): node.end_lineno or node.lineno
+        for path in SOURCE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise)
+    }
+    found = [site(case) for case in CASES]
+    reached = {
+        guard
+        for guard, last in guards.items()
+        if any(name == guard[0] and guard[1] <= line <= last for name, line in found)
+    }
+    untested = sorted(f"{name}:{line}" for name, line in guards.keys() - reached)
+    assert not untested, f"no case of CASES sets off the raise at {untested}"
