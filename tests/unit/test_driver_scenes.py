@@ -1,0 +1,637 @@
+"""The driver's protocol, scene by scene: events in, the exact list of instructions out.
+
+One scene for each line of the design's "One epoch", "Numbers and offsets", "One driver",
+"Durability" and "Recovery". The random model (`tests/property/model`) shows that the rules together
+are exact; here it is written down what each of them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobs.protocol.driver import (
+    MAX_ATTEMPTS,
+    Append,
+    Appended,
+    Applied,
+    Conflict,
+    Driver,
+    End,
+    Event,
+    Instruction,
+    JobFailed,
+    JournalRead,
+    Offered,
+    ReadJournal,
+    Ready,
+    Reported,
+    RunJob,
+    Sync,
+    Unknown,
+    start,
+    step,
+)
+from jobs.protocol.entry import ReportsWrong
+from jobs.protocol.plan import Plan
+from jobs.protocol.recovery import Restore, SessionRestore, Since
+from jobs.protocol.redo import Apply
+from jobs.protocol.state import JournalBroken
+from schemas.journal import Claim, Command, CommandOutcome, Epoch, Genesis, Move, Prefix, Topic
+from tests.protocol_entries import (
+    DAY,
+    GROUPS,
+    NEXT,
+    TOPICS,
+    claim,
+    closing,
+    count,
+    cut,
+    ends,
+    epoch,
+    file,
+    genesis,
+    lost,
+    report,
+    seal,
+    sealed,
+)
+
+Entries = Sequence[Genesis | Claim | Epoch]
+BEGUN: Entries = (genesis(), claim(1, 1))
+READ_0 = [count("a", 0, 4, 7), count("a", 1, 4, 1), count("b", 0, 4, 2)]
+ONE = epoch(2, 0, ends(4, 4, 4), read=READ_0)
+"""Epoch 0 read four rows of each partition."""
+EVERY = {"results": 0, "spill": 0, "quarantine": 0, "statistics": 0}
+"""Every table has epoch 0."""
+
+
+def told(driver: Driver, *events: Event) -> tuple[Driver, list[Instruction]]:
+    """The driver after some events, and what it says to the last of them."""
+    instructions: list[Instruction] = []
+    for event in events:
+        driver, instructions = step(driver, event)
+    return driver, instructions
+
+
+def reading(entries: Entries, applied: dict[str, int] | None = None, **more: Any) -> JournalRead:
+    """What a starting driver reads; every table is up to date."""
+    return JournalRead(entries, EVERY if applied is None else applied, TOPICS, **more)
+
+
+def claimed(*entries: Genesis | Claim | Epoch) -> Driver:
+    """A driver of the next term that has nothing to redo."""
+    driver, instructions = told(begun(), reading([*BEGUN, *entries]), Appended())
+    assert instructions == [Ready()]
+    return driver
+
+
+def begun() -> Driver:
+    return start("host/2", "started")[0]
+
+
+def offered(end: Any = None, *commands: Command, **more: Any) -> Offered:
+    return Offered(end or ends(6, 6, 6), commands, NEXT, "2026-01-05T15:00:00Z", **more)
+
+
+def reported(*reports: Any) -> Reported:
+    return Reported(reports, "later", {"job": 0.5}, 100)
+
+
+def plan(**more: Any) -> Plan:
+    """Epoch 1 after `ONE`, in term 2, with no command."""
+    facts: dict[str, Any] = {
+        "epoch": 1,
+        "term": 2,
+        "n": 4,
+        "session": DAY,
+        "start": ends(4, 4, 4),
+        "end": ends(6, 6, 6),
+        "seal": None,
+        "accepted": None,
+        "sealing": False,
+        "flush": (),
+        "before": GROUPS,
+        "groups": GROUPS,
+        "moved": (),
+        "queue": (),
+        "forced": (),
+        "budgets": {},
+        "manifests": ((0, "m-0-0"), (1, "m-0-1")),
+        "outcomes": (),
+        "restore": None,
+    }
+    return Plan(**(facts | more))
+
+
+def second(**more: Any) -> Epoch:
+    """The entry of epoch 1 as it is journaled in term 2."""
+    facts: dict[str, Any] = {
+        "term": 2,
+        "started_at": "2026-01-05T15:00:00Z",
+        "written_at": "later",
+        "seconds": {"job": 0.5},
+        "limit_rows": 100,
+    }
+    return epoch(4, 1, more.pop("end", ends(6, 6, 6)), **(facts | more))
+
+
+# --- one driver
+
+
+def test_a_driver_begins_with_the_journal() -> None:
+    assert start("host/2", "started") == (
+        Driver(name="host/2", started_at="started"),
+        [ReadJournal()],
+    )
+
+
+def test_the_first_thing_that_it_writes_is_a_claim_of_the_next_term() -> None:
+    _, instructions = told(begun(), reading([*BEGUN, ONE], cores=4))
+    assert instructions == [
+        Append(Claim(n=3, term=2, driver="host/2", cores=4, topics=[], written_at="started"))
+    ]
+
+
+def test_a_claim_takes_the_next_number_after_other_claims() -> None:
+    _, instructions = told(begun(), reading([*BEGUN, claim(2, 5)]))
+    assert instructions == [
+        Append(Claim(n=3, term=6, driver="host/2", topics=[], written_at="started"))
+    ]
+
+
+def test_a_claim_says_that_topics_have_grown() -> None:
+    wider = (Topic(name="a", id="id-a", partitions=3), TOPICS[1])
+    _, instructions = told(begun(), JournalRead([*BEGUN, ONE], EVERY, wider))
+    assert instructions == [
+        Append(
+            Claim(n=3, term=2, driver="host/2", topics=list(wider), written_at="started"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topics", "why"),
+    [
+        (TOPICS[:1], "topic b does not exist any more"),
+        (
+            (TOPICS[0], Topic(name="b", id="new", partitions=1)),
+            "topic b was made anew: its id was id-b and is new",
+        ),
+        (
+            (Topic(name="a", id="id-a", partitions=1), TOPICS[1]),
+            "topic a had 2 partitions, has 1",
+        ),
+    ],
+)
+def test_other_topics_end_it_before_it_claims(topics: Sequence[Topic], why: str) -> None:
+    _, instructions = told(begun(), JournalRead([*BEGUN, ONE], EVERY, topics))
+    assert instructions == [End(f"the input is not the journal's any more: {why}", fenced=False)]
+
+
+def test_a_conflict_of_the_claim_ends_it() -> None:
+    _, instructions = told(begun(), reading([*BEGUN, ONE]), Conflict())
+    assert instructions == [End("another driver has claimed the journal", fenced=True)]
+
+
+def test_a_conflict_of_an_epoch_ends_it() -> None:
+    _, instructions = told(
+        claimed(ONE), offered(), reported(report(0, 1), report(1, 1)), Conflict()
+    )
+    assert instructions == [End("another driver has claimed the journal", fenced=True)]
+
+
+def test_an_outcome_that_is_not_known_ends_it() -> None:
+    _, instructions = told(
+        claimed(ONE), offered(), reported(report(0, 1), report(1, 1)), Unknown("no answer")
+    )
+    assert instructions == [
+        End("the outcome of a journal commit is unknown: no answer", fenced=False)
+    ]
+
+
+# --- redo, and what power loss may take
+
+
+def test_it_redoes_in_order_every_entry_above_a_tables_last_transaction() -> None:
+    entries = [
+        *BEGUN,
+        epoch(2, 0, ends(4, 4, 4), files=[file("results", 0)], results={DAY: 1}),
+        epoch(
+            3,
+            1,
+            ends(5, 5, 5),
+            files=[file("results", 1), file("quarantine", 1), file("spill", 1)],
+            results={DAY: 1},
+        ),
+        epoch(4, 2, ends(6, 6, 6), files=[file("results", 2), file("results", 2, 1)]),
+    ]
+    driver, instructions = told(
+        begun(), reading(entries, {"results": 0, "quarantine": 1}), Appended()
+    )
+    owed: list[Instruction] = [
+        Apply("spill", 1, (file("spill", 1),)),
+        Apply("results", 1, (file("results", 1),)),
+        Apply("results", 2, (file("results", 2), file("results", 2, 1))),
+    ]
+    assert instructions == owed
+    driver, instructions = told(driver, Applied("spill", 1), Applied("results", 1))
+    assert instructions == []
+    with pytest.raises(ValueError, match="an epoch was offered while another one is pending"):
+        step(driver, offered(ends(7, 7, 7)))
+    _, instructions = told(driver, Applied("results", 2))
+    assert instructions == [Ready()]
+
+
+def test_a_table_that_no_entry_names_a_file_for_is_not_behind() -> None:
+    entries = [
+        *BEGUN,
+        epoch(2, 0, ends(4, 4, 4), files=[file("results", 0)]),
+        epoch(3, 1, ends(5, 5, 5)),
+    ]
+    _, instructions = told(begun(), reading(entries, {"results": 0}), Appended())
+    assert instructions == [Ready()]
+
+
+def test_nothing_is_redone_before_the_claim_is_in() -> None:
+    entries = [*BEGUN, epoch(2, 0, ends(4, 4, 4), files=[file("results", 0)])]
+    _, instructions = told(begun(), reading(entries, {}))
+    assert [type(each) for each in instructions] == [Append]
+
+
+def test_tables_ahead_of_the_journal_end_it_once_the_claim_is_in() -> None:
+    """Before the claim another driver may have journaled what the tables have."""
+    driver, instructions = told(begun(), reading([*BEGUN, ONE], {"results": 2, "spill": 1}))
+    assert instructions == [Append(claim(3, 2, driver="host/2"))]
+    _, instructions = told(driver, Appended())
+    assert instructions == [
+        End(
+            "the journal ends at epoch 0, but results has epoch 2, spill has epoch 1: the journal "
+            "has lost entries; see `spillway doctor`",
+            fenced=False,
+        )
+    ]
+
+
+# --- plan
+
+
+def test_the_epoch_after_the_last_journaled_one_begins_at_the_journals_end() -> None:
+    _, instructions = told(claimed(ONE), offered())
+    assert instructions == [RunJob(plan(), 1)]
+
+
+def test_an_epoch_without_rows_is_an_epoch() -> None:
+    command = Command(id="d/1", kind="spill", slot=1, bytes=9, reason="by hand", by="me")
+    _, instructions = told(claimed(ONE), offered(ends(4, 4, 4), command))
+    outcome = CommandOutcome(
+        id="d/1", kind="spill", obeyed=True, reason="by hand", by="me", slot=1, bytes=9
+    )
+    assert instructions == [
+        RunJob(plan(end=ends(4, 4, 4), forced=((1, 9),), outcomes=(outcome,)), 1)
+    ]
+
+
+def test_a_move_changes_the_assignment_of_this_epoch() -> None:
+    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1, bytes=5)])
+    _, instructions = told(claimed(ONE), offered(None, command))
+    groups = (GROUPS[0], (Prefix(2, 1), 1), *GROUPS[2:])
+    moved = Move(group=Prefix(2, 1), to=1, bytes=5, command="d/1")
+    outcome = CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1, bytes=5)
+    assert instructions == [RunJob(plan(groups=groups, moved=(moved,), outcomes=(outcome,)), 1)]
+
+
+def test_moves_beyond_an_epochs_bytes_wait() -> None:
+    commands = [
+        Command(id="d/0", kind="move", moves=[Move(group=Prefix(2, 0), to=1, bytes=5)]),
+        Command(id="d/2", kind="move", moves=[Move(group=Prefix(2, 2), to=0, bytes=5)]),
+    ]
+    _, instructions = told(claimed(ONE), offered(None, *commands, most_moved_bytes=9))
+    first, then = (
+        Move(group=Prefix(2, 0), to=1, bytes=5, command="d/0"),
+        Move(group=Prefix(2, 2), to=0, bytes=5, command="d/2"),
+    )
+    outcomes = (
+        CommandOutcome(id="d/0", kind="move", obeyed=True, slot=1, bytes=5),
+        CommandOutcome(id="d/2", kind="move", obeyed=True, slot=0, bytes=5),
+    )
+    groups = ((Prefix(2, 0), 1), *GROUPS[1:])
+    assert instructions == [
+        RunJob(plan(groups=groups, moved=(first,), queue=(then,), outcomes=outcomes), 1)
+    ]
+
+
+def test_a_command_is_obeyed_once_however_often_it_is_read() -> None:
+    """Twice in one read, and again in the read after a restart: the journal remembers its id."""
+    command = Command(id="d/1", kind="spill", slot=1, bytes=9)
+    outcome = CommandOutcome(id="d/1", kind="spill", obeyed=True, slot=1, bytes=9)
+    _, instructions = told(claimed(ONE), offered(None, command, command))
+    assert instructions == [RunJob(plan(forced=((1, 9),), outcomes=(outcome,)), 1)]
+    seen = epoch(2, 0, ends(4, 4, 4), read=READ_0, commands=[outcome])
+    _, instructions = told(claimed(seen), offered(None, command))
+    assert instructions == [RunJob(plan(), 1)]
+
+
+def test_a_seal_that_is_not_reached_divides_the_rows() -> None:
+    _, instructions = told(claimed(ONE), offered(None, closing(ends(9, 9, 9), reason="now")))
+    end = seal(ends(9, 9, 9))
+    outcome = CommandOutcome(id="close", kind="seal", obeyed=True, reason="now")
+    assert instructions == [RunJob(plan(seal=end, accepted=end, outcomes=(outcome,)), 1)]
+
+
+def test_a_seal_below_what_was_journaled_ends_the_session_there() -> None:
+    _, instructions = told(claimed(ONE), offered(None, closing(ends(5, 1, 4))))
+    end = seal(ends(5, 4, 4))
+    outcome = CommandOutcome(id="close", kind="seal", obeyed=True)
+    assert instructions == [
+        RunJob(plan(seal=end, accepted=end, sealing=True, outcomes=(outcome,)), 1)
+    ]
+
+
+def test_the_epoch_that_reaches_the_seal_flushes_what_was_ever_cut() -> None:
+    end = seal(ends(6, 6, 6))
+    entry = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=end, cuts=[cut(3, 0), cut(1, 0)])
+    _, instructions = told(claimed(entry), offered(ends(6, 7, 6)))
+    assert instructions == [
+        RunJob(
+            plan(
+                end=ends(6, 7, 6),
+                seal=end,
+                sealing=True,
+                flush=(Prefix(2, 1), Prefix(2, 3)),
+            ),
+            1,
+        )
+    ]
+
+
+# --- journal first
+
+
+def test_files_are_durable_before_the_entry_and_the_entry_before_the_tables() -> None:
+    files = [file("results", 1), file("spill", 1), file("results", 1, 1)]
+    driver, instructions = told(
+        claimed(ONE),
+        offered(),
+        reported(
+            report(1, 1, files=files[2:], results={DAY: 2}, read=[count("b", 0, 2, 5)]),
+            report(
+                0,
+                1,
+                files=files[:2],
+                results={DAY: 1},
+                cuts=[cut(0, 1)],
+                spilled_rows={DAY: 3},
+                read=[count("a", 0, 2, 2**64 - 1), count("b", 0, 0, 1)],
+                recent_input_ms=77,
+            ),
+        ),
+    )
+    entry = second(
+        files=files,
+        cuts=[cut(0, 1)],
+        read=[count("a", 0, 2, 2**64 - 1), count("b", 0, 2, 6)],
+        results={DAY: 3},
+        spilled_rows={DAY: 3},
+        recent_input_ms=77,
+    )
+    assert instructions == [Sync(tuple(files)), Append(entry)]
+    driver, instructions = told(driver, Appended())
+    assert instructions == [
+        Apply("spill", 1, (files[1],)),
+        Apply("results", 1, (files[0], files[2])),
+    ]
+    driver, instructions = told(driver, Applied("results", 1))
+    assert instructions == []
+    _, instructions = told(driver, Applied("spill", 1))
+    assert instructions == [Ready()]
+
+
+def test_an_epoch_without_files_commits_to_no_table() -> None:
+    driver, instructions = told(claimed(ONE), offered(), reported(report(0, 1), report(1, 1)))
+    assert instructions == [Sync(()), Append(second())]
+    _, instructions = told(driver, Appended())
+    assert instructions == [Ready()]
+
+
+def test_a_move_is_one_entry_that_names_both_manifests() -> None:
+    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1)])
+    _, instructions = told(
+        claimed(ONE), offered(None, command), reported(report(0, 1), report(1, 1))
+    )
+    entry = second(
+        assignment=[GROUPS[0], (Prefix(2, 1), 1), *GROUPS[2:]],
+        moved=[Move(group=Prefix(2, 1), to=1, command="d/1")],
+        commands=[CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1)],
+    )
+    assert instructions == [Sync(()), Append(entry)]
+    assert entry.manifests == {0: "m-1-0", 1: "m-1-1"}
+
+
+def test_a_sealed_session_is_in_the_entry_with_its_ranges_and_counts() -> None:
+    _, instructions = told(
+        claimed(epoch(2, 0, ends(4, 4, 4), read=READ_0, results={DAY: 5}, cuts=[cut(3, 0)])),
+        offered(ends(6, 6, 7), closing(ends(6, 6, 6))),
+        reported(
+            report(0, 1, results={DAY: 1, NEXT: 7}),
+            report(1, 1, results={DAY: 2}, cuts=[cut(3, 1)], spilled_rows={DAY: 4}),
+        ),
+    )
+    entry = second(
+        end=ends(6, 6, 7),
+        session=NEXT,
+        cuts=[cut(3, 1)],
+        commands=[CommandOutcome(id="close", kind="seal", obeyed=True)],
+        seal=seal(ends(6, 6, 6)),
+        sealed=sealed(
+            ends(6, 6, 6),
+            1,
+            ranges=[Prefix(6, value) for value in range(48, 64)],
+            results=8,
+            spilled_rows=4,
+            generations=2,
+        ),
+        results={DAY: 3, NEXT: 7},
+        spilled_rows={DAY: 4},
+    )
+    assert instructions == [Sync(()), Append(entry)]
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        (report(0, 1),),
+        (report(0, 1), report(1, 1), report(1, 1)),
+        (report(0, 1), report(1, 0)),
+        (report(0, 1), report(2, 1)),
+    ],
+)
+def test_it_journals_only_when_exactly_one_report_a_slot_came(reports: Any) -> None:
+    driver, _ = told(claimed(ONE), offered())
+    with pytest.raises(ReportsWrong, match="Epoch 1 needs one report from each of the slots"):
+        step(driver, reported(*reports))
+
+
+def test_what_the_fold_would_refuse_is_never_appended() -> None:
+    """An entry that the next start cannot read would be the end of the warehouse."""
+    driver, _ = told(claimed(ONE), offered())
+    with pytest.raises(JournalBroken, match="writes to closed sessions"):
+        step(driver, reported(report(0, 1, results={NEXT: 1}), report(1, 1)))
+
+
+# --- recovery
+
+SESSION = SessionRestore(session=DAY, start=ends(0, 0, 0), end=ends(4, 4, 4), cuts=())
+RESTORE_1 = Restore(
+    slots=frozenset({1}),
+    read_from=ends(0, 0, 0),
+    read_to=ends(4, 4, 4),
+    sessions=(SESSION,),
+    expected=tuple(READ_0),
+)
+"""What slot 1 held after `ONE`: everything from the start, for nothing was cut."""
+
+
+def test_a_lost_slot_starts_from_nothing_and_is_restored() -> None:
+    _, instructions = told(claimed(ONE), offered(), reported(report(0, 1), lost(1, 1)))
+    assert instructions == [RunJob(plan(manifests=((0, "m-0-0"), (1, None)), restore=RESTORE_1), 2)]
+
+
+def test_a_slot_lost_earlier_stays_lost_when_another_one_goes() -> None:
+    """Its host is gone: what the second attempt wrote for it is named by nobody."""
+    _, instructions = told(
+        claimed(ONE),
+        offered(),
+        reported(report(0, 1), lost(1, 1)),
+        reported(lost(0, 1), report(1, 1)),
+    )
+    both = replace(RESTORE_1, slots=frozenset({0, 1}))
+    assert instructions == [RunJob(plan(manifests=((0, None), (1, None)), restore=both), 3)]
+
+
+def test_a_slot_lost_earlier_stays_lost_when_the_job_fails() -> None:
+    _, instructions = told(
+        claimed(ONE), offered(), reported(report(0, 1), lost(1, 1)), JobFailed("an executor died")
+    )
+    assert instructions == [RunJob(plan(manifests=((0, "m-0-0"), (1, None)), restore=RESTORE_1), 3)]
+
+
+def test_what_was_lost_is_forgotten_with_the_epoch() -> None:
+    driver, _ = told(
+        claimed(ONE),
+        offered(),
+        reported(report(0, 1), lost(1, 1)),
+        reported(report(0, 1), report(1, 1, restored=READ_0)),
+        Appended(),
+    )
+    _, instructions = told(driver, offered(ends(7, 7, 7)))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.attempt, job.plan.restore) == (1, None)
+    assert job.plan.manifests == ((0, "m-1-0"), (1, "m-1-1"))
+
+
+def test_a_slot_that_had_to_give_and_found_nothing_is_the_lost_one() -> None:
+    """Its own step may well have found its state, on another host than its extract."""
+    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1)])
+    _, instructions = told(
+        claimed(ONE), offered(None, command), reported(report(0, 1), lost(1, 1, lacking=[0]))
+    )
+    outcome = CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1)
+    waiting = Move(group=Prefix(2, 1), to=1, command="d/1")
+    assert instructions == [
+        RunJob(
+            plan(
+                queue=(waiting,),
+                outcomes=(outcome,),
+                manifests=((0, None), (1, "m-0-1")),
+                restore=replace(RESTORE_1, slots=frozenset({0})),
+            ),
+            2,
+        )
+    ]
+
+
+def test_rows_are_read_again_only_from_their_ranges_last_cut() -> None:
+    entries = [
+        epoch(2, 0, ends(4, 4, 4), read=READ_0, cuts=[cut(2, 0), cut(0, 0)]),
+        epoch(3, 1, ends(5, 5, 5), read=[count("a", 0, 1, 9)], cuts=[cut(3, 1)]),
+    ]
+    driver, _ = told(begun(), reading([*BEGUN, *entries], {}), Appended())
+    _, instructions = told(driver, offered(), reported(report(0, 2), lost(1, 2)))
+    restore = Restore(
+        slots=frozenset({1}),
+        read_from=ends(4, 4, 4),
+        read_to=ends(5, 5, 5),
+        sessions=(
+            replace(
+                SESSION,
+                end=ends(5, 5, 5),
+                cuts=(Since(Prefix(2, 2), ends(4, 4, 4)), Since(Prefix(2, 3), ends(5, 5, 5))),
+            ),
+        ),
+        expected=(count("a", 0, 1, 9), count("a", 1, 0), count("b", 0, 0)),
+    )
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.restore == restore
+
+
+def test_two_open_sessions_are_restored_each_from_its_own_start() -> None:
+    entries = [
+        epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(3, 6, 4)), cuts=[cut(0, 0)]),
+        epoch(3, 1, ends(5, 4, 4), read=[count("a", 0, 1)], cuts=[cut(0, 1, session=NEXT)]),
+    ]
+    _, instructions = told(claimed(*entries), offered(), reported(lost(0, 2), report(1, 2)))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.restore is not None
+    assert job.plan.restore.sessions == (
+        SessionRestore(
+            session=DAY,
+            start=ends(0, 0, 0),
+            end=ends(3, 6, 4),
+            cuts=(Since(Prefix(2, 0), ends(4, 4, 4)),),
+        ),
+        SessionRestore(
+            session=NEXT,
+            start=ends(3, 6, 4),
+            end=ends(5, 4, 4),
+            cuts=(Since(Prefix(2, 0), ends(5, 4, 4)),),
+        ),
+    )
+
+
+def test_a_slot_that_held_nothing_needs_no_restore() -> None:
+    driver, _ = told(begun(), reading(BEGUN, {}), Appended())
+    _, instructions = told(driver, offered(ends(1, 1, 1)), reported(report(0, 0), lost(1, 0)))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.attempt, job.plan.restore, job.plan.manifests) == (2, None, ((0, None), (1, None)))
+
+
+def test_the_restored_slots_are_in_the_entry() -> None:
+    _, instructions = told(
+        claimed(ONE),
+        offered(),
+        reported(report(0, 1), lost(1, 1)),
+        reported(report(0, 1, restored=READ_0[:2]), report(1, 1, restored=READ_0[2:])),
+    )
+    assert instructions == [Sync(()), Append(second(restored_slots=[1]))]
+
+
+def test_a_job_that_failed_runs_again_as_it_was() -> None:
+    _, instructions = told(claimed(ONE), offered(), JobFailed("an executor died"))
+    assert instructions == [RunJob(plan(), 2)]
+
+
+def test_an_epoch_that_keeps_failing_ends_the_driver() -> None:
+    driver, _ = told(claimed(ONE), offered())
+    for attempt in range(2, MAX_ATTEMPTS + 1):
+        driver, instructions = told(driver, JobFailed("no memory"))
+        assert instructions == [RunJob(plan(), attempt)]
+    _, instructions = told(driver, JobFailed("no memory"))
+    assert instructions == [End(f"epoch 1 failed {MAX_ATTEMPTS} times: no memory", fenced=False)]
