@@ -27,7 +27,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,10 +104,8 @@ def extract(
 
 def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> Shelf | None:
     """The new owner's folder with this slot's share of its room; None: it is not on this host."""
-    if theirs.manifest is None:
-        return None
     sizes = {info.name: info.bytes for info in folder.list()}
-    if theirs.manifest not in sizes:
+    if not lies_in(sizes, theirs.manifest):
         return None
     used = sum(sizes.values())
     files = 2 * len(sizes) + 4 * len(spec.inputs)
@@ -115,6 +113,11 @@ def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> 
     left = min(left, int(theirs.threshold * theirs.budget_bytes) - used)
     share = Room(left // len(theirs.arriving), used_bytes=0, reserve_bytes=0, slack_bytes=0)
     return Shelf(spec, folder, task.warehouse_id, task.epoch, task.attempt, share, theirs.shape)
+
+
+def lies_in(names: Container[str], manifest: str | None) -> bool:
+    """Whether a folder with these files is that of the slot whose state is `manifest`."""
+    return manifest is not None and manifest in names
 
 
 @dataclass

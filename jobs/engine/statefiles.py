@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -144,12 +144,17 @@ def load_manifest(folder: Folder, name: str | None, sizes: Mapping[str, int]) ->
         raise Missing(f"manifest {name} is not in {folder.uri}") from error
     except (ValueError, KeyError, pa.ArrowException) as error:
         raise Missing(f"manifest {name} cannot be read: {error}") from error
-    for run in manifest.runs:
-        found = sizes.get(run.file)
-        if found != run.bytes:
-            what = "is not there" if found is None else f"has {found} bytes"
-            raise Missing(f"state file {run.file} {what}, but manifest {name} names {run.bytes}")
+    demand(name, {run.file: run.bytes for run in manifest.runs}, sizes)
     return manifest
+
+
+def demand(manifest: str, named: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Raise Missing unless a folder has every file that a manifest names, at its size."""
+    for file, size in named.items():
+        found = sizes.get(file)
+        if found != size:
+            what = "is not there" if found is None else f"has {found} bytes"
+            raise Missing(f"state file {file} {what}, but manifest {manifest} names {size}")
 
 
 def delete_garbage(
@@ -166,11 +171,17 @@ def delete_garbage(
     Returns name and bytes of the files that are left (others' files too: they take room).
     """
     used = {manifest_name, *(run.file for run in manifest.runs)} if manifest else set()
-    left: dict[str, int] = {}
-    for name, size in sizes.items():
+    gone = set(garbage(warehouse_id, sizes, born_before, used))
+    for name in sorted(gone):
+        folder.delete(name)
+    return {name: size for name, size in sizes.items() if name not in gone}
+
+
+def garbage(
+    warehouse_id: str, names: Iterable[str], born_before: int, used: Collection[str | None]
+) -> Iterator[str]:
+    """Of a folder's files those to delete: ours, born at or before `born_before`, not `used`."""
+    for name in names:
         born = born_of(warehouse_id, name)
         if born is not None and born <= born_before and name not in used:
-            folder.delete(name)
-        else:
-            left[name] = size
-    return left
+            yield name

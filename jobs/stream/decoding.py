@@ -175,17 +175,9 @@ def _restored(
     where: Coordinates,
 ) -> list[Block]:
     """Blocks of the rows that were in memory of the lost slots at the end of b-1."""
-    assert task.restore is not None
-    start = session.start[chunk.topic][chunk.partition]
-    end = session.end[chunk.topic][chunk.partition]
-    mine = (where.offset >= start) & (where.offset < end)
-    rows, where = _only(rows, where, mine)
-    since = since_offsets(session, chunk.topic, chunk.partition)
-    lost = np.array(sorted(task.restore.slots), dtype=np.int32)
 
     def keep(hashes: U64) -> Bool:
-        in_slot: Bool = np.isin(task.groups.slot_of(hashes), lost)
-        return in_slot & (where.offset >= since(hashes))
+        return were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
 
     return route(
         task.spec,
@@ -197,6 +189,23 @@ def _restored(
         kind="restore",
         keep=keep,
     )
+
+
+def were_held(
+    task: DecodeTask,
+    session: SessionRestore,
+    topic: str,
+    partition: int,
+    offsets: I64,
+    hashes: U64,
+) -> Bool:
+    """Which rows of one topic partition, all (n,), lost slots held of a session: of their groups,
+    of the session, and not before the last cut of their hash."""
+    assert task.restore is not None
+    lost = np.array(sorted(task.restore.slots), dtype=np.int32)
+    of_slots: Bool = np.isin(task.groups.slot_of(hashes), lost)
+    since = since_offsets(session, topic, partition)(hashes)
+    return of_slots & (offsets >= since) & (offsets < session.end[topic][partition])
 
 
 def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callable[[U64], I64]:

@@ -12,32 +12,29 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from jobs.decode import StreamPlan
 from jobs.engine.blocks import BLOCK_SCHEMA
-from jobs.engine.groups import GroupMap, relocations
-from jobs.engine.spec import JoinSpec
-from jobs.engine.task import StepTask
+from jobs.engine.groups import GroupMap
 from jobs.policy.batches import batching
 from jobs.policy.sampling import SlotFigures
-from jobs.protocol.offsets import padded, rows_between
+from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import Plan
-from jobs.protocol.recovery import Restore
 from jobs.stream.decoding import DecodeTask, decode_batches
 from jobs.stream.pins import pinned, salts
 from jobs.stream.process import rehearse_batches
 from jobs.stream.source import batch_rows
+from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
 from jobs.stream.worker import (
     REPORT_SCHEMA,
     StepJob,
     extract_batches,
     step_batches,
 )
-from schemas.journal import Offsets, Prefix, SlotReport
+from schemas.journal import SlotReport
 
 LOOK_S = 1.0
 """How often it is looked whether the hosts are there while a job runs."""
@@ -48,25 +45,6 @@ SETTLED_S = 1.5
 DECODERS_PER_CORE = 2
 """Tasks of an epoch that read and decode, each several topic partitions one after another. A
 task costs about 60 ms of a core however few rows it has."""
-
-
-@dataclass(frozen=True)
-class JobSettings:
-    """What every epoch of a stream has in common."""
-
-    spec: JoinSpec
-    streams: tuple[StreamPlan, ...]
-    warehouse_id: str
-    warehouse_root: str
-    state_root: str
-    hosts_name_root: bool
-    budget_bytes: int
-    """Of a slot for which no command has set another."""
-    threshold: float
-    fraction: float
-    inactive_ms: int
-    victims: str
-    kafka: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -190,7 +168,7 @@ class EpochJob:
         Shows that workers run, before the journal is claimed from whoever holds it now. And
         they start and import, and Spark compiles what every epoch runs, before rows wait for it.
         """
-        cores, parts = self.spark.sparkContext.defaultParallelism, _partitions(slots)
+        cores, parts = self.spark.sparkContext.defaultParallelism, partitions(slots)
         none = self.spark.range(0, cores, 1, cores).mapInArrow(rehearse_batches, self.block_type)
         anchors = pinned(self.spark, self.block_type, self._salts(parts), [""] * parts)
         frame = anchors.unionAll(none.repartition(parts, "slot"))
@@ -213,21 +191,16 @@ class EpochJob:
         groups = GroupMap(plan.groups)
         slots = [slot for slot, _ in plan.manifests]
         # Slots are numbered on end, so that slot i can be partition i.
-        parts = _partitions(len(slots))
+        parts = partitions(len(slots))
         salt = self._salts(parts)
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
         hosts = self.placement.place(slots, unpin=lost_slots)
-        moves = relocations(GroupMap(plan.before), groups)
+        tasks = step_tasks(
+            self.settings, plan, groups, now_ms=now_ms, statistics=statistics, did=did
+        )
         job = StepJob(
             spec=self.settings.spec,
-            tasks={
-                slot: replace(
-                    self._step_task(plan, groups, moves, slot, name, now_ms),
-                    statistics=statistics,
-                    did=did[slot] if did else None,
-                )
-                for slot, name in plan.manifests
-            },
+            tasks=tasks,
             salts=salt,
             state_root=self.settings.state_root,
             hosts_name_root=self.settings.hosts_name_root,
@@ -240,17 +213,18 @@ class EpochJob:
         self._bound_batches(spark, plan, attempt)
         anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
         blocks = []
-        if moves:
+        if any(task.leaving for task in tasks.values()):
             # First, so that it runs beside the decoders and not after them.
             blocks.append(
                 anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
             )
         if rows is not None:
-            blocks.append(self._decoded(rows, self._decode_task(plan, groups, salt, None)))
+            blocks.append(self._decoded(rows, decode_task(self.settings, plan, groups, salt)))
         if plan.restore is not None:
             span = plan.restore.read_from, plan.restore.read_to
             lost = batch_rows(self.spark, self.settings.kafka, *span)
-            blocks.append(self._decoded(lost, self._decode_task(plan, groups, salt, plan.restore)))
+            again = decode_task(self.settings, plan, groups, salt, plan.restore)
+            blocks.append(self._decoded(lost, again))
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
@@ -262,7 +236,7 @@ class EpochJob:
         read = [part for report in found for part in report.read]
         if total := sum(part.rows for part in read):
             self._bytes_per_row = sum(part.bytes for part in read) / total
-        return [_hosted(report, hosts) for report in found]
+        return [hosted(report, hosts) for report in found]
 
     def _salts(self, slots: int) -> tuple[int, ...]:
         if slots not in self._known_salts:
@@ -297,64 +271,3 @@ class EpochJob:
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:
         few = rows.coalesce(self.decoders)
         return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
-
-    def _decode_task(
-        self, plan: Plan, groups: GroupMap, salt: tuple[int, ...], restore: Restore | None
-    ) -> DecodeTask:
-        bound: Offsets | None = None
-        next_session = ""
-        if plan.seal is not None:
-            bound, next_session = padded(plan.seal.end, plan.end), plan.seal.next_session
-        return DecodeTask(
-            spec=self.settings.spec,
-            streams=self.settings.streams,
-            groups=groups,
-            salts=salt,
-            session=plan.session,
-            next_session=next_session,
-            bound=bound,
-            restore=restore,
-        )
-
-    def _step_task(
-        self,
-        plan: Plan,
-        groups: GroupMap,
-        moves: Mapping[tuple[int, int], tuple[Prefix, ...]],
-        slot: int,
-        manifest: str | None,
-        now_ms: int,
-    ) -> StepTask:
-        return StepTask(
-            slot=slot,
-            epoch=plan.epoch,
-            attempt="",
-            warehouse_id=self.settings.warehouse_id,
-            session=plan.session,
-            manifest=manifest,
-            groups=groups,
-            leaving=tuple(r for (a, _), ranges in moves.items() if a == slot for r in ranges),
-            arriving=tuple(a for a, b in moves if b == slot),
-            forced_bytes=dict(plan.forced).get(slot, 0),
-            flush={plan.session: plan.flush} if plan.sealing else {},
-            budget_bytes=plan.budgets.get(slot, self.settings.budget_bytes),
-            threshold=self.settings.threshold,
-            fraction=self.settings.fraction,
-            inactive_ms=self.settings.inactive_ms,
-            victims=self.settings.victims,
-            now_ms=now_ms,
-            seed=plan.epoch,
-        )
-
-
-def _partitions(slots: int) -> int:
-    """Partitions of an epoch's job, at least 2: Spark does not align a union of single ones."""
-    return max(slots, 2)
-
-
-def _hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:
-    """The report with the host that the slot was pinned to (a worker does not know its name)."""
-    if report.totals is None:
-        return report
-    totals = report.totals.model_copy(update={"host": hosts[report.slot]})
-    return report.model_copy(update={"totals": totals})

@@ -11,7 +11,7 @@ Spark's hash puts into partition i: its *salt*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,15 @@ _SEED = 42
 def salts(spark: Any, slots: int) -> tuple[int, ...]:
     """For each slot an int that Spark's hash partitioning puts into the partition of its number."""
     murmur = spark.sparkContext._jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SEED)
+    return least_values(murmur.hashInt, slots)
+
+
+def least_values(hash_of: Callable[[int], int], slots: int) -> tuple[int, ...]:
+    """For each slot the least value from 0 on whose hash, modulo the slots, is its number."""
     found: dict[int, int] = {}
     value = 0
     while len(found) < slots:
-        found.setdefault(murmur.hashInt(value) % slots, value)
+        found.setdefault(hash_of(value) % slots, value)
         value += 1
     return tuple(found[slot] for slot in range(slots))
 

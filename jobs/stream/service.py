@@ -27,9 +27,10 @@ from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
-from jobs.stream.job import Batch, EpochJob, JobSettings, Placement
+from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
+from jobs.stream.tasks import JobSettings
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
 from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
