@@ -527,11 +527,15 @@ def quarantine_list(
 def quarantine_replay(
     file: Annotated[Path, typer.Argument(help="Mended rows, as `list --json` prints them.")],
 ) -> None:
-    """Send mended rows to their topics again; they count as new rows of the open session."""
-    from jobs.quarantine import replay_rows
+    """Send mended rows to their topics again, all or none; they are new rows of the open session.
 
-    sent = replay_rows(_settings(), file)
-    out.print(f"{sent} rows sent")
+    The whole file is checked first. When a line is wrong, nothing is sent.
+    """
+    from jobs.mended import replay_rows
+
+    settings = _settings()
+    sent = replay_rows(settings, _query(settings), file)
+    out.print(f"{sent:,} row{'' if sent == 1 else 's'} sent")
 
 
 # ------------------------------------------------------------------------------- config
@@ -592,6 +596,8 @@ def _usage_errors() -> tuple[type[BaseException], ...]:
             ("jobs.stream.genesis", "StartRefused"),
             ("jobs.stream.session", "SettingsRefused"),
             ("jobs.calendar", "CalendarError"),
+            ("jobs.mended", "ReplayRefused"),
+            ("jobs.produce.recording", "RecordingError"),
             ("jobs.tables", "WrongTable"),
             ("schemas.query", "QueryError"),
             ("schemas.scenario", "ScenarioError"),

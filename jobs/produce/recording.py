@@ -17,6 +17,7 @@ import base64
 import contextlib
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,13 +58,17 @@ def pieces(path: Path, topic: str | None = None) -> Iterator[Piece]:
     if not path.is_file():
         raise RecordingError(f"{path}: there is no such file")
     if path.suffix == ".parquet":
-        yield from _from_parquet(path, topic)
+        read = _from_parquet
     elif _json_name(path) is not None:
-        yield from _from_json(path, topic)
+        read = _from_json
     else:
         raise RecordingError(
             f"{path}: the name must end in .jsonl, .ndjson (or one of them and .gz) or .parquet"
         )
+    try:
+        yield from read(path, topic)
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+        raise RecordingError(f"{path}: cannot be read to its end: {error}") from None
 
 
 def _json_name(path: Path) -> str | None:
@@ -72,18 +77,6 @@ def _json_name(path: Path) -> str | None:
         if name.endswith(ending):
             return name.removesuffix(ending)
     return None
-
-
-def rows_of(path: Path) -> int:
-    """How many rows a recording has, where that is cheap to know; else 0."""
-    if path.suffix == ".parquet" and path.is_file():
-        import pyarrow.parquet as pq
-
-        try:
-            return int(pq.read_metadata(path).num_rows)
-        except (pa.ArrowException, OSError) as error:
-            raise RecordingError(f"{path}: not a Parquet file that can be read ({error})") from None
-    return 0
 
 
 def _from_json(path: Path, topic: str | None) -> Iterator[Piece]:

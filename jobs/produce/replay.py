@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from jobs.kafka.client import cluster
 from jobs.produce.keys import partitions_of
-from jobs.produce.recording import Piece, pieces, rows_of
+from jobs.produce.recording import Piece, pieces
 from jobs.produce.send import Sender
 from jobs.produce.summary import Progress, Report, Summary, Tally
 
@@ -50,13 +50,14 @@ def replay(
         clock, sleep: time, for tests.
 
     Returns the summary once the broker has acknowledged everything. Raises RecordingError for a
-    file that cannot be read, KafkaUnavailable and TopicProblem.
+    file that cannot be read to its end, before anything is sent; KafkaUnavailable and TopicProblem.
     """
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")
     begun = clock()
     tallies: dict[str, Tally] = {}
-    total = rows_of(path)
+    # All of it is read before any of it is sent: half a recording would be hard to take back.
+    total = sum(len(piece.topics) for piece in pieces(path, topic))
     with Sender(bootstrap, options) as sender:
         timer = _Timer(speed, clock, sleep)
         for piece in pieces(path, topic):

@@ -10,7 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
+from jobs import mended
+from jobs.cli import main
 from jobs.kafka.client import Cluster, TopicProblem
 from jobs.produce.generate import sources
 from jobs.produce.keys import partitions_of
@@ -260,3 +263,89 @@ def test_parquet(cluster, topics, broker, tmp_path: Path, records):
     assert seen[-1].total == len(table)
     ((*got,),) = read(broker, cluster, name)
     assert [r[:2] for r in got] == wanted_rows
+
+
+# ------------------------------------------------------------------------------ mended rows
+
+
+def mended_file(path: Path, names: dict[str, str], shares: list[int]) -> Path:
+    rows = [{"symbol": "A", "ts": "2026-01-05T14:30:00Z", "shares": each} for each in shares]
+    lines = [json.dumps({"topic": names["volume"], "value": json.dumps(row)}) for row in rows]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def committed(bootstrap: str, topic: str) -> list[int]:
+    """The shares of every row that the stream may see."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        fetch_max_wait_ms=50,
+    )
+    places = [TopicPartition(topic, p) for p in (consumer.partitions_for_topic(topic) or ())]
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(places)
+    found: list[int] = []
+    deadline = time.monotonic() + 30
+    while any(consumer.position(place) < ends[place] for place in places):
+        assert time.monotonic() < deadline
+        for records in consumer.poll(timeout_ms=200).values():
+            found += [json.loads(record.value)["shares"] for record in records]
+    consumer.close()
+    return sorted(found)
+
+
+def test_mended_rows_are_sent_once_whatever_stopped_the_first_try(
+    cluster, topics, broker, tmp_path, monkeypatch, capsys
+):
+    names = topics("stock", "volume", "review", partitions=2)
+    streams = "".join(
+        f'[streams.{name}]\nschema = "{name}"\ntopic = "{topic}"\n' for name, topic in names.items()
+    )
+    query = tmp_path / "query.toml"
+    query.write_text(f'{streams}[join]\ninputs = ["stock", "volume", "review"]\non = ["symbol"]\n')
+
+    def replay_file(path: Path) -> tuple[int, str]:
+        sets = (f"query={query}", f"kafka.bootstrap_servers={broker}")
+        with pytest.raises(SystemExit) as it:
+            main([*(f"--set={each}" for each in sets), "quarantine", "replay", str(path)])
+        said = capsys.readouterr()
+        return int(it.value.code or 0), said.out + said.err
+
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    file = mended_file(tmp_path / "mended.jsonl", names, [1, 2, 3])
+    # A topic that does not exist, below a good line: nothing is sent, and that is said at once.
+    cluster.delete_topics([names["review"]])
+    review = '{"symbol": "A", "ts": "2026-01-05T14:30:00Z", "reviewer": "r", "rating": 1}'
+    wrong = tmp_path / "wrong.jsonl"
+    gone = json.dumps({"topic": names["review"], "value": review})
+    wrong.write_text(file.read_text() + "\n" + gone)
+    began = time.monotonic()
+    code, said = replay_file(wrong)
+    assert (code, time.monotonic() - began < 20) == (2, True)
+    assert f"line 4, column 1: there is no topic '{names['review']}'" in said
+    assert "Nothing was sent" in said
+    assert committed(broker, names["volume"]) == []
+    # The broker refuses one row half-way: the whole file is taken back.
+    real = mended._acknowledged
+
+    def refuses_the_last(row: mended.Mended, future: object) -> None:
+        real(row, future)
+        if row.line == 3:
+            raise KafkaError("line 3: as if refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mended, "_acknowledged", refuses_the_last)
+        code, said = replay_file(file)
+    assert code == 3
+    assert "line 3: as if refused). Nothing was sent: send the file again" in said
+    assert committed(broker, names["volume"]) == []
+    # The process dies half-way: what it has left open is taken back by the next try.
+    with monkeypatch.context() as patch:
+        patch.setattr(mended, "_within", lambda act, *_: act() if "init" in str(act) else None)
+        assert replay_file(file)[0] == 0  # it believes that it has committed
+    code, said = replay_file(file)
+    assert (code, said) == (0, "3 rows sent\n")
+    assert committed(broker, names["volume"]) == [1, 2, 3]

@@ -46,7 +46,7 @@ ENTRY_POINTS = {"jobs.cli"}
 ONLY_IN: dict[str, set[str]] = {
     # Who may talk to the outside: a second place for one of these is a second way to be wrong.
     "deltalake": {"jobs.tables"},
-    "kafka": {"jobs.kafka", "jobs.produce", "jobs.quarantine", "jobs.verify"},
+    "kafka": {"jobs.kafka", "jobs.produce", "jobs.mended", "jobs.verify"},
     "pyspark": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
     "delta": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
     "prometheus_client": {"jobs.metrics"},
