@@ -186,16 +186,22 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, **kinds: type) -> dict[str, Any] | None:
+    """An object of these members. Raises BrokerError for a file that holds something else."""
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict):
+            raise ValueError("no object")
+        for name, kind in kinds.items():
+            if not isinstance(value.get(name), kind):
+                raise ValueError(f"{name} is no {kind.__name__}")
     except FileNotFoundError:
         return None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # bytes that are no UTF-8 and text that is no JSON among them
         raise BrokerError(
             f"{path} is damaged ({error}). Check that no broker runs, then delete {path.parent}"
         ) from error
-    return value
+    return {name: value[name] for name in kinds}
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
@@ -205,13 +211,13 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def _node(folder: Path) -> _Node | None:
-    found = _read(folder / "node.json")
+    found = _read(folder / "node.json", cluster_id=str, port=int, controller_port=int)
     return _Node(**found) if found else None
 
 
 def _process(folder: Path) -> psutil.Process | None:
     """The broker's process, when the one that was written down still lives."""
-    found = _read(folder / "process.json")
+    found = _read(folder / "process.json", pid=int, created_s=float)
     if found is None:
         return None
     try:

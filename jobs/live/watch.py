@@ -49,6 +49,8 @@ AGAIN_S = 3.0
 IDLE_S = 60.0
 FIRST_S = 4.0
 """How long a question waits for the first look, and for the first one with groups."""
+MOST_MADE = 64
+"""Views of one look that are kept: more than a few people have open at a time."""
 MOST_CLEANED = 5
 """Sealed sessions whose cleanup is looked at in detail: the newest."""
 
@@ -83,7 +85,8 @@ class Seen:
     policy: str = ""
     groups: GroupTable | None = None
     made: dict[str, tuple[bytes, str]] = field(default_factory=dict)
-    """Views of this look: text and tag."""
+    """Views of this look, the last `MOST_MADE`: text and tag. A look that fails hands them on, so
+    without a bound every search for other groups would stay until one succeeds."""
 
     @property
     def at(self) -> datetime:
@@ -133,10 +136,15 @@ class Watch:
         seen = self.seen(groups=groups)
         if seen.status is None or (groups and seen.groups is None):
             return seen, None
-        if name not in seen.made:
+        made = seen.made.get(name)
+        if made is None:
             text = make(seen).model_dump_json().encode()
-            seen.made[name] = (text, hashlib.sha256(text).hexdigest()[:20])
-        return seen, seen.made[name]
+            made = (text, hashlib.sha256(text).hexdigest()[:20])
+            with self._changed:
+                seen.made[name] = made
+                while len(seen.made) > MOST_MADE:
+                    del seen.made[next(iter(seen.made))]
+        return seen, made
 
     def report(self, session: str) -> str:
         """The report of one day as HTML, made anew. Raises `NoWarehouse`, `NothingYet`."""

@@ -14,6 +14,7 @@ Settings of Airflow's own configuration (`[spillway]` in airflow.cfg, or `AIRFLO
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -127,10 +128,14 @@ class Running:
                 continue
 
     def json(self) -> Any:
-        """The last line that it printed, as JSON; None when that is none."""
+        """The last line that it printed as a JSON object or list; None when there is none.
+
+        A line that merely begins like one (`[INFO] ...`) is passed over.
+        """
         for line in reversed(self._printed):
             if line.startswith(("{", "[")):
-                return json.loads(line)
+                with contextlib.suppress(ValueError):
+                    return json.loads(line)
         return None
 
     def failed(self, code: int) -> CommandFailed:

@@ -33,14 +33,19 @@ GONE_S = 180.0
 """How long a pod may take to be gone: to end its epoch, and what the cluster needs itself."""
 
 _DETACH = """
-import json, os, subprocess, sys
+import subprocess, sys
 log, argv = sys.argv[1], sys.argv[2:]
 with open(log, "ab") as out:
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                              start_new_session=True)
-print(child.pid)
+with open(f"/proc/{child.pid}/stat") as stat:
+    print(child.pid, stat.read().rpartition(")")[2].split()[19])
 """
-"""Runs for a moment between the task and the service, so that the service becomes an orphan."""
+"""Runs for a moment between the task and the service, so that the service becomes an orphan.
+
+It says when the service began, too: a child that its parent has not waited for is in /proc even
+when it has died, so the answer is there and is about no other process.
+"""
 
 
 class LaunchFailed(RuntimeError):
@@ -116,9 +121,10 @@ class ProcessLauncher:
         if done.returncode != 0:
             told = done.stderr.strip().rpartition("\n")[2]  # the last line of a traceback
             raise LaunchFailed(f"{shlex.join(argv)} could not be started: {told}")
-        pid = int(done.stdout)
+        number, started = done.stdout.split()
+        pid = int(number)
         fresh = self._note.with_name(f"{self._note.name}.{os.getpid()}")
-        fresh.write_text(json.dumps({"pid": pid, "started": _started(pid), "argv": argv}))
+        fresh.write_text(json.dumps({"pid": pid, "started": started, "argv": argv}))
         fresh.replace(self._note)
         return f"started as process {pid}; it prints to {self.log}"
 
@@ -153,12 +159,16 @@ class ProcessLauncher:
             return ""
 
     def _pid(self) -> int | None:
+        """Of the process that was noted and lives; a damaged note names none."""
         try:
             note = json.loads(self._note.read_text())
         except (OSError, ValueError):
             return None
-        pid = int(note["pid"])
-        return pid if _started(pid) == note["started"] and not _is_zombie(pid) else None
+        match note:
+            # Signals to 0, -1 and 1 would reach this task's own group, everybody, or init.
+            case {"pid": int(pid), "started": str(started)} if pid > 1 and started:
+                return pid if _started(pid) == started and not _is_zombie(pid) else None
+        return None
 
 
 def _stat(pid: int) -> list[str]:
@@ -249,7 +259,8 @@ class KubernetesLauncher:
     """A Deployment that is scaled to one replica and to none, through the cluster's API.
 
     The account of the pod that Airflow runs in needs `get` on the Deployment and `patch` on its
-    scale.
+    scale. Its token goes to `server` alone, encrypted: other addresses than https:// are refused,
+    and redirects are not followed.
     """
 
     namespace: str
@@ -306,7 +317,13 @@ class KubernetesLauncher:
         )
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        url = f"{self._server()}/apis/apps/v1/namespaces/{self.namespace}/{path}"
+        server = self._server()
+        if not server.startswith("https://"):
+            raise LaunchFailed(
+                f"[spillway] kubernetes_server = {server}: the account's token is sent there, so "
+                "it must be an https:// address"
+            )
+        url = f"{server}/apis/apps/v1/namespaces/{self.namespace}/{path}"
         request = urllib.request.Request(
             url, method=method, data=None if body is None else json.dumps(body).encode()
         )
@@ -333,14 +350,26 @@ class KubernetesLauncher:
         return f"https://{host}:{port or 443}"
 
     def _fetch(self, request: urllib.request.Request) -> bytes:
-        context = None
-        if request.full_url.startswith("https:"):
-            authority = self.account / "ca.crt"
-            context = ssl.create_default_context(
-                cafile=str(authority) if authority.exists() else None
-            )
-        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        authority = self.account / "ca.crt"
+        context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context), _NoRedirects()
+        )
+        with opener.open(request, timeout=30) as answer:
             return bytes(answer.read())
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Where a redirect leads to would be sent the token as well."""
+
+    def redirect_request(self, *given: Any) -> None:
+        """Refuse it. Raises `LaunchFailed`."""
+        request, _, code, _, _, target = given
+        raise LaunchFailed(
+            f"{request.full_url} answered with a redirect ({code}) to {target}: it was not "
+            "followed, for the account's token would be sent there; set [spillway] "
+            "kubernetes_server to the cluster's own address"
+        )
 
 
 def launcher(config: str | None = None) -> Launcher:

@@ -7,7 +7,9 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,12 +17,17 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from spillway_airflow import alerts, launchers, operators
 from spillway_airflow.command import CommandFailed, Running, program
@@ -72,6 +79,24 @@ def test_arguments_reach_the_program_as_they_are(fake: Any) -> None:
 def test_the_program_is_the_one_beside_python(settings: Settings) -> None:
     settings["config"] = "x.toml"
     assert program() == [str(Path(sys.executable).with_name("spillway")), "--config", "x.toml"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        (["[INFO] begins like a list"], None),
+        (['{"a": 1}', "[INFO] begins like a list", "{x} like an object"], {"a": 1}),
+        (['{"a": 1}', '["b"]', "text"], ["b"]),
+        ([], None),
+    ],
+)
+def test_a_line_that_only_begins_like_json_is_passed_over(
+    fake: Any, printed: list[str], found: Any
+) -> None:
+    fake(f"print({chr(10).join(printed)!r})")
+    running = Running(["status", "--json"], lambda _: None)
+    assert running.wait() == 0
+    assert running.json() == found
 
 
 def test_a_command_that_fails_is_told_with_its_end(fake: Any) -> None:
@@ -195,14 +220,69 @@ def test_a_stream_that_cannot_be_started_says_why(fake: Any, tmp_path: Path) -> 
         ProcessLauncher(None, tmp_path / "service").start()
 
 
-def test_a_number_that_another_process_has_now_is_not_the_stream(tmp_path: Path) -> None:
+def test_a_stream_that_ends_as_it_begins_does_not_run(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone before anybody looks at when it began; the note says that all the same."""
+    fake("sys.exit('no such session')")
+    real = subprocess.run
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        done = real(*given, **more)
+        wait_for(lambda: "no such session" in service.tail(), "its last line")
+        pid = int(done.stdout.split()[0])
+        wait_for(lambda: not alive(pid), "its end")
+        return done
+
+    service = ProcessLauncher(None, tmp_path / "service")
+    monkeypatch.setattr(launchers.subprocess, "run", slowly)
+    service.start()
+    note = json.loads((tmp_path / "service" / "stream.json").read_text())
+    assert int(note["started"]) > 0
+    assert not service.is_running()
+    assert service.age_s() is None
+    assert service.stop() == "the stream does not run"
+    assert "started as process" in service.start(), "the next one is not held up by it"
+
+
+NO_PID = 1 << 30
+"""Above every process id that Linux gives."""
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"pid": os.getpid(), "started": "1", "argv": []},  # the number is another process's now
+        {"pid": NO_PID, "started": "", "argv": []},  # died before its start was noted
+        # A signal to one of these would reach this test's group, or everybody.
+        {"pid": 0, "started": ""},
+        {"pid": -1, "started": ""},
+        {"pid": 1, "started": launchers._started(1)},
+        {"pid": True, "started": ""},
+        {"pid": str(os.getpid()), "started": launchers._started(os.getpid())},
+        {"pid": None, "started": None},
+        {"pid": os.getpid()},
+        {},
+        [],
+        "text",
+        7,
+        None,
+    ],
+)
+def test_a_note_that_names_no_living_stream_means_that_none_runs(tmp_path: Path, note: Any) -> None:
     folder = tmp_path / "service"
     folder.mkdir()
-    note = {"pid": os.getpid(), "started": "1", "argv": []}
     (folder / "stream.json").write_text(json.dumps(note))
-    assert not ProcessLauncher(None, folder).is_running()
-    (folder / "stream.json").write_text("{")
-    assert not ProcessLauncher(None, folder).is_running()
+    service = ProcessLauncher(None, folder)
+    assert not service.is_running()
+    assert service.age_s() is None
+    assert service.stop() == "the stream does not run"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"pid": 5', b"\xff\xfe"])
+def test_a_torn_note_means_that_no_stream_runs(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "stream.json").write_bytes(text)
+    assert not ProcessLauncher(None, tmp_path).is_running()
 
 
 def test_configured_commands(tmp_path: Path) -> None:
@@ -229,6 +309,7 @@ class Api(BaseHTTPRequestHandler):
     status: dict[str, Any] = {}  # noqa: RUF012
     coming: list[dict[str, Any]] = []  # noqa: RUF012
     seen: list[tuple[str, str, str | None]] = []  # noqa: RUF012
+    redirect = 302
 
     def _answer(self, code: int, body: Any) -> None:
         data = json.dumps(body).encode()
@@ -239,6 +320,11 @@ class Api(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         Api.seen.append(("GET", self.path, self.headers["Authorization"]))
+        if self.path.endswith("/deployments/moved"):
+            self.send_response(Api.redirect)
+            self.send_header("Location", f"https://127.0.0.1:{self.server.server_port}/elsewhere")  # type: ignore[attr-defined]
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
         if not self.path.endswith("/deployments/stream"):
             return self._answer(404, {"message": "not found"})
         if Api.coming:
@@ -261,21 +347,48 @@ class Api(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a cluster of a test")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("authority")
+    (folder / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(pem)
+    return folder
+
+
 @pytest.fixture
-def api() -> Iterator[str]:
+def api(authority: Path, tmp_path: Path) -> Iterator[str]:
+    """The API over TLS; the account in `tmp_path` trusts it and has a token."""
     Api.slow, Api.status, Api.coming, Api.seen = 0, {}, [], []
     server = HTTPServer(("127.0.0.1", 0), Api)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "ca.crt", authority / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    shutil.copy(authority / "ca.crt", tmp_path)
+    (tmp_path / "token").write_text("secret\n")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"https://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
 
 
 def test_a_deployment_is_scaled(api: str, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
     service = KubernetesLauncher("joins", "stream", f"{api}/", tmp_path)
     assert not service.is_running()
     assert "scaled to 1" in service.start()
@@ -289,6 +402,36 @@ def test_a_deployment_is_scaled(api: str, tmp_path: Path) -> None:
         KubernetesLauncher("joins", "other", api, tmp_path).is_running()
     with pytest.raises(LaunchFailed, match="no cluster"):
         KubernetesLauncher("joins", "stream").is_running()
+
+
+@pytest.mark.parametrize(
+    "server", ["http://{}", "HTTP://{}", "ftp://{}", "file:///etc/passwd", "{}"]
+)
+def test_the_token_goes_nowhere_unencrypted(api: str, tmp_path: Path, server: str) -> None:
+    place = server.format(api.removeprefix("https://"))
+    service = KubernetesLauncher("joins", "stream", place, tmp_path)
+    for act in (service.is_running, service.age_s, service.start, service.stop):
+        with pytest.raises(LaunchFailed, match=r"kubernetes_server = .*must be an https:// addr"):
+            act()
+    assert Api.seen == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_the_token_does_not_follow_a_redirect(
+    api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(Api, "redirect", code)
+    with pytest.raises(LaunchFailed, match=rf"redirect \({code}\) to https://.*/elsewhere.*token"):
+        KubernetesLauncher("joins", "moved", api, tmp_path).is_running()
+    assert [path.rpartition("/")[2] for _, path, _ in Api.seen] == ["moved"]
+
+
+def test_another_server_than_the_cluster_gets_no_token(api: str, tmp_path: Path) -> None:
+    """Its certificate is not one that the account's authority has signed."""
+    (tmp_path / "ca.crt").unlink()
+    with pytest.raises(LaunchFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        KubernetesLauncher("joins", "stream", api, tmp_path).is_running()
+    assert Api.seen == []
 
 
 def test_a_pod_is_gone_before_the_next_one_is_asked_for(

@@ -84,8 +84,12 @@ def test_a_taken_port_is_named_with_its_owner():
     broker._require_free(port)
 
 
-def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path):
-    (tmp_path / "node.json").write_text("{")
+@pytest.mark.parametrize("name", ["node.json", "process.json"])
+@pytest.mark.parametrize(
+    "text", [b"{", b"\xff", b"[]", b"7", b"{}", b'{"port": "1", "pid": "2", "created_s": "3"}']
+)
+def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text)
     with pytest.raises(BrokerError, match=r"damaged.*delete"):
         broker.status(tmp_path)
 

@@ -378,6 +378,29 @@ def test_a_failing_look_keeps_what_was_seen(
     wait_for(lambda: looking.seen().problem is None)
 
 
+def test_views_of_one_look_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While looks fail the last one stays, and people go on searching."""
+    monkeypatch.setattr(watch, "MOST_MADE", 3)
+    monkeypatch.setattr(watch, "AGAIN_S", 30.0)
+    root = tmp_path / "w"
+    write_page_warehouse(root, page_day(30))
+    looking = Watch(lambda: settings(root), every_s=0.02)
+    looking.seen()
+    monkeypatch.setattr(watch.Looker, "look", lambda *_: 1 / 0)
+    wait_for(lambda: looking.seen().problem is not None)
+    asked: list[str] = []
+
+    def make(seen: Seen) -> views.SessionList:
+        asked.append("made")
+        return sessions_view(seen)
+
+    for number in range(10):
+        seen, made = looking.answer(f"groups/{number}", make)
+        assert looking.answer(f"groups/{number}", make) == (seen, made)
+    assert list(seen.made) == ["groups/7", "groups/8", "groups/9"]
+    assert len(asked) == 10, "one that is kept was made again"
+
+
 def test_the_watch_ends_when_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "IDLE_S", 0.1)
     root = tmp_path / "w"
