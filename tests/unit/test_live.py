@@ -305,7 +305,7 @@ def sessions_view(seen: Seen) -> views.SessionList:
     return views.sessions(seen.status, 10)
 
 
-def wait_for(done: Any, seconds: float = 10) -> None:
+def wait_for(done: Any, seconds: float = 50) -> None:
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until
