@@ -2,12 +2,14 @@
 
     start                         -> ReadJournal
     JournalRead                   -> Append(claim)
+    Conflict on the claim         -> ReadJournal(what is new), Append(claim) again
     Appended(claim)               -> Apply for every table that is behind, in order; then Ready
     Offered(end, commands)        -> RunJob(plan)
-    Reported, some slot missing   -> RunJob(plan with the lost slots restored)
-    JobFailed                     -> RunJob(the same plan)
+    Reported, some slot missing   -> Look; then RunJob(plan with the lost slots restored)
+    JobFailed                     -> Look; then RunJob(the same plan), or End (see `failing`)
     Reported, all done            -> Sync(files), Append(entry)
     Appended(entry)               -> Apply for each table that the entry names; then Ready
+    Looked, another has claimed   -> End
     Conflict, Unknown             -> End
 
 Failure paths and what holds on each:
@@ -15,7 +17,14 @@ Failure paths and what holds on each:
   manifests of the epoch before; what the failed attempt wrote is named by nobody.
 * *The driver dies before Append*: as if the epoch had not run.
 * *... after Append*: the epoch exists. The next driver's redo applies it to every table.
-* *Append meets a conflict*: another driver has claimed the journal; this one ends.
+* *Append of an epoch meets a conflict*: another driver has claimed the journal; this one ends.
+* *Append of the claim meets a conflict*: the driver that is to be relieved still works, and has
+  journaled an epoch since the journal was read. The newest goes on, so this one reads what is new
+  and claims again. Whoever has claimed never claims again, so of drivers that start together each
+  claims once, the last to do so goes on, and the others end: nobody takes turns.
+* *Another driver claims while this one waits for rows, or for an attempt to be repeated*: nothing
+  would tell it before its next Append. So its owner looks into the journal now and then, and it
+  looks before it repeats an attempt: its state may be missing because the other one tidies up.
 * *The outcome of Append is unknown* (the store did not answer): the entry may exist. This driver
   ends without touching a table; the next one reads the journal and knows.
 * *A table is ahead of the journal* (judged once the claim is in, for only then is it certain that
@@ -36,9 +45,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.protocol.entry import entry_of, missing_slots
+from jobs.protocol.failing import JobFailed, give_up
 from jobs.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from jobs.protocol.redo import Apply, applies_of, redo
-from jobs.protocol.state import JournalState, changed_topics, fold, replay
+from jobs.protocol.state import JournalState, changed_topics, fold
 from schemas.journal import (
     Claim,
     Command,
@@ -56,6 +66,7 @@ class JournalRead:
     """The journal as it stands, and per table the epoch of its last application transaction."""
 
     entries: Sequence[Genesis | Claim | Epoch]
+    """Those that `ReadJournal` asked for."""
     applied: Mapping[str, int]
     topics: Sequence[Topic]
     """The topics as the broker knows them now."""
@@ -71,6 +82,16 @@ class Appended:
 @dataclass(frozen=True)
 class Conflict:
     """Another driver's entry is where this one's should go."""
+
+    entries: Sequence[Claim | Epoch] = ()
+    """What is in the journal beyond this driver's last entry; empty when that was not read."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What is in the journal beyond this driver's last entry."""
+
+    entries: Sequence[Claim | Epoch]
 
 
 @dataclass(frozen=True)
@@ -111,19 +132,30 @@ class Reported:
     """What the epoch might read at most; 0: not known."""
 
 
-@dataclass(frozen=True)
-class JobFailed:
-    """The job raised: no report counts."""
-
-    detail: str
-
-
-Event = JournalRead | Appended | Conflict | Unknown | Applied | Offered | Reported | JobFailed
+Event = (
+    JournalRead
+    | Appended
+    | Conflict
+    | Looked
+    | Unknown
+    | Applied
+    | Offered
+    | Reported
+    | JobFailed
+)
 
 
 @dataclass(frozen=True)
 class ReadJournal:
-    """Read the whole journal and every table's last application transaction."""
+    """Read the newest journal and every table's last application transaction."""
+
+    after: int = -1
+    """Read the entries after this number."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """See whether another driver has written the journal; `Looked` answers."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +194,11 @@ class End:
     """Whether another driver took over (which is no failure of this one)."""
 
 
-Instruction = ReadJournal | Sync | Append | Apply | RunJob | Ready | End
+Instruction = ReadJournal | Look | Sync | Append | Apply | RunJob | Ready | End
 
-MAX_ATTEMPTS = 8
-"""Attempts at one epoch before the driver gives up and says why."""
+MAX_CLAIMS = 100
+"""Times that a claim may come behind another driver's epoch. Reading what is new takes far less
+time than an epoch does, so more means that something else is wrong."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +215,10 @@ class Driver:
     offer: Offered | None = None
     lost: frozenset[int] = frozenset()
     attempt: int = 0
+    failures: tuple[JobFailed, ...] = ()
+    """Of the epoch under way."""
+    claims: int = 0
+    """Claims that met a conflict."""
     ahead: str = ""
     """What the tables have that the journal does not know of, seen before the claim."""
 
@@ -199,7 +236,9 @@ def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
         case Appended():
             return _appended(driver)
         case Conflict():
-            return driver, [End("another driver has claimed the journal", fenced=True)]
+            return _conflict(driver, event)
+        case Looked():
+            return _looked(driver, event)
         case Unknown():
             return driver, [
                 End(f"the outcome of a journal commit is unknown: {event.detail}", fenced=False)
@@ -211,11 +250,13 @@ def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
         case Reported():
             return _reported(driver, event)
         case JobFailed():
-            return _again(driver, driver.lost, event.detail)
+            return _again(driver, driver.lost, event)
 
 
 def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction]]:
-    state = replay(event.entries)
+    state = driver.state
+    for entry in event.entries:
+        state = fold(state, entry)
     if state is None:
         raise ValueError("the journal is empty: it must begin with a genesis")
     if problem := changed_topics(state.topics, event.topics):
@@ -229,7 +270,7 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         topics=list(grown),
         written_at=driver.started_at,
     )
-    behind = redo(event.entries, event.applied)
+    behind = (*driver.applying, *redo(event.entries, event.applied))
     ahead = ", ".join(
         f"{table} has epoch {epoch}"
         for table, epoch in sorted(event.applied.items())
@@ -264,8 +305,44 @@ def _appended(driver: Driver) -> tuple[Driver, list[Instruction]]:
         offer=None,
         lost=frozenset(),
         attempt=0,
+        failures=(),
     )
     return moved, list(applying) or [Ready()]
+
+
+def _conflict(driver: Driver, event: Conflict) -> tuple[Driver, list[Instruction]]:
+    if not isinstance(driver.pending, Claim) or driver.state is None:
+        return driver, [_taken_over(event.entries)]
+    if driver.claims >= MAX_CLAIMS:
+        return driver, [
+            End(
+                f"the journal could not be claimed: {driver.claims} times another driver wrote an "
+                "entry first. Stop that one (`spillway status` names it) and start again",
+                fenced=False,
+            )
+        ]
+    again = replace(driver, pending=None, claims=driver.claims + 1)
+    return again, [ReadJournal(driver.state.n)]
+
+
+def _looked(driver: Driver, event: Looked) -> tuple[Driver, list[Instruction]]:
+    if event.entries:
+        return driver, [_taken_over(event.entries)]
+    if driver.plan is not None and driver.pending is None:
+        return driver, [RunJob(driver.plan, driver.attempt)]
+    return driver, []
+
+
+def _taken_over(entries: Sequence[Claim | Epoch]) -> End:
+    """The end of a driver behind whose back the journal has gone on."""
+    claims = [entry for entry in entries if isinstance(entry, Claim)]
+    by = f": {claims[-1].driver}, term {claims[-1].term}" if claims else ""
+    return End(
+        f"another stream has taken over this warehouse{by}. Nothing is lost, and that one goes on "
+        "where this one ends. To have this one back, stop the other and start this again; keep "
+        "only one of them under a supervisor, or they take turns",
+        fenced=True,
+    )
 
 
 def _applied(driver: Driver, event: Applied) -> tuple[Driver, list[Instruction]]:
@@ -288,7 +365,7 @@ def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction
     missing = missing_slots(driver.plan, event.reports)
     if missing:
         names = ", ".join(f"{r.slot} ({r.detail})" for r in event.reports if r.slot in missing)
-        return _again(driver, driver.lost | missing, f"lost state of slot {names}")
+        return _again(driver, driver.lost | missing, JobFailed(f"lost state of slot {names}"))
     entry = entry_of(
         driver.state,
         driver.plan,
@@ -303,17 +380,17 @@ def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction
     return moved, [Sync(tuple(entry.files)), Append(entry)]
 
 
-def _again(driver: Driver, lost: frozenset[int], detail: str) -> tuple[Driver, list[Instruction]]:
-    if driver.state is None or driver.offer is None:
+def _again(
+    driver: Driver, lost: frozenset[int], failure: JobFailed
+) -> tuple[Driver, list[Instruction]]:
+    if driver.state is None or driver.plan is None or driver.offer is None:
         raise ValueError("a job failed that was not running")
-    if driver.attempt >= MAX_ATTEMPTS:
-        return driver, [
-            End(f"epoch {driver.state.epoch + 1} failed {driver.attempt} times: {detail}", False)
-        ]
-    offer = driver.offer
-    plan = _planned(driver.state, offer, lost)
-    attempt = driver.attempt + 1
-    return replace(driver, plan=plan, lost=lost, attempt=attempt), [RunJob(plan, attempt)]
+    failures = (*driver.failures, failure)
+    if reason := give_up(driver.plan, driver.attempt, failures):
+        return driver, [End(reason, fenced=False)]
+    plan = _planned(driver.state, driver.offer, lost)
+    again = replace(driver, plan=plan, lost=lost, attempt=driver.attempt + 1, failures=failures)
+    return again, [Look()]
 
 
 def _planned(state: JournalState, offer: Offered, lost: frozenset[int] = frozenset()) -> Plan:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from jobs.engine.statistics import statistics_every_s
 from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
@@ -24,7 +25,7 @@ from jobs.protocol.state import JournalState
 from jobs.stream.genesis import rfc3339
 from jobs.stream.job import Batch, EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
-from schemas.journal import Command, Epoch, Offsets, SlotReport, Topic
+from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
 
 
 class Ended(Exception):
@@ -110,7 +111,9 @@ class Driver:
     def _do(self, instruction: protocol.Instruction) -> protocol.Event | None:
         match instruction:
             case protocol.ReadJournal():
-                return self.read_journal()
+                return self.read_journal(instruction.after)
+            case protocol.Look():
+                return self.looked()
             case protocol.Sync():
                 self.sync(instruction)
                 return None
@@ -126,11 +129,25 @@ class Driver:
             case protocol.End():
                 raise Ended(instruction)
 
-    def read_journal(self) -> protocol.Event:
-        """Read all entries and every table's last application transaction."""
-        entries = self._warehouse.journal.read()
+    def read_journal(self, after: int) -> protocol.Event:
+        """Read the newest entries and every table's last application transaction."""
+        self._warehouse.journal.refresh()
+        entries = self._warehouse.journal.read(after + 1)
         applied = self._warehouse.applied_all()
         return protocol.JournalRead(entries, applied, self._topics, self._cores)
+
+    def look(self) -> None:
+        """See whether another driver has taken over. Raises `Ended` when one has."""
+        self._driver, instructions = protocol.step(self._driver, self.looked())
+        self._carry_out(instructions)
+
+    def looked(self) -> protocol.Looked:
+        """What others have journaled beyond this driver's last entry."""
+        # An append after this still takes exactly the number after that entry, or conflicts.
+        self._warehouse.journal.refresh()
+        n = self.state.n
+        newer = self._warehouse.journal.read(n + 1) if self._warehouse.journal.last_n() > n else []
+        return protocol.Looked([entry for entry in newer if not isinstance(entry, Genesis)])
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""
@@ -141,7 +158,7 @@ class Driver:
         try:
             self._warehouse.journal.append(instruction.entry)
         except JournalConflict:
-            return protocol.Conflict()
+            return protocol.Conflict(self.looked().entries)
         except OutcomeUnknown as error:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
@@ -177,7 +194,7 @@ class Driver:
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
-            return protocol.JobFailed(detail)
+            return protocol.JobFailed(detail, _cause(str(error)))
         details = {r.slot: r.detail for r in reports if r.status == "missing" and not r.lacking}
         for slot in sorted(missing_slots(plan, reports)):
             self._on_trouble(
@@ -193,6 +210,17 @@ class Driver:
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
         seconds = {"job": round(time.monotonic() - self._began, 4)}
         return protocol.Reported(reports, _now(), seconds, self._limit_rows)
+
+
+_FULL = ("StorageError: ", "No space left on device", "Disk quota exceeded", "Read-only file system")
+
+
+def _cause(text: str) -> Literal["lost", "raised", "storage"]:
+    """What an error of Spark's is about: see `jobs.protocol.failing`."""
+    if any(mark in text for mark in _FULL):
+        return "storage"
+    # A worker that dies leaves no traceback of Python's; one whose code raises always does.
+    return "raised" if "Traceback (most recent call last)" in text else "lost"
 
 
 def _first_lines(error: BaseException, most: int = 600) -> str:

@@ -24,7 +24,7 @@ from jobs.places import var_folder
 from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.state import JournalState, fold, replay
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
 from jobs.stream.job import Batch, EpochJob, Placement
@@ -186,7 +186,8 @@ class Stream:
             with cluster(
                 self.settings.kafka.bootstrap_servers, self.settings.kafka.options
             ) as view:
-                state = replay(self.warehouse.journal.read()) or state
+                state = self._refreshed(state)
+                self._check_session(state)
                 topics = check_same(state, self.query.fingerprint, view, self.topics)
             rehearsal.result()
         self.driver = Driver(
@@ -205,6 +206,13 @@ class Stream:
         self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
+
+    def _refreshed(self, state: JournalState) -> JournalState:
+        """The journal's state now: whoever is to be relieved goes on, and may seal a session."""
+        self.warehouse.journal.refresh()
+        for entry in self.warehouse.journal.read(state.n + 1):
+            state = fold(state, entry)
+        return state
 
     def _job_settings(self, state: JournalState) -> JobSettings:
         return JobSettings(
@@ -404,7 +412,10 @@ class Stream:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._failure is None and waits(self.driver.state, self._commands()):
+            if self._failure is not None:
+                return
+            self.driver.look()
+            if waits(self.driver.state, self._commands()):
                 self._epoch(self.driver.state.end, None)
         finally:
             self._lock.release()

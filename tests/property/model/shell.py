@@ -15,7 +15,7 @@ from jobs.protocol import driver as protocol
 from jobs.protocol import plan as plans
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
-from schemas.journal import Claim, Epoch, Offsets, PartitionCount, SlotReport, Topic
+from schemas.journal import Claim, Epoch, Genesis, Offsets, PartitionCount, SlotReport, Topic
 
 from .faults import Faults
 from .rules import Rules
@@ -83,12 +83,15 @@ class Shell:
             instruction = self.todo.pop(0)
             match instruction:
                 case protocol.ReadJournal():
-                    entries = tuple(self.world.journal)
-                    self.handle = len(entries)
+                    entries = tuple(self.world.journal[instruction.after + 1 :])
+                    self.handle = len(self.world.journal)
                     yield
                     applied = self.world.applied()
                     yield
                     self.tell(protocol.JournalRead(entries, applied, topics(self.world)))
+                case protocol.Look():
+                    yield
+                    self.tell(protocol.Looked(self.newer()))
                 case protocol.Sync():
                     if self.context.rules.sync_files:
                         for file in instruction.files:
@@ -106,6 +109,12 @@ class Shell:
                 case protocol.End():
                     return instruction.reason
 
+    def newer(self) -> tuple[Claim | Epoch, ...]:
+        """What others have journaled beyond this driver's last entry; its handle stays."""
+        assert self.driver.state is not None
+        found = self.world.journal[self.driver.state.n + 1 :]
+        return tuple(entry for entry in found if not isinstance(entry, Genesis))
+
     def append(self, entry: Claim | Epoch) -> Generator[None, None, None]:
         """One commit to the journal: check and commit on one handle, then made durable."""
         world, context = self.world, self.context
@@ -118,7 +127,7 @@ class Shell:
             return
         if not context.rules.journal_accepts(world, entry, self.handle):
             self.say(f"{what} conflicts in the journal")
-            self.tell(protocol.Conflict())
+            self.tell(protocol.Conflict(self.newer()))
             return
         world.journal.append(entry)
         self.handle += 1
@@ -166,6 +175,10 @@ class Shell:
             self.ready = True
             yield
             self.ready = False
+            if self.context.rng.random() < 0.1:
+                self.tell(protocol.Looked(self.newer()))
+                if self.todo:
+                    return
             late = not self.context.quiet and rng.random() < 0.5
             commands = [] if late else list(world.commands)
             end = drawn_end(world, rng, state.end, generous=self.context.quiet)
