@@ -133,15 +133,7 @@ class Reported:
 
 
 Event = (
-    JournalRead
-    | Appended
-    | Conflict
-    | Looked
-    | Unknown
-    | Applied
-    | Offered
-    | Reported
-    | JobFailed
+    JournalRead | Appended | Conflict | Looked | Unknown | Applied | Offered | Reported | JobFailed
 )
 
 

@@ -19,6 +19,7 @@ from jobs.engine.statistics import statistics_every_s
 from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
+from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.protocol.state import JournalState
@@ -194,7 +195,7 @@ class Driver:
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
-            return protocol.JobFailed(detail, _cause(str(error)))
+            return JobFailed(detail, _cause(str(error)))
         details = {r.slot: r.detail for r in reports if r.status == "missing" and not r.lacking}
         for slot in sorted(missing_slots(plan, reports)):
             self._on_trouble(
@@ -212,7 +213,12 @@ class Driver:
         return protocol.Reported(reports, _now(), seconds, self._limit_rows)
 
 
-_FULL = ("StorageError: ", "No space left on device", "Disk quota exceeded", "Read-only file system")
+_FULL = (
+    "StorageError: ",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+)
 
 
 def _cause(text: str) -> Literal["lost", "raised", "storage"]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobs.protocol.driver import (
-    MAX_ATTEMPTS,
+    MAX_CLAIMS,
     Append,
     Appended,
     Applied,
@@ -23,8 +23,9 @@ from jobs.protocol.driver import (
     End,
     Event,
     Instruction,
-    JobFailed,
     JournalRead,
+    Look,
+    Looked,
     Offered,
     ReadJournal,
     Ready,
@@ -36,6 +37,7 @@ from jobs.protocol.driver import (
     step,
 )
 from jobs.protocol.entry import ReportsWrong
+from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.protocol.redo import Apply
@@ -70,10 +72,15 @@ EVERY = {"results": 0, "spill": 0, "quarantine": 0, "statistics": 0}
 
 
 def told(driver: Driver, *events: Event) -> tuple[Driver, list[Instruction]]:
-    """The driver after some events, and what it says to the last of them."""
+    """The driver after some events, and what it says to the last of them.
+
+    Where it looks for another driver before it tries again, there is none.
+    """
     instructions: list[Instruction] = []
     for event in events:
         driver, instructions = step(driver, event)
+        if instructions == [Look()]:
+            driver, instructions = step(driver, Looked([]))
     return driver, instructions
 
 
@@ -192,16 +199,89 @@ def test_other_topics_end_it_before_it_claims(topics: Sequence[Topic], why: str)
     assert instructions == [End(f"the input is not the journal's any more: {why}", fenced=False)]
 
 
-def test_a_conflict_of_the_claim_ends_it() -> None:
-    _, instructions = told(begun(), reading([*BEGUN, ONE]), Conflict())
-    assert instructions == [End("another driver has claimed the journal", fenced=True)]
+def test_a_conflict_of_the_claim_makes_it_read_what_is_new_and_claim_again() -> None:
+    """The driver that it relieves has journaled an epoch meanwhile: the newest goes on."""
+    file_1 = file("results", 1)
+    newer = epoch(3, 1, ends(6, 6, 6), files=[file_1])
+    driver, instructions = told(begun(), reading([*BEGUN, ONE]), Conflict([newer]))
+    assert instructions == [ReadJournal(after=2)]
+    driver, instructions = told(driver, reading([newer]))
+    assert instructions == [
+        Append(claim(4, 2, driver="host/2", written_at="started")),
+    ]
+    assert driver.state is not None
+    assert (driver.state.n, driver.state.epoch) == (3, 1)
+    _, instructions = told(driver, Appended())
+    assert instructions == [Apply("results", 1, (file_1,))]
+
+
+def test_what_it_owed_before_a_conflict_of_the_claim_is_still_owed() -> None:
+    file_0, file_1 = file("results", 0), file("results", 1)
+    zero = epoch(2, 0, ends(4, 4, 4), read=READ_0, files=[file_0])
+    one = epoch(3, 1, ends(6, 6, 6), files=[file_1])
+    _, instructions = told(
+        begun(), reading([*BEGUN, zero], {}), Conflict([one]), reading([one], {}), Appended()
+    )
+    assert instructions == [Apply("results", 0, (file_0,)), Apply("results", 1, (file_1,))]
+
+
+def test_of_two_that_start_at_once_the_last_to_claim_goes_on() -> None:
+    """The other one's claim is met like an epoch: it never claims again, so nobody takes turns."""
+    other = claim(3, 2, driver="host/3")
+    driver, _ = told(begun(), reading([*BEGUN, ONE]), Conflict([other]))
+    _, instructions = told(driver, reading([other]))
+    assert instructions == [Append(claim(4, 3, driver="host/2", written_at="started"))]
+
+
+def test_a_claim_that_always_comes_behind_ends_it() -> None:
+    driver, _ = told(begun(), reading([*BEGUN, ONE]))
+    for _ in range(MAX_CLAIMS):
+        driver, instructions = told(driver, Conflict())
+        assert instructions == [ReadJournal(after=2)]
+        driver, _ = told(driver, reading([]))
+    _, (end,) = told(driver, Conflict())
+    assert isinstance(end, End)
+    assert not end.fenced
+    assert end.reason.startswith(f"the journal could not be claimed: {MAX_CLAIMS} times another")
+
+
+TAKEN_OVER = End(
+    "another stream has taken over this warehouse: host/3, term 3. Nothing is lost, and that one "
+    "goes on where this one ends. To have this one back, stop the other and start this again; keep "
+    "only one of them under a supervisor, or they take turns",
+    fenced=True,
+)
+OTHER = (claim(4, 3, driver="host/3"), epoch(5, 1, ends(6, 6, 6), term=3))
 
 
 def test_a_conflict_of_an_epoch_ends_it() -> None:
     _, instructions = told(
-        claimed(ONE), offered(), reported(report(0, 1), report(1, 1)), Conflict()
+        claimed(ONE), offered(), reported(report(0, 1), report(1, 1)), Conflict(OTHER)
     )
-    assert instructions == [End("another driver has claimed the journal", fenced=True)]
+    assert instructions == [TAKEN_OVER]
+
+
+def test_a_conflict_with_a_journal_that_cannot_be_read_ends_it() -> None:
+    _, (end,) = told(claimed(ONE), offered(), reported(report(0, 1), report(1, 1)), Conflict())
+    assert isinstance(end, End)
+    assert end.fenced
+    assert end.reason.startswith("another stream has taken over this warehouse. Nothing is lost")
+
+
+def test_one_that_waits_for_rows_ends_when_another_has_claimed() -> None:
+    driver, instructions = told(claimed(ONE), Looked([]))
+    assert instructions == []
+    _, instructions = told(driver, Looked(OTHER))
+    assert instructions == [TAKEN_OVER]
+
+
+def test_no_attempt_is_repeated_once_another_has_claimed() -> None:
+    """What it lacks may be what the other one's steps have tidied away."""
+    driver, _ = told(claimed(ONE), offered())
+    for event in (JobFailed("a file is gone"), reported(report(0, 1), lost(1, 1))):
+        waiting, instructions = step(driver, event)
+        assert instructions == [Look()]
+        assert step(waiting, Looked(OTHER))[1] == [TAKEN_OVER]
 
 
 def test_an_outcome_that_is_not_known_ends_it() -> None:
@@ -628,10 +708,60 @@ def test_a_job_that_failed_runs_again_as_it_was() -> None:
     assert instructions == [RunJob(plan(), 2)]
 
 
-def test_an_epoch_that_keeps_failing_ends_the_driver() -> None:
+READS = "It reads a/0 from 4 to 5, a/1 from 4 to 5, b/0 from 4 to 5. Nothing of it counts"
+
+
+def ends_after(*failures: JobFailed) -> End:
+    """How the driver ends with the last of these; with those before it tries again."""
     driver, _ = told(claimed(ONE), offered())
-    for attempt in range(2, MAX_ATTEMPTS + 1):
-        driver, instructions = told(driver, JobFailed("no memory"))
+    for attempt, failure in enumerate(failures[:-1], start=2):
+        driver, instructions = told(driver, failure)
         assert instructions == [RunJob(plan(), attempt)]
-    _, instructions = told(driver, JobFailed("no memory"))
-    assert instructions == [End(f"epoch 1 failed {MAX_ATTEMPTS} times: no memory", fenced=False)]
+    _, (end,) = told(driver, failures[-1])
+    assert isinstance(end, End)
+    assert not end.fenced
+    return end
+
+
+def test_an_epoch_that_keeps_failing_ends_the_driver() -> None:
+    end = ends_after(*[JobFailed("an executor died")] * MAX_ATTEMPTS)
+    assert end.reason == f"epoch 1 failed {MAX_ATTEMPTS} times: an executor died. {READS}"
+
+
+def test_an_error_that_is_always_the_same_ends_the_driver_sooner() -> None:
+    """Attempts differ in their names, and in nothing that would help."""
+    texts = [f"ValueError: 7-{attempt:016x}-1.arrow is odd" for attempt in (11, 12, 13)]
+    end = ends_after(*(JobFailed(text, "raised") for text in texts))
+    assert end.reason == (
+        f"epoch 1 failed {SAME_ERRORS} times in a row with the same error: {texts[-1]}. {READS}. "
+        "Either one of these rows cannot be processed, or this is a bug: keep var/last-error.txt "
+        "and report it"
+    )
+
+
+def test_an_error_among_others_is_tried_again() -> None:
+    """Three in a row: the first attempt runs another way, and a lost worker says nothing."""
+    same, other = JobFailed("ValueError: x", "raised"), JobFailed("KeyError: y", "raised")
+    end = ends_after(other, same, same, JobFailed("a worker died"), other, same, same, same)
+    assert "3 times in a row" in end.reason
+
+
+def test_a_folder_that_cannot_be_written_ends_the_driver_at_once() -> None:
+    """Another attempt would leave as many files behind again."""
+    end = ends_after(JobFailed("cannot write /w/x: no space is left", "storage"))
+    assert end.reason == (
+        "epoch 1 cannot be written: cannot write /w/x: no space is left. Nothing of it counts. It "
+        "is not tried again, because every attempt leaves files behind: mend that, run `spillway "
+        "doctor`, and start again"
+    )
+
+
+def test_failures_are_forgotten_with_the_epoch() -> None:
+    same = JobFailed("ValueError: x", "raised")
+    driver, _ = told(
+        claimed(ONE), offered(), same, same, reported(report(0, 1), report(1, 1)), Appended()
+    )
+    _, instructions = told(driver, offered(ends(7, 7, 7)), same)
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.attempt == 2

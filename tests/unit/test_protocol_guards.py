@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from jobs.protocol import driver as protocol
-from jobs.protocol.driver import Appended, Applied, JobFailed, JournalRead, Offered, Reported, step
+from jobs.protocol.driver import Appended, Applied, JournalRead, Offered, Reported, step
 from jobs.protocol.entry import ReportsWrong, entry_of
+from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import plan_epoch
 from jobs.protocol.recovery import InputChanged
 from jobs.protocol.state import JournalBroken, JournalState, fold, replay

@@ -13,6 +13,7 @@ from random import Random
 from jobs.engine.groups import GroupMap, relocations
 from jobs.protocol import driver as protocol
 from jobs.protocol import plan as plans
+from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from schemas.journal import Claim, Epoch, Genesis, Offsets, PartitionCount, SlotReport, Topic
@@ -235,7 +236,7 @@ class Shell:
                 tries[slot] += 1
                 if tries[slot] >= 4 or context.flip(context.faults.job_fails):
                     self.end_tasks(live)
-                    self.tell(protocol.JobFailed(f"slot {slot} failed {tries[slot]} times"))
+                    self.tell(JobFailed(f"slot {slot} failed {tries[slot]} times"))
                     return
                 live[slot] = self.launch(tasks[slot])
             self.tasks = [(name, task) for name, _, task in live.values()]
@@ -246,7 +247,7 @@ class Shell:
         if context.flip(context.faults.job_fails) or (
             missing and context.flip(context.faults.executors_waited_for)
         ):
-            self.tell(protocol.JobFailed("the job raised"))
+            self.tell(JobFailed("the job raised"))
         else:
             rng.shuffle(reports)
             self.tell(protocol.Reported(reports, "now", {}))

@@ -1,0 +1,162 @@
+"""Two drivers on one warehouse, on real tables and without Spark: the newest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.protocol.plan import Plan
+from jobs.stream.driver import Driver, Ended, _cause
+from jobs.tables import Warehouse
+from schemas.journal import Epoch, SlotReport
+from tests.protocol_entries import NEXT, TOPICS, count, ends, genesis, report
+
+RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa.int64())])
+
+
+class Job:
+    """An epoch's job that finds one row of each partition; before it, `errors` are raised."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = list(errors)
+        self.attempts = 0
+        self.placement = SimpleNamespace(wait=lambda _: None)
+        stopped = SimpleNamespace(isStopped=lambda: False)
+        context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: stopped))
+        self.spark = SimpleNamespace(sparkContext=context)
+
+    def run(self, plan: Plan, *_: object, **__: object) -> Sequence[SlotReport]:
+        self.attempts += 1
+        if self.errors:
+            raise RuntimeError(self.errors.pop(0))
+        read = [count("a", 0, 1), count("a", 1, 1), count("b", 0, 1)]
+        return [report(0, plan.epoch, read=read), report(1, plan.epoch)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    warehouse = Warehouse(str(tmp_path / "warehouse"), RESULTS, fsync=False)
+    warehouse.journal.append(genesis(written_at="2026-01-05T14:00:00Z"))
+    return str(tmp_path / "warehouse")
+
+
+def opened(root: str) -> Warehouse:
+    return Warehouse(root, RESULTS, fsync=False)
+
+
+def driver(warehouse: Warehouse, job: Job | None = None, troubles: Any = None) -> Driver:
+    made = Driver(
+        warehouse,
+        TOPICS,
+        0.0,
+        1 << 20,
+        2.0,
+        lambda _: None,
+        (lambda _: None) if troubles is None else troubles.append,
+        cores=2,
+    )
+    made.use(job or Job())  # type: ignore[arg-type]
+    return made
+
+
+def run_epoch(one: Driver) -> None:
+    """An epoch of one more row of every partition."""
+    at = one.state.epoch + 2
+    one.epoch(ends(at, at, at), None, [], NEXT, limit_rows=10)
+
+
+def epochs(root: str) -> list[tuple[int, int]]:
+    """Term and number of every epoch in the journal."""
+    found = opened(root).journal.read()
+    return [(entry.term, entry.epoch) for entry in found if isinstance(entry, Epoch)]
+
+
+def test_a_newcomer_takes_over_from_one_that_works(root: str) -> None:
+    """The old one journals an epoch after the newcomer has opened the warehouse, and another one
+    between the newcomer's look and its claim."""
+    old = driver(opened(root))
+    place = opened(root)
+    run_epoch(old)
+    run_epoch(old)
+    looks, applied_all = [], place.applied_all
+
+    def slow() -> dict[str, int]:
+        if not looks:
+            run_epoch(old)
+        looks.append(1)
+        return applied_all()
+
+    place.applied_all = slow  # type: ignore[method-assign]
+    new = driver(place)
+    assert len(looks) == 2
+    assert (new.state.term, new.state.epoch) == (2, 2)
+    with pytest.raises(Ended, match=r"another stream has taken over this warehouse: .*, term 2"):
+        run_epoch(old)
+    run_epoch(new)
+    assert epochs(root) == [(1, 0), (1, 1), (1, 2), (2, 3)]
+
+
+def test_an_idle_driver_notices_that_another_one_has_claimed(root: str) -> None:
+    old = driver(opened(root))
+    run_epoch(old)
+    old.look()
+    new = driver(opened(root))
+    new.look()
+    with pytest.raises(Ended, match="has taken over") as ended:
+        old.look()
+    assert ended.value.fenced
+    run_epoch(new)
+    assert epochs(root) == [(1, 0), (2, 1)]
+
+
+def test_a_look_is_no_licence_to_append(root: str) -> None:
+    """The handle sees the other one's claim now, and the number is still that after its own."""
+    old, _ = driver(opened(root)), driver(opened(root))
+    old.looked()
+    with pytest.raises(Ended, match="has taken over"):
+        run_epoch(old)
+    assert epochs(root) == []
+
+
+def test_no_attempt_is_repeated_after_a_takeover(root: str) -> None:
+    job, troubles = Job(*["slot 0: a file is gone"] * 8), list[str]()
+    old = driver(opened(root), job, troubles)
+    driver(opened(root))
+    with pytest.raises(Ended, match="has taken over"):
+        run_epoch(old)
+    assert job.attempts == 1
+
+
+TRACEBACK = (
+    "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+    '  File "worker.py", line 1\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Job aborted: Python worker exited unexpectedly (crashed)", "lost"),
+        ("ExecutorLostFailure (executor 1 exited)", "lost"),
+        ("org.apache.kafka.common.errors.TimeoutException: no answer", "lost"),
+        (TRACEBACK + "ValueError: odd", "raised"),
+        (TRACEBACK + "jobs.storage.StorageError: cannot write /x: no space is left", "storage"),
+        ("java.io.IOException: No space left on device", "storage"),
+    ],
+)
+def test_causes(text: str, cause: str) -> None:
+    assert _cause(text) == cause
+
+
+def test_an_error_of_the_code_is_tried_three_times(root: str) -> None:
+    job, troubles = Job(*[TRACEBACK + "ValueError: odd"] * 8), list[str]()
+    one = driver(opened(root), job, troubles)
+    with pytest.raises(Ended, match=r"3 times in a row .*ValueError: odd\. It reads a/0 from 0 to"):
+        run_epoch(one)
+    assert job.attempts == 3
+    assert epochs(root) == []
