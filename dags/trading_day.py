@@ -54,7 +54,7 @@ with DAG(
 ):
     chain(
         TopicsOperator(task_id="topics"),
-        DoctorOperator(task_id="doctor"),
+        DoctorOperator(task_id="doctor", close_delay=CLOSE_DELAY),
         EnsureStreamOperator(task_id="ensure_stream"),
     )
 
@@ -118,7 +118,12 @@ with DAG(
     "Closes that an outage has missed are made up for, in order.",
 ):
     chain(
-        SealOperator(task_id="seal", at="{{ params.at }}", reason="{{ params.reason }}"),
+        SealOperator(
+            task_id="seal",
+            at="{{ params.at }}",
+            reason="{{ params.reason }}",
+            close_delay=CLOSE_DELAY,
+        ),
         WaitForSealOperator(task_id="wait_for_seal", execution_timeout=timedelta(hours=2)),
         CleanupOperator(task_id="cleanup"),
         VerifyOperator(task_id="verify", outlets=[COMPLETE]),

@@ -138,6 +138,17 @@ def stream(
         job.run()
 
 
+CloseDelay = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long after a close a scheduler closes the day: session.grace_s must not be "
+        "longer.",
+    ),
+]
+
+
 @app.command()
 def seal(
     session: Annotated[str, typer.Option(help="The session's date, YYYY-MM-DD.")],
@@ -146,11 +157,18 @@ def seal(
     ] = "now",
     reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
+    close_delay: CloseDelay = None,
 ) -> None:
     """End a session: rows up to there belong to it, later ones to the next."""
+    from jobs.closing import GraceTooLong, must_outlast_grace
     from jobs.sealing import SealRefused, request_seal
 
     settings = _settings()
+    if close_delay is not None:
+        try:
+            must_outlast_grace(settings.session.grace_s, close_delay)
+        except GraceTooLong as error:
+            _fail(str(error), USAGE)
     try:
         answer = request_seal(settings, _query(settings), session, at, reason, by or _who())
     except SealRefused as error:
@@ -339,6 +357,7 @@ def doctor(
     repair: Annotated[
         bool, typer.Option(help="Mend a torn last log entry; tables are redone from the journal.")
     ] = False,
+    close_delay: CloseDelay = None,
 ) -> None:
     """Check everything that the stream needs, and say how to mend what fails."""
     from jobs import doctor as checks
@@ -349,7 +368,7 @@ def doctor(
 
         for line in mend(settings.warehouse.root) or ["nothing had to be mended"]:
             out.print(_escaped(line))
-    found = checks.check_all(settings)
+    found = checks.check_all(settings, close_delay_s=close_delay)
     if json_:
         sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
     else:

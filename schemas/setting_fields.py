@@ -547,7 +547,8 @@ class Session(Section):
     grace_s: float = Field(
         default=300.0,
         ge=0,
-        description="How long after the close rows still belong to the session.",
+        description="How long after the close rows still belong to the session. Under Airflow "
+        "`close_delay_s` of `[spillway]` must not be shorter.",
         json_schema_extra=_about(
             "seconds",
             "The closing auction prints and producers' retries arrive within minutes of the "

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.doctor.check import Check
-from jobs.doctor.inputs import kafka, query_file, sessions
+from jobs.doctor.inputs import judge_close_delay, kafka, query_file, sessions
 from jobs.doctor.machine import folders, memory, programs
 from jobs.doctor.ports import metrics
 from schemas.settings import Settings
@@ -24,8 +24,14 @@ from schemas.settings import Settings
 __all__ = ["Check", "blocking", "check_all", "table"]
 
 
-def check_all(settings: Settings, *, now_ms: int | None = None) -> list[Check]:
-    """Look at everything; never raises for what it finds. `now_ms`: the present, for tests."""
+def check_all(
+    settings: Settings, *, close_delay_s: float | None = None, now_ms: int | None = None
+) -> list[Check]:
+    """Look at everything; never raises for what it finds.
+
+    `close_delay_s`: how long after a close a scheduler closes the day, when one does; `now_ms`: the
+    present, for tests.
+    """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
     query, query_check = query_file(settings)
@@ -34,6 +40,7 @@ def check_all(settings: Settings, *, now_ms: int | None = None) -> list[Check]:
         *folders(settings),
         *memory(settings),
         calendar_check,
+        *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
         query_check,
         *kafka(settings, query, spans),
         *metrics(settings),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs import calendar
 from jobs.calendar import CalendarError
+from jobs.closing import GraceTooLong, must_outlast_grace
 from jobs.doctor.check import Check, days, size
 from jobs.kafka import broker
 from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, listens
@@ -36,6 +37,16 @@ def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
         )
     spans = [after - before for before, after in itertools.pairwise(closes)]
     return spans, Check("calendar", "ok", f"{name} is known up to {date} and beyond")
+
+
+def judge_close_delay(settings: Settings, close_delay_s: float) -> Check:
+    """Whether the scheduler waits for the grace before it closes a day."""
+    try:
+        must_outlast_grace(settings.session.grace_s, close_delay_s)
+    except GraceTooLong as error:
+        return Check("close delay", "fail", error.what, error.mend)
+    grace = f"grace of {settings.session.grace_s:g} s"
+    return Check("close delay", "ok", f"{close_delay_s:g} s after a close, {grace} included")
 
 
 def query_file(settings: Settings) -> tuple[Query | None, Check]:

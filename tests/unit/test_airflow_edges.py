@@ -644,6 +644,13 @@ def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG
     assert order == {"topics": ["doctor"], "doctor": ["ensure_stream"], "ensure_stream": []}
 
 
+def test_the_delay_of_the_close_is_compared_with_the_grace(dags: dict[str, DAG]) -> None:
+    delay = dags["market_close"].timetable.delay  # type: ignore[attr-defined]
+    assert delay == timedelta(minutes=10)
+    for dag, task in (("market_open", "doctor"), ("market_close", "seal")):
+        assert dags[dag].get_task(task).close_delay == delay
+
+
 def test_closes_are_made_up_for_one_after_the_other(dags: dict[str, DAG]) -> None:
     dag = dags["market_close"]
     assert isinstance(dag.timetable, MarketCloseTimetable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,30 @@ def test_wrong_usage_is_told_before_there_is_a_warehouse(
 ) -> None:
     assert code(*settings, *arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_day_is_not_sealed_before_its_grace_is_over(
+    settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scheduler says how long after the close it seals."""
+    seal = [*settings, "--set", "session.grace_s=900", "seal", "--session", DAY, "--at", "close"]
+    assert code(*seal, "--close-delay=600") == 2
+    said = capsys.readouterr().err
+    assert "session.grace_s is 900 s, but close_delay_s only 600 s" in said
+    for delay in ([], ["--close-delay=900"]):
+        assert code(*seal, *delay) == 4
+        assert "there is no warehouse" in capsys.readouterr().err
+
+
+def test_doctor_is_told_when_the_day_is_closed(
+    settings: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.doctor.inputs.CONNECT_S", 0.1)
+    kafka = ["--set", "kafka.bootstrap_servers=127.0.0.1:1"]
+    assert code(*settings, *kafka, "doctor", "--json", "--close-delay", "60") == 3
+    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert checks["close delay"]["status"] == "fail"
+    assert "session.grace_s is 300 s, but close_delay_s only 60 s" in checks["close delay"]["what"]
 
 
 def test_the_reason_of_a_dry_run_is_kept(tmp_path: Path, settings: list[str]) -> None:

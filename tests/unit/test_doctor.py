@@ -103,6 +103,23 @@ def test_sessions_ahead_know_weekends_and_holidays():
     assert max(spans) == 72 * HOUR
 
 
+@pytest.mark.parametrize(
+    ("grace_s", "delay_s", "status"),
+    [(300.0, 600.0, "ok"), (600.0, 600.0, "ok"), (600.5, 600.0, "fail"), (0.0, 0.0, "ok")],
+)
+def test_a_day_is_not_closed_before_its_grace_is_over(tmp_path, grace_s, delay_s, status):
+    given = settings(tmp_path, **{"session.grace_s": grace_s})
+    found = {check.name: check for check in check_all(given, close_delay_s=delay_s)}
+    check = found["close delay"]
+    assert check.status == status
+    if status == "fail":
+        for text in (check.what, check.mend):
+            assert "session.grace_s" in text
+            assert "close_delay_s" in text
+        assert check in blocking(list(found.values()))
+    assert "close delay" not in {check.name for check in check_all(given)}
+
+
 def test_words():
     assert [size(n) for n in (0, 1023, 1536, 3 << 30, 5 << 40)] == [
         "0 B",

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +80,25 @@ def test_doctor_fails_with_what_fails_and_how_to_mend_it(fake: Fake) -> None:
     fake(answering([check("java", "ok"), check("tables", "warn")]))
     warned = DoctorOperator(task_id="doctor").execute({})
     assert warned == ["tables: tables is warn -> mend tables"]
+
+
+def test_spillway_is_told_when_the_dag_closes_the_day(fake: Fake, tmp_path: Path) -> None:
+    """Which it cannot know, and compares with the grace that it gives to late rows."""
+    asked = tmp_path / "asked"
+    fake(
+        f"print(json.dumps(sys.argv[1:]), file=open({str(asked)!r}, 'a'))\n"
+        f"print({json.dumps(status(None))!r} if 'status' in sys.argv else '[]')"
+    )
+    day: Any = {"dag": SimpleNamespace(dag_id="market_close")}
+    for delay in (None, timedelta(minutes=10)):
+        DoctorOperator(task_id="doctor", close_delay=delay).execute({})
+        for at in ("close", "now"):
+            SealOperator(task_id="seal", session=DAY, at=at, close_delay=delay).execute(day)
+    calls = [json.loads(line) for line in asked.read_text().splitlines()]
+    found = [(call[0], call[-1]) for call in calls if "status" not in call]
+    told = "--close-delay=600.0"
+    untold = [("doctor", "--json"), ("seal", "airflow"), ("seal", "airflow")]
+    assert found == [*untold, ("doctor", told), ("seal", told), ("seal", "airflow")]
 
 
 def test_doctor_that_cannot_look_fails(fake: Fake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator
@@ -64,6 +65,11 @@ class SpillwayOperator(BaseOperator):
         """End the command: SIGTERM, then SIGKILL. A killed worker takes it along anyway."""
         if self._running is not None:
             self._running.end()
+
+
+def close_delay_option(delay: timedelta | None) -> list[str]:
+    """What tells spillway when the day is closed, which is no setting of its own."""
+    return [] if delay is None else [f"--close-delay={delay.total_seconds()}"]
 
 
 def is_true(rendered: bool | str) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from spillway_airflow.command import CommandFailed, setting
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
-from spillway_airflow.operators.base import BY, SpillwayOperator
+from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
 from spillway_airflow.triggers import SealedTrigger, sealed
 
 if TYPE_CHECKING:
@@ -64,11 +65,20 @@ class SealOperator(SessionOperator):
     operator_extra_links = (*SessionOperator.operator_extra_links, SparkLink())
     template_fields: Sequence[str] = (*SessionOperator.template_fields, "at", "reason")
 
-    def __init__(self, *, at: str = "close", reason: str = "", **more: Any) -> None:
-        """`at`: `close` (the session's close plus grace), `now`, or a time."""
+    def __init__(
+        self,
+        *,
+        at: str = "close",
+        reason: str = "",
+        close_delay: timedelta | None = None,
+        **more: Any,
+    ) -> None:
+        """`at`: `close` (the session's close plus grace), `now`, or a time; `close_delay`: how long
+        after the close the DAG runs, which must be `session.grace_s` at least."""
         super().__init__(**more)
         self.at = at
         self.reason = reason
+        self.close_delay = close_delay
 
     def execute(self, context: Context) -> None:
         """Seal."""
@@ -79,6 +89,7 @@ class SealOperator(SessionOperator):
             "seal",
             *("--session", self.session, "--at", self.at),
             *("--reason", self.reason or context["dag"].dag_id, "--by", BY),
+            *(close_delay_option(self.close_delay) if self.at == "close" else []),
         )
 
 

@@ -16,7 +16,12 @@ from spillway_airflow.alerts import tell
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
 from spillway_airflow.links import DecisionsLink, SparkLink
-from spillway_airflow.operators.base import BY, SpillwayOperator, is_true
+from spillway_airflow.operators.base import (
+    BY,
+    SpillwayOperator,
+    close_delay_option,
+    is_true,
+)
 from spillway_airflow.watch import Finding, late_days, look_at_stream, stood_still
 
 if TYPE_CHECKING:
@@ -49,9 +54,14 @@ class DoctorOperator(SpillwayOperator):
     state folder, the port of its figures) does not count: the stream checks it when it starts.
     """
 
+    def __init__(self, *, close_delay: timedelta | None = None, **more: Any) -> None:
+        """`close_delay`: how long after a close the day is closed; at least `session.grace_s`."""
+        super().__init__(**more)
+        self.close_delay = close_delay
+
     def execute(self, context: Context) -> list[str]:  # noqa: ARG002
         """Check; what only warns, a line each."""
-        code, checks = self.run_command("doctor", "--json")
+        code, checks = self.run_command("doctor", "--json", *close_delay_option(self.close_delay))
         if checks is None:
             raise self.failed(code)
         if not isinstance(launcher(self.config), ProcessLauncher):
