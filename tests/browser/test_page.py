@@ -7,14 +7,20 @@ Kafka: the warehouse is a prepared one, and what the page does goes through the 
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import http.client
 import json
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
@@ -101,6 +107,7 @@ def test_the_page_in_a_browser(scene: Scene) -> None:
     fits_narrow_windows(scene, admin)
     a_viewer_sees_and_cannot_act(scene)
     a_stranger_sees_nothing(scene)
+    strangers_do_not_hold_it_up(scene)
     hosts = {
         urlsplit(url).netloc for url in scene.requests if not url.startswith(("data:", "blob:"))
     }
@@ -339,6 +346,63 @@ def a_stranger_sees_nothing(scene: Scene) -> None:
     page.goto(f"{scene.server.url}/plugin/spillway")
     page.wait_for_url(re.compile("/auth/login"))
     context.close()
+
+
+STRANGERS, SENT_BYTES = 50, 16 << 20
+
+
+def strangers_do_not_hold_it_up(scene: Scene) -> None:
+    """50 at once send 16 MiB each, whole or in chunks, of whatever type: nobody else waits."""
+    body = b'{"session": [' + b"[0]," * ((SENT_BYTES - 16) // 4) + b"0]}"
+    shapes = [
+        {"Content-Type": "application/json", "Content-Length": str(len(body))},
+        {"Content-Type": "application/json", "Transfer-Encoding": "chunked"},
+        {"Content-Type": "text/plain", "Content-Length": str(len(body))},
+        {"Content-Length": str(len(body))},
+        {"Content-Type": "multipart/form-data; boundary=x", "Transfer-Encoding": "chunked"},
+    ]
+    together = threading.Barrier(STRANGERS)
+
+    def send(number: int) -> int:
+        headers = shapes[number % len(shapes)]
+        connection = http.client.HTTPConnection(urlsplit(scene.server.url).netloc, timeout=60)
+        try:
+            chunks = (body[at : at + (1 << 20)] for at in range(0, len(body), 1 << 20))
+            together.wait(60)
+            path = f"/spillway/act/{('seal', 'spill', 'rebalance', 'nothing')[number % 4]}"
+            connection.request(
+                "POST", path, chunks, headers, encode_chunked="chunked" in str(headers)
+            )
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    scene.server.login()
+    before = memory_of(scene.server)
+    most, waited = before, []
+    with concurrent.futures.ThreadPoolExecutor(STRANGERS) as pool:
+        sent = [pool.submit(send, number) for number in range(STRANGERS)]
+        while not all(each.done() for each in sent):
+            began = time.monotonic()
+            assert scene.server.call("GET", "/spillway/data/overview")["day"]
+            scene.server.call("GET", "/api/v2/version")
+            waited.append(time.monotonic() - began)
+            most = max(most, memory_of(scene.server))
+    assert [each.result() for each in sent] == [401] * STRANGERS
+    assert len(waited) > 1, "nobody else asked in the meantime"
+    assert max(waited) < 1.0, f"others waited {max(waited):.1f} s"
+    assert most - before < 64 << 20, f"bodies took {(most - before) >> 20} MiB"
+
+
+def memory_of(server: Airflow) -> int:
+    """Of the process that listens where the page is, in bytes."""
+    port = urlsplit(server.url).port
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            listens = process.net_connections("tcp")
+            if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in listens):
+                return int(process.memory_info().rss)
+    raise AssertionError(f"nobody listens at {port}")
 
 
 def commands(scene: Scene) -> list[Command]:

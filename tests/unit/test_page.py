@@ -24,6 +24,7 @@ from spillway_airflow import command
 from spillway_airflow import page as page_package
 from spillway_airflow.page import Page, actions, door
 from spillway_airflow.page.app import NAMES, build
+from spillway_airflow.page.gate import Gate
 from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 
@@ -82,16 +83,22 @@ def client(app: Any) -> Iterator[Client]:
     """A client that is logged in with a role; without one when that is None."""
 
     def make(role: str | None, **headers: str) -> TestClient:
-        app.dependency_overrides.clear()
+        forget_users(app)
         if role is not None:
             user = SimpleAuthManagerUser(username="alice", role=role)
-            app.dependency_overrides[door.user] = lambda: user
+            for each in (app.login, app.app):
+                each.dependency_overrides[door.user] = lambda: user
         page = Page(lambda: app)
         sent = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin", **headers}
         return TestClient(page, base_url=ORIGIN, headers=sent)
 
     yield make
-    app.dependency_overrides.clear()
+    forget_users(app)
+
+
+def forget_users(gate: Gate) -> None:
+    for each in (gate.login, gate.app):
+        each.dependency_overrides.clear()
 
 
 @pytest.fixture
@@ -304,6 +311,35 @@ def test_what_is_not_whole_is_refused(
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 16_000,
+        b'{"reason":' * 1_500,
+        b"{",
+        b"\xff\xfe",
+        b"null",
+        b"1" * 5_000,
+        # What JSON or UTF-8 cannot say must not be repeated in the answer.
+        b'"\\ud800"',
+        b'{"slot": NaN, "bytes": 1, "session": NaN, "dry_run": NaN, "reason": "why"}',
+        b'{"session": "2026-01-05", "dry_run": true, "reason": "lone \\ud800"}',
+        b'{"session": "2026-01-05", "dry_run": true, "reason": "why", "\\ud800": 1}',
+    ],
+    ids=range(10),
+)
+def test_whatever_is_sent_is_the_sender_s_fault(
+    client: Client, told: Callable[[], list[list[str]]], body: bytes
+) -> None:
+    for path in ACTIONS:
+        found = client("admin").post(
+            path, content=body, headers={"Content-Type": "application/json"}
+        )
+        assert found.status_code in (400, 422), found.text
+        assert found.json()["detail"]
+    assert told() == []
+
+
+@pytest.mark.parametrize(
     ("headers", "expected"),
     [
         ({"Origin": "http://evil.example"}, 403),
@@ -349,7 +385,7 @@ def test_one_action_at_a_time(client: Client, told: Callable[[], list[list[str]]
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page be imported anew."""
-    for module in ("door", "app", "actions"):
+    for module in ("door", "gate", "app", "actions"):
         monkeypatch.delitem(sys.modules, f"spillway_airflow.page.{module}")
         monkeypatch.delattr(page_package, module)
 

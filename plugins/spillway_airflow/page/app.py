@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mimetypes
 import time
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 
 from spillway_airflow.command import setting
 from spillway_airflow.page import actions, door
+from spillway_airflow.page.gate import Gate
 
 if TYPE_CHECKING:
     from jobs.live.watch import Seen, Watch
@@ -28,8 +31,9 @@ NO_SPILLWAY = (
 )
 
 
-def build(watch: Watch | None = None) -> FastAPI:
-    """The app. `watch`: what is looked at, by default what `[spillway] config` names."""
+def build(watch: Watch | None = None) -> Gate:
+    """The app behind its gate. `watch`: what is looked at, by default what `[spillway] config`
+    names."""
     app = FastAPI(
         title="spillway",
         openapi_url=None,
@@ -42,7 +46,14 @@ def build(watch: Watch | None = None) -> FastAPI:
     _views(app, looking)
     actions.add_to(app)
     _files(app)
-    return app
+    app.exception_handler(RequestValidationError)(_wrong)
+    return Gate(app)
+
+
+async def _wrong(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
+    """Say what is wrong. FastAPI's own answer repeats what was sent, which need not be text."""
+    detail = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 class _Looking:

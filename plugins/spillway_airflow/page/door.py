@@ -8,6 +8,7 @@ that they go to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -39,11 +40,16 @@ def allowed(request: Request, someone: Any) -> dict[str, bool]:
     return found
 
 
-def from_the_page(request: Request) -> None:
-    """Refuse what another site, a form or a link may have sent in the user's name."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+def must_be_json(headers: Mapping[str, str]) -> None:
+    """Refuse a body of another type."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HTTPException(415, "send application/json")
+
+
+def from_the_page(request: Request) -> None:
+    """Refuse what another site, a form or a link may have sent in the user's name."""
+    must_be_json(request.headers)
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise HTTPException(403, "this request comes from another site")
     origin = urlsplit(request.headers.get("origin", ""))
