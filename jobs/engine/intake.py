@@ -47,12 +47,22 @@ class Intake:
     moved: dict[int, Moved] = field(default_factory=dict)
     """Per slot that groups come from, what it says it gave."""
     moved_rows: int = 0
+    """Rows of groups that moved here, as far as they came through the shuffle."""
     figures: list[pa.Table] = field(default_factory=list)
     """Of groups that moved here."""
 
     def lacking(self, arriving: Iterable[int]) -> list[int]:
         """Of the slots that groups shall come from, those whose state was not found."""
         return [s for s in arriving if s not in self.moved or not self.moved[s].found]
+
+    def demand_all_moved(self, slot: int) -> None:
+        """Raise ValueError unless as many rows of groups that moved came as their givers say."""
+        given = sum(moved.rows for moved in self.moved.values())
+        came = self.moved_rows + sum(f.rows for moved in self.moved.values() for f in moved.files)
+        if given != came:
+            raise ValueError(
+                f"slot {slot} was given {given} rows of groups that moved, {came} came"
+            )
 
     def sessions(self) -> set[str]:
         """Sessions that rows came for."""
@@ -96,12 +106,7 @@ def take_in(
                     "with another assignment than the step's"
                 )
         getattr(intake, kind)[session] = pieces
-    given = sum(moved.rows for moved in intake.moved.values())
-    intake.moved_rows += sum(f.rows for moved in intake.moved.values() for f in moved.files)
-    if given != intake.moved_rows:
-        raise ValueError(
-            f"slot {slot} was given {given} rows of groups that moved, {intake.moved_rows} came"
-        )
+    intake.demand_all_moved(slot)
     intake.read = _added(intake.read)
     intake.restored = _added(intake.restored)
     return intake

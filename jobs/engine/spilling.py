@@ -89,8 +89,12 @@ def staying(fresh: Sequence[Rows], segments: Segments, victims: Bool) -> list[Ro
     """Of rows that came in this epoch those that stay, sorted within each piece."""
     if not victims.any():
         return list(fresh)
-    kept = [segments.slices(rows, rows.born, ~victims) for rows in fresh]
-    return [merge(slices) for slices in kept if slices]
+    return [merge(slices) for slices in spared(fresh, segments, victims) if slices]
+
+
+def spared(fresh: Sequence[Rows], segments: Segments, victims: Bool) -> list[list[Rows]]:
+    """Of each of these rows, the slices that are not in a victim."""
+    return [segments.slices(rows, rows.born, ~victims) for rows in fresh]
 
 
 def flush_ranges(groups: GroupMap, slot: int, ranges: Sequence[Prefix]) -> list[Prefix]:

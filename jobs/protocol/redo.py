@@ -7,7 +7,7 @@ table commits, and a table's application transaction only ever rises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas.journal import Claim, Epoch, FileRecord, Genesis
@@ -46,3 +46,9 @@ def redo(
         for apply in applies_of(entry)
         if apply.epoch > applied.get(apply.table, -1)
     )
+
+
+def settled_epoch(entries: Sequence[Genesis | Claim | Epoch], applied: Mapping[str, int]) -> int:
+    """The greatest epoch such that all journaled commits up to it are made; -1 for none."""
+    last = max((entry.epoch for entry in entries if isinstance(entry, Epoch)), default=-1)
+    return min([last, *(apply.epoch - 1 for apply in redo(entries, applied))])

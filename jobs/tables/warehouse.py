@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import deltalake
 import pyarrow as pa
 
-from jobs.protocol.redo import redo
+from jobs.protocol.redo import settled_epoch
 from jobs.storage import Folder, folder
 from jobs.tables.compaction import APP as COMPACTION
 from jobs.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
@@ -183,12 +183,8 @@ class Warehouse:
             table = self.table(name)
             table.refresh()
             transactions[name] = {app: table.transaction(app) for app in (COMPACTION, name)}
-        entries = self.journal.read()
-        epochs = [entry.epoch for entry in entries if isinstance(entry, Epoch)]
-        owed = redo(entries, self.applied_all())
-        last = max(epochs, default=-1)
         return Settled(
-            epoch=min([last, *(apply.epoch - 1 for apply in owed)]),
+            epoch=settled_epoch(self.journal.read(), self.applied_all()),
             cleaned=frozenset(self.sessions.cleaned()),
             transactions=transactions,
         )

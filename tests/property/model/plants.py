@@ -13,22 +13,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
+from jobs.engine.arrangement import Segments, Session
+from jobs.engine.groups import I64, U64, Bool, ranges_mask
+from jobs.engine.join import Rows
+from jobs.engine.loading import Loaded
+from jobs.engine.runs import Missing
 from jobs.protocol import driver as protocol
 from jobs.protocol import recovery, redo, seal
 from jobs.protocol.offsets import padded
-from jobs.protocol.recovery import Restore
+from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.protocol.redo import Apply
 from jobs.protocol.seal import Obeyed
 from jobs.protocol.state import JournalState
+from jobs.stream import decoding
+from jobs.stream.decoding import DecodeTask
 from jobs.tables.garbage import Settled
 from schemas.journal import Claim, Command, Epoch, Prefix, Sealed
 
 from . import rules as true
 from . import slot
-from .rules import Parted, Rules
+from .rules import Rules, Sliced
 from .shell import Shell
 from .shell import decode as _decode
-from .world import APP, Commit, Conflict, Entry, Folder, Row, World, date
+from .world import APP, Commit, Conflict, Entry, Folder, World, date
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Plant:
 # --- journal and tables
 
 _append = Shell.append
+_slices = Segments.slices
 
 
 def _tables_first(shell: Shell, entry: Claim | Epoch) -> Generator[None, None, None]:
@@ -97,18 +107,16 @@ def _refreshed(world: World, table: str, app: str, handle: int) -> int:
 # --- state
 
 
-def _found(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | None:
-    if manifest is None:
-        return ()
-    newest = [runs for born, runs in folder.manifests.values() if born == epoch - 1]
-    if not newest or any(run not in folder.runs for run in newest[-1]):
-        return None
-    return newest[-1]
+def _found(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
+    mine = [name for name, each in folder.manifests.items() if each.epoch == epoch]
+    return true.load(folder, slot, epoch, mine[-1] if manifest and mine else manifest)
 
 
-def _papered_over(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | None:
-    runs = true.load(folder, manifest, epoch)
-    return () if runs is None else runs
+def _papered_over(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
+    try:
+        return true.load(folder, slot, epoch, manifest)
+    except Missing:
+        return true.load(folder, slot, epoch, None)
 
 
 def _with_output(world: World, rules: Rules, plan: Any) -> dict[int, slot.Blocks]:
@@ -128,34 +136,50 @@ def _restored_whole(state: JournalState, lost: Iterable[int]) -> Restore | None:
     return replace(restore, sessions=tuple(replace(s, cuts=()) for s in restore.sessions))
 
 
-def _one_epoch_late(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
-    for session in restore.sessions:
-        if session.start[topic][p] <= offset < session.end[topic][p]:
-            late = true.since(session, topic, p, key) + 1
-            return session.session if offset >= late else None
-    return None
+def _one_row_late(
+    task: DecodeTask, session: SessionRestore, topic: str, p: int, offsets: I64, hashes: U64
+) -> Bool:
+    before = decoding.were_held(task, session, topic, p, offsets - 1, hashes)
+    return before & decoding.were_held(task, session, topic, p, offsets, hashes)
 
 
-def _first_cut(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
-    turned = tuple(replace(s, cuts=tuple(reversed(s.cuts))) for s in restore.sessions)
-    return true.wanted(replace(restore, sessions=turned), topic, p, offset, key)
+def _first_cut(
+    task: DecodeTask, session: SessionRestore, topic: str, p: int, offsets: I64, hashes: U64
+) -> Bool:
+    found = decoding.were_held(task, replace(session, cuts=()), topic, p, offsets, hashes)
+    for cut in reversed(session.cuts):
+        alone = replace(session, cuts=(cut,))
+        inside = ranges_mask(hashes, [cut.range])
+        found[inside] = decoding.were_held(task, alone, topic, p, offsets, hashes)[inside]
+    return found
 
 
-def _one_session(restore: Restore, topic: str, p: int, offset: int, key: int) -> str | None:
-    session = restore.sessions[0]
-    return session.session if offset >= true.since(session, topic, p, key) else None
+def _one_session(
+    task: DecodeTask, session: SessionRestore, topic: str, p: int, offsets: I64, hashes: U64
+) -> Bool:
+    assert task.restore is not None
+    if session is not task.restore.sessions[0]:
+        return np.zeros(len(hashes), dtype=np.bool_)
+    endless = replace(session, end=task.restore.read_to)
+    return decoding.were_held(task, endless, topic, p, offsets, hashes)
 
 
 # --- spill and seal
 
 
-def _without_new(rows: list[Row], ranges: Iterable[Prefix], new: set[Row]) -> Parted:
-    out, kept = true.spilled(rows, ranges, new)
-    return [r for r in out if r not in new], [*kept, *(r for r in out if r in new)]
+def _without_new(session: Session, segments: Segments, gone: Bool) -> Sliced:
+    new, session.new = session.new, [[], []]
+    written, kept = true.spilled(session, segments, gone)
+    session.new = new
+    return written, [*kept, *new[0]]
 
 
-def _not_dropped(rows: list[Row], ranges: Iterable[Prefix], new: set[Row]) -> Parted:
-    return true.spilled(rows, ranges, new)[0], rows
+def _not_dropped(session: Session, segments: Segments, gone: Bool) -> Sliced:
+    return true.spilled(session, segments, gone)[0], [*session.installed[0], *session.new[0]]
+
+
+def _slices_of_the_epoch(self: Segments, rows: Rows, born: int, wanted: Bool) -> list[Rows]:
+    return _slices(self, rows, born + 1, wanted)
 
 
 def _as_named(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
@@ -275,19 +299,19 @@ PLANTS: tuple[Plant, ...] = (
         "restore-first-cut",
         "each row only from its hash range's last cut",
         "DOUBLED",
-        rules=Rules(wanted=_first_cut),
+        rules=Rules(were_held=_first_cut),
     ),
     Plant(
         "restore-too-late",
         "each row from its hash range's last cut to the end of b-1",
         "MISSING",
-        rules=Rules(wanted=_one_epoch_late),
+        rules=Rules(were_held=_one_row_late),
     ),
     Plant(
         "restore-one-session",
         "state and cuts are keyed by session: for a moment two are open",
         "MISSING|DOUBLED",
-        rules=Rules(wanted=_one_session),
+        rules=Rules(were_held=_one_session),
     ),
     Plant(
         "spill-without-new-rows",
@@ -299,19 +323,25 @@ PLANTS: tuple[Plant, ...] = (
         "spilled-not-dropped",
         "and leaves them out of its new manifest",
         "DOUBLED",
-        rules=Rules(spilled=_not_dropped),
+        rules=Rules(spilled=_not_dropped, drop_spilled=lambda session, ranges, epoch: None),
+    ),
+    Plant(
+        "spilled-in-the-epoch-it-came",
+        "what was dropped in the epoch in which its file was born is dead, too",
+        "DOUBLED",
+        patches=(("jobs.engine.arrangement.Segments.slices", _slices_of_the_epoch),),
     ),
     Plant(
         "seal-without-flush",
         "state of ranges that were ever cut is flushed as their last generation",
         "MISSING",
-        rules=Rules(flushed=lambda rows, ranges: []),
+        rules=Rules(flush_ranges=lambda groups, slot, ranges: []),
     ),
     Plant(
         "one-session-at-a-time",
         "a row's session is a function of its coordinate",
         "DOUBLED|cannot be",
-        rules=Rules(session_of=lambda plan, topic, partition, offset: plan.session),
+        rules=Rules(by_session=lambda task, bound, offsets: iter([(task.session, None)])),
     ),
     Plant(
         "seal-takes-back",
@@ -323,19 +353,19 @@ PLANTS: tuple[Plant, ...] = (
         "source-keeps-group",
         "the new owner's manifest has the group, the old one's has not",
         "DOUBLED|cut of nothing|JournalBroken",
-        rules=Rules(staying=lambda rows, leaving: rows),
+        rules=Rules(leave=lambda session, task: None),
     ),
     Plant(
         "extract-gives-nothing",
         "an extract that lacks its manifest returns `missing`",
         "MISSING",
-        rules=Rules(lacking=lambda slots: []),
+        rules=Rules(lacking=lambda intake, slots: []),
     ),
     Plant(
         "handed-over-unseen",
         "what was written into another slot's folder is there, or nothing of the epoch counts",
         "MISSING",
-        rules=Rules(beside=lambda folder, manifest: True, unseen=lambda folder, handed: []),
+        rules=Rules(beside=lambda names, manifest: True, unseen=lambda folder, moved: False),
     ),
     Plant(
         "cleanup-before-applied",

@@ -1,31 +1,37 @@
-"""The rules that the simulated parts keep, each a small function: what a plant replaces.
+"""What the simulated parts lean on: the product's own functions where there are any, and where it
+is an edge that keeps a rule (a commit, a file system, Kafka) a small function in its place.
 
-The rules of the driver itself are in `jobs.protocol`, and run as they are.
+A plant replaces one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from jobs.protocol.plan import Plan
-from jobs.protocol.recovery import Restore, SessionRestore
-from jobs.protocol.redo import redo
+from jobs.cleanup.plan import owed
+from jobs.engine.arrangement import Segments, Session
+from jobs.engine.blocks import Moved
+from jobs.engine.groups import I64, U64, Bool, GroupMap
+from jobs.engine.intake import Intake
+from jobs.engine.join import Rows
+from jobs.engine.loading import Loaded
+from jobs.engine.relocation import lies_in
+from jobs.engine.runs import Missing
+from jobs.engine.spilling import flush_ranges, rows_of, spared
+from jobs.engine.statefiles import Manifest, demand, garbage
+from jobs.engine.task import StepTask
+from jobs.protocol.recovery import SessionRestore
+from jobs.protocol.redo import settled_epoch
+from jobs.stream.decoding import DecodeTask, _by_session, were_held
 from jobs.tables.garbage import Settled
-from schemas.journal import Epoch, Offsets, Prefix, Sealed
+from schemas.journal import Offsets, Prefix, Sealed
 
-from .world import COMPACTION, Entry, Folder, Identity, Row, World, covers
+from .world import COMPACTION, SPEC, Entry, Folder, Identity, Row, World
 
-Parted = tuple[list[Row], list[Row]]
-"""Rows that are written, and rows that stay."""
-
-
-def session_of(plan: Plan, topic: str, partition: int, offset: int) -> str:
-    """A row's session is a function of its coordinate: the first whose end lies above it."""
-    if plan.seal is not None and offset >= at(plan.seal.end, topic, partition):
-        return plan.seal.next_session
-    return plan.session
+Sliced = tuple[list[Rows], list[Rows]]
+"""Rows that are written, and rows that came in the epoch and stay."""
 
 
 def at(offsets: Offsets, topic: str, partition: int) -> int:
@@ -34,78 +40,49 @@ def at(offsets: Offsets, topic: str, partition: int) -> int:
     return known[partition] if partition < len(known) else 0
 
 
-def wanted(restore: Restore, topic: str, partition: int, offset: int, key: int) -> str | None:
-    """The session that a value read again belongs to, when it was in memory; None when not."""
-    for session in restore.sessions:
-        if session.start[topic][partition] <= offset < session.end[topic][partition]:
-            return session.session if offset >= since(session, topic, partition, key) else None
-    return None
+def load(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
+    """Exactly the state that the journal names, as `jobs.engine.loading.load` maps it.
 
-
-def since(session: SessionRestore, topic: str, partition: int, key: int) -> int:
-    """The first offset of a key's current generation: of all cuts that cover it, the last."""
-    first = session.start[topic][partition]
-    for cut in session.cuts:
-        if covers(cut.range, key):
-            first = cut.start[topic][partition]
-    return first
-
-
-def load(folder: Folder, manifest: str | None, epoch: int) -> tuple[str, ...] | None:
-    """The runs of exactly the manifest that the journal names; None when any of it is missing."""
+    Raises Missing when anything of it is not there.
+    """
+    sizes = folder.sizes()
     if manifest is None:
-        return ()
-    found = folder.manifests.get(manifest)
-    if found is None or any(run not in folder.runs for run in found[1]):
-        return None
-    return found[1]
+        return Loaded(SPEC, Manifest(slot, epoch), sizes, 0)
+    if manifest not in sizes:
+        raise Missing(manifest)
+    named = folder.manifests[manifest]
+    demand(manifest, {run.file: run.bytes for run in named.runs}, sizes)
+    found = Loaded(SPEC, named, sizes, 0)
+    for run in named.runs:
+        found.session(run.session).parts[0].append(folder.runs[run.file])
+    return found
 
 
-def staying(rows: list[tuple[str, Row]], leaving: Sequence[Prefix]) -> list[tuple[str, Row]]:
-    """A slot's rows without those of the groups that move away: exactly one owner has a group."""
-    return [row for row in rows if not any(covers(prefix, row[1][1]) for prefix in leaving)]
+def leave(session: Session, task: StepTask) -> None:
+    """Drop the groups that move away: exactly one owner has a group."""
+    session.drops = session.drops.drop(task.leaving, task.epoch)
 
 
-def lacking(slots: list[int]) -> list[int]:
-    """Slots whose groups should have come and were not found: the step then reports them."""
-    return slots
+def unseen(folder: Folder, moved: Moved) -> bool:
+    """Whether a run that another slot wrote for this one is not in its folder: the task fails."""
+    return any(file.file not in folder.runs for file in moved.files)
 
 
-def beside(folder: Folder, manifest: str | None) -> bool:
-    """Whether a host's folder is that of the slot whose state the plan names."""
-    return manifest in folder.manifests
+def spilled(session: Session, segments: Segments, gone: Bool) -> Sliced:
+    """What a spill writes (rows of the epoch itself included), and what of that stays."""
+    fresh = [*session.installed[0], *session.new[0]]
+    written = [rows for pieces in rows_of(session, segments, gone) for rows in pieces]
+    return written, [rows for slices in spared(fresh, segments, gone) for rows in slices]
 
 
-def unseen(folder: Folder, handed: list[tuple[int, str]]) -> list[int]:
-    """Slots that wrote a run for this one which is not in its folder: the task then fails."""
-    return [source for source, run in handed if run not in folder.runs]
-
-
-def garbage(folder: Folder, manifest: str | None, epoch: int) -> tuple[list[str], list[str]]:
-    """Runs and manifests that a task of `epoch` deletes: only what was born at or before
-    `epoch - 1` and the manifest of `epoch - 1` does not use."""
-    used = folder.manifests.get(manifest, (0, ()))[1] if manifest is not None else ()
-    runs = [n for n, (born, _) in folder.runs.items() if born < epoch and n not in used]
-    manifests = [n for n, (born, _) in folder.manifests.items() if born < epoch and n != manifest]
-    return runs, manifests
-
-
-def spilled(
-    rows: list[Row], ranges: Iterable[Prefix], new: set[Row]
-) -> tuple[list[Row], list[Row]]:
-    """What a spill of `ranges` writes (rows of the epoch itself included) and what stays."""
-    out = [row for row in rows if any(covers(prefix, row[1]) for prefix in ranges)]
-    return out, [row for row in rows if not any(covers(prefix, row[1]) for prefix in ranges)]
-
-
-def flushed(rows: list[Row], ranges: Sequence[Prefix]) -> list[Row]:
-    """What a seal writes as the last generation: every row of a range that was ever cut."""
-    return [row for row in rows if any(covers(prefix, row[1]) for prefix in ranges)]
+def drop_spilled(session: Session, ranges: Sequence[Prefix], epoch: int) -> None:
+    """Leave what was spilled out of the files that stay."""
+    session.drops = session.drops.drop(ranges, epoch)
 
 
 def may_clean(entries: Sequence[Entry], applied: dict[str, int], sealed: Sealed) -> bool:
     """Cleanup begins when every table is applied up to the seal."""
-    return all(owed.epoch > sealed.epoch for owed in redo(entries, applied))
+    return not owed(entries, applied, sealed.epoch)
 
 
 def units(sealed: Sealed, setting: int) -> list[Prefix]:
@@ -113,17 +90,10 @@ def units(sealed: Sealed, setting: int) -> list[Prefix]:
     return list(sealed.ranges)
 
 
-def vacuum_limit(entries: Sequence[Entry], applied: dict[str, int]) -> int:
-    """The last epoch whose orphans may go: it is applied in every table, and all before it."""
-    owed = redo(entries, applied)
-    last = max((e.epoch for e in entries if isinstance(e, Epoch)), default=-1)
-    return min((apply.epoch for apply in owed), default=last + 1) - 1
-
-
 def settled(world: World, entries: Sequence[Entry]) -> Settled:
-    """What can no longer change: see `jobs.tables.garbage`."""
+    """What can no longer change, as `Warehouse.settled` gathers it."""
     return Settled(
-        epoch=vacuum_limit(entries, world.applied()),
+        epoch=settled_epoch(entries, world.applied()),
         cleaned=frozenset(world.cleaned),
         transactions={
             name: {COMPACTION: table.version_of(COMPACTION)} for name, table in world.tables.items()
@@ -168,18 +138,21 @@ def combinations(
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules in force: those of DESIGN.md unless a plant replaces one."""
+    """The rules in force: the product's unless a plant replaces one."""
 
-    session_of: Callable[[Plan, str, int, int], str] = session_of
-    wanted: Callable[[Restore, str, int, int, int], str | None] = wanted
-    load: Callable[[Folder, str | None, int], tuple[str, ...] | None] = load
-    staying: Callable[[list[tuple[str, Row]], Sequence[Prefix]], list[tuple[str, Row]]] = staying
-    beside: Callable[[Folder, str | None], bool] = beside
-    unseen: Callable[[Folder, list[tuple[int, str]]], list[int]] = unseen
-    lacking: Callable[[list[int]], list[int]] = lacking
-    garbage: Callable[[Folder, str | None, int], tuple[list[str], list[str]]] = garbage
-    spilled: Callable[[list[Row], Iterable[Prefix], set[Row]], Parted] = spilled
-    flushed: Callable[[list[Row], Sequence[Prefix]], list[Row]] = flushed
+    by_session: Callable[[DecodeTask, int | None, I64], Iterator[tuple[str, Bool | None]]] = (
+        _by_session
+    )
+    were_held: Callable[[DecodeTask, SessionRestore, str, int, I64, U64], Bool] = were_held
+    load: Callable[[Folder, int, int, str | None], Loaded] = load
+    leave: Callable[[Session, StepTask], None] = leave
+    beside: Callable[[Container[str], str | None], bool] = lies_in
+    unseen: Callable[[Folder, Moved], bool] = unseen
+    lacking: Callable[[Intake, Iterable[int]], list[int]] = Intake.lacking
+    garbage: Callable[[str, Iterable[str], int, Collection[str | None]], Iterable[str]] = garbage
+    spilled: Callable[[Session, Segments, Bool], Sliced] = spilled
+    drop_spilled: Callable[[Session, Sequence[Prefix], int], None] = drop_spilled
+    flush_ranges: Callable[[GroupMap, int, Sequence[Prefix]], list[Prefix]] = flush_ranges
     may_clean: Callable[[Sequence[Entry], dict[str, int], Sealed], bool] = may_clean
     units: Callable[[Sealed, int], list[Prefix]] = units
     settled: Callable[[World, Sequence[Entry]], Settled] = settled

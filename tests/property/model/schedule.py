@@ -16,7 +16,7 @@ from .faults import CALM, Faults, drawn
 from .keepers import cleanup, compaction, dropping, vacuum
 from .rules import Rules
 from .shell import Context, Shell, topics
-from .world import GAP, KEY_BITS, REJECTED, Host, Killed, World, date
+from .world import GAP, KEY_BITS, REJECTED, WAREHOUSE, Host, Killed, World, date
 
 QUIET_AFTER = 900
 """Ticks after which nothing goes wrong any more."""
@@ -84,7 +84,7 @@ class Schedule:
         )
         world.journal.append(
             Genesis(
-                warehouse_id="w",
+                warehouse_id=WAREHOUSE,
                 cluster_id="c",
                 topics=topics(world),
                 query="q",

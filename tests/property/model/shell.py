@@ -6,24 +6,60 @@ killed, or frozen and advanced again much later.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from random import Random
 
+import numpy as np
+
+from jobs.engine.arrangement import Segments
+from jobs.engine.blocks import Moved
 from jobs.engine.groups import GroupMap, relocations
+from jobs.engine.runs import Missing, RunFile, name_of
+from jobs.engine.spilling import rows_of
+from jobs.engine.task import StepTask
+from jobs.policy.victims import DEFAULT
 from jobs.protocol import driver as protocol
 from jobs.protocol import plan as plans
 from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
+from jobs.stream.tasks import JobSettings, decode_task, step_tasks
 from schemas.journal import Claim, Epoch, Genesis, Offsets, PartitionCount, SlotReport, Topic
 
 from .faults import Faults
 from .rules import Rules
-from .slot import Blocks, Task, run
-from .world import APP, REJECTED, Commit, Conflict, Killed, World, covers, date, digest
+from .slot import Blocks, Work, listed, run, written_run
+from .world import (
+    APP,
+    REJECTED,
+    SPEC,
+    WAREHOUSE,
+    Commit,
+    Conflict,
+    Killed,
+    World,
+    date,
+    digest,
+    hashes_of,
+)
 
 TaskRun = Generator[None, None, SlotReport]
+SETTINGS = JobSettings(
+    spec=SPEC,
+    streams=(),
+    warehouse_id=WAREHOUSE,
+    warehouse_root="",
+    state_root="",
+    hosts_name_root=False,
+    budget_bytes=1 << 30,
+    threshold=0.9,
+    fraction=0.3,
+    inactive_ms=0,
+    victims=DEFAULT,
+    kafka={},
+)
 
 
 @dataclass
@@ -198,16 +234,14 @@ class Shell:
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)
-        yield from self.extract(plan, blocks, attempt)
-        tasks = {
-            slot: Task(slot, plan, manifest, blocks[slot], context.spill_rate)
-            for slot, manifest in plan.manifests
-        }
+        tasks = step_tasks(SETTINGS, plan, GroupMap(plan.groups), now_ms=0)
+        yield from self.extract(plan, tasks, blocks, attempt)
+        works = {slot: Work(task, blocks[slot], context.spill_rate) for slot, task in tasks.items()}
         live: dict[int, tuple[str, int, TaskRun]] = {}
-        tries = dict.fromkeys(tasks, 0)
+        tries = dict.fromkeys(works, 0)
         reports: list[SlotReport] = []
-        for slot in tasks:
-            live[slot] = self.launch(tasks[slot])
+        for slot, work in works.items():
+            live[slot] = self.launch(work)
         while live:
             slot = rng.choice(list(live))
             name, host, task = live[slot]
@@ -238,7 +272,7 @@ class Shell:
                     self.end_tasks(live)
                     self.tell(JobFailed(f"slot {slot} failed {tries[slot]} times"))
                     return
-                live[slot] = self.launch(tasks[slot])
+                live[slot] = self.launch(works[slot])
             self.tasks = [(name, task) for name, _, task in live.values()]
             if rng.random() < 0.4:
                 yield
@@ -253,53 +287,58 @@ class Shell:
             self.tell(protocol.Reported(reports, "now", {}))
 
     def extract(
-        self, plan: Plan, blocks: dict[int, Blocks], attempt: int
+        self, plan: Plan, tasks: dict[int, StepTask], blocks: dict[int, Blocks], attempt: int
     ) -> Generator[None, None, None]:
         """Groups that move, out of their slot's state of the epoch before, into blocks, or into
-        a run in the new owner's folder where that is on the same host (and has room).
+        runs in the new owner's folder where that is on the same host (and has room).
 
         Runs where the slot is pinned, or on a wrong host, before any step of the same job.
         """
         context, world = self.context, self.world
-        named = dict(plan.manifests)
         for (source, target), ranges in relocations(
             GroupMap(plan.before), GroupMap(plan.groups)
         ).items():
+            task = tasks[source]
             host = world.placement.setdefault(source, source % len(world.hosts))
             if context.flip(context.faults.extract_misplaced):
                 host = context.rng.randrange(len(world.hosts))
             folder = world.hosts[host].folder(source)
-            runs = context.rules.load(folder, named[source], plan.epoch)
-            if runs is None:
-                self.say(f"slot {source} on host {host} gives nothing: lacks {named[source]}")
-                blocks[target].lacking.append(source)
+            try:
+                found = context.rules.load(folder, source, plan.epoch - 1, task.manifest)
+            except Missing:
+                self.say(f"slot {source} on host {host} gives nothing: lacks {task.manifest}")
+                blocks[target].told[source] = Moved(found=False)
                 continue
-            rows = [
-                row
-                for run_name in runs
-                for row in folder.runs[run_name][1]
-                if any(covers(range_, row[1][1]) for range_ in ranges)
-            ]
             theirs = world.hosts[host].folder(target)
-            beside = attempt == 1 and context.rules.beside(theirs, named.get(target))
-            if beside and context.flip(0.7):
-                run_name = f"h-{plan.epoch}-{world.fresh()}"
-                theirs.runs[run_name] = (plan.epoch, rows)
-                blocks[target].handed.append((source, run_name))
-            else:
-                blocks[target].moved += rows
+            beside = attempt == 1 and context.rules.beside(theirs.sizes(), tasks[target].manifest)
+            beside = beside and context.flip(0.7)
+            files: list[RunFile] = []
+            given = 0
+            for session in found.sessions.values():
+                segments = Segments.of_ranges(ranges, session.drops)
+                wanted = np.ones(len(ranges), dtype=np.bool_)
+                rows = listed(rows_of(session, segments, wanted)[0])
+                given += len(rows)
+                if beside and rows:
+                    file = name_of(WAREHOUSE, plan.epoch, f"h{world.fresh()}", str(source))
+                    theirs.runs[file] = written_run(file, session.name, plan.epoch, rows)
+                    files.append(theirs.runs[file].file)
+                else:
+                    blocks[target].moved += [(session.name, row) for row in rows]
+            blocks[target].told[source] = Moved(True, given, tuple(files))
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
 
-    def launch(self, task: Task) -> tuple[str, int, TaskRun]:
+    def launch(self, work: Work) -> tuple[str, int, TaskRun]:
         """One attempt of a task, on the host that the plan names or on a wrong one."""
         context, world = self.context, self.world
-        host = world.placement.setdefault(task.slot, task.slot % len(world.hosts))
+        slot = work.task.slot
+        host = world.placement.setdefault(slot, slot % len(world.hosts))
         if context.flip(context.faults.task_misplaced):
             host = context.rng.randrange(len(world.hosts))
         name = f"a{world.fresh()}"
         seed = Random(context.rng.getrandbits(32))
-        return name, host, run(world, context.rules, task, host, name, seed)
+        return name, host, run(world, context.rules, work, host, name, seed)
 
     def end_tasks(self, live: dict[int, tuple[str, int, TaskRun]]) -> None:
         """A job that failed: its other tasks are cancelled, or linger."""
@@ -351,61 +390,58 @@ def drawn_end(world: World, rng: Random, start: Offsets, generous: bool) -> Offs
 
 def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
     """The epoch's input as blocks per slot: new rows, and rows read again for lost slots."""
-    owners = OwnerOf(plan)
+    groups = GroupMap(plan.groups)
     out = {slot: Blocks() for slot, _ in plan.manifests}
-    slots = sorted(out)
-    counts: dict[tuple[int, int], list[int]] = {}
-    for i, p, o, value in world.read(plan.start, plan.end):
-        session = rules.session_of(plan, world.topic(i), p, o)
-        count(counts, i, p, o, value)
-        if value == REJECTED:
-            out[slots[p % len(slots)]].rejected.append((session, (i, p, o)))
-        else:
-            out[owners(value)].new.append((session, (i, value, p, o)))
-    for (i, p), part in counts.items():
-        out[slots[(i + p) % len(slots)]].read.append(counted(world, i, p, part))
+    task = decode_task(SETTINGS, plan, groups, ())
+    for i, p, offsets, values in values_of(world, plan.start, plan.end):
+        topic = world.topic(i)
+        teller = out[task.slot_of_partition(p)]
+        teller.read.append(counted(world, i, p, offsets, values))
+        bound = None if task.bound is None else task.bound[topic][p]
+        owners = groups.slot_of(hashes_of([max(value, 0) for value in values])).tolist()
+        for session, mask in rules.by_session(task, bound, np.array(offsets)):
+            mine = range(len(offsets)) if mask is None else np.flatnonzero(mask).tolist()
+            for at in mine:
+                if values[at] == REJECTED:
+                    teller.rejected.append((session, (i, p, offsets[at])))
+                else:
+                    out[owners[at]].new.append((session, (i, values[at], p, offsets[at])))
     if plan.restore is None:
         return out
-    counts = {}
-    for i, p, o, value in world.read(plan.restore.read_from, plan.restore.read_to):
-        count(counts, i, p, o, value)
-        if value != REJECTED and owners(value) in plan.restore.slots:
-            wanted = rules.wanted(plan.restore, world.topic(i), p, o, value)
-            if wanted is not None:
-                out[owners(value)].restored.append((wanted, (i, value, p, o)))
-    for (i, p), part in counts.items():
-        out[slots[(i + p) % len(slots)]].read_again.append(counted(world, i, p, part))
+    task = decode_task(SETTINGS, plan, groups, (), plan.restore)
+    for i, p, offsets, values in values_of(world, plan.restore.read_from, plan.restore.read_to):
+        teller = out[task.slot_of_partition(p)]
+        teller.read_again.append(counted(world, i, p, offsets, values))
+        good = [at for at, value in enumerate(values) if value != REJECTED]
+        hashes = hashes_of([values[at] for at in good])
+        where = np.array([offsets[at] for at in good], dtype=np.int64)
+        owners = groups.slot_of(hashes).tolist()
+        for session in plan.restore.sessions:
+            kept = rules.were_held(task, session, world.topic(i), p, where, hashes)
+            for each in np.flatnonzero(kept).tolist():
+                at = good[each]
+                row = (i, values[at], p, offsets[at])
+                out[owners[each]].restored.append((session.session, row))
     return out
 
 
-def count(counts: dict[tuple[int, int], list[int]], i: int, p: int, o: int, value: int) -> None:
-    """Count one value."""
-    part = counts.setdefault((i, p), [0, 0, 0])
-    part[0] += 1
-    part[1] += value == REJECTED
-    part[2] = (part[2] + digest(i, p, o, value)) % 2**64
+def values_of(
+    world: World, start: Offsets, end: Offsets
+) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """(input, partition, offsets, values) of each partition that has any between."""
+    for (i, p), found in groupby(world.read(start, end), key=lambda each: each[:2]):
+        pairs = [(o, value) for _, _, o, value in found]
+        yield i, p, [o for o, _ in pairs], [value for _, value in pairs]
 
 
-def counted(world: World, i: int, p: int, part: list[int]) -> PartitionCount:
-    """The record of what was counted."""
+def counted(world: World, i: int, p: int, offsets: list[int], values: list[int]) -> PartitionCount:
+    """What was read of a partition."""
+    total = sum(digest(i, p, o, value) for o, value in zip(offsets, values, strict=True))
     return PartitionCount(
         topic=world.topic(i),
         partition=p,
-        rows=part[0],
-        rejected=part[1],
+        rows=len(values),
+        rejected=values.count(REJECTED),
         filtered=0,
-        digest=part[2],
+        digest=total % 2**64,
     )
-
-
-class OwnerOf:
-    """Which slot owns a key."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.groups = plan.groups
-        self.known: dict[int, int] = {}
-
-    def __call__(self, key: int) -> int:
-        if key not in self.known:
-            self.known[key] = next(slot for group, slot in self.groups if covers(group, key))
-        return self.known[key]

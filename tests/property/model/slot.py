@@ -1,4 +1,7 @@
-"""One task of one slot: the engine's contract, with lists in place of Arrow.
+"""One task of one slot: the engine's step, with lists in place of Arrow.
+
+What a step keeps, drops, flushes and deletes, and what it refuses, is said by the functions that
+`jobs.engine.step` calls; only the join, the files and the choice of victims are made up.
 
 A task is a generator: it yields wherever it could die, hang, or be overtaken. Its host may be
 lost in between, which raises `Killed`. It returns the slot's report.
@@ -6,17 +9,26 @@ lost in between, which raises `Killed`. It returns the slot's report.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from jobs.engine.groups import GroupMap, relocations
-from jobs.protocol.plan import Plan
+import numpy as np
+
+from jobs.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
+from jobs.engine.blocks import Moved
+from jobs.engine.groups import GroupMap, disjoint_ranges
+from jobs.engine.intake import Intake
+from jobs.engine.join import Rows
+from jobs.engine.runs import Missing, RunFile, name_of
+from jobs.engine.spilling import rows_of
+from jobs.engine.statefiles import Manifest
+from jobs.engine.task import StepTask
 from jobs.tables.names import data_name
 from schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
 from .rules import Rules, combinations
-from .world import Folder, Identity, Killed, Row, Stored, World, covers
+from .world import WAREHOUSE, Folder, Identity, Killed, Row, Stored, World, covers, packed
 
 Rejected = tuple[int, int, int]
 """Input, partition, offset."""
@@ -29,157 +41,186 @@ class Blocks:
     new: list[tuple[str, Row]] = field(default_factory=list)
     restored: list[tuple[str, Row]] = field(default_factory=list)
     moved: list[tuple[str, Row]] = field(default_factory=list)
-    handed: list[tuple[int, str]] = field(default_factory=list)
-    """Runs with moved rows that another slot wrote into this one's folder, and that slot."""
-    lacking: list[int] = field(default_factory=list)
-    """Slots that should have given groups to this one, and whose state was not found."""
+    told: dict[int, Moved] = field(default_factory=dict)
+    """Per slot that groups come from, what it says it gave."""
     rejected: list[tuple[str, Rejected]] = field(default_factory=list)
     read: list[PartitionCount] = field(default_factory=list)
     read_again: list[PartitionCount] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the plan says to one slot, and how eagerly it spills."""
+class Work:
+    """One slot's task with its blocks, and how eagerly it spills."""
 
-    slot: int
-    plan: Plan
-    manifest: str | None
+    task: StepTask
     blocks: Blocks
     spill_rate: float
 
 
 def run(
-    world: World, rules: Rules, task: Task, host: int, attempt: str, rng: Random
+    world: World, rules: Rules, work: Work, host: int, attempt: str, rng: Random
 ) -> Generator[None, None, SlotReport]:
-    """Load, collect garbage, install, join, spill, write, name the new manifest."""
+    """Load, collect garbage, install, join, flush, spill, write, name the new manifest."""
     life = world.hosts[host].life
+    task, blocks = replace(work.task, attempt=attempt), work.blocks
 
     def alive() -> Folder:
         if world.hosts[host].life != life:
             raise Killed
         return world.hosts[host].folder(task.slot)
 
-    plan, epoch = task.plan, task.plan.epoch
     folder = alive()
-    runs = rules.load(folder, task.manifest, epoch)
-    if runs is None:
-        return SlotReport(
-            slot=task.slot,
-            epoch=epoch,
-            attempt=attempt,
-            status="missing",
-            detail=str(task.manifest),
-        )
-    if rules.unseen(folder, task.blocks.handed):
-        raise Killed
-    if rules.lacking(task.blocks.lacking):
-        return SlotReport(
-            slot=task.slot,
-            epoch=epoch,
-            attempt=attempt,
-            status="missing",
-            detail="groups to come",
-            lacking=task.blocks.lacking,
-        )
-    before = rules.staying(
-        [row for run in runs for row in folder.runs[run][1]], leaving(plan, task.slot)
-    )
-    handed = [run for _, run in task.blocks.handed if run in folder.runs]
-    given = [row for run in handed for row in folder.runs[run][1]]
-    moves = len(before) < sum(len(folder.runs[run][1]) for run in runs)
+    try:
+        found = rules.load(folder, task.slot, task.epoch - 1, task.manifest)
+    except Missing as lost:
+        return missing(task, str(lost))
+    intake = Intake(moved=blocks.told, moved_rows=len(blocks.moved))
+    if lacking := rules.lacking(intake, task.arriving):
+        return missing(task, "groups to come", lacking)
+    intake.demand_all_moved(task.slot)
+    for giver in sorted(blocks.told):
+        if rules.unseen(folder, blocks.told[giver]):
+            raise Killed
+        for file in blocks.told[giver].files:
+            if file.file in folder.runs:
+                found.session(file.session).parts[0].append(folder.runs[file.file])
     yield
     folder = alive()
-    old_runs, old_manifests = rules.garbage(folder, task.manifest, epoch)
-    for name in old_runs:
-        del folder.runs[name]
-    for name in old_manifests:
-        del folder.manifests[name]
+    used = {task.manifest, *(run.file for run in found.manifest.runs)} if task.manifest else set()
+    for name in list(rules.garbage(WAREHOUSE, folder.sizes(), task.born_before, used)):
+        folder.delete(name)
     yield
 
+    for session in found.sessions.values():
+        rules.leave(session, task)
+    for name, rows in by_session([*blocks.restored, *blocks.moved]).items():
+        found.session(name).installed[0].append(packed(rows))
+    for name, rows in by_session(blocks.new).items():
+        found.session(name).new[0].append(packed(rows))
     files: list[FileRecord] = []
 
     def write(table: str, session: str, rows: list[tuple[str, int, object]]) -> None:
-        path = f"session_date={session}/{data_name(epoch, attempt, task.slot, len(files))}"
+        path = f"session_date={session}/{data_name(task.epoch, attempt, task.slot, len(files))}"
         world.store[path] = Stored(table, rows)
         files.append(FileRecord(table=table, path=path, bytes=len(rows), rows=len(rows), digest=""))
 
-    state = by_session([*before, *task.blocks.restored, *task.blocks.moved, *given])
-    fresh = by_session(task.blocks.new)
     results: dict[str, int] = {}
-    for session, rows in sorted(fresh.items()):
-        found = joined(state.get(session, []), rows, plan_inputs(world))
-        if found:
+    keys: dict[str, set[int]] = {}
+    for name, session in sorted(found.sessions.items()):
+        old, new = listed([*living(session), *session.installed[0]]), listed(session.new[0])
+        keys[name] = {row[1] for row in (*old, *new)}
+        identities = joined(old, new, world.inputs) if new else []
+        if identities:
             alive()
-            write("results", session, [(session, 0, identity) for identity in found])
-            results[session] = len(found)
-    if task.blocks.rejected:
-        for session in sorted({s for s, _ in task.blocks.rejected}):
-            bad = [(s, 0, row) for s, row in task.blocks.rejected if s == session]
-            write("quarantine", session, list[tuple[str, int, object]](bad))
+            write("results", name, [(name, 0, identity) for identity in identities])
+            results[name] = len(identities)
+    for name in sorted({s for s, _ in blocks.rejected}):
+        bad = [(s, 0, row) for s, row in blocks.rejected if s == name]
+        write("quarantine", name, list[tuple[str, int, object]](bad))
     yield
 
     alive()
     cuts: list[Cut] = []
     counts: dict[str, int] = {}
-    kept: list[tuple[str, Row]] = []
-    dropped = moves
-    for session in sorted({*state, *fresh}):
-        mine = fresh.get(session, [])
-        rows = [*state.get(session, []), *mine]
-        ranges = victims(task, rows, rng)
-        out, rows = rules.spilled(rows, ranges, set(mine))
-        if plan.sealing and session == plan.session:
-            last = [*plan.flush, *ranges]
-            out, rows = [*out, *rules.flushed(rows, last)], []
-            ranges = sorted({r for r in last if any(covers(r, row[1]) for row in out)})
-            dropped = True
-        if ranges:
-            dropped = True
-            cuts += [Cut(session=session, operator=0, range=r, epoch=epoch) for r in ranges]
-        if out:
-            counts[session] = len(out)
-            write("spill", session, [(session, epoch, row) for row in out])
-        kept += [(session, row) for row in rows]
+    stays: dict[str, list[Rows]] = {}
+    for name, session in sorted(found.sessions.items()):
+        if name in task.flush:
+            ranges = rules.flush_ranges(task.groups, task.slot, task.flush[name])
+            segments = Segments.of_ranges(ranges, session.drops)
+            written = [
+                rows_of(session, segments, np.arange(len(ranges)) == at)[0]
+                for at in range(len(ranges))
+            ]
+            ranges = [each for each, rows in zip(ranges, written, strict=True) if rows]
+            out = [rows for pieces in written for rows in pieces]
+            del found.sessions[name]
+        else:
+            ranges = victims(work, keys[name], rng)
+            out, stays[name] = [], [*session.installed[0], *session.new[0]]
+            if ranges:
+                groups = refined(task.groups, ranges)
+                segments = Segments.of_groups(groups, session.drops)
+                gone = np.array([each in ranges for each in groups.prefixes])
+                out, stays[name] = rules.spilled(session, segments, gone)
+                rules.drop_spilled(session, ranges, task.epoch)
+        cuts += [Cut(session=name, operator=0, range=r, epoch=task.epoch) for r in ranges]
+        if rows := listed(out):
+            counts[name] = len(rows)
+            write("spill", name, [(name, task.epoch, row) for row in rows])
     yield
 
     folder = alive()
-    run_name = f"r-{epoch}-{attempt}"
-    if dropped or rng.random() < 0.3:
-        folder.runs[run_name] = (epoch, kept)
-        named: tuple[str, ...] = (run_name,)
-    else:
-        fresh_rows = [*task.blocks.restored, *task.blocks.moved, *task.blocks.new]
-        folder.runs[run_name] = (epoch, fresh_rows)
-        named = (*runs, *handed, run_name)
+    for name, session in found.sessions.items():
+        if rng.random() < 0.3:  # merged, and what is dead left out
+            stays[name] += living(session)
+            session.parts[0] = []
+        if rows := listed(stays[name]):
+            file = name_of(WAREHOUSE, task.epoch, attempt, str(len(folder.runs)))
+            folder.runs[file] = written_run(file, name, task.epoch, rows)
+            session.parts[0].append(folder.runs[file])
     yield
 
     folder = alive()
-    manifest = f"m-{epoch}-{attempt}"
-    folder.manifests[manifest] = (epoch, named)
+    manifest = name_of(WAREHOUSE, task.epoch, attempt, "0", "manifest")
+    folder.manifests[manifest] = manifest_of(task, found.sessions.values())
     return SlotReport(
         slot=task.slot,
-        epoch=epoch,
+        epoch=task.epoch,
         attempt=attempt,
         manifest=manifest,
         files=files,
         cuts=cuts,
-        read=task.blocks.read,
-        restored=task.blocks.read_again,
+        read=blocks.read,
+        restored=blocks.read_again,
         results=results,
         spilled_rows=counts,
     )
 
 
-def leaving(plan: Plan, slot: int) -> list[Prefix]:
-    """Ranges that a slot gives away in this epoch."""
-    ranges = relocations(GroupMap(plan.before), GroupMap(plan.groups))
-    return [range_ for (source, _), moved in ranges.items() if source == slot for range_ in moved]
+def missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+    """The report of a step that did nothing."""
+    return SlotReport(
+        slot=task.slot,
+        epoch=task.epoch,
+        attempt=task.attempt,
+        status="missing",
+        detail=what,
+        lacking=list(lacking),
+    )
 
 
-def plan_inputs(world: World) -> int:
-    """How many inputs the join has."""
-    return world.inputs
+def written_run(file: str, session: str, born: int, rows: Sequence[Row]) -> Part:
+    """A run file."""
+    held = packed(rows)
+    entry = RunFile(file, len(rows), 0, 0, session, 0, 0, born, len(rows), 0, 0)
+    return Part(entry, replace(held, born=born))
+
+
+def manifest_of(task: StepTask, sessions: Iterable[Session]) -> Manifest:
+    """What a step leaves: its runs, and the drops that some run is old enough for."""
+    runs: list[RunFile] = []
+    drops: dict[str, Drops] = {}
+    for session in sessions:
+        mine = [part.file for part in session.parts[0]]
+        if mine:
+            runs += mine
+            drops[session.name] = session.drops.since(min(file.born for file in mine))
+    return Manifest(task.slot, task.epoch, runs=tuple(runs), drops=drops)
+
+
+def living(session: Session) -> list[Rows]:
+    """The rows of a session's files that no drop has killed."""
+    if not session.parts[0]:
+        return []
+    whole = everything(session.drops)
+    return [
+        rows for part in session.parts[0] for rows in whole.slices(part.rows, part.file.born, ALL)
+    ]
+
+
+def listed(pieces: Iterable[Rows]) -> list[Row]:
+    """The rows themselves."""
+    return [row for piece in pieces for row in piece.table]
 
 
 def by_session(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
@@ -213,25 +254,36 @@ def joined(
     ]
 
 
-def victims(task: Task, rows: list[Row], rng: Random) -> list[Prefix]:
+def victims(work: Work, keys: set[int], rng: Random) -> list[Prefix]:
     """Ranges to spill, at random: groups, halves of groups, and pairs of groups of this slot.
 
     Attempts of an epoch need not agree, and cuts need not be whole groups.
     """
+    task = work.task
+    rate = 0.9 if task.forced_bytes else work.spill_rate
+    owners = task.groups.assignment()
     out: list[Prefix] = []
-    forced = task.slot in dict(task.plan.forced)
-    for group, slot in task.plan.groups:
-        if slot != task.slot or rng.random() >= (0.9 if forced else task.spill_rate):
+    for group, slot in owners:
+        if slot != task.slot or rng.random() >= rate:
             continue
         chosen = group
         if rng.random() < 0.2:
             chosen = Prefix(group.depth + 1, group.value * 2 + rng.randint(0, 1))
         elif group.depth and rng.random() < 0.25:
             parent = Prefix(group.depth - 1, group.value >> 1)
-            if all(s == slot for g, s in task.plan.groups if g.overlaps(parent)):
+            if all(s == slot for g, s in owners if g.overlaps(parent)):
                 chosen = parent
-        if chosen not in out and (
-            rng.random() < 0.05 or any(covers(chosen, row[1]) for row in rows)
-        ):
+        if rng.random() < 0.05 or any(covers(chosen, key) for key in keys):
             out.append(chosen)
-    return out
+    return disjoint_ranges(out)
+
+
+def refined(groups: GroupMap, ranges: Sequence[Prefix]) -> GroupMap:
+    """The groups with each of the ranges to spill, which are disjoint, as one of its own."""
+    owners: dict[Prefix, int] = {}
+    for group, slot in groups.assignment():
+        if any(each.covers(group) for each in ranges):
+            continue
+        halves = [Prefix(group.depth + 1, group.value * 2 + bit) for bit in (0, 1)]
+        owners |= dict.fromkeys(halves if not set(halves).isdisjoint(ranges) else [group], slot)
+    return GroupMap([*owners.items(), *((each, 0) for each in ranges if each not in owners)])

@@ -12,13 +12,28 @@ the journal's entries that were not synced, and any number of the newest commits
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
+import numpy as np
+import pyarrow as pa
+
+from jobs.engine.arrangement import Part
+from jobs.engine.groups import U64
+from jobs.engine.join import Rows
+from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.engine.statefiles import Manifest
 from schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
 
+WAREHOUSE = "w"
+SPEC = JoinSpec(
+    0,
+    pa.schema([pa.field("key", pa.int64(), nullable=False)]),
+    (InputSpec("all", pa.schema([])), InputSpec("none", pa.schema([]))),
+)
+"""Rows of all inputs lie in one arrangement here, the first one's: they go and move alike."""
 KEY_BITS = 8
 REJECTED = -1
 GAP = -2
@@ -116,14 +131,44 @@ class Table:
         return out
 
 
+class Listed(list[Row]):
+    """Rows in a list, where the engine has an Arrow table: all that it does with one is slice."""
+
+    def slice(self, first: int, length: int) -> Listed:
+        """Some of the rows."""
+        return Listed(self[first : first + length])
+
+
+def packed(rows: Iterable[Row]) -> Rows:
+    """Rows as the engine holds them: sorted by hash."""
+    table = Listed(sorted(rows, key=lambda row: row[1]))
+    return Rows(hashes_of([row[1] for row in table]), table)
+
+
+def hashes_of(keys: Sequence[int]) -> U64:
+    """The hashes of keys, (n,)."""
+    hashes: U64 = np.array(keys, dtype=np.uint64) << np.uint64(HASH_BITS - KEY_BITS)
+    return hashes
+
+
 @dataclass
 class Folder:
     """A slot's folder on one host: state files under names that are never used again."""
 
-    runs: dict[str, tuple[int, list[tuple[str, Row]]]] = field(default_factory=dict)
-    """Name -> epoch of birth, rows with their session."""
-    manifests: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    """Name -> epoch of birth, names of its runs."""
+    runs: dict[str, Part] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+
+    def sizes(self) -> dict[str, int]:
+        """A listing: every file's bytes."""
+        return {
+            **{name: part.file.bytes for name, part in self.runs.items()},
+            **dict.fromkeys(self.manifests, 1),
+        }
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        self.runs.pop(name, None)
+        self.manifests.pop(name, None)
 
 
 @dataclass
