@@ -1,0 +1,454 @@
+"""The streaming job without Spark: plans to tasks, Arrow batches in, exact blocks and reports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, from_batch, to_batch
+from jobs.engine.groups import GroupMap
+from jobs.engine.hashing import xxhash64
+from jobs.engine.task import StepTask
+from jobs.policy.sampling import SlotFigures
+from jobs.protocol.plan import Plan
+from jobs.protocol.recovery import Restore
+from jobs.stream.decoding import DecodeTask
+from jobs.stream.job import Placement
+from jobs.stream.pins import least_values
+from jobs.stream.process import rehearse_batches
+from jobs.stream.progress import epoch_line
+from jobs.stream.source import kafka_options
+from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
+from jobs.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
+from schemas.journal import Prefix, SlotReport, SlotTotals
+from tests.property.reference import Row
+from tests.property.slots import DAYS, WAREHOUSE, Slots, key_of, spec_of
+from tests.protocol_entries import DAY, NEXT, count, cut, ends, epoch, report, seal, sealed
+
+SPEC = spec_of(3, composite=False)
+SALTS = (11, 7)
+"""Of slot 0 and slot 1: what the shuffle calls them."""
+SETTINGS = JobSettings(
+    spec=SPEC,
+    streams=(),
+    warehouse_id=WAREHOUSE,
+    warehouse_root="/w",
+    state_root="/s",
+    hosts_name_root=False,
+    budget_bytes=1000,
+    threshold=0.8,
+    fraction=0.2,
+    inactive_ms=5,
+    victims="largest",
+    kafka={},
+)
+BEFORE = ((Prefix(1, 0), 0), (Prefix(1, 1), 0))
+AFTER = ((Prefix(1, 0), 0), (Prefix(1, 1), 1))
+
+
+def plan(**more: Any) -> Plan:
+    facts: dict[str, Any] = {
+        "epoch": 3,
+        "term": 1,
+        "n": 5,
+        "session": DAY,
+        "start": ends(1, 1, 1),
+        "end": ends(2, 2, 2),
+        "seal": None,
+        "accepted": None,
+        "sealing": False,
+        "flush": (),
+        "before": BEFORE,
+        "groups": AFTER,
+        "moved": (),
+        "queue": (),
+        "forced": (),
+        "budgets": {},
+        "manifests": ((0, "m-0"), (1, None)),
+        "outcomes": (),
+        "restore": None,
+    }
+    return Plan(**(facts | more))
+
+
+# --- from the plan to tasks
+
+
+def test_steps_are_told_what_the_plan_says() -> None:
+    given = plan(forced=((0, 9),), budgets={1: 77})
+    groups = GroupMap(AFTER)
+    figures = [SlotFigures(*range(i, i + len(SlotFigures.__annotations__))) for i in (0, 1)]
+    common: dict[str, Any] = {
+        "epoch": 3,
+        "attempt": "",
+        "warehouse_id": WAREHOUSE,
+        "session": DAY,
+        "groups": groups,
+        "threshold": 0.8,
+        "fraction": 0.2,
+        "inactive_ms": 5,
+        "victims": "largest",
+        "now_ms": 42,
+        "statistics": True,
+        "seed": 3,
+    }
+    assert step_tasks(SETTINGS, given, groups, now_ms=42, statistics=True, did=figures) == {
+        0: StepTask(
+            slot=0,
+            manifest="m-0",
+            leaving=(Prefix(1, 1),),
+            arriving=(),
+            forced_bytes=9,
+            budget_bytes=1000,
+            did=figures[0],
+            **common,
+        ),
+        1: StepTask(
+            slot=1,
+            manifest=None,
+            leaving=(),
+            arriving=(0,),
+            forced_bytes=0,
+            budget_bytes=77,
+            did=figures[1],
+            **common,
+        ),
+    }
+
+
+def test_the_step_is_told_to_flush_only_when_the_plan_seals() -> None:
+    flush = (Prefix(1, 0), Prefix(4, 9))
+    for sealing, expected in ((True, {DAY: flush}), (False, {})):
+        given = plan(sealing=sealing, seal=seal(ends(2, 2, 2)), flush=flush)
+        tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=0)
+        assert [task.flush for task in tasks.values()] == [expected, expected]
+
+
+def test_decoders_are_told_where_the_session_ends() -> None:
+    groups = GroupMap(AFTER)
+    task = DecodeTask(SPEC, (), groups, SALTS, DAY, "", None)
+    assert decode_task(SETTINGS, plan(), groups, SALTS) == task
+    bounded = replace(task, next_session=NEXT, bound=ends(2, 9, 2))
+    given = plan(seal=seal(ends(2, 9, 2)))
+    assert decode_task(SETTINGS, given, groups, SALTS) == bounded
+    restore = Restore(frozenset({1}), ends(0, 0, 0), ends(1, 1, 1), (), ())
+    assert decode_task(SETTINGS, given, groups, SALTS, restore) == replace(bounded, restore=restore)
+
+
+def test_a_partition_that_the_seal_does_not_know_belongs_to_the_next_session() -> None:
+    wider = {"a": [2, 2, 4], "b": [2]}
+    given = plan(seal=seal(ends(2, 9, 2)), end=wider)
+    task = decode_task(SETTINGS, given, GroupMap(AFTER), SALTS)
+    assert task.bound == {"a": [2, 9, 0], "b": [2]}
+
+
+def test_a_job_has_two_partitions_at_least() -> None:
+    assert [partitions(slots) for slots in (1, 2, 3)] == [2, 2, 3]
+
+
+def test_a_report_gets_the_name_of_its_host() -> None:
+    totals = SlotTotals(slot=1, budget_bytes=1, state_bytes=1, folder_bytes=1, rows=1)
+    found = hosted(report(1, 0, totals=totals), {0: "a", 1: "b"})
+    assert found == report(1, 0, totals=totals.model_copy(update={"host": "b"}))
+    assert hosted(report(1, 0), {1: "b"}) == report(1, 0)
+
+
+def test_a_salt_is_the_least_value_of_its_partition() -> None:
+    assert least_values(lambda value: -value * 5, 3) == (0, 1, 2)
+    assert least_values(lambda value: value // 4, 3) == (0, 4, 8)
+
+
+def test_kafka_is_read_so_that_lost_rows_are_an_error() -> None:
+    client = {"security.protocol": "SSL", "fetch.max.wait.ms": 9}
+    assert kafka_options("h:1,h:2", ["b", "a", "b"], client) == {
+        "kafka.bootstrap.servers": "h:1,h:2",
+        "subscribe": "a,b",
+        "kafka.fetch.max.wait.ms": "9",
+        "kafka.isolation.level": "read_committed",
+        "kafka.max.partition.fetch.bytes": "8388608",
+        "kafka.max.poll.records": "20000",
+        "failOnDataLoss": "true",
+        "kafka.security.protocol": "SSL",
+    }
+
+
+class Hosts(Placement):
+    """Executors that a test names."""
+
+    alive: tuple[str, ...] = ()
+
+    def executors(self) -> list[str]:
+        return list(self.alive)
+
+
+def test_surviving_pins_stay_and_the_others_go_where_the_fewest_are() -> None:
+    placement = Hosts(None, False, {0: "a", 1: "b", 2: "gone"})
+    placement.alive = ("a", "b", "b", "c")
+    assert placement.place(range(4)) == {0: "a", 1: "b", 2: "c", 3: "a"}
+    assert placement.place(range(4), unpin=[1]) == {0: "a", 1: "b", 2: "c", 3: "a"}
+    assert placement.place([0, 1]) == {0: "a", 1: "b"}
+    placement.alive = ("c",)
+    assert placement.place(range(2)) == {0: "c", 1: "c"}
+    placement.alive = ()
+    assert placement.place(range(2)) == {0: "", 1: ""}
+
+
+def test_a_slot_that_was_lost_need_not_go_back_where_it_was() -> None:
+    placement = Hosts(None, False, {0: "a", 1: "a", 2: "b"})
+    placement.alive = ("a", "b", "c")
+    assert placement.place(range(3), unpin=[0]) == {0: "c", 1: "a", 2: "b"}
+
+
+# --- one line an epoch
+
+
+def totals(slot: int, **more: Any) -> SlotTotals:
+    facts = {"budget_bytes": 4 << 20, "state_bytes": 3 << 19, "folder_bytes": 0, "rows": 0}
+    return SlotTotals(slot=slot, **(facts | more))
+
+
+def test_the_line_of_an_epoch() -> None:
+    rejected = count("a", 0, 1200).model_copy(update={"rejected": 3})
+    entry = epoch(
+        2,
+        0,
+        ends(1, 1, 1),
+        read=[rejected, count("b", 0, 34)],
+        results={DAY: 1000, NEXT: 1},
+        slots=[totals(0, spilled_bytes=1 << 20), totals(1)],
+        cuts=[cut(0, 0), cut(1, 0)],
+        restored_slots=[1],
+        sealed=sealed(ends(1, 1, 1), 0),
+        seconds={"job": 1.234},
+    )
+    assert epoch_line(entry) == (
+        "epoch 0: 1,234 rows, 1,001 results (3 quarantined) | state 3.0 of 8.0 MiB "
+        f"| spilled 1.0 MiB, 2 cuts | restored slots [1] | sealed {DAY} | 1.23 s"
+    )
+    assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
+        "epoch 7: 0 rows, 0 results | state 0.0 of 0.0 MiB | 0.00 s"
+    )
+
+
+# --- workers
+
+
+def rows(first: int, number: int) -> list[Row]:
+    return [
+        Row(DAYS[0], i % 3, key_of(i % 20, composite=False), 0, i)
+        for i in range(first, first + number)
+    ]
+
+
+class Epochs:
+    """Two slots' epochs as the workers run them, batches in and batches out."""
+
+    def __init__(self, root: Path, groups: GroupMap) -> None:
+        self.root = root
+        self.groups = groups
+        self.epoch = -1
+        self.manifests: dict[int, str | None] = {0: None, 1: None}
+
+    def job(self, groups: GroupMap | None = None, *, hand_over: bool = True) -> StepJob:
+        """The next epoch's job."""
+        before, self.groups = self.groups, groups or self.groups
+        self.epoch += 1
+        given = plan(
+            epoch=self.epoch,
+            session=DAYS[0],
+            before=tuple(before.assignment()),
+            groups=tuple(self.groups.assignment()),
+            manifests=tuple(self.manifests.items()),
+        )
+        settings = replace(SETTINGS, budget_bytes=10**8)
+        return StepJob(
+            spec=SPEC,
+            tasks=step_tasks(settings, given, self.groups, now_ms=0),
+            salts=SALTS,
+            state_root=str(self.root / "state"),
+            hosts_name_root=True,
+            warehouse_root=str(self.root / "warehouse"),
+            hand_over=hand_over,
+        )
+
+    def blocks(self, new: list[Row]) -> list[Block]:
+        """Blocks of new rows, under their slots' salts."""
+        made = Slots(SPEC, str(self.root), self.groups, xxhash64, {}, 10**8).blocks(new, "new")
+        return [replace(block, slot=SALTS[block.slot]) for block in made]
+
+    def run(self, job: StepJob, blocks: list[Block]) -> dict[int, SlotReport]:
+        """Each slot's step with its blocks, each block in a batch of its own."""
+        found = {}
+        for slot, salt in enumerate(SALTS):
+            mine = [block for block in blocks if block.slot == salt]
+            found[slot] = only(step_batches(job, map(batch, [Block(salt, "anchor"), *mine])))
+        return found
+
+    def first(self) -> StepJob:
+        """An epoch with rows, and the job of the next one, in which slot 0 gives all it has."""
+        reports = self.run(self.job(), self.blocks(rows(0, 60)))
+        self.manifests = {slot: each.manifest for slot, each in reports.items()}
+        return self.job(GroupMap([(p, 1) for p in self.groups.prefixes]))
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> Epochs:
+    return Epochs(tmp_path, GroupMap.initial(8, 2))
+
+
+def batch(*blocks: Block) -> pa.RecordBatch:
+    return to_batch(blocks)
+
+
+def only(batches: Any) -> SlotReport:
+    """The report in the one batch of one row."""
+    (found,) = batches
+    assert found.schema == REPORT_SCHEMA
+    ((slot,), (data,)) = (column.to_pylist() for column in found.columns)
+    parsed = SlotReport.model_validate_json(data)
+    assert parsed.slot == slot
+    return parsed
+
+
+def test_a_step_gives_one_report(epochs: Epochs) -> None:
+    job = epochs.job()
+    reports = epochs.run(job, epochs.blocks(rows(0, 60)))
+    assert [r.status for r in reports.values()] == ["done", "done"]
+    assert sum(r.totals.rows for r in reports.values() if r.totals) == 60
+    assert sum(sum(r.totals.rows_in.values()) for r in reports.values() if r.totals) == 60
+    # 20 keys, each in one row of each input: one result a key.
+    assert sum(sum(r.results.values()) for r in reports.values()) == 20
+    for slot, each in reports.items():
+        assert each.totals is not None
+        assert each.totals.free_bytes is not None
+        names = [
+            path.name for path in (epochs.root / "state" / WAREHOUSE / f"slot-{slot}").iterdir()
+        ]
+        assert each.manifest in names
+        assert re.fullmatch("[0-9a-f]{16}", each.attempt)
+        for record in each.files:
+            assert (epochs.root / "warehouse" / record.table / record.path).stat().st_size
+
+
+def test_every_try_of_a_step_has_an_attempt_of_its_own(epochs: Epochs) -> None:
+    job = epochs.job()
+    blocks = epochs.blocks(rows(0, 6))
+    attempts = [r.attempt for _ in range(2) for r in epochs.run(job, blocks).values()]
+    assert len(set(attempts)) == 4
+
+
+def test_a_partition_that_is_no_slots_gives_nothing(epochs: Epochs) -> None:
+    job = epochs.job()
+    without = replace(job, tasks={0: job.tasks[0]})
+    assert list(step_batches(without, [])) == []
+    assert list(step_batches(without, [batch()])) == []
+    assert list(step_batches(without, [batch(Block(SALTS[1], "anchor"))])) == []
+
+
+@pytest.mark.parametrize(
+    ("anchors", "foreign", "says"),
+    [
+        ((0, 0), False, r"met the anchors \[0, 0\] and blocks of slots \[0\]"),
+        ((0, 1), False, r"met the anchors \[0, 1\] and blocks of slots \[0\]"),
+        ((), False, r"met the anchors \[\] and blocks of slots \[0\]"),
+        ((1,), False, r"met the anchors \[1\] and blocks of slots \[0\]"),
+        ((0,), True, r"met the anchors \[0\] and blocks of slots \[0, 1\]"),
+    ],
+)
+def test_a_step_whose_partition_is_not_aligned_fails(
+    epochs: Epochs, anchors: tuple[int, ...], foreign: bool, says: str
+) -> None:
+    job = epochs.job()
+    blocks = [b for b in epochs.blocks(rows(0, 60)) if foreign or b.slot == SALTS[0]]
+    given = [*(Block(SALTS[slot], "anchor") for slot in anchors), *blocks]
+    with pytest.raises(RuntimeError, match=says):
+        list(step_batches(job, [batch(*given)]))
+    assert not any(path.is_file() for path in epochs.root.rglob("*"))
+
+
+def test_two_anchors_without_blocks_are_not_aligned(epochs: Epochs) -> None:
+    anchors = [Block(salt, "anchor") for salt in SALTS]
+    with pytest.raises(RuntimeError, match=r"met the anchors \[0, 1\] and blocks of slots \[\]"):
+        list(step_batches(epochs.job(), [batch(*anchors)]))
+
+
+def extracted(job: StepJob) -> list[Block]:
+    """What the anchors of both slots come to."""
+    given = [batch(Block(salt, "anchor")) for salt in SALTS]
+    return [block for found in extract_batches(job, given) for block in from_batch(found)]
+
+
+def said(blocks: list[Block]) -> Moved:
+    (only_one,) = [decode_moved(block) for block in blocks if block.kind == "moved"]
+    return only_one
+
+
+@pytest.mark.parametrize("hand_over", [True, False])
+def test_groups_leave_under_the_salt_of_their_new_owner(epochs: Epochs, hand_over: bool) -> None:
+    job = replace(epochs.first(), hand_over=hand_over)
+    blocks = extracted(job)
+    assert {block.slot for block in blocks} == {SALTS[1]}
+    state = [decode_rows(SPEC, block)[1].num_rows for block in blocks if block.kind == "state"]
+    files = [file.rows for file in said(blocks).files]
+    assert (bool(files), bool(state)) == (hand_over, not hand_over)
+    assert sum(files) + sum(state) == said(blocks).rows > 0
+    reports = epochs.run(job, [*blocks, *epochs.blocks(rows(60, 6))])
+    assert [r.status for r in reports.values()] == ["done", "done"]
+    assert [r.totals.rows for r in reports.values() if r.totals] == [0, 66]
+
+
+def test_nothing_is_taken_out_of_slots_that_keep_their_groups(epochs: Epochs) -> None:
+    epochs.first()
+    epochs.groups = GroupMap.initial(8, 2)
+    assert extracted(epochs.job()) == []
+
+
+def test_a_giver_that_found_nothing_is_reported_by_the_new_owner(epochs: Epochs) -> None:
+    job = epochs.first()
+    for path in (epochs.root / "state" / WAREHOUSE / "slot-0").iterdir():
+        path.unlink()
+    blocks = extracted(job)
+    assert [block.kind for block in blocks] == ["moved"]
+    assert said(blocks) == Moved(found=False)
+    reports = epochs.run(job, [*blocks, *epochs.blocks(rows(60, 6))])
+    assert [(r.status, r.lacking) for r in reports.values()] == [("missing", []), ("missing", [0])]
+    assert [r.manifest for r in reports.values()] == [None, None]
+
+
+def test_a_giver_that_says_nothing_is_reported_by_the_new_owner(epochs: Epochs) -> None:
+    job = epochs.first()
+    found = epochs.run(job, [])
+    assert [(r.status, r.lacking) for r in found.values()] == [("done", []), ("missing", [0])]
+
+
+def test_a_giver_whose_blocks_got_lost_fails_the_step(epochs: Epochs) -> None:
+    job = replace(epochs.first(), hand_over=False)
+    blocks = [block for block in extracted(job) if block.kind != "state"]
+    with pytest.raises(ValueError, match=r"slot 1 was given \d+ rows .* that moved, 0 came"):
+        epochs.run(job, blocks)
+
+
+def test_a_host_may_keep_its_state_elsewhere(
+    epochs: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLWAY_STATE__ROOT", str(epochs.root / "own"))
+    job = epochs.job()
+    epochs.run(job, [])
+    assert sorted(p.name for p in (epochs.root / "own" / WAREHOUSE).iterdir()) == [
+        "slot-0",
+        "slot-1",
+    ]
+    assert not (epochs.root / "state").exists()
+    epochs.run(replace(job, hosts_name_root=False), [])
+    assert (epochs.root / "state" / WAREHOUSE).is_dir()
+
+
+def test_a_rehearsal_takes_everything_and_gives_nothing() -> None:
+    given = iter([batch(Block(0, "anchor")), batch()])
+    assert list(rehearse_batches(given)) == []
+    assert list(given) == []

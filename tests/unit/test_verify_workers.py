@@ -1,0 +1,60 @@
+"""The judgement of one batch of keys: Arrow in, exact totals and failing keys out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.verify.workers import TOTALS, judged
+
+KEY = pa.field("symbol", pa.string())
+MEASURES = ("n0", "a0", "b0", "n1", "a1", "b1", "run_time", "cleanup", "a", "b")
+SCHEMA = pa.schema([KEY, *TOTALS])
+
+
+def batch(*rows: tuple[str | None, list[int]]) -> pa.RecordBatch:
+    """One row a key, the null key among them: measures of two inputs and of the results."""
+    columns: list[Any] = [pa.array([key for key, _ in rows], KEY.type)]
+    columns += [pa.array([numbers[i] for _, numbers in rows]) for i in range(len(MEASURES))]
+    return pa.RecordBatch.from_arrays(columns, names=["symbol", *MEASURES])
+
+
+def totals(found: list[pa.RecordBatch]) -> dict[str, Any]:
+    """The first row, which holds the totals, without its null key."""
+    first = found[0].slice(0, 1).to_pylist()[0]
+    assert first.pop("symbol") is None
+    return dict(first)
+
+
+GOOD = ("A", [2, 30, 40, 3, 5, 7, 4, 2, 150, 280])
+"""2 x 3 results, of which cleanup gave 2; sums of hashes 30 x 5 and 40 x 7."""
+
+
+def test_keys_and_rejected_rows_are_judged_apart() -> None:
+    rejected = (None, [3, 11, 12, 0, 0, 0, 3, 0, 11, 12])
+    found = list(judged(2, 1, SCHEMA, [batch(GOOD, rejected), batch()]))
+    assert len(found) == 1
+    assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("quarantined", "why"),
+    [
+        ([2, 0, 11, 12], "one too few"),
+        ([3, 0, 13, 12], "as many, but others by the first prime"),
+        ([3, 0, 11, 13], "as many, but others by the second prime"),
+    ],
+)
+def test_the_quarantine_must_hold_just_the_rejected_rows(quarantined: list[int], why: str) -> None:
+    found = list(judged(2, 1, SCHEMA, [batch(GOOD, (None, [3, 11, 12, 0, 0, 0, *quarantined]))]))
+    assert len(found) == 1, "the null key is no failing key"
+    assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, quarantined[0], 1], why
+
+
+@pytest.mark.parametrize("wrong", [[3, 2, 150, 280], [4, 2, 151, 280], [4, 2, 150, 281]])
+def test_a_key_that_fails_is_named(wrong: list[int]) -> None:
+    found = list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", [2, 30, 40, 3, 5, 7, *wrong]))]))
+    assert totals(found)[TOTALS[4].name] == 1
+    assert found[1].column(0).to_pylist() == ["B"]
