@@ -109,6 +109,7 @@ with DAG(
         "session": Param(
             None,
             type=["null", "string"],
+            format="date",
             description="The session's date, for a run by hand without a partition key; without "
             "both it is the last session that has closed.",
         ),

@@ -25,8 +25,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jobs.clock import Clock, system_clock
 from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
+from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
 app = typer.Typer(
@@ -39,7 +41,21 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
+clock: Clock = system_clock
+"""The one clock of the process; handed to what asks for the time."""
 _loaded: dict[str, Any] = {}
+
+
+def _date(text: str | None) -> str | None:
+    """A session's date, as every option that takes one reads it."""
+    try:
+        return None if text is None else session_date(text)
+    except SessionDateError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _dated(help_: str) -> Any:
+    return typer.Option(help=help_, metavar="YYYY-MM-DD", callback=_date)
 
 
 @app.callback()
@@ -90,11 +106,9 @@ def _warehouse(settings: Settings) -> Any:
 
 @app.command()
 def stream(
-    session: Annotated[
-        str | None, typer.Option(help="The open session's date; names the first one.")
-    ] = None,
+    session: Annotated[str | None, _dated("The open session's date; names the first one.")] = None,
     until_sealed: Annotated[
-        str | None, typer.Option(help="End when the session of this date is sealed.")
+        str | None, _dated("End when the session of this date is sealed.")
     ] = None,
     available_now: Annotated[
         bool, typer.Option(help="End when everything that Kafka holds now was read.")
@@ -105,7 +119,7 @@ def stream(
     from jobs import doctor as doctors
     from jobs.metrics.serving import serving
     from jobs.stream.progress import epoch_line, start_line
-    from jobs.stream.service import Stream, Wanted, Watcher
+    from jobs.stream.service import SessionNotOpen, Stream, Wanted, Watcher
 
     settings = _settings()
     stop = threading.Event()
@@ -135,7 +149,10 @@ def stream(
     with serving(settings, watcher) as address:
         if address is not None and not quiet:
             out.print(f"figures for Prometheus: {address}", highlight=False, soft_wrap=True)
-        job.run()
+        try:
+            job.run()
+        except SessionNotOpen as error:
+            _fail(str(error), FAILED)
 
 
 CloseDelay = Annotated[
@@ -151,26 +168,41 @@ CloseDelay = Annotated[
 
 @app.command()
 def seal(
-    session: Annotated[str, typer.Option(help="The session's date, YYYY-MM-DD.")],
+    session: Annotated[str, _dated("The session's date.")],
     at: Annotated[
-        str, typer.Option(help="now, close (of the calendar, plus grace) or an RFC 3339 time.")
-    ] = "now",
+        str | None,
+        typer.Option(
+            help="now (the default), close (of the calendar, plus grace) or an RFC 3339 time."
+        ),
+    ] = None,
+    withdraw: Annotated[
+        bool,
+        typer.Option("--withdraw", help="Take back a seal whose end the stream has not passed."),
+    ] = False,
     reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     close_delay: CloseDelay = None,
 ) -> None:
     """End a session: rows up to there belong to it, later ones to the next."""
     from jobs.closing import GraceTooLong, must_outlast_grace
-    from jobs.sealing import SealRefused, request_seal
+    from jobs.sealing import SealRefused, request_seal, request_withdrawal
 
+    if withdraw and at is not None:
+        raise typer.BadParameter("--withdraw takes a seal back, whatever its time: leave out --at")
     settings = _settings()
     if close_delay is not None:
         try:
             must_outlast_grace(settings.session.grace_s, close_delay)
         except GraceTooLong as error:
             _fail(str(error), USAGE)
+    asks = by or _who()
     try:
-        answer = request_seal(settings, _query(settings), session, at, reason, by or _who())
+        if withdraw:
+            answer = request_withdrawal(settings, session, reason, asks, clock=clock)
+        else:
+            answer = request_seal(
+                settings, _query(settings), session, at or "now", reason, asks, clock=clock
+            )
     except SealRefused as error:
         _fail(str(error), FAILED)
     out.print(_escaped(answer))
@@ -248,7 +280,7 @@ def rebalance(
 
 @app.command()
 def cleanup(
-    session: Annotated[str, typer.Option(help="The sealed session's date.")],
+    session: Annotated[str, _dated("The sealed session's date.")],
     json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Append a sealed session's missing results, each once. Run again, it goes on."""
@@ -262,7 +294,7 @@ def cleanup(
 
 @app.command()
 def verify(
-    session: Annotated[str, typer.Option(help="The session's date.")],
+    session: Annotated[str, _dated("The session's date.")],
     json_: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     exhaustive: Annotated[
         bool, typer.Option(help="Join everything again instead of only the keys that fail.")
@@ -527,7 +559,7 @@ app.add_typer(quarantine_app, name="quarantine")
 
 @quarantine_app.command("list")
 def quarantine_list(
-    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    session: Annotated[str | None, _dated("Only this session.")] = None,
     limit: Annotated[int, typer.Option(help="Rows to show.")] = 20,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
 ) -> None:
@@ -619,6 +651,7 @@ def _usage_errors() -> tuple[type[BaseException], ...]:
             ("jobs.produce.recording", "RecordingError"),
             ("jobs.tables", "WrongTable"),
             ("schemas.query", "QueryError"),
+            ("schemas.session_date", "SessionDateError"),
             ("schemas.scenario", "ScenarioError"),
         ),
     )

@@ -1,57 +1,66 @@
-"""`spillway seal`: finds the offsets at which a session ends, and writes the command.
+"""`spillway seal`: finds the offsets at which a session ends, and writes the command; or takes a
+seal back that is not fulfilled yet (`--withdraw`).
 
 The streaming job obeys the command at one of its next epochs; this returns as soon as the command
-is written. Sealing again is answered, not repeated.
+is written. Sealing again is answered, not repeated. What is asked for is judged here by the rules
+by which the stream will judge it (`jobs.protocol.seal`), with the commands that it has not read
+yet; the stream has the last word.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from jobs import calendar
+from jobs.clock import Clock
 from jobs.decode import compile_streams
 from jobs.kafka.client import cluster
-from jobs.protocol.state import replay
+from jobs.protocol.plan import unseen
+from jobs.protocol.seal import BOUNDARY, not_sealable, not_withdrawable, obey
+from jobs.protocol.state import JournalState, replay
+from jobs.report.words import span_text
 from jobs.stream.genesis import StartRefused, rfc3339
 from jobs.tables import Warehouse
-from schemas.journal import Command, Offsets
+from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query
 from schemas.settings import Settings
 
 
 class SealRefused(Exception):
-    """The session cannot be sealed (exit code 3)."""
+    """The session cannot be sealed, or its seal not be withdrawn (exit code 3)."""
 
 
 def request_seal(
-    settings: Settings, query: Query, session: str, at: str, reason: str, by: str
+    settings: Settings,
+    query: Query,
+    session: str,
+    at: str,
+    reason: str,
+    by: str,
+    *,
+    clock: Clock,
 ) -> str:
     """Write the seal's command; what to tell the person who asked.
 
-    Raises `SealRefused` for a session that is not open, `StartRefused` for a wrong `at`.
+    Raises `SealRefused` for a session that is not open and for a time that is still ahead,
+    `StartRefused` for a wrong `at`.
     """
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    state = replay(warehouse.journal.read())
-    if state is None:
-        raise SealRefused("the journal is empty: start `spillway stream` first")
+    warehouse, state = _opened(settings)
     if session in state.sealed:
         return f"{session} is sealed already (epoch {state.sealed[session].epoch})"
-    if state.seal is not None and state.seal.session == session:
+    pending = _pending(warehouse, state, settings)
+    if pending is not None and pending.session == session:
         return f"a seal of {session} is pending already"
-    pending = [
-        command
-        for _, command in warehouse.commands.read()
-        if command.kind == "seal" and command.session == session and command.id not in state.seen
-    ]
-    if pending:
-        return f"a seal of {session} is pending already"
-    if session != state.session.date:
-        raise SealRefused(f"{session} is not the open session: that is {state.session.date}")
+    next_session = calendar.session_after(settings.session.calendar, state.session.date)
+    if problem := not_sealable(state, session, next_session):
+        raise SealRefused(f"{session} cannot be sealed: {problem}")
+    now_ms = clock()
+    at_ms = _moment(settings, session, at, now_ms)
     topics = sorted({stream.topic for stream in compile_streams(query)})
-    offsets, rule = _end(settings, topics, session, at)
-    now_ms = time.time_ns() // 1_000_000
+    offsets = _end(settings, topics, at_ms)
+    rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     warehouse.commands.append(
         Command(
             id=f"seal/{session}/{uuid.uuid4().hex[:8]}",
@@ -64,19 +73,83 @@ def request_seal(
             issued_at=rfc3339(now_ms),
         )
     )
-    return f"{session} will be sealed at {rule}: {offsets}"
+    where = "where its topics end now" if at_ms is None else f"at {rule}"
+    return f"{session} will be sealed {where}: {offsets}"
 
 
-def _end(settings: Settings, topics: list[str], session: str, at: str) -> tuple[Offsets, str]:
+def request_withdrawal(
+    settings: Settings, session: str, reason: str, by: str, *, clock: Clock
+) -> str:
+    """Write the command that takes a session's seal back; what to tell the person who asked.
+
+    Raises `SealRefused` when the session is sealed, is not open, or has rows beyond its end.
+    """
+    warehouse, state = _opened(settings)
+    pending = _pending(warehouse, state, settings)
+    if session == state.session.date and pending is None:
+        return f"no seal of {session} is pending: it is open"
+    seal = "" if pending is None else pending.command
+    if problem := not_withdrawable(state, pending, session, seal):
+        raise SealRefused(f"the seal of {session} cannot be withdrawn: {problem}")
+    warehouse.commands.append(
+        Command(
+            id=f"withdraw/{session}/{uuid.uuid4().hex[:8]}",
+            kind="withdraw",
+            session=session,
+            seal=seal,
+            reason=reason,
+            by=by,
+            issued_at=rfc3339(clock()),
+        )
+    )
+    return f"the seal of {session} will be withdrawn, unless the stream passes its end before"
+
+
+def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
+    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    state = replay(warehouse.journal.read())
+    if state is None:
+        raise SealRefused("the journal is empty: start `spillway stream` first")
+    return warehouse, state
+
+
+def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> SealRequest | None:
+    """The seal that is pending once the stream has read every command that there is."""
+    commands = unseen(state, [each.command for each in warehouse.commands.read()])
+    after = calendar.session_after(settings.session.calendar, state.session.date)
+    obeyed = obey(state, [c for c in commands if c.kind in BOUNDARY], after)
+    return obeyed.seal or (None if obeyed.withdrawn else state.seal)
+
+
+def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
-        if at == "now":
-            return view.end_offsets(topics), "now"
-        if at == "close":
-            at_ms = calendar.close_ms(settings.session.calendar, session)
-            at_ms += int(settings.session.grace_s * 1000)
-        else:
-            at_ms = _time(at)
-        return view.offsets_for_time(topics, at_ms), f"{at} {rfc3339(at_ms)}"
+        return view.end_offsets(topics) if at_ms is None else view.offsets_for_time(topics, at_ms)
+
+
+def _moment(settings: Settings, session: str, at: str, now_ms: int) -> int | None:
+    """The time that `at` stands for, in ms since 1970; None for now.
+
+    A time that is still ahead has no offset yet: more rows of the day may come before it.
+    """
+    if at == "now":
+        return None
+    if at == "close":
+        name = settings.session.calendar
+        at_ms = calendar.close_ms(name, session) + int(settings.session.grace_s * 1000)
+        there = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(ZoneInfo(calendar.zone(name)))
+        what = (
+            f"close and grace of {session} are over at {there:%Y-%m-%d %H:%M:%S %Z} "
+            f"({rfc3339(at_ms)})"
+        )
+    else:
+        at_ms = _time(at)
+        what = f"{at} is still to come"
+    if at_ms > now_ms:
+        raise SealRefused(
+            f"{what}, in {span_text((at_ms - now_ms) / 1000)}. Ask again then, or end the session "
+            "where its topics end now with --at now"
+        )
+    return at_ms
 
 
 def _time(text: str) -> int:

@@ -187,13 +187,15 @@ class Command(Record):
     """A line of the `commands` table. Obeyed or refused once per `id`."""
 
     id: str
-    kind: Literal["seal", "move", "spill", "split", "merge", "slots", "budget"]
+    kind: Literal["seal", "withdraw", "move", "spill", "split", "merge", "slots", "budget"]
     session: str = ""
-    """`seal`: the session that shall end."""
+    """`seal`: the session that shall end; `withdraw`: the one that shall stay open after all."""
     at: str = "now"
     """`seal`: `now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
     offsets: Offsets = {}
     """`seal`: where the session ends."""
+    seal: str = ""
+    """`withdraw`: the id of the seal that is taken back. A later seal of the session stays."""
     moves: list[Move] = []
     """`move`: the one that is wanted; `slots`: all that bring the groups to `slots` slots."""
     slot: int | None = None
@@ -223,6 +225,7 @@ class Command(Record):
         """What its kind needs must be there."""
         given = {
             "seal": bool(self.session),
+            "withdraw": bool(self.session and self.seal),
             "move": len(self.moves) == 1,
             "spill": self.slot is not None and self.bytes > 0,
             "split": self.group is not None,
@@ -347,6 +350,9 @@ class Epoch(Record):
     commands: list[CommandOutcome] = []
     seal: SealRequest | None = None
     """Present when a seal was accepted in this epoch."""
+    withdrawn: str = ""
+    """The id of the pending seal that this epoch took back (before it accepted another one, if it
+    did): its session goes on, and no row had come that lies beyond the seal's end."""
     sealed: Sealed | None = None
     """Present when this epoch sealed its session."""
     results: dict[str, int]

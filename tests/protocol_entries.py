@@ -128,3 +128,8 @@ def lost(slot: int, number: int, lacking: Sequence[int] = ()) -> SlotReport:
 def closing(end: Offsets, id_: str = "close", **more: Any) -> Command:
     """A seal command."""
     return Command(id=id_, kind="seal", session=more.pop("session", DAY), offsets=end, **more)
+
+
+def withdrawing(seal: str = "close", id_: str = "back", **more: Any) -> Command:
+    """A command that takes a seal back."""
+    return Command(id=id_, kind="withdraw", session=more.pop("session", DAY), seal=seal, **more)

@@ -226,6 +226,29 @@ def make_day(
     return made
 
 
+def withdrawn_day() -> Made:
+    """A day whose seal was accepted after 10 epochs, and withdrawn before a row lay beyond it.
+
+    Somebody tries to withdraw it once more in the epoch after. The seal named an end far ahead.
+    """
+    made = make_day(16)
+    base = len(made.entries) - 16
+    ahead = {topic: [10**6] * len(ends) for topic, ends in made.end.items()}
+    seal = SealRequest(session=DAY, end=ahead, next_session=NEXT, command="s")
+    asked = {"id": "s", "kind": "seal", "obeyed": True, "reason": "close", "by": "alice"}
+    back = {"kind": "withdraw", "by": "bob"}
+    obeyed = {**back, "id": "w1", "obeyed": True, "reason": "too early"}
+    late = {**back, "id": "w2", "obeyed": False, "reason": f"no seal of {DAY} is pending"}
+    for epoch, change in (
+        (10, {"seal": seal.model_dump(), "commands": [asked]}),
+        (12, {"withdrawn": "s", "commands": [obeyed]}),
+        (13, {"commands": [late]}),
+    ):
+        entry = made.entries[base + epoch]
+        made.entries[base + epoch] = Epoch.model_validate({**entry.model_dump(), **change})
+    return made
+
+
 def _file_record(k: int) -> FileRecord:
     columns = [f"column_{i}" for i in range(12)]
     bounds = dict.fromkeys(columns, "2026-01-05T14:30:00.000Z")

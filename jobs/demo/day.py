@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from jobs.clock import system_clock
 from jobs.demo.child import Child
 from jobs.demo.phases import DemoDay, Outcome, Phase, PhaseFailed
 from jobs.rebalance import controller
@@ -64,7 +65,13 @@ class Day(DemoDay):
                 self._decide(self.status)
                 if sent.state == "done" and not sealed:
                     request_seal(
-                        self.place.settings, self.query, self.session, "now", "demo", "demo"
+                        self.place.settings,
+                        self.query,
+                        self.session,
+                        "now",
+                        "demo",
+                        "demo",
+                        clock=system_clock,
                     )
                     sealed = True
         self._ended(child)

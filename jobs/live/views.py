@@ -17,6 +17,7 @@ from jobs.report.model import (
     Cleaning,
     Figures,
     Point,
+    SealAnswerKind,
     SessionStatus,
     SlotStatus,
     Status,
@@ -126,11 +127,12 @@ class Waiting(Figures):
 
 
 class Seal(Figures):
-    """A seal that was obeyed."""
+    """A seal that was obeyed, or what else was asked about the end of a session."""
 
     session: str
+    what: Literal["sealed"] | SealAnswerKind
     at: str
-    """When the session was sealed."""
+    """When the session was sealed, or the stream answered."""
     by: str
     reason: str
 
@@ -330,11 +332,21 @@ def decisions(status: Status, waiting: Sequence[Command], most: int) -> Decision
         decisions=shown,
         total=len(status.adaptations),
         seals=[
-            Seal(session=s.session, at=s.ended_at, by=s.seal_by, reason=s.seal_reason)
-            for s in status.sessions
-            if s.ended_at is not None and s.ended_at >= since
+            each
+            for session in status.sessions
+            for each in reversed([*_answers(session), *_sealed(session)])
+            if each.at >= since
         ],
     )
+
+
+def _sealed(session: SessionStatus) -> list[Seal]:
+    at, by, reason = session.ended_at, session.seal_by, session.seal_reason
+    return [Seal(session=session.session, what="sealed", at=at, by=by, reason=reason)] if at else []
+
+
+def _answers(session: SessionStatus) -> list[Seal]:
+    return [Seal(session=session.session, **each.model_dump()) for each in session.seal_answers]
 
 
 def _waiting(commands: Sequence[Command]) -> list[Waiting]:

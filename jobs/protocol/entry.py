@@ -84,6 +84,7 @@ def entry_of(
         read=_added([part for r in reports for part in r.read]),
         commands=list(plan.outcomes),
         seal=plan.accepted,
+        withdrawn=plan.withdrawn,
         sealed=sealed,
         results=results,
         spilled_rows=spilled,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jobs.protocol.adapt import adapt, carried_out, moved
 from jobs.protocol.offsets import greater, padded, reaches
 from jobs.protocol.recovery import Restore, restore_of
-from jobs.protocol.seal import obey
+from jobs.protocol.seal import BOUNDARY, obey
 from jobs.protocol.state import Groups, JournalState
 from schemas.journal import Command, CommandOutcome, Move, Offsets, Prefix, SealRequest
 
@@ -37,6 +37,8 @@ class Plan:
     """The end of the open session, when one is pending: rows at or beyond it are the next's."""
     accepted: SealRequest | None
     """The same, when this epoch is the one that accepts it."""
+    withdrawn: str
+    """The id of the pending seal that this epoch takes back; empty: of none."""
     sealing: bool
     """Whether this epoch ends the open session."""
     flush: tuple[Prefix, ...]
@@ -81,8 +83,8 @@ def plan_epoch(
     if not reaches(end, state.end):
         raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
     new = unseen(state, commands)
-    obeyed = obey(state, [c for c in new if c.kind == "seal"], next_session)
-    adapted = adapt(state, [c for c in new if c.kind != "seal"], now)
+    obeyed = obey(state, [c for c in new if c.kind in BOUNDARY], next_session)
+    adapted = adapt(state, [c for c in new if c.kind not in BOUNDARY], now)
     # Lost groups are restored where they were: what moves, moves in a later epoch.
     count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
     groups = moved(adapted.groups, adapted.queue[:count])
@@ -90,7 +92,8 @@ def plan_epoch(
     slots = sorted({slot for _, slot in state.groups} | owners)
     outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
     accepted = obeyed.seal and _widened(obeyed.seal, end)
-    seal = accepted or (state.seal and _widened(state.seal, end))
+    pending = None if obeyed.withdrawn else state.seal
+    seal = accepted or (pending and _widened(pending, end))
     sealing = seal is not None and reaches(end, seal.end)
     return Plan(
         epoch=state.epoch + 1,
@@ -101,6 +104,7 @@ def plan_epoch(
         end=end,
         seal=seal,
         accepted=accepted,
+        withdrawn=obeyed.withdrawn,
         sealing=sealing,
         flush=tuple(sorted(state.session.last_cuts)) if sealing else (),
         before=state.groups,
@@ -124,8 +128,11 @@ def _widened(seal: SealRequest, end: Offsets) -> SealRequest:
 
 def unseen(state: JournalState, commands: Iterable[Command]) -> list[Command]:
     """The commands that the journal has not seen, each id once, in the order given."""
-    new = {c.id: c for c in reversed(list(commands)) if c.id not in state.seen}
-    return list(reversed(new.values()))
+    new: dict[str, Command] = {}
+    for command in commands:
+        if command.id not in state.seen:
+            new.setdefault(command.id, command)
+    return list(new.values())
 
 
 def waits(state: JournalState, commands: Iterable[Command]) -> bool:

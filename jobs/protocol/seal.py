@@ -7,6 +7,13 @@ beyond the named end are in the journal already, the session ends at the greater
 results that were given are not taken back.
 
 Sealing again is a no-op; a seal of any session but the open one is refused.
+
+A seal that is pending can be withdrawn, and then it is as if it had never been: its session stays
+open and the next one, which has no row yet, does not exist. So it is refused from the first epoch
+on that has read to beyond the seal's end on any partition: those rows are the next session's
+already, results and cuts of them are in the tables under its date, and a row's session may never
+change. The epoch that withdraws a seal may itself read beyond its end: those rows are the open
+session's.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jobs.protocol.offsets import greater, padded
+from jobs.protocol.offsets import greater, padded, partitions, reaches, wider
 from jobs.protocol.state import JournalState, Session
 from schemas.journal import Command, CommandOutcome, Cut, Prefix, Sealed, SealRequest
 
@@ -23,39 +30,97 @@ CLEANUP_DEPTH = 6
 and to show progress, few enough that their commits cost nothing."""
 
 
+BOUNDARY = frozenset({"seal", "withdraw"})
+"""Kinds of commands that say where a session ends."""
+
+
 @dataclass(frozen=True)
 class Obeyed:
     """What the commands of an epoch come to."""
 
     outcomes: tuple[CommandOutcome, ...]
     seal: SealRequest | None
+    """The seal that is accepted now."""
+    withdrawn: str = ""
+    """The id of the pending seal that is taken back now."""
 
 
 def obey(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
-    """Obey or refuse each seal, in the order given; none of them has the journal seen."""
+    """Obey or refuse each seal and withdrawal, in the order given; the journal has seen none."""
     outcomes: list[CommandOutcome] = []
-    accepted: SealRequest | None = None
+    pending, accepted, withdrawn = state.seal, None, ""
     for command in commands:
-        pending = accepted or state.seal
-        ok, reason = True, ""
-        if command.session in state.sealed:
-            reason = "already sealed"
-        elif pending is not None and pending.session == command.session:
-            reason = "a seal of this session is pending already"
-        elif command.session != state.session.date:
-            ok, reason = False, f"not the open session: that is {state.session.date}"
+        if command.kind == "withdraw":
+            reason = not_withdrawable(state, pending, command.session, command.seal)
+            ok = not reason
+            if ok:
+                withdrawn = withdrawn or ("" if accepted else command.seal)
+                pending = accepted = None
         else:
-            end = greater(padded(command.offsets, state.end), state.end)
-            accepted = SealRequest(
-                session=command.session, end=end, next_session=next_session, command=command.id
-            )
-            reason = command.reason
+            ok, reason = True, ""
+            if command.session in state.sealed:
+                reason = "already sealed"
+            elif pending is not None and pending.session == command.session:
+                reason = "a seal of this session is pending already"
+            else:
+                reason = not_sealable(state, command.session, next_session)
+                ok = not reason
+                if ok:
+                    end = greater(padded(command.offsets, state.end), state.end)
+                    pending = accepted = SealRequest(
+                        session=command.session,
+                        end=end,
+                        next_session=next_session,
+                        command=command.id,
+                    )
         outcomes.append(
             CommandOutcome(
-                id=command.id, kind=command.kind, obeyed=ok, reason=reason, by=command.by
+                id=command.id,
+                kind=command.kind,
+                obeyed=ok,
+                reason=reason or command.reason,
+                by=command.by,
             )
         )
-    return Obeyed(tuple(outcomes), accepted)
+    return Obeyed(tuple(outcomes), accepted, withdrawn)
+
+
+def not_sealable(state: JournalState, session: str, next_session: str) -> str:
+    """Why a session cannot be sealed; empty when it can."""
+    if session != state.session.date:
+        return f"not the open session: that is {state.session.date}"
+    if not next_session > session:
+        # Only a warehouse from before dates were checked has such a session.
+        return (
+            f"{session!r} is not written YYYY-MM-DD, so {next_session} does not come after it in "
+            "the tables. Name a new warehouse.root and join its rows again there"
+        )
+    return ""
+
+
+def not_withdrawable(
+    state: JournalState, pending: SealRequest | None, session: str, seal: str
+) -> str:
+    """Why the seal `seal` of a session cannot be taken back; empty when it can.
+
+    `pending`: the state's seal, or the one that is about to be accepted.
+    """
+    if session in state.sealed:
+        return f"{session} is sealed since epoch {state.sealed[session].epoch}: that is final"
+    if pending is None or pending.session != session:
+        return f"no seal of {session} is pending"
+    if pending.command != seal:
+        return f"another seal of {session} is pending: {pending.command}"
+    if reaches(pending.end, state.end):
+        return ""
+    like = wider(pending.end, state.end)
+    ends, now = padded(pending.end, like), padded(state.end, like)
+    read = [f"{t}/{p} to {at}" for t, p, at in partitions(now) if at > ends[t][p]]
+    left = [f"{t}/{p} from {now[t][p]} to {at}" for t, p, at in partitions(ends) if at > now[t][p]]
+    return (
+        f"rows beyond its end are read and belong to {pending.next_session} ({', '.join(read)}). "
+        f"{session} is sealed once the rest has been read: {', '.join(left)}"
+    )
 
 
 def cleanup_ranges(cut: Iterable[Prefix]) -> list[Prefix]:

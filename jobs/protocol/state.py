@@ -8,6 +8,7 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * terms never fall; an epoch is written under the term of the last claim;
 * epochs run 0, 1, 2, ... without gaps; offsets never fall;
 * a session is sealed once, by the seal that was accepted, when every partition has reached it;
+* a seal is taken back only while no partition has been read to beyond its end;
 * topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
   middle of a term by an epoch: every offset in the state is padded to the widest known);
 * every slot that owns a group has a manifest, and the other way round.
@@ -242,6 +243,8 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         rows, digest = counts.get((part.topic, part.partition), (0, 0))
         key = (part.topic, part.partition)
         counts[key] = (rows + part.rows, (digest + part.digest) % 2**64)
+    if entry.withdrawn:
+        state = _without_seal(state, entry)
     seal = entry.seal or state.seal
     sessions = _open_sessions(state, entry)
     sealed = dict(state.sealed)
@@ -292,6 +295,15 @@ def _moves(state: JournalState, entry: Epoch, owners: Mapping[Prefix, int]) -> t
         if owners.get(move.group, move.to) == move.to:
             raise JournalBroken(f"epoch {entry.epoch} has {move} still to be carried out")
     return queue
+
+
+def _without_seal(state: JournalState, entry: Epoch) -> JournalState:
+    """The state as if its pending seal had never been accepted."""
+    if state.seal is None or state.seal.command != entry.withdrawn:
+        raise JournalBroken(f"epoch {entry.epoch} takes back a seal that is not pending")
+    if not reaches(state.seal.end, state.end):
+        raise JournalBroken(f"epoch {entry.epoch} takes back a seal whose end was passed")
+    return replace(state, seal=None, sessions=state.sessions[:1])
 
 
 def _open_sessions(state: JournalState, entry: Epoch) -> tuple[Session, ...]:

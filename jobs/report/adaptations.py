@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from jobs.protocol.adapt import decision
+from jobs.protocol.seal import BOUNDARY
 from schemas.journal import Move
 
 MOST = 400
@@ -76,7 +77,7 @@ class Adaptations(BaseModel):
     ) -> None:
         """Fold an epoch. `before`: bytes of each slot before it; `queue`: moves that wait after."""
         for outcome in entry["commands"]:
-            if outcome["kind"] != "seal":
+            if outcome["kind"] not in BOUNDARY:
                 self._answered(entry, outcome, before)
         after = {totals["slot"]: totals["state_bytes"] for totals in entry["slots"]}
         # Most decisions are done: an epoch must not look at all of them.

@@ -109,6 +109,20 @@ class Verdict(Figures):
     verified_at: str
 
 
+SealAnswerKind = Literal["withdrawn", "not withdrawn", "refused"]
+
+
+class SealAnswer(Figures):
+    """What the stream made of a command about a session's end, other than a seal that it obeyed."""
+
+    what: SealAnswerKind
+    """`refused`: a seal; the others: a withdrawal of one."""
+    at: str
+    by: str
+    reason: str
+    """Of whoever withdrew the seal, else of the stream."""
+
+
 class SessionStatus(Figures):
     """One trading day."""
 
@@ -154,6 +168,8 @@ class SessionStatus(Figures):
     seal_by: str
     """Who asked for the seal that was obeyed; empty before, and when the journal does not say."""
     seal_reason: str
+    seal_answers: list[SealAnswer]
+    """The newest last; those that came while the session was open."""
     cleanup_s: float | None
     verdict: Verdict | None
 

@@ -268,6 +268,7 @@ def _session(
         ended_at=session.sealed_at,
         seal_by=session.seal_by,
         seal_reason=session.seal_reason,
+        seal_answers=session.seal_answers,
         cleanup_s=None if cleaned is None else cleaned.seconds,
         verdict=_verdict(own),
     )

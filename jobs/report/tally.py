@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from jobs.policy.sampling import Sample, Work, ms, sample_of, work_of
 from jobs.protocol.state import RELIEVING
 from jobs.report.adaptations import Adaptations
-from jobs.report.model import Point
+from jobs.report.model import Point, SealAnswer, SealAnswerKind
 from schemas.journal import DELAY_EDGES_MS, Move, Offsets, Prefix
 
 MOST_POINTS = 1024
@@ -36,6 +36,14 @@ RECENT_EPOCHS = 256
 """Epochs that rates, the present delay and what policies look at are taken from."""
 MOST_ANSWERED = 4096
 """Ids of answered commands that are remembered, the newest ones."""
+MOST_SEAL_ANSWERS = 16
+"""Of one session."""
+SEAL_ANSWERS: dict[tuple[str, bool], SealAnswerKind] = {
+    ("withdraw", True): "withdrawn",
+    ("withdraw", False): "not withdrawn",
+    ("seal", False): "refused",
+}
+"""By kind of command, and whether it was obeyed; a seal that was obeyed is the session's."""
 STEP_PARTS = ("load", "install", "join", "write", "spill", "merge", "manifest")
 
 
@@ -97,6 +105,7 @@ class SessionTally(BaseModel):
     """Where it ends, once that is fixed."""
     seal_by: str = ""
     seal_reason: str = ""
+    seal_answers: list[SealAnswer] = []
     sealed_at: str | None = None
     sealed_epoch: int | None = None
     ranges: int | None = None
@@ -179,6 +188,10 @@ class Tally(BaseModel):
         started, ended = ms(entry["started_at"]), ms(entry["written_at"])
         session = self.sessions[self.open]
         session.began_at = session.began_at or entry["started_at"]
+        if entry.get("withdrawn"):
+            # The next session has no row yet: it is as if it had never been.
+            session.end, session.seal_by, session.seal_reason = None, "", ""
+            self.sessions = {d: s for d, s in self.sessions.items() if d <= self.open}
         if entry["seal"] is not None:
             after = entry["seal"]["next_session"]
             session.end = entry["seal"]["end"]
@@ -255,6 +268,10 @@ class Tally(BaseModel):
             if entry["seal"] is not None and outcome["id"] == entry["seal"]["command"]:
                 session.seal_by = outcome.get("by", "")
                 session.seal_reason = outcome["reason"]
+            elif (what := SEAL_ANSWERS.get((outcome["kind"], outcome["obeyed"]))) is not None:
+                by, reason = outcome.get("by", ""), outcome["reason"]
+                answer = SealAnswer(what=what, at=entry["written_at"], by=by, reason=reason)
+                session.seal_answers = [*session.seal_answers, answer][-MOST_SEAL_ANSWERS:]
         del self.answered[:-MOST_ANSWERED]
         self.adaptations.add(entry, before, self.queue, took_s)
         return dict(came), dict(went)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.report.decisions import decisions_table
-from jobs.report.model import SessionStatus, SlotStatus, Status
+from jobs.report.model import SealAnswer, SessionStatus, SlotStatus, Status
 from jobs.report.words import (
     bytes_text,
     clock_text,
@@ -102,6 +102,8 @@ def _head(status: Status, width: int) -> RenderableType:
     if open_ is not None:
         session.append(f"  {_stage(open_)}", style="dim")
     line.add_row("session", session)
+    if open_ is not None and open_.seal_answers:
+        line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
@@ -123,6 +125,15 @@ def _head(status: Status, width: int) -> RenderableType:
     if width >= NARROW:
         line.add_row("warehouse", Text(status.warehouse_root))
     return line
+
+
+def _seal_answer(answer: SealAnswer) -> Text:
+    """What the stream last said to who wanted the open session ended, or not ended."""
+    text = Text(answer.what, style="" if answer.what == "withdrawn" else "yellow")
+    text.append(f" {clock_text(answer.at)}", style="dim")
+    if answer.by:
+        text.append(f", asked for by {visible(answer.by)}", style="dim")
+    return text.append(f": {visible(answer.reason)}" if answer.reason else "")
 
 
 def _topics(status: Status, width: int) -> Table:

@@ -11,6 +11,7 @@ from jobs.engine.groups import GroupMap
 from jobs.kafka.client import Cluster
 from jobs.protocol.state import JournalState, changed_topics
 from schemas.journal import Genesis, Offsets, Topic
+from schemas.session_date import session_date
 from schemas.settings import Settings
 
 
@@ -27,8 +28,15 @@ def first_entry(
     session: str | None,
     now_ms: int,
 ) -> Genesis:
-    """The genesis of a new warehouse, by `stream.start` and the calendar or `session`."""
-    date = session or calendar.open_or_next(settings.session.calendar, now_ms)
+    """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
+
+    Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`.
+    """
+    date = (
+        session_date(session)
+        if session
+        else calendar.open_or_next(settings.session.calendar, now_ms)
+    )
     start, rule = _start(settings, sorted(set(topics)), cluster, date, now_ms)
     return Genesis(
         warehouse_id=uuid.uuid4().hex[:12],

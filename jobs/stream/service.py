@@ -26,7 +26,7 @@ from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
 from jobs.stream.driver import Driver, Ended
-from jobs.stream.genesis import StartRefused, check_same, first_entry, rfc3339
+from jobs.stream.genesis import check_same, first_entry, rfc3339
 from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
@@ -73,6 +73,10 @@ class Watcher:
     on_start: Callable[[JournalState], None] = _nothing
     stop: threading.Event = field(default_factory=threading.Event)
     """Set to end the stream after its epoch (SIGTERM does)."""
+
+
+class SessionNotOpen(Exception):
+    """The session asked for is not the open one (exit code 3, as of `seal`)."""
 
 
 class StreamFailed(Exception):
@@ -162,12 +166,12 @@ class Stream:
     def _check_session(self, state: JournalState) -> None:
         for date in (self.wanted.session, self.wanted.until_sealed):
             if date is not None and date != state.session.date and date not in state.sealed:
-                raise StartRefused(
+                raise SessionNotOpen(
                     f"{date} is not the open session: that is {state.session.date}. "
                     f"Start with --session {state.session.date}, or without it."
                 )
         if self.wanted.session in state.sealed:
-            raise StartRefused(
+            raise SessionNotOpen(
                 f"{self.wanted.session} is sealed; the open session is {state.session.date}."
             )
 

@@ -68,7 +68,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
         assert phases["cleanup"] > 0, "nothing was spilled: the test shows nothing"
         check_figures(day, listen)
     day.ok("verify", "--session", FIRST)
-    assert day.run("stream", "--session", FIRST) == 2  # sealed
+    assert day.run("stream", "--session", FIRST) == 3  # sealed
     assert day.run("stream", "--until-sealed", FIRST) == 0
     day.finish(SECOND)
     assert day.check(SECOND)["cleanup"] > 0

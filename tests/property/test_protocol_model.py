@@ -34,6 +34,7 @@ def exact(first: int, count: int) -> Counter[str]:
             moved=outcome.moved,
             reshaped=outcome.reshaped,
             open_together=outcome.open_together,
+            withdrawn=outcome.withdrawn,
         )
     return seen
 
@@ -46,6 +47,7 @@ def busy(first: int, count: int) -> None:
     assert seen["cuts"] > 3 * count
     assert seen["restored"] > 0.5 * count
     assert seen["open_together"] > count
+    assert seen["withdrawn"] > 0.05 * count
     assert seen["moved"] > count
     assert seen["reshaped"] > count
 

@@ -38,7 +38,7 @@ from jobs.protocol.driver import (
 )
 from jobs.protocol.entry import ReportsWrong
 from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
-from jobs.protocol.plan import Plan
+from jobs.protocol.plan import Plan, waits
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.protocol.redo import Apply
 from jobs.protocol.state import JournalBroken
@@ -60,6 +60,7 @@ from tests.protocol_entries import (
     report,
     seal,
     sealed,
+    withdrawing,
 )
 
 Entries = Sequence[Genesis | Claim | Epoch]
@@ -119,6 +120,7 @@ def plan(**more: Any) -> Plan:
         "end": ends(6, 6, 6),
         "seal": None,
         "accepted": None,
+        "withdrawn": "",
         "sealing": False,
         "flush": (),
         "before": GROUPS,
@@ -446,6 +448,133 @@ def test_the_epoch_that_reaches_the_seal_flushes_what_was_ever_cut() -> None:
             1,
         )
     ]
+
+
+# --- withdrawing a seal
+
+
+def answered(obeyed: bool, reason: str, id_: str = "back") -> CommandOutcome:
+    return CommandOutcome(id=id_, kind="withdraw", obeyed=obeyed, reason=reason)
+
+
+ACCEPTED = CommandOutcome(id="close", kind="seal", obeyed=True)
+PENDING = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(4, 9, 9)))
+"""Epoch 0 has come to the seal's end on one partition, and passed it on none."""
+
+
+def test_a_pending_seal_is_withdrawn_and_rows_beyond_its_end_are_the_days() -> None:
+    _, instructions = told(
+        claimed(PENDING), offered(ends(10, 10, 10), withdrawing(reason="too early"))
+    )
+    assert instructions == [
+        RunJob(
+            plan(end=ends(10, 10, 10), withdrawn="close", outcomes=(answered(True, "too early"),)),
+            1,
+        )
+    ]
+
+
+def test_a_withdrawal_comes_before_the_epoch_that_would_have_sealed() -> None:
+    _, instructions = told(claimed(PENDING), offered(ends(4, 9, 9), withdrawing()))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.plan.seal, job.plan.sealing, job.plan.withdrawn) == (None, False, "close")
+
+
+def test_the_entry_says_what_was_withdrawn_and_the_next_session_is_gone() -> None:
+    driver, instructions = told(
+        claimed(PENDING), offered(None, withdrawing()), reported(report(0, 1), report(1, 1))
+    )
+    entry = second(withdrawn="close", commands=[answered(True, "")])
+    assert instructions == [Sync(()), Append(entry)]
+    driver, _ = told(driver, Appended())
+    state = driver.state
+    assert state is not None
+    assert (state.seal, [s.date for s in state.sessions]) == (None, [DAY])
+    assert not waits(state, [withdrawing()]), "it was answered"
+    _, instructions = told(driver, offered(ends(9, 9, 9)))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.plan.seal, job.plan.sealing, job.plan.withdrawn) == (None, False, "")
+
+
+def test_a_seal_stays_once_a_row_beyond_its_end_was_read() -> None:
+    passed = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(4, 9, 3)))
+    _, instructions = told(claimed(passed), offered(None, withdrawing()))
+    why = (
+        f"rows beyond its end are read and belong to {NEXT} (b/0 to 4). {DAY} is sealed once the "
+        "rest has been read: a/1 from 4 to 9"
+    )
+    assert instructions == [
+        RunJob(plan(seal=seal(ends(4, 9, 3)), outcomes=(answered(False, why),)), 1)
+    ]
+
+
+def test_a_seal_of_a_partition_that_no_epoch_knows_stays_in_the_same_way() -> None:
+    wider = {"a": [4, 9, 7], "b": [3]}
+    passed = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(wider))
+    _, instructions = told(claimed(passed), offered(None, withdrawing()))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    (outcome,) = job.plan.outcomes
+    assert not outcome.obeyed
+    assert outcome.reason.endswith("a/1 from 4 to 9, a/2 from 0 to 7")
+
+
+def test_a_seal_and_its_withdrawal_read_together_leave_nothing() -> None:
+    commands = (closing(ends(9, 9, 9)), withdrawing(), closing(ends(9, 9, 9)))
+    _, instructions = told(claimed(ONE), offered(None, *commands))
+    # The third is the first, read twice: it must not come after its own withdrawal.
+    assert instructions == [RunJob(plan(outcomes=(ACCEPTED, answered(True, ""))), 1)]
+
+
+def test_a_session_can_be_sealed_anew_in_the_epoch_of_the_withdrawal() -> None:
+    again = closing(ends(7, 7, 7), "again")
+    _, instructions = told(claimed(PENDING), offered(None, withdrawing(), again))
+    end = seal(ends(7, 7, 7), command="again")
+    outcomes = (answered(True, ""), CommandOutcome(id="again", kind="seal", obeyed=True))
+    assert instructions == [
+        RunJob(plan(seal=end, accepted=end, withdrawn="close", outcomes=outcomes), 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "command", "why"),
+    [
+        (ONE, withdrawing(), f"no seal of {DAY} is pending"),
+        (PENDING, withdrawing(session=NEXT), f"no seal of {NEXT} is pending"),
+        (PENDING, withdrawing("another"), f"another seal of {DAY} is pending: close"),
+    ],
+)
+def test_a_withdrawal_of_another_seal_is_refused(entry: Epoch, command: Command, why: str) -> None:
+    _, instructions = told(claimed(entry), offered(None, command))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.outcomes == (answered(False, why),)
+    assert job.plan.seal == entry.seal
+
+
+def test_a_sealed_session_stays_sealed() -> None:
+    end = ends(4, 4, 4)
+    done = epoch(2, 0, end, session=NEXT, read=READ_0, seal=seal(end), sealed=sealed(end, 0))
+    _, instructions = told(claimed(done), offered(None, withdrawing()))
+    why = f"{DAY} is sealed since epoch 0: that is final"
+    assert instructions == [RunJob(plan(session=NEXT, outcomes=(answered(False, why),)), 1)]
+
+
+def test_a_session_of_an_odd_name_is_not_sealed_and_does_not_stop_the_stream() -> None:
+    """Warehouses from before dates were checked have such a session."""
+    odd = "2026-1-5"
+    entries = [genesis(session=odd), claim(1, 1), epoch(2, 0, ends(4, 4, 4), session=odd)]
+    _, instructions = told(
+        begun(), reading(entries), Appended(), offered(None, closing(ends(9, 9, 9), session=odd))
+    )
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    (outcome,) = job.plan.outcomes
+    assert not outcome.obeyed
+    assert outcome.reason.startswith("'2026-1-5' is not written YYYY-MM-DD")
+    assert job.plan.seal is None
 
 
 # --- journal first

@@ -25,7 +25,16 @@ from jobs.tables import Warehouse
 from schemas.journal import Command, Prefix
 from schemas.settings import Settings, load_settings
 from tests.page_warehouse import BUDGET, page_day, write_page_warehouse
-from tests.report_journal import DAY, NEXT, Made, fill_journal, make_day, open_warehouse, verdict
+from tests.report_journal import (
+    DAY,
+    NEXT,
+    Made,
+    fill_journal,
+    make_day,
+    open_warehouse,
+    verdict,
+    withdrawn_day,
+)
 
 
 def settings(root: Path) -> Settings:
@@ -205,6 +214,21 @@ def test_seals_are_decisions_too(tmp_path: Path) -> None:
     assert [seal.session for seal in views.decisions(found, (), most=9).seals] == [DAY]
     newest = views.decisions(found, (), most=1)
     assert newest.seals == [], "those of before are shown with their time's decisions"
+
+
+def test_a_withdrawn_seal_is_one_too(tmp_path: Path) -> None:
+    made = withdrawn_day()
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, made.entries)
+    found = looked(warehouse, made.now())
+    shown = views.decisions(found, (), most=9)
+    assert [(s.session, s.what, s.by, s.reason) for s in shown.seals] == [
+        (DAY, "withdrawn", "bob", "too early"),
+        (DAY, "not withdrawn", "bob", "no seal of 2026-01-05 is pending"),
+    ]
+    assert shown.decisions == [], "it adapts nothing"
+    assert views.stage(views.shown(found, made.now())) == "open"
+    assert [row.session.session for row in views.sessions(found, 9).sessions] == [DAY]
 
 
 def test_the_newest_sessions_come_first(tmp_path: Path) -> None:

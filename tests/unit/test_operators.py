@@ -281,6 +281,14 @@ def test_a_run_that_names_no_session_means_the_last_that_has_closed(
     )
 
 
+def test_a_session_that_is_no_date_fails_without_a_retry() -> None:
+    made = datetime(2026, 1, 6, tzinfo=UTC)
+    with pytest.raises(AirflowFailException, match="is not a session's date: write 2026-01-05"):
+        rendered(made, "2026-1-5")
+    with pytest.raises(AirflowFailException, match="'tomorrow' is not a session's date"):
+        rendered(made, None, session="tomorrow")
+
+
 def test_a_session_that_cannot_be_found_is_asked_for() -> None:
     with pytest.raises(AirflowFailException, match="partition key or parameter `session`"):
         rendered(datetime(1950, 1, 1, tzinfo=UTC))

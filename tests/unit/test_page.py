@@ -295,6 +295,8 @@ def test_actions_are_the_command_line_with_name_and_reason(
         ("/act/seal", {"session": "2026-01-05"}),
         ("/act/seal", {"session": "2026-01-05", "reason": "  ab "}),
         ("/act/seal", {"session": "--help", "reason": "a reason"}),
+        ("/act/seal", {"session": "2026-02-30", "reason": "a reason"}),
+        ("/act/seal", {"session": "20260105", "reason": "a reason"}),
         ("/act/seal", {"session": "2026-01-05", "reason": "a reason", "at": "close"}),
         ("/act/seal", {"session": "2026-01-05", "reason": "a\x00reason"}),
         ("/act/spill", {"slot": -1, "bytes": 5, "reason": "a reason"}),

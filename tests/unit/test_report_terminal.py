@@ -23,6 +23,7 @@ from tests.report_journal import (
     make_day,
     open_warehouse,
     verdict,
+    withdrawn_day,
 )
 
 
@@ -84,6 +85,16 @@ def test_no_colour_and_no_control_characters_in_a_pipe(found):
     assert "\x1b" not in text
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "\x1b[" in shown(found, 100, force_terminal=True, color_system="standard")
+
+
+def test_a_withdrawn_seal_is_told(settings):
+    warehouse = open_warehouse(settings.warehouse.root)
+    made = withdrawn_day()
+    fill_journal(warehouse, made.entries[:-3])
+    head = shown(status(warehouse, settings, made.now(), None), 100)
+    at = made.entries[-16 + 12].written_at
+    line = f"seal       withdrawn {at[:10]} {at[11:19]} UTC, asked for by bob: too early"
+    assert line in [each.rstrip() for each in head.splitlines()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -29,6 +29,7 @@ from tests.report_journal import (
     make_day,
     open_warehouse,
     verdict,
+    withdrawn_day,
 )
 
 
@@ -90,6 +91,24 @@ def test_figures_are_the_journals(settings, warehouse):
     assert [s.state_bytes for s in found.slots] == [s.state_bytes for s in last]
     assert [s.rows for s in found.slots] == [s.rows for s in last]
     assert found.threshold == settings.spill.threshold
+
+
+def test_a_withdrawn_seal_leaves_an_open_day(settings, warehouse):
+    made = withdrawn_day()
+    assert [s.date for s in replay(made.entries).sessions] == [DAY]
+    ending = tallied(made.entries[: -16 + 11])
+    assert sorted(ending.sessions) == [DAY, NEXT]
+    assert (ending.sessions[DAY].end is not None, ending.sessions[DAY].seal_by) == (True, "alice")
+    fill_journal(warehouse, made.entries)
+    found = status(warehouse, settings, made.now(), None)
+    [day] = found.sessions
+    assert (day.session, day.stage, day.seal_by, day.seal_reason) == (DAY, "open", "", "")
+    assert day.rows_in == {t: made.rows[DAY, t] for t in TOPICS}
+    assert [(a.what, a.by, a.reason) for a in day.seal_answers] == [
+        ("withdrawn", "bob", "too early"),
+        ("not withdrawn", "bob", f"no seal of {DAY} is pending"),
+    ]
+    assert day.seal_answers[0].at == made.entries[-16 + 12].written_at
 
 
 def test_rows_beyond_the_end_belong_to_the_next_session_before_the_seal_is_complete():

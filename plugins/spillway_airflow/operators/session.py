@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from schemas.session_date import SessionDateError, session_date
 from spillway_airflow.command import CommandFailed, setting
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
@@ -41,10 +42,15 @@ class SessionOperator(SpillwayOperator):
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         """As any operator; and a session that was not given is found, so that Airflow shows it.
 
-        Raises `AirflowFailException` when the exchange's calendar knows none.
+        Raises `AirflowFailException` when the exchange's calendar knows none, and for a session
+        that is not written `YYYY-MM-DD`.
         """
         super().render_template_fields(context, jinja_env)
         if self.session:
+            try:
+                session_date(self.session)
+            except SessionDateError as error:
+                raise AirflowFailException(f"{error}; {NAME_IT}") from error
             return
         from jobs import calendar as exchange
 

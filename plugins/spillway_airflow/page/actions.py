@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from schemas.session_date import SessionDate
 from spillway_airflow.command import Running
 from spillway_airflow.page import door
 
@@ -51,7 +52,7 @@ class Spill(Action):
 class Seal(Action):
     """End a session's input where its topics end now."""
 
-    session: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    session: SessionDate
 
 
 class Outcome(BaseModel):

@@ -34,6 +34,8 @@ class Faults:
     """Not a fault: groups move, split and merge, slots come and go, spills are forced."""
     seal_odd: float = 0.02
     """A command that is stale, repeated, or names a session that is not open."""
+    seal_withdrawn: float = 0.03
+    """The last seal is taken back, at whatever moment."""
 
     def scaled(self, factor: float) -> Faults:
         """All rates multiplied (at most 0.5)."""

@@ -30,7 +30,7 @@ from jobs.protocol.state import JournalState
 from jobs.stream import decoding
 from jobs.stream.decoding import DecodeTask
 from jobs.tables.garbage import Settled
-from schemas.journal import Claim, Command, Epoch, Prefix, Sealed
+from schemas.journal import Claim, Command, Epoch, Prefix, Sealed, SealRequest
 
 from . import rules as true
 from . import slot
@@ -192,6 +192,21 @@ def _as_named(state: JournalState, commands: Iterable[Command], next_session: st
     return replace(obeyed, seal=obeyed.seal.model_copy(update={"end": end}))
 
 
+def _withdrawn_late(
+    state: JournalState, pending: SealRequest | None, session: str, command: str
+) -> str:
+    wrong = pending is None or (pending.session, pending.command) != (session, command)
+    return "not that one" if wrong else ""
+
+
+def _forgotten(state: JournalState, entry: Epoch) -> JournalState:
+    return replace(state, seal=None, sessions=state.sessions[:1])
+
+
+def _still_open(state: JournalState, entry: Epoch) -> JournalState:
+    return replace(state, seal=None)
+
+
 # --- cleanup and vacuum
 
 
@@ -348,6 +363,27 @@ PLANTS: tuple[Plant, ...] = (
         "rows beyond E journaled already: the session ends at the greater of the two",
         "DOUBLED|MISSING|ValueError|JournalBroken",
         patches=(("jobs.protocol.plan.obey", _as_named),),
+    ),
+    Plant(
+        "withdrawn-too-late",
+        "a seal is withdrawn only while no row beyond its end has been read",
+        "DOUBLED|MISSING|cannot be|KeyError",
+        patches=(
+            ("jobs.protocol.seal.not_withdrawable", _withdrawn_late),
+            ("jobs.protocol.state._without_seal", _forgotten),
+        ),
+    ),
+    Plant(
+        "withdrawn-unsaid",
+        "the fold refuses what `obey` would have refused",
+        "takes back a seal whose end was passed",
+        patches=(("jobs.protocol.seal.not_withdrawable", _withdrawn_late),),
+    ),
+    Plant(
+        "withdrawn-still-open",
+        "when a seal is withdrawn the next session does not exist",
+        "DOUBLED|MISSING|cannot be|IndexError|JournalBroken",
+        patches=(("jobs.protocol.state._without_seal", _still_open),),
     ),
     Plant(
         "source-keeps-group",

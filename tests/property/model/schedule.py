@@ -43,6 +43,8 @@ class Outcome:
     cuts: int
     open_together: int
     """Epochs after which two sessions were open."""
+    withdrawn: int
+    """Seals that were pending and were taken back."""
 
 
 def first_groups(rng: Random, slots: int) -> list[tuple[Prefix, int]]:
@@ -107,6 +109,8 @@ class Schedule:
         self.keepers: list[tuple[str, Generator[None, None, None]]] = []
         self.sealing: list[tuple[int, Offsets]] = []
         """Seals that will be issued: session, E."""
+        self.withdrawals: dict[str, int] = {}
+        """Withdrawals by their id, each with its session, until the session is sealed anew."""
         self.folded = 0
         self.sealed: dict[str, Epoch] = {}
 
@@ -191,10 +195,32 @@ class Schedule:
         world.commands.append(command)
         world.say(f"command {command.id}: seal {command.session} at {end}")
 
+    def withdraw(self) -> None:
+        """The newest seal is taken back, whatever has become of it; rarely another one."""
+        rng, world = self.rng, self.world
+        seals = [c for c in world.commands if c.kind == "seal"]
+        if not seals:
+            return
+        seal = seals[-1] if rng.random() < 0.9 else rng.choice(seals)
+        command = Command(
+            id=f"w{world.fresh()}", kind="withdraw", session=seal.session, seal=seal.id
+        )
+        world.commands.append(command)
+        world.say(f"command {command.id}: withdraw {seal.id} of {seal.session}")
+        self.withdrawals[command.id] = int(seal.session[-2:]) - 1
+
+    def seal_anew(self) -> None:
+        """A session whose seal was taken back gets another one."""
+        for entry in self.world.journal if self.withdrawals else ():
+            for outcome in entry.commands if isinstance(entry, Epoch) else ():
+                session = self.withdrawals.pop(outcome.id, None)
+                if session is not None and outcome.obeyed:
+                    self.command(session, self.world.ends())
+
     def odd_command(self) -> None:
         """A seal that is stale, repeated under its id or another, or of a session to come."""
         rng, world = self.rng, self.world
-        issued = [c for c in world.commands if c.session == date(0)]
+        issued = [c for c in world.commands if c.kind == "seal" and c.session == date(0)]
         if world.commands and rng.random() < 0.3:
             world.commands.append(rng.choice(world.commands))
         elif issued or rng.random() < 0.3:
@@ -242,6 +268,7 @@ class Schedule:
         if not self.drivers:
             self.start_driver()
         self.look()
+        self.seal_anew()
         for session, entry in sorted(self.sealed.items()):
             assert entry.sealed is not None
             mine = [name for name, _ in self.keepers if name.startswith(f"cleanup {session}")]
@@ -365,6 +392,8 @@ class Schedule:
             self.adapt()
         if context.flip(faults.seal_odd):
             self.odd_command()
+        if context.flip(faults.seal_withdrawn):
+            self.withdraw()
         if context.flip(faults.partition_added):
             parts = self.rng.choice(world.log)
             if len(parts) < 3:
@@ -406,6 +435,7 @@ class Schedule:
             reshaped=sum(e.assignment is not None for e in epochs),
             cuts=sum(len(e.cuts) for e in epochs),
             open_together=open_together(epochs),
+            withdrawn=sum(bool(e.withdrawn) for e in epochs),
         )
 
 
@@ -413,7 +443,8 @@ def open_together(epochs: Sequence[Epoch]) -> int:
     """After how many epochs two sessions were open."""
     out, pending = 0, False
     for entry in epochs:
-        pending = (pending or entry.seal is not None) and entry.sealed is None
+        pending = (pending and not entry.withdrawn) or entry.seal is not None
+        pending = pending and entry.sealed is None
         out += pending
     return out
 

@@ -358,6 +358,7 @@ def told(entry: Claim | Epoch) -> str:
     parts += [f"moved {m.group.depth}/{m.group.value} to {m.to}" for m in entry.moved]
     parts += [f"{len(entry.queued)} moves queued"] if entry.queued is not None else []
     parts += [f"restored {entry.restored_slots}"] if entry.restored_slots else []
+    parts += [f"takes back {entry.withdrawn}"] if entry.withdrawn else []
     if entry.seal is not None:
         parts.append(f"accepts seal of {entry.seal.session} at {short(entry.seal.end)}")
     if entry.sealed is not None:

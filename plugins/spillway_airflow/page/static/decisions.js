@@ -9,7 +9,17 @@ const SHOWN = 100;
 const ALL = 400;
 
 const kinds = (counts) =>
-  Object.entries(counts).map(([kind, n]) => (kind === "slots" ? `${count(n)} slots` : times(n, kind)));
+  Object.entries(counts).map(([kind, n]) =>
+    kind === "slots" ? `${count(n)} slots` : times(n, kind === "withdraw" ? "withdrawal of a seal" : kind),
+  );
+
+/** What was asked about a session's end: the words, and what became of it. */
+const SEALS = {
+  sealed: ["seal", ["good", "lock", "obeyed"]],
+  withdrawn: ["withdrawal of a seal", ["good", "check", "obeyed"]],
+  "not withdrawn": ["withdrawal of a seal", ["bad", "cross", "refused"]],
+  refused: ["seal", ["bad", "cross", "refused"]],
+};
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
 
@@ -119,8 +129,8 @@ export class Decisions {
       {},
       h("td", { class: "nowrap" }, h("time", { title: utc(at), datetime: each.at }, moment(at))),
       h("td", {}, h("span", { class: "tag person" }, visible(each.by || "–"))),
-      h("td", {}, "seal", h("div", {}, h("a", { href: `#sessions/${each.session}` }, date(each.session)))),
-      h("td", {}, chip("good", "lock", "obeyed")),
+      h("td", {}, SEALS[each.what][0], h("div", {}, h("a", { href: `#sessions/${each.session}` }, date(each.session)))),
+      h("td", {}, chip(...SEALS[each.what][1])),
       h("td", {}, h("span", { class: "muted" }, "–")),
       h("td", { class: "number" }, "–"),
       h("td", { class: "why" }, visible(each.reason)),

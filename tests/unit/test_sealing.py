@@ -1,0 +1,194 @@
+"""`spillway seal`: when it may be asked for, what is written, what is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from jobs import sealing
+from jobs.sealing import SealRefused, request_seal, request_withdrawal
+from jobs.tables import Warehouse
+from schemas.journal import Claim, Command, Epoch, Genesis, Offsets
+from schemas.query import load_query
+from schemas.settings import Settings, load_settings
+from tests.protocol_entries import (
+    DAY,
+    NEXT,
+    claim,
+    ends,
+    epoch,
+    genesis,
+    seal,
+    sealed,
+)
+from tests.report_journal import fill_journal, open_warehouse
+
+BEGUN = [genesis(), claim(1, 1), epoch(2, 0, ends(4, 4, 4))]
+CLOSE = "2026-01-05T16:05:00-05:00"
+"""Of `DAY` at the New York exchange, with the default grace."""
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+class Broker:
+    """A cluster that is asked for offsets."""
+
+    asked: ClassVar[list[int | None]] = []
+
+    def end_offsets(self, topics: Sequence[str]) -> Offsets:
+        self.asked.append(None)
+        return {topic: [9, 9] for topic in topics}
+
+    def offsets_for_time(self, topics: Sequence[str], at_ms: int) -> Offsets:
+        self.asked.append(at_ms)
+        return {topic: [7, 7] for topic in topics}
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """What Kafka is asked: times in ms, None for the topics' ends."""
+
+    @contextmanager
+    def cluster(*_: Any) -> Iterator[Broker]:
+        yield Broker()
+
+    Broker.asked = []
+    monkeypatch.setattr(sealing, "cluster", cluster)
+    return Broker.asked
+
+
+class Place:
+    """A warehouse with a journal."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings: Settings = load_settings(None, {"warehouse.root": str(root)})[0]
+        self.warehouse: Warehouse = open_warehouse(str(root))
+
+    def journal(self, *entries: Genesis | Claim | Epoch) -> None:
+        fill_journal(
+            self.warehouse, [each.model_copy(update={"written_at": CLOSE}) for each in entries]
+        )
+
+    def commands(self) -> list[Command]:
+        return [each.command for each in self.warehouse.commands.read()]
+
+    def seal(self, session: str = DAY, at: str = "now", now: str = CLOSE) -> str:
+        query = load_query(self.settings.query)
+        return request_seal(
+            self.settings, query, session, at, "why", "alice", clock=lambda: ms(now)
+        )
+
+    def withdraw(self, session: str = DAY) -> str:
+        return request_withdrawal(
+            self.settings, session, "too early", "bob", clock=lambda: ms(CLOSE)
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "w")
+
+
+def test_at_close_is_refused_before_close_and_grace(place: Place, broker: list[int | None]) -> None:
+    place.journal(*BEGUN)
+    with pytest.raises(SealRefused) as refused:
+        place.seal(at="close", now="2026-01-05T16:04:59-05:00")
+    assert str(refused.value) == (
+        "close and grace of 2026-01-05 are over at 2026-01-05 16:05:00 EST "
+        "(2026-01-05T21:05:00.000+00:00), in 1.0 s. Ask again then, or end the session where its "
+        "topics end now with --at now"
+    )
+    assert (place.commands(), broker) == ([], []), "nothing is asked and nothing is written"
+    place.seal(at="close")
+    [command] = place.commands()
+    assert (broker, command.offsets["stock"]) == ([ms(CLOSE)], [7, 7])
+    assert command.at == "close 2026-01-05T21:05:00.000+00:00"
+
+
+def test_a_time_is_refused_before_it_has_come(place: Place, broker: list[int | None]) -> None:
+    place.journal(*BEGUN)
+    at = "2026-01-05T15:00:00-05:00"
+    with pytest.raises(SealRefused, match=rf"{at} is still to come, in 1 h\. .* --at now"):
+        place.seal(at=at, now="2026-01-05T14:00:00-05:00")
+    assert (place.commands(), broker) == ([], [])
+    place.seal(at=at, now=at)
+    assert broker == [ms(at)]
+
+
+def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
+    place.journal(*BEGUN)
+    assert place.seal(now="2026-01-05T10:00:00-05:00").startswith(
+        "2026-01-05 will be sealed where its topics end now: {"
+    )
+    [command] = place.commands()
+    assert (command.kind, command.session, command.offsets["stock"]) == ("seal", DAY, [9, 9])
+    assert (command.reason, command.by, command.at) == ("why", "alice", "now")
+    assert broker == [None]
+    assert place.seal() == f"a seal of {DAY} is pending already"
+    assert len(place.commands()) == 1
+
+
+def test_what_cannot_be_sealed(place: Place, broker: list[int | None]) -> None:
+    with pytest.raises(SealRefused, match="journal is empty"):
+        place.seal()
+    place.journal(*BEGUN)
+    with pytest.raises(SealRefused, match=f"{NEXT} cannot be sealed: not the open .* {DAY}$"):
+        place.seal(NEXT)
+    end = ends(5, 5, 5)
+    place.journal(epoch(3, 1, end, session=NEXT, seal=seal(end), sealed=sealed(end, 1)))
+    assert place.seal() == f"{DAY} is sealed already (epoch 1)"
+    assert broker == []
+
+
+def test_a_seal_that_the_stream_has_not_read_is_withdrawn(
+    place: Place, broker: list[int | None]
+) -> None:
+    place.journal(*BEGUN)
+    place.seal()
+    assert place.withdraw() == (
+        f"the seal of {DAY} will be withdrawn, unless the stream passes its end before"
+    )
+    [sealing_, command] = place.commands()
+    assert (command.kind, command.session, command.seal) == ("withdraw", DAY, sealing_.id)
+    assert (command.reason, command.by) == ("too early", "bob")
+    assert place.withdraw() == f"no seal of {DAY} is pending: it is open"
+    assert len(place.commands()) == 2, "it is answered, not repeated"
+    place.seal()
+    assert [each.kind for each in place.commands()] == ["seal", "withdraw", "seal"]
+    place.withdraw()
+    assert place.commands()[-1].seal == place.commands()[-2].id, "the seal that is pending now"
+
+
+def test_a_pending_seal_is_withdrawn(place: Place) -> None:
+    place.journal(*BEGUN, epoch(3, 1, ends(5, 5, 5), seal=seal(ends(5, 9, 9))))
+    place.withdraw()
+    [command] = place.commands()
+    assert command.seal == "close"
+
+
+def test_a_seal_whose_end_was_passed_is_not_withdrawn(place: Place) -> None:
+    place.journal(*BEGUN, epoch(3, 1, ends(6, 5, 5), seal=seal(ends(5, 9, 9))))
+    with pytest.raises(SealRefused) as refused:
+        place.withdraw()
+    assert str(refused.value) == (
+        f"the seal of {DAY} cannot be withdrawn: rows beyond its end are read and belong to "
+        f"{NEXT} (a/0 to 6). {DAY} is sealed once the rest has been read: a/1 from 5 to 9, b/0 "
+        "from 5 to 9"
+    )
+    with pytest.raises(SealRefused, match=f"no seal of {NEXT} is pending"):
+        place.withdraw(NEXT)
+    assert place.commands() == []
+
+
+def test_a_sealed_session_is_final(place: Place) -> None:
+    end = ends(5, 5, 5)
+    place.journal(*BEGUN, epoch(3, 1, end, session=NEXT, seal=seal(end), sealed=sealed(end, 1)))
+    with pytest.raises(SealRefused, match="is sealed since epoch 1: that is final"):
+        place.withdraw()
