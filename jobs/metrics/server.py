@@ -1,28 +1,38 @@
 """The HTTP side: one path, `/metrics`, in Prometheus' text form or OpenMetrics.
 
+The threaded server and the text are prometheus_client's. Its `start_http_server` would answer from
+the moment it listens, at every path, and wait for ever for a client that says nothing: a thread of
+the stream's driver each. So here connections have a deadline and a bound.
+
 Known limitation: no password and no encryption. What is served names topics and volumes, nothing
 of any message; who may see it is decided by the address it listens on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import socketserver
+import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from jobs.kafka.broker import listener_of
 
 PATH = "/metrics"
-IDLE_S = 10.0
-"""How long a client that says nothing is listened to."""
+WHOLE_S = 10.0
+"""How long a client may take to ask and to read the answer, however it spreads that."""
+MOST_AT_ONCE = 32
+"""Clients, each with a thread; one more is turned away."""
 ANSWER_S = 2.0
 
 
@@ -36,14 +46,40 @@ class CannotListen(RuntimeError):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = IDLE_S
-
     def log_message(self, *_: Any) -> None:
         """Say nothing: a scrape every few seconds is no news."""
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingWSGIServer):
+    def __init__(self, *given: Any) -> None:
+        self._until: dict[Any, float] = {}
+        """Open connections, and when each has to be done."""
+        super().__init__(*given)
+
+    def verify_request(self, request: Any, _: Any) -> bool:
+        """Whether there is a thread for it."""
+        if len(self._until) >= MOST_AT_ONCE:
+            return False
+        self._until[request] = time.monotonic() + WHOLE_S
+        return True
+
+    def service_actions(self) -> None:
+        """Called twice a second at least. A thread whose socket is shut down ends by itself."""
+        now = time.monotonic()
+        for request, until in list(self._until.items()):
+            if until < now:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The connection is over."""
+        self._until.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no error of ours."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
         """Bind, without HTTPServer's question to the name service, which may take seconds."""

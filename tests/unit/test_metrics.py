@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import struct
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +27,7 @@ from jobs.doctor.ports import metrics as port_check
 from jobs.kafka import broker
 from jobs.kafka.backlog import Backlog
 from jobs.metrics import gathering
+from jobs.metrics import server as metrics_server
 from jobs.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
 from jobs.metrics.exposition import families
 from jobs.metrics.gathering import Gatherer, Quarantined
@@ -396,6 +400,95 @@ def test_the_server_serves_one_path_in_both_forms(tmp_path: Path) -> None:
         server.close()
     with pytest.raises(urllib.error.URLError):
         got(server.url)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """Where a server listens that is patient for a moment."""
+    monkeypatch.setattr(metrics_server, "WHOLE_S", 0.2)
+    monkeypatch.setattr(metrics_server, "MOST_AT_ONCE", 3)
+    port = broker.free_port()
+    server = MetricsServer(f"127.0.0.1:{port}", Shown(Snapshot()))  # type: ignore[arg-type]
+    server.start()
+    try:
+        yield "127.0.0.1", port
+    finally:
+        server.close()
+
+
+def dripping(client: socket.socket) -> None:
+    """A byte now and then: each would begin a timeout of single reads anew."""
+    with contextlib.suppress(OSError):
+        while True:
+            client.sendall(b"G")
+            time.sleep(0.05)
+
+
+def resetting(client: socket.socket) -> None:
+    """Hangs up in the middle of its request."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.sendall(b"GET /met")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        lambda _: None,
+        dripping,
+        resetting,
+        lambda client: client.sendall(b"GET /metrics HTTP/1.1\r\nHost:"),
+        lambda client: client.shutdown(socket.SHUT_WR),
+        lambda client: client.sendall(b"\x00" * 70_000),
+    ],
+    ids=["silent", "dripping", "resetting", "half a request", "hangs up", "no HTTP"],
+)
+def test_a_client_that_does_not_ask_holds_nothing_and_prints_nothing(
+    served: tuple[str, int], behave: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    threads = threading.active_count()
+    with socket.create_connection(served) as client:
+        behave(client)
+        assert got(f"http://127.0.0.1:{served[1]}/metrics")[0] == 200, "others are answered"
+        until = time.monotonic() + 20
+        while threading.active_count() > threads:
+            assert time.monotonic() < until, "its thread is still there"
+            time.sleep(0.02)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_clients_have_no_more_threads_than_are_meant_for_them(
+    served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "WHOLE_S", 60.0)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(served)) for _ in range(3)]
+        with socket.create_connection(served, timeout=20) as turned_away:
+            assert turned_away.recv(1) == b""
+        silent.pop().close()
+        until = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError):
+                assert got(f"http://127.0.0.1:{served[1]}/metrics")[0] == 200
+                break
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
+def test_what_goes_wrong_while_it_answers_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def collect(self) -> Any:
+            raise RuntimeError("no figures")
+
+    server = MetricsServer(f"127.0.0.1:{broker.free_port()}", Broken())  # type: ignore[arg-type]
+    server.start()
+    try:
+        assert got(server.url)[0] == 500
+    finally:
+        server.close()
+    assert "no figures" in capfd.readouterr().err
 
 
 def test_a_port_that_is_taken_is_named_before_anything_begins(tmp_path: Path) -> None:
