@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from jobs.metrics.catalogue import CATALOGUE
+from tests.missing import without
 from tests.unit.test_docs import cells, section
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,13 +84,33 @@ def test_every_alert_is_documented() -> None:
     assert described == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.fixture
+def promtool() -> str:
+    """The program that Prometheus' package brings along."""
+    found = shutil.which("promtool")
+    if found is None:
+        without("promtool", "see how .ci/run gets it")
+    return str(found)
+
+
 @pytest.mark.parametrize("command", [("check", "alerts.yml"), ("test", "alerts_test.yml")])
-def test_prometheus_own_tool_agrees(command: tuple[str, str]) -> None:
+def test_prometheus_own_tool_agrees(promtool: str, command: tuple[str, str]) -> None:
     """The rules fire when they should and not on a day that goes well (alerts_test.yml)."""
     what, file = command
     folder = ROOT / "docker" / "prometheus"
     done = subprocess.run(
-        ["promtool", what, "rules", file], cwd=folder, capture_output=True, text=True, check=False
+        [promtool, what, "rules", file], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_everything_is_tested_a_missing_program_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="there is no promtool: install it"):
+        without("promtool", "install it")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="there is no promtool: install it"):
+        without("promtool", "install it")
+    assert "promtool" in (ROOT / ".ci" / "run").read_text()
