@@ -44,6 +44,13 @@ EPOCHS = 3
 DEPTH = 9
 SPEC = join_spec(load_query("symbol"))
 STREAMS = tuple(each.name for each in SPEC.inputs)
+QUARANTINED: dict[str, bytes | None] = {
+    "not JSON: EOF while parsing an object at line 1 column 1": b"{",
+    "not UTF-8 (byte 13)": b'{"symbol": "S\xff\xfe"}',
+    "tombstone: the record has no value": None,
+    "empty value": b"",
+}
+"""What the demo's own producers send that is broken."""
 
 
 # --- recipes ---------------------------------------------------------------------------------
@@ -204,17 +211,20 @@ class Day:
         )
         assert spilled is not None
         yield spilled
-        bad = {
-            "topic": "stock",
-            "partition": 0,
-            "offset": 1000 + epoch,
-            "reason": "not JSON: EOF while parsing an object at line 1 column 1",
-            "value": b"{",
-            "kafka_timestamp": OPEN,
-            "epoch": epoch,
-            "written_at": OPEN,
-        }
-        yield from self._file("quarantine", data_name(epoch, "a", 0, 2), [bad], DAY)
+        bad = [
+            {
+                "topic": "stock",
+                "partition": 0,
+                "offset": 1000 + len(QUARANTINED) * epoch + number,
+                "reason": reason,
+                "value": value,
+                "kafka_timestamp": OPEN,
+                "epoch": epoch,
+                "written_at": OPEN,
+            }
+            for number, (reason, value) in enumerate(QUARANTINED.items())
+        ]
+        yield from self._file("quarantine", data_name(epoch, "a", 0, 2), bad, DAY)
         figures = [
             {
                 "epoch": epoch,
@@ -394,6 +404,11 @@ def check(recipe: Recipe, columns: list[str], rows: list[Any], day: Day) -> None
     if "generations" in columns:
         assert {r["group_number"]: r["generations"] for r in got} == {
             group_of(s): EPOCHS for s in SYMBOLS
+        }
+    if "example" in columns:
+        assert {row["reason"]: (row["row_count"], row["example"]) for row in got} == {
+            reason: (EPOCHS, None if value is None else value.decode(errors="replace"))
+            for reason, value in QUARANTINED.items()
         }
     if recipe.heading == "How late are results?":
         assert [float(value) for value in got[0]["p50_p99_s"]] == [2.0, 2.0]
