@@ -72,7 +72,7 @@ class AirflowDay(DemoDay):
     def _start_airflow(self, phase: Phase) -> airflow.Airflow:
         place = self.place
         server = self._airflow = airflow.start(
-            place.folder / "airflow",
+            place.airflow,
             {
                 "SPILLWAY__CONFIG": str(place.config),
                 "SPILLWAY__SERVICE_FOLDER": str(place.service),

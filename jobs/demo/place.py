@@ -61,6 +61,17 @@ class Place:
         return self.folder / "service"
 
     @property
+    def airflow(self) -> Path:
+        """Airflow's home."""
+        return self.folder / "airflow"
+
+    @property
+    def all_logs(self) -> list[Path]:
+        """Where there is something to read: which of them are there depends on who ran the day."""
+        places = (self.logs, self.service, self.airflow / "logs", self.airflow / "airflow.log")
+        return [place for place in places if place.exists()]
+
+    @property
     def kafka(self) -> Path:
         """The broker's folder."""
         return self.folder / "kafka"

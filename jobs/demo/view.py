@@ -191,7 +191,7 @@ def what_next(outcome: Outcome, place: Place) -> list[str]:
         f"report   {place.report}",
         f"results  {results}",
         f"tables   {outcome.status.warehouse_root}/" + "{spill,quarantine,journal,sessions,...}",
-        f"logs     {place.logs}",
+        *(f"logs     {each}" for each in place.all_logs),
         "",
         "Try next:",
         f"  {spillway} status",

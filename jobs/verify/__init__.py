@@ -6,6 +6,7 @@
 | `workers` | what runs in Spark's Python workers: decode, judge |
 | `rows` | input from Kafka and results from the table, as hashed rows (Spark frames) |
 | `difference` | the batch join that names what is missing or doubled (Spark) |
+| `progress` | what it is doing, told a line at a time |
 | `proof` | from a session's sealed entry to the verdict |
 | `command` | `spillway verify`: settings in, a report out, and its table |
 
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 def verify_command(
     session: str, settings: Settings, query: Query, *, exhaustive: bool = False
 ) -> dict[str, Any]:
-    """Run `spillway verify`; see `jobs.verify.command`."""
-    from jobs.verify.command import run
+    """Run `spillway verify`; see `jobs.verify.command`. Progress goes to stderr."""
+    from jobs.verify.progress import Progress, to_stderr
 
-    return run(session, settings, query, exhaustive=exhaustive)
+    with Progress(session, to_stderr) as progress:
+        progress.step("reading the journal")
+        # After the first line: what this imports takes seconds.
+        from jobs.verify.command import run
+
+        return run(session, settings, query, exhaustive=exhaustive, progress=progress)
 
 
 def verdict_table(report: dict[str, Any]) -> Table:

@@ -11,12 +11,18 @@ from jobs.verify.proof import verify
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from jobs.verify.progress import Progress
     from schemas.query import Query
     from schemas.settings import Settings
 
 
 def run(
-    session: str, settings: Settings, query: Query, *, exhaustive: bool = False
+    session: str,
+    settings: Settings,
+    query: Query,
+    *,
+    exhaustive: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Prove a session; the report as JSON would say it.
 
@@ -39,6 +45,7 @@ def run(
             bootstrap=settings.kafka.bootstrap_servers,
             client=settings.kafka.options,
             exhaustive=exhaustive,
+            progress=progress,
         ).to_dict()
     finally:
         for spark in started:

@@ -8,8 +8,8 @@ join. Keys that fail are joined (`difference`), which names what is missing or t
 Also held against each other: results at run time with what the journal counted; rejected input
 with the `quarantine` table (so that nothing was dropped on the way).
 
-Outcomes: a `VerifyReport` (complete or not); `NotSealed`; `InputGone` when Kafka no longer holds
-the session's input: then nothing is known, and nothing is guessed.
+Outcomes: a `VerifyReport` (complete or not); `NotSealed`; `NotCleaned`; `InputGone` when Kafka no
+longer holds the session's input: then nothing is known, and nothing is guessed.
 
 Known limitation: `difference` makes the whole cross product of a failing key.
 """
@@ -32,6 +32,7 @@ from jobs.decode import StreamPlan, compile_streams
 from jobs.kafka.client import Cluster, TopicProblem, cluster
 from jobs.tables import SessionEvent, Warehouse
 from jobs.verify.difference import Difference, difference
+from jobs.verify.progress import Progress, tasks_of
 from jobs.verify.rows import (
     Source,
     input_measures,
@@ -57,6 +58,10 @@ class WrongQuery(Exception):
 
 class NotSealed(Exception):
     """The session is not sealed: its input is not complete, so neither can its results be."""
+
+
+class NotCleaned(Exception):
+    """Results of the session are still missing: nothing is there to be proved yet."""
 
 
 class InputGone(Exception):
@@ -96,29 +101,36 @@ def verify(
     examples: int = EXAMPLES,
     salt: int | None = None,
     record: bool = True,
+    progress: Progress | None = None,
 ) -> VerifyReport:
     """Prove a session complete, or say what is wrong with it.
 
     `start_spark` gives a session in UTC with Spark's Kafka source; it is called only when there
     is something to prove. `client`: Java client options. `salt`:
-    for tests; fresh by default. `record`: append the verdict to `sessions`.
-    Raises `WrongQuery`, `NotSealed`, `InputGone`, and KafkaUnavailable when no broker answers.
+    for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
+    each step.
+    Raises `WrongQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and KafkaUnavailable when no broker
+    answers.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
     entries = warehouse.journal.read()
     _same_query(entries, query)
     sealed = _sealed(entries, session)
+    _must_be_cleaned(warehouse, sealed)
     plans = compile_streams(query)
     source = Source(bootstrap, client or {}, _padded(sealed), sealed.end)
+    told = progress or Progress(session, lambda _: None)
+    told.step("asking Kafka whether it still has the input")
     with cluster(bootstrap, client) as view:
         check_input(view, entries, source, session)
+    told.step("starting Spark")
     salt = secrets.randbits(63) if salt is None else salt
     spark = start_spark()
     proof = _Proof(spark, warehouse, plans, source, session, salt)
     try:
         with _few_partitions(spark):
-            report = proof.report(entries, sealed, exhaustive, examples)
+            report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception:
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             check_input(view, entries, source, session)
@@ -196,10 +208,15 @@ class _Proof:
         sealed: Sealed,
         exhaustive: bool,
         examples: int,
+        told: Progress,
     ) -> VerifyReport:
+        how_far = partial(tasks_of, self._spark)
+        told.step(f"reading {_rows(sealed):,} input rows and the results", how_far)
         totals, failing = self._judged()
         found = Difference(0, 0, [])
         if totals["failing"] or exhaustive:
+            which = "all" if exhaustive else f"the {totals['failing']:,} that fail"
+            told.step(f"{totals['keys']:,} keys tested; joining {which}", how_far)
             few = not exhaustive and totals["failing"] <= FEW_KEYS
             found = difference(
                 self._inputs,
@@ -226,10 +243,6 @@ class _Proof:
             problems.append(
                 f"{totals['rejected']} input rows are rejected when they are decoded, and the "
                 f"quarantine holds {totals['quarantined']} rows that are not just these"
-            )
-        if found.missing and not self._cleaned:
-            problems.append(
-                f"the session is not cleaned: run `spillway cleanup --session {self._session}`"
             )
         return VerifyReport(
             session=self._session,
@@ -290,6 +303,24 @@ def _sealed(entries: Sequence[Genesis | Claim | Epoch], session: str) -> Sealed:
     raise NotSealed(
         f"the session {session} is not sealed: run `spillway seal --session {session}`, let the "
         "stream reach the seal, and clean the session up"
+    )
+
+
+def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
+    """Raise `NotCleaned` when something was spilled and cleanup has not finished with it."""
+    if sealed.ranges and sealed.session not in warehouse.sessions.cleaned():
+        raise NotCleaned(
+            f"the session {sealed.session} is sealed, but what was spilled is not joined yet: run "
+            f"'spillway cleanup --session {sealed.session}', then verify again"
+        )
+
+
+def _rows(sealed: Sealed) -> int:
+    """Input rows of the session, as offsets count them."""
+    return sum(
+        end - start
+        for topic, starts in _padded(sealed).items()
+        for start, end in zip(starts, sealed.end[topic], strict=True)
     )
 
 

@@ -25,6 +25,7 @@ from jobs.engine.results import file_schema, result_schema
 from jobs.kafka.client import Cluster
 from jobs.tables import SessionEvent, Warehouse
 from jobs.tables.names import cleanup_name, data_name
+from jobs.verify.progress import Progress
 from jobs.verify.proof import InputGone, NotSealed, VerifyReport, WrongQuery, verify
 from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 from schemas.query import Query, load_query
@@ -256,7 +257,9 @@ def coordinates(row: Result) -> dict[str, dict[str, int]]:
 def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None:
     results = day.results()
     w = day.warehouse(results)
-    report = proved(spark, day, w)
+    told: list[str] = []
+    with Progress(DAY, told.append, again_s=0.05) as progress:
+        report = proved(spark, day, w, progress=progress)
     late = sum(row["phase"] == "cleanup" for row in results)
     assert len(results) > 1000
     assert report.details["problems"] == []
@@ -275,6 +278,14 @@ def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None
     [*_, event] = w.sessions.read()
     assert (event.event, event.complete, event.expected) == ("verified", True, len(results))
     assert w.check() == []
+    steps = [line for line in told if not line.endswith(" s")]
+    rows = sum(map(sum, day.end.values())) - sum(map(sum, day.start.values()))
+    assert steps == [
+        f"verify {DAY}: asking Kafka whether it still has the input",
+        f"verify {DAY}: starting Spark",
+        f"verify {DAY}: reading {rows:,} input rows and the results",
+    ]
+    assert any("tasks, " in line for line in told)
 
 
 def test_exhaustive_agrees(spark: Any, day: HandMadeDay) -> None:

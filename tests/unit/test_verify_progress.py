@@ -1,0 +1,86 @@
+"""`spillway verify` as its user sees it: told from the first second, and refused at once."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.cli import main
+from jobs.verify import verify_command
+from jobs.verify.progress import Progress, tasks_of
+from schemas.query import load_query
+from schemas.settings import load_settings
+from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
+
+
+def test_a_line_is_told_before_anything_heavy_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+
+    def run(*_: Any, progress: Progress, **__: Any) -> dict[str, Any]:
+        told.append(capsys.readouterr().err)
+        progress.step("starting Spark")
+        return {}
+
+    monkeypatch.setitem(sys.modules, "jobs.verify.command", SimpleNamespace(run=run))
+    verify_command(DAY, load_settings(None, {}, {})[0], load_query("symbol"))
+    assert told == [f"verify {DAY}: reading the journal\n"]
+    assert capsys.readouterr().err == f"verify {DAY}: starting Spark\n"
+
+
+def test_a_long_step_is_told_again_with_how_far_it_is() -> None:
+    lines: list[str] = []
+    enough = threading.Event()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            enough.set()
+
+    with Progress(DAY, tell, again_s=0.001) as progress:
+        progress.step("reading", lambda: "1 of 2 tasks")
+        assert enough.wait(10)
+    after = len(lines)
+    assert lines[0] == f"verify {DAY}: reading"
+    assert set(lines[1:]) == {f"verify {DAY}: reading, 1 of 2 tasks, 0 s"}
+    assert not progress._teller.is_alive()
+    assert len(lines) == after
+
+
+def test_the_tasks_of_all_stages_are_added_up() -> None:
+    stages = {
+        1: SimpleNamespace(numTasks=1_000, numCompletedTasks=5),
+        2: SimpleNamespace(numTasks=4, numCompletedTasks=1),
+        3: None,  # gone since it was listed
+    }
+    active: list[int] = []
+    tracker = SimpleNamespace(getActiveStageIds=lambda: active, getStageInfo=stages.__getitem__)
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    assert tasks_of(spark) == ""
+    active[:] = [1, 2, 3]
+    assert tasks_of(spark) == "6 of 1,004 tasks"
+
+
+def test_a_session_that_is_not_cleaned_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jobs.verify import command, proof
+
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(proof, "cluster", lambda *_: pytest.fail("Kafka is not to be asked"))
+    monkeypatch.setattr(command, "spark_session", lambda *_: pytest.fail("Spark is not to start"))
+    made = make_day(12, seal_after=6)
+    made.entries[0] = made.entries[0].model_copy(update={"query": load_query("symbol").fingerprint})
+    fill_journal(open_warehouse(str(tmp_path / "w")), made.entries)
+    with pytest.raises(SystemExit) as it:
+        main(["--set", f"warehouse.root={tmp_path / 'w'}", "verify", "--session", DAY, "--json"])
+    assert it.value.code == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"run 'spillway cleanup --session {DAY}', then verify again" in said.err
