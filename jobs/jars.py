@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from jobs.places import project_root, var_folder
+from jobs.places import VAR_VARIABLE, project_root, var_folder
 
 CONFIGURATIONS = ("spark", "broker")
 SETTINGS_VARIABLE = "SPILLWAY_IVY_SETTINGS"
@@ -48,8 +49,17 @@ _IVY_SETTINGS = """<ivysettings>
 one request a jar."""
 
 
+JAVA_VERSIONS = (17, 21)
+"""That Spark and Kafka run on."""
+JAVA_REMEDY = "install a Java 17 runtime and set JAVA_HOME to it"
+
+
 class JarError(RuntimeError):
     """The jars cannot be had as the lock names them; the message says how to mend it."""
+
+
+class JavaError(RuntimeError):
+    """There is no Java that would do; the message has no remedy, which is `JAVA_REMEDY`."""
 
 
 class Jar(NamedTuple):
@@ -125,10 +135,15 @@ def jar_paths(configuration: str, var: Path | None = None) -> list[Path]:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise JarError(
-            f"{len(missing)} of {len(paths)} jars are not in {folder} (first: {missing[0]}). "
-            "Run 'make setup'."
+            f"{len(missing)} of {len(paths)} jars are not in {folder} (first: {missing[0]}): run "
+            f"'make setup'{_own_var()}"
         )
     return paths
+
+
+def _own_var() -> str:
+    """Where jars are looked for is a variable: who set it for something else is told."""
+    return f" with {VAR_VARIABLE} set as it is now" if VAR_VARIABLE in os.environ else ""
 
 
 def problems(jars: Iterable[Jar], var: Path) -> list[tuple[Jar, str]]:
@@ -202,6 +217,7 @@ def _run_ivy(jars: Sequence[Jar], folder: Path) -> None:
     module = folder / "ivy.xml"
     module.write_text(ivy_module(jars))
     own = os.environ.get(SETTINGS_VARIABLE, "")
+    demand_java()
     command = [
         java_command(),
         "-jar",
@@ -249,13 +265,42 @@ def ivy_module(jars: Sequence[Jar]) -> str:
 
 
 def java_command() -> str:
-    """The `java` to start: of `JAVA_HOME` when that is set, else the one on the path."""
+    """The `java` to start: of `JAVA_HOME` when that is set, else the one on the path.
+
+    Raises JavaError when there is none.
+    """
     home = os.environ.get("JAVA_HOME", "")
     found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if found is None:
-        place = f"in JAVA_HOME ({home})" if home else "on the path"
-        raise JarError(f"no java {place}. Install a Java 17 runtime, or set JAVA_HOME.")
+        raise JavaError(f"no java {f'in JAVA_HOME ({home})' if home else 'on the path'}")
     return found
+
+
+def java_version() -> tuple[int, str]:
+    """The version of the `java` to start (17, say), and its path. Raises JavaError."""
+    command = java_command()
+    try:
+        done = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaError(f"{command} does not run: {error}") from error
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    version = int(match[1]) if match else 0
+    if version not in JAVA_VERSIONS:
+        raise JavaError(
+            f"{command} is version {version or 'unknown'}; Spark and Kafka need "
+            + " or ".join(map(str, JAVA_VERSIONS))
+        )
+    return version, command
+
+
+def demand_java() -> None:
+    """Raise JavaError with its remedy: what Java itself says of a wrong one helps nobody."""
+    try:
+        java_version()
+    except JavaError as error:
+        raise JavaError(f"{error}: {JAVA_REMEDY}") from None
 
 
 def _ivy_jar() -> Path:
@@ -275,7 +320,7 @@ def main() -> int:
             return 0
         print(f"setup: jars into {var_folder() / 'jars'}", flush=True)
         count = install()
-    except JarError as error:
+    except (JarError, JavaError) as error:
         print(f"setup: {error}", file=sys.stderr)
         return 3
     print(f"setup: {count} jars retrieved and verified" if count else "setup: jars verified")

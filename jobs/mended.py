@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.decode import StreamPlan, compile_streams, decode
-from jobs.kafka.client import Cluster, KafkaUnavailable, cluster
+from jobs.kafka.client import Cluster, KafkaUnavailable, cluster, demand_listener, told
 from jobs.kafka.options import python_options
 from schemas.query import Query
 from schemas.settings import Settings
@@ -81,6 +81,7 @@ def replay_rows(settings: Settings, query: Query, path: Path) -> int:
         raise ReplayRefused(f"{path} has no rows, so there is nothing to send")
     given = python_options(settings.kafka.options, "producer")
     options = {"max_request_size": MAX_REQUEST_BYTES, **given}
+    demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
         _refuse(path, topic_problems(view, rows, int(options["max_request_size"])))
     _send(settings.kafka.bootstrap_servers, options, rows, hashlib.sha256(text).hexdigest()[:16])
@@ -221,7 +222,7 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
         )
     except (KafkaError, OSError) as error:
         raise KafkaUnavailable(
-            f"Kafka at {bootstrap} does not answer ({error}). Nothing was sent"
+            f"Kafka at {bootstrap} does not answer ({told(error)}). Nothing was sent"
         ) from error
     try:
         try:
@@ -237,15 +238,16 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
             if not isinstance(error, KafkaError | OSError):
                 raise
             raise ReplayFailed(
-                f"Kafka did not take the rows ({error}). Nothing was sent: send the file again"
+                f"Kafka did not take the rows ({told(error)}). Nothing was sent: send the file "
+                "again"
             ) from error
         try:
             _within(producer.commit_transaction)
         except (KafkaError, OSError) as error:
             raise ReplayFailed(
-                f"Kafka did not say whether it has the {len(rows):,} rows ({error}). It has all or "
-                "none: see in 'spillway status' whether 'rows in' has grown by them before you "
-                "send the file again"
+                f"Kafka did not say whether it has the {len(rows):,} rows ({told(error)}). It has "
+                "all or none: see in 'spillway status' whether 'rows in' has grown by them before "
+                "you send the file again"
             ) from error
     finally:
         producer.close(timeout=0)

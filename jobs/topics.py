@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs.decode import compile_streams
-from jobs.kafka.client import cluster
+from jobs.kafka.client import cluster, demand_listener
 from schemas.query import Query
 from schemas.settings import Settings
 
@@ -42,6 +42,7 @@ def look(settings: Settings, query: Query, *, create: bool) -> list[InputTopic]:
     Raises `KafkaUnavailable`, `TopicProblem` when the cluster refuses, `OptionError`.
     """
     names = topic_names(query)
+    demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
         existing = set(view.existing_topics())
         missing = [name for name in names if name not in existing]

@@ -11,7 +11,7 @@ from jobs.calendar import CalendarError
 from jobs.closing import GraceTooLong, must_outlast_grace
 from jobs.doctor.check import Check, days, size
 from jobs.kafka import broker
-from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, listens
+from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, absent_remedy, listens
 from jobs.kafka.options import OptionError
 from jobs.topics import topic_names
 from schemas.query import Query, load_query
@@ -69,7 +69,7 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
     except OptionError as error:
         return [Check("broker", "fail", str(error), "mend kafka.options")]
     except KafkaUnavailable as error:
-        return [_absent(settings, str(error))]
+        return [_absent(settings, error.what)]
     try:
         checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
         if query is not None:
@@ -83,10 +83,9 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
                 )
         return checks
     except TopicProblem as error:
-        remedy = "run 'spillway topics --create', or name another one in the query"
-        return [*checks, Check("topics", "fail", str(error), remedy)]
+        return [*checks, Check("topics", "fail", error.what, error.remedy)]
     except KafkaUnavailable as error:
-        return [Check("broker", "fail", str(error), "see the broker's log and try again")]
+        return [Check("broker", "fail", error.what, "see the broker's log and try again")]
     finally:
         view.close()
 
@@ -96,7 +95,7 @@ def _absent(settings: Settings, problem: str) -> Check:
     server = settings.kafka.bootstrap_servers.split(",")[0]
     host, _, port = server.rpartition(":")
     if host not in ("127.0.0.1", "localhost"):
-        return Check("broker", "fail", problem, "start it, or mend kafka.bootstrap_servers")
+        return Check("broker", "fail", problem, absent_remedy(settings.kafka.bootstrap_servers))
     taken = broker.listener_of(int(port))
     if taken and not broker.status(Path(settings.kafka.data_dir)).running:
         return Check(
@@ -109,7 +108,8 @@ def _absent(settings: Settings, problem: str) -> Check:
         return Check(
             "broker", "fail", problem, "restart it: 'spillway kafka stop', 'spillway kafka start'"
         )
-    return Check("broker", "fail", f"nothing listens at {server}", "run 'spillway kafka start'")
+    remedy = absent_remedy(settings.kafka.bootstrap_servers)
+    return Check("broker", "fail", f"nothing listens at {server}", remedy)
 
 
 def judge_topic(

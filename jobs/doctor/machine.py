@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from jobs.doctor.check import Check, size
-from jobs.jars import JarError, java_command, lock_file, parse_lock, problems
+from jobs.jars import (
+    JAVA_REMEDY,
+    JarError,
+    JavaError,
+    java_version,
+    lock_file,
+    parse_lock,
+    problems,
+)
 from jobs.places import var_folder
 from schemas.settings import Settings
 
-JAVA_VERSIONS = (17, 21)
 PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
 """Versions that were tried together; jars.lock goes with them."""
 SPARE_MEMORY = 2 << 30
@@ -50,31 +55,10 @@ def judge_python(version: tuple[int, ...]) -> Check:
 
 def _java() -> Check:
     try:
-        command = java_command()
-        done = subprocess.run(
-            [command, "-version"], capture_output=True, text=True, check=True, timeout=30
-        )
-    except JarError as error:
-        return Check("java", "fail", str(error), "install a Java 17 runtime, or set JAVA_HOME")
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check(
-            "java", "fail", f"java does not run: {error}", "install Java 17, or set JAVA_HOME"
-        )
-    return judge_java(done.stderr + done.stdout, command)
-
-
-def judge_java(output: str, command: str) -> Check:
-    """Java 17 (21 works too), by what `java -version` prints."""
-    match = re.search(r'version "(\d+)', output)
-    version = int(match[1]) if match else None
-    if version in JAVA_VERSIONS:
-        return Check("java", "ok", f"{version} ({command})")
-    return Check(
-        "java",
-        "fail",
-        f"{command} is version {version or 'unknown'}; Spark and Kafka need 17 or 21",
-        "install a Java 17 runtime and set JAVA_HOME to it",
-    )
+        version, command = java_version()
+    except JavaError as error:
+        return Check("java", "fail", str(error), JAVA_REMEDY)
+    return Check("java", "ok", f"{version} ({command})")
 
 
 def _jars() -> Check:
@@ -83,11 +67,20 @@ def _jars() -> Check:
         bad = problems(locked, var_folder())
     except (JarError, OSError) as error:
         return Check("jars", "fail", str(error), "run 'make setup'")
-    if bad:
-        first = f"{bad[0][0].file} {bad[0][1]}"
-        remedy = "run 'make setup' (remove var/jars/.locked first when a digest differs)"
-        return Check("jars", "fail", f"{len(bad)} of {len(locked)}: {first}", remedy)
-    return Check("jars", "ok", f"{len(locked)} of jars.lock, verified by SHA-256")
+    return judge_jars([(jar.file, what) for jar, what in bad], len(locked), var_folder() / "jars")
+
+
+def judge_jars(bad: Sequence[tuple[str, str]], locked: int, folder: Path) -> Check:
+    """The jars of the lock are there as they were locked. `bad`: names, and what is wrong."""
+    if not bad:
+        return Check("jars", "ok", f"{locked} of jars.lock, verified by SHA-256")
+    [name, what], remedy = bad[0], "run 'make setup'"
+    if all(what == "missing" for _, what in bad):
+        found = f"{len(bad)} of {locked} are not in {folder}: {name}"
+    else:
+        found = f"{len(bad)} of {locked} in {folder} are missing or altered: {name} {what}"
+        remedy = f"remove {folder / '.locked'} and run 'make setup'"
+    return Check("jars", "fail", found + (", ..." if len(bad) > 1 else ""), remedy)
 
 
 def _packages() -> Check:

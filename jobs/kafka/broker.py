@@ -35,7 +35,7 @@ from typing import Any
 
 import psutil
 
-from jobs.jars import JarError, jar_paths, java_command
+from jobs.jars import JarError, JavaError, demand_java, jar_paths, java_command
 from jobs.kafka.client import KafkaUnavailable, cluster
 from jobs.kafka.properties import HOST, LOG4J, java_options, server_properties
 
@@ -281,6 +281,7 @@ def _format(folder: Path, node: _Node, var: Path | None) -> None:
 
 def _java(folder: Path, heap_mb: int, var: Path | None) -> list[str]:
     try:
+        demand_java()
         jars = jar_paths("broker", var)
         return [
             java_command(),
@@ -288,7 +289,7 @@ def _java(folder: Path, heap_mb: int, var: Path | None) -> list[str]:
             "-cp",
             os.pathsep.join(map(str, jars)),
         ]
-    except JarError as error:
+    except (JarError, JavaError) as error:
         raise BrokerError(str(error)) from error
 
 

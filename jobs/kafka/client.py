@@ -27,11 +27,21 @@ replica not available."""
 _T = TypeVar("_T")
 
 
-class KafkaUnavailable(RuntimeError):
+class _Explained(RuntimeError):
+    """An error that knows how it is mended, so that who shows both says neither twice."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        """`what` happened, and the `remedy`; the message is both."""
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class KafkaUnavailable(_Explained):
     """No broker answered in time, or it gave up; trying again later may help."""
 
 
-class TopicProblem(RuntimeError):
+class TopicProblem(_Explained):
     """A topic does not exist or cannot be used as asked; trying again does not help."""
 
 
@@ -61,6 +71,34 @@ def listens(bootstrap: str, timeout_s: float) -> bool:
             socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
             return True
     return False
+
+
+def demand_listener(bootstrap: str, timeout_s: float = 3.0) -> None:
+    """Raise KafkaUnavailable when nobody listens; a client would try for half a minute, silently.
+
+    For commands that a person waits for. What runs by itself has the patience of its client.
+    """
+    if not listens(bootstrap, timeout_s):
+        raise KafkaUnavailable(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
+
+
+def absent_remedy(bootstrap: str) -> str:
+    """What to do when no broker is found; the embedded one is only ever here."""
+    hosts = {server.rpartition(":")[0].strip("[]") for server in bootstrap.split(",")}
+    if hosts & {"127.0.0.1", "localhost", "::1"}:
+        return (
+            "start the embedded broker with 'spillway kafka start', or set "
+            "kafka.bootstrap_servers to the address of yours"
+        )
+    return "check the address in kafka.bootstrap_servers, and that the broker runs"
+
+
+def told(error: BaseException) -> str:
+    """An error of kafka-python with its type, which some of its messages begin with already."""
+    name, text = type(error).__name__, str(error)
+    while text.startswith(name):
+        text = text.removeprefix(name).lstrip(": ")
+    return f"{name}: {text}" if text else name
 
 
 class Cluster:
@@ -106,14 +144,14 @@ class Cluster:
         forbidden = [d["name"] for d in described if d["error_code"] == _FORBIDDEN]
         if forbidden:
             raise TopicProblem(
-                f"{self._bootstrap} does not let this user see topic {', '.join(forbidden)}. Grant "
-                "Describe and Read on it, or check the credentials in kafka.options"
+                f"{self._bootstrap} does not let this user see topic {', '.join(forbidden)}",
+                "grant Describe and Read on it, or check the credentials in kafka.options",
             )
         missing = [name for name in names if name not in by_name]
         if missing:
             raise TopicProblem(
-                f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}. Create it, "
-                "or name another one in the query; 'spillway produce' creates its topics"
+                f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}",
+                "run 'spillway topics --create', or name another one in the query",
             )
         return [
             Topic(name=n, id=str(by_name[n]["topic_id"]), partitions=len(by_name[n]["partitions"]))
@@ -135,7 +173,8 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(
                     f"a topic of {', '.join(names)} on {self._bootstrap} has no leader (Kafka's "
-                    f"error codes {sorted(codes - {0})}): see that all brokers run"
+                    f"error codes {sorted(codes - {0})})",
+                    "see that all brokers run",
                 )
             time.sleep(0.1)
 
@@ -210,7 +249,8 @@ class Cluster:
             if topic.partitions != partitions[topic.name]:
                 raise TopicProblem(
                     f"topic {topic.name!r} exists with {topic.partitions} partitions, not "
-                    f"{partitions[topic.name]}. Use that number, or another name"
+                    f"{partitions[topic.name]}",
+                    "use that number, or another name",
                 )
         if fresh:
             wanted = {
@@ -284,7 +324,6 @@ class Cluster:
 
     def _unavailable(self, error: Exception) -> KafkaUnavailable:
         return KafkaUnavailable(
-            f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error}). Start "
-            "the embedded broker with 'spillway kafka start', or check kafka.bootstrap_servers "
-            "and kafka.options"
+            f"Kafka at {self._bootstrap} does not answer ({told(error)})",
+            f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
         )

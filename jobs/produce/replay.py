@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.kafka.client import cluster
+from jobs.kafka.client import cluster, demand_listener
 from jobs.produce.keys import partitions_of
 from jobs.produce.recording import Piece, pieces
 from jobs.produce.send import Sender
@@ -58,6 +58,7 @@ def replay(
     tallies: dict[str, Tally] = {}
     # All of it is read before any of it is sent: half a recording would be hard to take back.
     total = sum(len(piece.topics) for piece in pieces(path, topic))
+    demand_listener(bootstrap)
     with Sender(bootstrap, options) as sender:
         timer = _Timer(speed, clock, sleep)
         for piece in pieces(path, topic):

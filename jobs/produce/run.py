@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.kafka.client import KafkaUnavailable, cluster
+from jobs.kafka.client import KafkaUnavailable, cluster, demand_listener
 from jobs.produce.generate import Chunk, Source, sources
 from jobs.produce.keys import partitions_of
 from jobs.produce.send import Sender
@@ -82,6 +82,7 @@ def produce(
         speed = 1.0 if any(scenario.volume(s).paced for s in scenario.streams) else None
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")
+    demand_listener(bootstrap)
     _create_topics(scenario, bootstrap, options or {})
     begun = time.monotonic()
     all_sources = sources(scenario)

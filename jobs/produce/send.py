@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jobs.kafka.client import KafkaUnavailable, TopicProblem
+from jobs.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
 from jobs.kafka.options import python_options
 from jobs.produce.records import Batch, batches
 
@@ -60,8 +60,7 @@ class Sender:
             self._producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
             raise KafkaUnavailable(
-                f"Kafka at {bootstrap} does not answer ({type(error).__name__}: {error}). Start "
-                "the embedded broker with 'spillway kafka start', or check kafka.bootstrap_servers"
+                f"Kafka at {bootstrap} does not answer ({told(error)})", absent_remedy(bootstrap)
             ) from error
         self._pending: deque[tuple[Any, int]] = deque()
         self._pending_bytes = 0
@@ -137,8 +136,8 @@ class Sender:
             future.get(timeout=180)
         except KafkaError as error:
             raise KafkaUnavailable(
-                f"a batch was not written ({type(error).__name__}: {error}). What was sent before "
-                "it is in the topics; what came after may not be"
+                f"a batch was not written ({told(error)}). What was sent before it is in the "
+                "topics; what came after may not be"
             ) from error
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jobs.jars import demand_java, jar_paths
 from jobs.places import var_folder
 
 REQUIRED = {
@@ -86,8 +87,10 @@ def spark_session(
 ) -> Any:
     """Start (or get) the session of a job. `options`: the user's own, checked against `REQUIRED`.
 
-    Raises `SettingsRefused` for an option under which the streaming job would not be exact.
+    Raises `SettingsRefused` for an option under which the streaming job would not be exact,
+    `JavaError` and `JarError` when Java or Spark's jars are not there.
     """
+    demand_java()
     wanted = {**_ALL, **(_STREAMING if streaming else {}), **(_DELTA if delta else {})}
     java = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
     wanted["spark.executor.extraJavaOptions"] = java
@@ -97,7 +100,7 @@ def spark_session(
         # The JVM compares it with itself and its class path, and goes on without it otherwise.
         java += f" -XX:SharedArchiveFile={class_archive()} -Xlog:cds=off -Xlog:cds+dynamic=off"
     wanted["spark.driver.extraJavaOptions"] = java
-    wanted["spark.jars"] = ",".join(str(jar) for jar in spark_jars())
+    wanted["spark.jars"] = ",".join(str(jar) for jar in jar_paths("spark"))
     loopback = {}
     if master.startswith("local"):
         # Never reachable from outside: an embedded Spark listens on the loopback only.
@@ -139,16 +142,6 @@ def refuse_wrong(values: dict[str, str]) -> None:
 def class_archive() -> Path:
     """Spark's classes as the JVM holds them in memory; `jobs.stream.archive` makes it."""
     return var_folder() / "jars" / "spark.jsa"
-
-
-def spark_jars() -> list[Path]:
-    """The jars that Spark needs besides its own. Raises FileNotFoundError when not set up."""
-    jars = sorted((var_folder() / "jars" / "spark").glob("*.jar"))
-    if not jars:
-        raise FileNotFoundError(
-            f"No jars in {var_folder() / 'jars' / 'spark'}: run `make setup` first."
-        )
-    return jars
 
 
 def _spark_home() -> str:

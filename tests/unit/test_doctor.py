@@ -10,7 +10,14 @@ import pytest
 from jobs.doctor import blocking, check_all, table
 from jobs.doctor.check import days, size
 from jobs.doctor.inputs import judge_topic, sessions
-from jobs.doctor.machine import judge_java, judge_memory, judge_packages, judge_python
+from jobs.doctor.machine import (
+    judge_jars,
+    judge_memory,
+    judge_packages,
+    judge_python,
+    programs,
+)
+from jobs.jars import JavaError, demand_java
 from schemas.settings import Settings, load_settings
 
 HOUR = 3_600_000
@@ -24,19 +31,41 @@ def test_python():
 
 
 @pytest.mark.parametrize(
-    ("output", "status"),
+    ("output", "status", "what"),
     [
-        ('openjdk version "17.0.15" 2025-04-15', "ok"),
-        ('openjdk version "21" 2023-09-19', "ok"),
-        ('java version "1.8.0_392"', "fail"),
-        ('openjdk version "11.0.2" 2019-01-15', "fail"),
-        ("not java at all", "fail"),
+        ('openjdk version "17.0.15" 2025-04-15', "ok", "17 ("),
+        ('openjdk version "21" 2023-09-19', "ok", "21 ("),
+        ('java version "1.8.0_392"', "fail", "is version 8; Spark and Kafka need 17 or 21"),
+        ('openjdk version "11.0.2" 2019-01-15', "fail", "is version 11; Spark and Kafka need"),
+        ("not java at all", "fail", "is version unknown; Spark and Kafka need 17 or 21"),
+        (None, "fail", "no java in JAVA_HOME ("),
     ],
 )
-def test_java(output, status):
-    check = judge_java(output, "/bin/java")
-    assert check.status == status
+def test_java(output, status, what, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if output is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
+        java.chmod(0o755)
+    [check] = [each for each in programs() if each.name == "java"]
+    assert (check.status, what in check.what) == (status, True)
     assert bool(check.mend) == (status == "fail")
+    if status == "ok":
+        demand_java()
+    else:
+        with pytest.raises(JavaError, match=": install a Java 17 runtime and set JAVA_HOME to it"):
+            demand_java()
+
+
+def test_jars(tmp_path):
+    assert judge_jars([], 56, tmp_path).status == "ok"
+    gone = judge_jars([("a.jar", "missing"), ("b.jar", "missing")], 56, tmp_path)
+    assert gone.what == f"2 of 56 are not in {tmp_path}: a.jar, ..."
+    assert gone.mend == "run 'make setup'"
+    altered = judge_jars([("a.jar", "has SHA-256 1, the lock says 2")], 56, tmp_path)
+    assert altered.what.endswith("missing or altered: a.jar has SHA-256 1, the lock says 2")
+    assert altered.mend == f"remove {tmp_path / '.locked'} and run 'make setup'"
 
 
 def test_packages():
@@ -169,7 +198,10 @@ def test_a_look_makes_nothing(tmp_path):
     assert found["warehouse"].status == found["state folder"].status == "ok"
     assert found["memory"].status == "ok"
     assert found["tables"].what.startswith("no warehouse yet")
-    assert found["broker"].mend == "run 'spillway kafka start'"
+    assert found["broker"].mend == (
+        "start the embedded broker with 'spillway kafka start', or set kafka.bootstrap_servers to "
+        "the address of yours"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

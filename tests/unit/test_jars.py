@@ -88,7 +88,7 @@ def test_a_jar_with_another_digest_is_not_installed(own_lock, repository):
     repository.content = b"changed on the way"
     with pytest.raises(JarError, match=r"one-1\.jar has SHA-256 .* It was not installed"):
         install(own_lock)
-    with pytest.raises(JarError, match="Run 'make setup'"):
+    with pytest.raises(JarError, match="run 'make setup'"):
         jar_paths("spark", own_lock)
     assert not jars.is_installed(own_lock)
 
