@@ -28,6 +28,7 @@ from rich.table import Table
 from jobs.clock import Clock, system_clock
 from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
+from jobs.plain import plain
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
@@ -118,7 +119,7 @@ def stream(
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
     from jobs import doctor as doctors
     from jobs.metrics.serving import serving
-    from jobs.stream.progress import epoch_line, start_line
+    from jobs.stream.progress import epoch_line, in_short, start_line
     from jobs.stream.service import SessionNotOpen, Stream, Wanted, Watcher
 
     settings = _settings()
@@ -130,7 +131,9 @@ def stream(
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     watcher = Watcher(stop=stop)
-    watcher.on_trouble = lambda text: err.print(f"[yellow]{_escaped(text)}[/]")
+    watcher.on_trouble = lambda text: err.print(
+        f"[yellow]{_escaped(in_short(text))}[/]", highlight=False, soft_wrap=True
+    )
     if not quiet:
         watcher.on_epoch = lambda entry: out.print(
             epoch_line(entry), highlight=False, soft_wrap=True
@@ -521,6 +524,8 @@ def produce(
     servers, options = settings.kafka.bootstrap_servers, settings.kafka.options
     if (scenario is None) == (replay is None):
         raise typer.BadParameter("name a scenario, or a recording with --replay")
+    # Before the bar: what is wrong is said alone.
+    chosen = None if scenario is None else load_scenario(scenario)
     with progress_bar(console=err) as progress:
         if replay is not None:
             summary = replay_file(
@@ -532,9 +537,9 @@ def produce(
                 progress=progress,
             )
         else:
-            assert scenario is not None
+            assert chosen is not None
             summary = produce_scenario(
-                load_scenario(scenario),
+                chosen,
                 servers,
                 options=options,
                 speed="auto" if speed is None else speed or None,
@@ -631,7 +636,7 @@ def _who() -> str:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(plain(text))
 
 
 def _fail(message: str, code: int) -> NoReturn:

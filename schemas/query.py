@@ -384,6 +384,14 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
             text = f"there is no such key; allowed: {_allowed(key)}"
         elif item["type"] == "missing":
             text = "missing"
+        elif item["type"] == "too_short":
+            least = item["ctx"]["min_length"]
+            text = "at least one is needed" if least == 1 else f"at least {least} are needed"
+        elif item["type"] == "string_pattern_mismatch":
+            text = (
+                f"{item['input']!r} is no name of a topic: letters, digits, '.', '_' and '-', "
+                "249 at most"
+            )
         lines.append(f"{file.where(key)}: {dotted}: {text[:1].lower()}{text[1:]}")
     return lines
 

@@ -11,7 +11,7 @@ they come from it or are defaults, to the working directory when they come from 
 environment or a flag. Workers may run in another directory.
 
 Known limitation: environment variables without `__` other than `SPILLWAY_QUERY` are looked at
-only as far as they resemble a setting (`SPILLWAY_STATE_SLOTS` is refused).
+only as far as they resemble a setting (`SPILLWAY_STATE_SLOTS` and `SPILLWAY_SLOTS` are refused).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def load_settings(
     known = {name for name, _ in _fields()}
     for name in flags:
         if name not in known:
-            problems.append(f"flag: {_unknown(name, known)}")
+            problems.append(f"--set {name}: {_unknown(name, known)}")
     merged: dict[str, Any] = {}
     origins = {name: Origin("default") for name in known}
     layers: list[tuple[dict[str, Any], str]] = []
@@ -208,16 +208,31 @@ def _read_environment(
             name = rest.replace(ENV_DELIMITER, ".").lower()
             problems.append(f"{variable}: {_unknown(name, known)}")
         else:
-            meant = [n for e, n in by_env.items() if e.replace(ENV_DELIMITER, "_") == rest]
-            if meant:
-                right = ENV_PREFIX + meant[0].replace(".", ENV_DELIMITER).upper()
-                problems.append(f"{variable}: not a setting; two underscores are needed: {right}")
+            flat = {e.replace(ENV_DELIMITER, "_"): e for e in by_env}
+            if rest in flat:
+                problems.append(
+                    f"{variable}: not a setting; two underscores are needed: "
+                    f"{ENV_PREFIX}{flat[rest]}"
+                )
+            elif meant := _meant(rest, flat):
+                problems.append(f"{variable}: not a setting; did you mean {' or '.join(meant)}?")
     try:
         return _FromEnvironment(wanted)(), names
     except EnvironmentError_ as error:
         cause = str(error.__cause__ or error)
         tables = ", ".join(v for n, v in names.items() if _is_table(n))
         raise SettingsError(f"{tables}: a table is written as a JSON object: {cause}") from None
+
+
+def _meant(rest: str, flat: Mapping[str, str]) -> list[str]:
+    """Variables that one without a section may have been meant for; none: it is not for us.
+
+    Others have variables with our prefix (Kubernetes for a service of our name, say), so only what
+    resembles a setting is looked at. `flat`: names of variables by what they are with one `_`.
+    """
+    inner = [env for env in flat.values() if env.endswith(ENV_DELIMITER + rest)]
+    near = difflib.get_close_matches(rest, flat, n=1, cutoff=0.85)
+    return [ENV_PREFIX + env for env in inner or [flat[name] for name in near]]
 
 
 class _FromEnvironment(EnvSettingsSource):
@@ -332,7 +347,9 @@ def _unknown(name: str, known: set[str]) -> str:
     if near := difflib.get_close_matches(name, pool, n=1, cutoff=0.6):
         return f"there is no setting {name}; did you mean {near[0]}?"
     inside = [n for n in sorted(known) if n.startswith(section + ".")]
-    return f"there is no setting {name}; there are: {', '.join(inside or sorted(known))}"
+    if not inside:
+        return f"there is no setting {name}; 'spillway config show' lists all"
+    return f"there is no setting {name}; there are: {', '.join(inside)}"
 
 
 def _explain(
@@ -353,10 +370,33 @@ def _explain(
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: {_unknown(dotted, known)}")
             continue
-        text = item["msg"].removeprefix("Value error, ")
+        text = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         got = "" if isinstance(item["input"], Mapping) else f" (got {_brief(item['input'])})"
-        lines.append(f"{where}: {name}: {text[:1].lower()}{text[1:]}{got}")
+        # A flag and a variable say the name already.
+        named = where if _says(origin) else f"{where}: {name}"
+        lines.append(f"{named}: {text[:1].lower()}{text[1:]}{got}")
     return [line.removeprefix(": ") for line in lines]
+
+
+_SIZE = "a number of bytes is needed, or one with its unit such as 512MiB or 2GiB"
+_WORDS = {
+    "byte_size": _SIZE,
+    "byte_size_unit": _SIZE,
+    "bool_parsing": "true or false is needed",
+    "bool_type": "true or false is needed",
+    "int_parsing": "a whole number is needed",
+    "int_type": "a whole number is needed",
+    "int_from_float": "a whole number is needed",
+    "float_parsing": "a number is needed",
+    "float_type": "a number is needed",
+    "string_type": "text in quotes is needed",
+}
+"""pydantic's words where they are for programmers."""
+
+
+def _says(origin: Origin | None) -> bool:
+    """Whether what names the origin names the setting, too."""
+    return origin is not None and origin.source in ("environment", "flag")
 
 
 def _brief(value: object) -> str:

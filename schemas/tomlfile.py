@@ -72,9 +72,35 @@ def parse_toml(text: str, path: Path) -> TomlFile:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         where = f"{path}:{found.group(1)}" if found else str(path)
-        what = re.sub(r"\s*\(at .*\)$", "", str(error))
-        raise TomlError(f"{where}: not valid TOML: {what}") from None
+        raise TomlError(f"{where}: not valid TOML: {_in_words(str(error))}") from None
     return TomlFile(path, data, _scan(text))
+
+
+_QUOTED = 'text is written in quotes, e.g. root = "var/x", size = "512MiB"'
+_WORDS = {
+    r"Illegal character '\\[nr]'": "a quote is not closed on its line",
+    r'Expected "\'"': "a quote is not closed",
+    r"Unterminated string": "a text in three quotes is not closed",
+    r"Invalid value": f"there is no value, or it is none; {_QUOTED}",
+    r"Expected newline or end of document": f"something follows the value; {_QUOTED}",
+    r"Cannot overwrite a value": "this name has a value already; each may be there once",
+    r"Cannot declare \('(.*)',\) twice": r"[\1] is there twice; write its lines together",
+    r"Expected '=' after a key|Invalid statement": "a line is name = value or [section]",
+    r"Unescaped '\\' in a string|Invalid hex value": (
+        "in double quotes a backslash is written twice; single quotes take it as it is"
+    ),
+    r"Expected '\]' at the end of a table": "the ] of a [section] is missing",
+    r"Unclosed inline table": "a { is not closed; what begins with it must be on one line",
+    r"Unclosed array": "a [ is not closed, or a comma between its values is missing",
+}
+"""What tomllib finds, as who has made the mistake would say it."""
+
+
+def _in_words(error: str) -> str:
+    for pattern, words in _WORDS.items():
+        if found := re.search(pattern, error):
+            return found.expand(words)
+    return re.sub(r"\s*\(at .*\)$", "", error)
 
 
 def _scan(text: str) -> dict[Key, int]:

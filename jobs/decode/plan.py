@@ -74,10 +74,12 @@ def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
     for position, key in enumerate(query.join.keys):
         types = {plan.name: plan.keys.field(position).type for plan in plans}
         if len(set(types.values())) > 1:
-            listed = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+            listed = ", ".join(f"{name} {type_name(type_)}" for name, type_ in types.items())
+            odd = next(plan for plan in plans if not pa.types.is_string(types[plan.name]))
+            example = f'{odd.name} = "try_cast({odd.sources[position]} as string)"'
             problems.append(
                 f"{query.where('join', 'on', position)}: key {key.name} is not of one type: "
-                f"{listed}; cast it in an expression"
+                f"{listed}; give it columns and cast there, e.g. {example}"
             )
     _raise(problems)
     return plans
@@ -120,7 +122,7 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
                 reads |= used
                 type_ = type_of(source, _only(schema, used))
             if not _may_be_key(type_):
-                problems.append(f"{where}: a join key is {KEY_TYPES}, not {type_}")
+                problems.append(f"{where}: a join key is {KEY_TYPES}, not {type_name(type_)}")
         except EvaluationError as error:
             problems.append(f"{where}: {error}")
         keys.append(pa.field(key.name, type_, nullable=False))
@@ -151,7 +153,17 @@ def _filter_problems(expression: str, schema: Any) -> Iterator[str]:
         yield str(error)
         return
     if not pa.types.is_boolean(type_):
-        yield f"a filter is true or false, this is {type_}"
+        yield f"a filter is true or false, this is {type_name(type_)}"
+
+
+def type_name(type_: Any) -> str:
+    """A type as a query file writes it."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_timestamp(type_):
+        return "timestamp"
+    names = {pa.int64(): "int", pa.float64(): "double", pa.date32(): "date"}
+    return names.get(type_, str(type_))
 
 
 def _may_be_key(type_: Any) -> bool:

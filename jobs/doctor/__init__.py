@@ -19,6 +19,7 @@ from jobs.doctor.check import Check
 from jobs.doctor.inputs import judge_close_delay, kafka, query_file, sessions
 from jobs.doctor.machine import folders, memory, programs
 from jobs.doctor.ports import metrics
+from jobs.plain import plain
 from schemas.settings import Settings
 
 __all__ = ["Check", "blocking", "check_all", "table"]
@@ -61,7 +62,7 @@ def table(checks: Sequence[Check]) -> Any:
     colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     shown = Table("", "what", "found", box=None, pad_edge=False)
     for check in checks:
-        text = Text(check.what)
+        text = Text(plain(check.what))
         if check.mend:
             text.append(f"\n-> {check.mend}", style="bold")
         shown.add_row(Text(check.status, style=colours[check.status]), check.name, text)

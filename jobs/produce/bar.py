@@ -28,6 +28,7 @@ def progress_bar(label: str = "produce", console: Console | None = None) -> Iter
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=console is not None and not console.is_terminal,
     ) as bar:
         task = bar.add_task(label, total=None, rate="")
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from jobs.protocol.state import JournalState
 from schemas.journal import Epoch
+
+
+def in_short(text: str) -> str:
+    """A message with the long names of state files cut in the middle: folder and end tell which."""
+    return re.sub(r"\b([\w-]{8})[\w-]{24,}(-[\w-]{4,}\.\w+)", r"\1...\2", text)
 
 
 def start_line(state: JournalState) -> str:

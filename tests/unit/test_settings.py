@@ -103,7 +103,7 @@ def test_unknown_keys_are_refused_in_every_source(tmp_path: Path) -> None:
         f"{path}:4: there is no setting spil; did you mean spill?",
         "SPILLWAY_STATE__SLOT: there is no setting state.slot; did you mean state.slots?",
         "SPILLWAY_STATE_SLOTS: not a setting; two underscores are needed: SPILLWAY_STATE__SLOTS",
-        "flag: there is no setting stream.strt; did you mean stream.start?",
+        "--set stream.strt: there is no setting stream.strt; did you mean stream.start?",
     }
 
 
@@ -112,8 +112,8 @@ def test_unknown_keys_are_refused_in_every_source(tmp_path: Path) -> None:
     [
         ("state.groups", 500, "a power of two is needed, e.g. 256 or 512 (got 500)"),
         ("state.groups", 0, "greater than or equal to 1"),
-        ("state.slots", "two", "valid integer"),
-        ("state.budget_bytes", "1 elephant", "byte"),
+        ("state.slots", "two", "a whole number is needed (got 'two')"),
+        ("state.budget_bytes", "1 elephant", "such as 512MiB or 2GiB (got '1 elephant')"),
         ("state.budget_bytes", "0", "greater than or equal to 1"),
         ("spill.threshold", 0, "greater than 0"),
         ("spill.threshold", 1.1, "less than or equal to 1"),
@@ -131,7 +131,8 @@ def test_unknown_keys_are_refused_in_every_source(tmp_path: Path) -> None:
 )
 def test_wrong_values_say_what_is_allowed(name: str, value: object, message: str) -> None:
     (line,) = problems(None, {name: value})
-    assert line.startswith(f"--set {name}: {name}: ")
+    assert line.startswith(f"--set {name}: ")
+    assert line.count(name) == 1
     assert message in line
 
 

@@ -46,6 +46,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         yield found
 
     monkeypatch.setattr(topics, "cluster", cluster)
+    monkeypatch.setattr(topics, "demand_listener", lambda _: None)
     return found
 
 

@@ -1,0 +1,398 @@
+"""Mistakes that people make: each has its exit code, and says what happened and what to do.
+
+What needs a broker or Spark is in `tests/integration` (`test_doctor`, `test_produce`); mended rows
+and recordings have tests of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import cli
+from jobs.cli import main
+from jobs.plain import plain
+from jobs.stream.progress import in_short
+
+QUERY = """\
+[streams.a]
+fields = { symbol = "int", price = "double" }
+[streams.b]
+topic = "b"
+fields = { symbol = "string", size = "int" }
+[join]
+inputs = ["a", "b"]
+on = ["symbol"]
+"""
+GOOD = QUERY.replace('symbol = "int"', 'symbol = "string"')
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What somebody does, and what the answer must hold."""
+
+    name: str
+    arguments: tuple[str, ...]
+    says: str
+    code: int = 2
+    files: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def settings_file(name: str, text: str, says: str) -> Mistake:
+    files = {"s.toml": text}
+    return Mistake(name, ("--config", "s.toml", "config", "show"), says, files=files)
+
+
+def query_file(name: str, text: str, says: str) -> Mistake:
+    return Mistake(name, ("--set", "query=q.toml", "topics"), says, files={"q.toml": text})
+
+
+NOWHERE = ("--set", "kafka.bootstrap_servers=127.0.0.1:1")
+START_ONE = (
+    "nothing listens at 127.0.0.1:1: start the embedded broker with 'spillway kafka start', or set "
+    "kafka.bootstrap_servers to the address of yours"
+)
+
+MISTAKES = [
+    # --- settings -------------------------------------------------------------------------------
+    Mistake(
+        "a budget that is no size",
+        ("--set", "state.budget_bytes=lots", "config", "show"),
+        "spillway: --set state.budget_bytes: a number of bytes is needed, or one with its unit "
+        "such as 512MiB or 2GiB (got 'lots')",
+    ),
+    Mistake(
+        "a truth that is none",
+        ("--set", "warehouse.fsync=maybe", "config", "show"),
+        "spillway: --set warehouse.fsync: true or false is needed (got 'maybe')",
+    ),
+    Mistake(
+        "a number that is none, in a variable",
+        ("config", "show"),
+        "spillway: SPILLWAY_STATE__SLOTS: a whole number is needed (got 'two')",
+        env={"SPILLWAY_STATE__SLOTS": "two"},
+    ),
+    Mistake(
+        "a word that is not among those that are allowed",
+        ("--set", "session.boundary=bell", "config", "show"),
+        "spillway: --set session.boundary: input should be 'command' or 'calendar' (got 'bell')",
+    ),
+    Mistake(
+        "a setting that does not exist",
+        ("--set", "foo=1", "config", "show"),
+        "there is no setting foo; 'spillway config show' lists all",
+    ),
+    Mistake(
+        "a setting with a typing error",
+        ("--set", "state.slotz=1", "config", "show"),
+        "there is no setting state.slotz; did you mean state.slots?",
+    ),
+    Mistake(
+        "a setting without a value",
+        ("--set", "state.slots", "stream"),
+        "'state.slots': write --set section.name=value",
+    ),
+    Mistake(
+        "a variable with one underscore",
+        ("config", "show"),
+        "SPILLWAY_STATE_SLOTS: not a setting; two underscores are needed: SPILLWAY_STATE__SLOTS",
+        env={"SPILLWAY_STATE_SLOTS": "3"},
+    ),
+    Mistake(
+        "a variable without its section",
+        ("config", "show"),
+        "SPILLWAY_ROOT: not a setting; did you mean SPILLWAY_STATE__ROOT or "
+        "SPILLWAY_WAREHOUSE__ROOT?",
+        env={"SPILLWAY_ROOT": "/data"},
+    ),
+    Mistake(
+        "a variable with a typing error",
+        ("config", "show"),
+        "SPILLWAY_QUERRY: not a setting; did you mean SPILLWAY_QUERY?",
+        env={"SPILLWAY_QUERRY": "symbol"},
+    ),
+    Mistake(
+        "a settings file that is not there",
+        ("--config", "no.toml", "config", "show"),
+        "spillway: no.toml: there is no such file",
+    ),
+    settings_file(
+        "a quote that is not closed",
+        '[state]\nslots = "3\n',
+        "spillway: s.toml:2: not valid TOML: a quote is not closed on its line",
+    ),
+    settings_file(
+        "text without quotes",
+        "query = symbol\n",
+        "s.toml:1: not valid TOML: there is no value, or it is none; text is written in quotes",
+    ),
+    settings_file(
+        "a size without quotes",
+        "[state]\nbudget_bytes = 1GiB\n",
+        "s.toml:2: not valid TOML: something follows the value; text is written in quotes, e.g. "
+        'root = "var/x", size = "512MiB"',
+    ),
+    settings_file(
+        "a setting twice",
+        "[state]\nslots = 1\nslots = 2\n",
+        "s.toml:3: not valid TOML: this name has a value already",
+    ),
+    settings_file(
+        "a section twice",
+        "[state]\n[spill]\n[state]\n",
+        "s.toml:3: not valid TOML: [state] is there twice; write its lines together",
+    ),
+    settings_file("no bracket", "[state\n", "s.toml:1: not valid TOML: the ] of a [section]"),
+    settings_file(
+        "another language", "state: 1\n", "s.toml:1: not valid TOML: a line is name = value or ["
+    ),
+    settings_file(
+        "a path of Windows",
+        '[warehouse]\nroot = "C:\\data"\n',
+        "s.toml:2: not valid TOML: in double quotes a backslash is written twice",
+    ),
+    # --- query ----------------------------------------------------------------------------------
+    query_file(
+        "keys of different types",
+        QUERY,
+        "q.toml:8: key symbol is not of one type: a int, b string; give it columns and cast "
+        'there, e.g. a = "try_cast(symbol as string)"',
+    ),
+    query_file(
+        "a type that does not exist",
+        QUERY.replace('"int"', '"integer"'),
+        "q.toml:1: streams.a: 'integer' is no type; allowed: string, int, double",
+    ),
+    query_file(
+        "a key that no stream has",
+        GOOD.replace('on = ["symbol"]', 'on = ["sym"]'),
+        "q.toml:8: key sym of a: there is no column sym; did you mean symbol?",
+    ),
+    query_file(
+        "a field twice",
+        GOOD.replace("{ symbol", '{ symbol = "string", symbol', 1),
+        "q.toml:2: not valid TOML: Duplicate inline table key 'symbol'",
+    ),
+    query_file(
+        "a key twice",
+        GOOD.replace('on = ["symbol"]', 'on = ["symbol", "symbol"]'),
+        "q.toml:8: two keys of the same name: symbol",
+    ),
+    query_file(
+        "a stream without fields",
+        GOOD.replace('fields = { symbol = "string", size = "int" }\n', ""),
+        "q.toml:3: streams.b: give either schema (a shipped contract) or fields (your own)",
+    ),
+    query_file(
+        "a stream that is not there",
+        GOOD.replace('["a", "b"]', '["a", "c"]'),
+        "q.toml:7: there is no stream 'c'; there are: a, b",
+    ),
+    query_file(
+        "a join of one",
+        GOOD.replace('["a", "b"]', '["a"]'),
+        "q.toml:7: join.inputs: at least 2 are needed",
+    ),
+    query_file(
+        "a topic that no Kafka would have",
+        GOOD.replace('topic = "b"', 'topic = "b c"'),
+        "q.toml:4: streams.b.topic: 'b c' is no name of a topic: letters, digits, '.', '_' and",
+    ),
+    query_file(
+        "one topic for two streams",
+        GOOD.replace('topic = "b"', 'topic = "a"'),
+        "q.toml:1: topic a feeds two streams, which is not supported",
+    ),
+    query_file(
+        "a word that a query does not have",
+        GOOD.replace("topic", "topik"),
+        "q.toml:4: streams.b.topik: there is no such key; allowed: topic, schema, fields, filter",
+    ),
+    query_file(
+        "a result that no stream has",
+        GOOD + '[results]\ncolumns = ["a.prize"]\n',
+        "q.toml:10: there is no 'a.prize'; there are: a.symbol, a.price, b.symbol, b.size",
+    ),
+    query_file("an empty file", "", "q.toml: streams: missing"),
+    Mistake(
+        "a shipped query with a typing error",
+        ("--set", "query=symbl", "topics"),
+        "there is no shipped query 'symbl'; did you mean symbol? Shipped: symbol, symbol_minute",
+    ),
+    # --- commands -------------------------------------------------------------------------------
+    Mistake("a command with a typing error", ("stram",), "No such command 'stram'. Did you mean"),
+    Mistake(
+        "an option that does not exist", ("--nonsense", "stream"), "No such option: --nonsense"
+    ),
+    Mistake("an option left out", ("seal",), "Missing option '--session'"),
+    Mistake(
+        "a scenario that does not exist",
+        ("produce", "nosuch"),
+        "spillway: no scenario 'nosuch'; shipped are bench, demo,",
+    ),
+    Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
+    Mistake(
+        "a recording that is not there",
+        ("produce", "--replay", "gone.jsonl"),
+        "spillway: gone.jsonl: there is no such file",
+    ),
+    Mistake(
+        "nothing to look at",
+        ("status",),
+        "there is no warehouse",
+        code=4,
+    ),
+    # --- surroundings ---------------------------------------------------------------------------
+    Mistake("no broker, to produce", (*NOWHERE, "produce", "sample-day"), START_ONE, code=3),
+    Mistake("no broker, for its topics", (*NOWHERE, "topics"), START_ONE, code=3),
+    Mistake(
+        "an address that is no address",
+        ("--set", "kafka.bootstrap_servers=localhost", "topics"),
+        "spillway: --set kafka.bootstrap_servers: 'localhost' is not host:port",
+    ),
+    Mistake(
+        "no Java, for a broker",
+        ("kafka", "start"),
+        "no java in JAVA_HOME (/nonexistent): install a Java 17 runtime and set JAVA_HOME to it",
+        code=3,
+        env={"JAVA_HOME": "/nonexistent"},
+    ),
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, with a variable folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("SPILLWAY_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(cli, "_loaded", {})
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """The exit code, and what was said: on one line, the frame of a usage error left out."""
+    with pytest.raises(SystemExit) as it:
+        main(arguments)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.out + said.err
+    assert "\x1b" not in said.out + said.err
+    return it.value.code, re.sub(r"[\s│╭╮╰╯─]+", " ", said.err)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_a_mistake_is_told_with_its_remedy(
+    mistake: Mistake,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in mistake.env.items():
+        monkeypatch.setenv(name, value)
+    for name, text in mistake.files.items():
+        (here / name).write_text(text)
+    code, said = answer(capsys, *mistake.arguments)
+    assert (code, mistake.says in said.replace(f"{here}/", "")) == (mistake.code, True), said
+
+
+def test_jars_that_are_not_there_are_told_with_the_folder(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = answer(capsys, "kafka", "start")
+    assert code == 3
+    assert f"jars are not in {here}/var/jars/broker (first: " in said
+    assert "run 'make setup' with SPILLWAY_VAR set as it is now" in said
+
+
+def test_spark_is_not_started_without_java_or_jars(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobs.jars import JarError, JavaError
+    from jobs.stream.session import spark_session
+
+    with pytest.raises(JarError, match=f"jars are not in {here}/var/jars/spark .*'make setup'"):
+        spark_session("local[1]", "test")
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    with pytest.raises(JavaError, match="install a Java 17 runtime and set JAVA_HOME to it"):
+        spark_session("local[1]", "test")
+
+
+def test_an_address_elsewhere_is_not_answered_with_the_embedded_broker(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "--set=kafka.bootstrap_servers=broker.invalid:9092"
+    code, said = answer(capsys, address, "topics")
+    assert code == 3
+    assert "nothing listens at broker.invalid:9092: check the address in kafka.bootstrap_" in said
+    assert "kafka start" not in said
+
+
+# --- escape codes --------------------------------------------------------------------------------
+
+DELTA = (
+    "Generic LocalFileSystem error\n      \x1b[31m↳\x1b[0m Unable to open file /w/1.json#1\n"
+    "       \x1b[31m↳\x1b[0m Operation not permitted (os error 1)\n"
+)
+"""As delta-rs words it, whatever it writes to."""
+
+
+def test_escape_codes_of_a_library_do_not_get_through(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError(DELTA)
+
+    monkeypatch.setattr(cli, "_warehouse", fails)
+    code, said = answer(capsys, "status", "--groups", "3")
+    assert code == 3
+    assert (
+        "Generic LocalFileSystem error: Unable to open file /w/1.json#1: Operation not permitted"
+    ) in said
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (DELTA.splitlines()[0], "Generic LocalFileSystem error"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("two\n  lines\tand a\x07bell\x9b", "two\n  lines\tand a\\x07bell\\x9b"),
+        ("\x1b[1;38;5;9mred\x1b[m\x1b(0", "red\\x1b(0"),
+    ],
+)
+def test_plain_text(text: str, wanted: str) -> None:
+    assert plain(text) == wanted
+
+
+def test_no_escape_codes_when_stderr_is_no_terminal(here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from jobs.cli import main; main()", "--set", "foo=1", "status"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("spillway: --set foo: there is no setting foo")
+    assert "\x1b" not in done.stderr + done.stdout
+
+
+def test_the_long_names_of_state_files_are_cut_in_the_middle() -> None:
+    name = "0f3a9c11aa22bb33cc44dd55ee66ff77-12-a1b2c3d4-0badc0de.manifest"
+    told = f"slot 0 has lost its state (manifest {name} is not in file:///dev/shm/spillway/slot-0)"
+    assert in_short(told) == told.replace(name, "0f3a9c11...-0badc0de.manifest")
+    assert in_short("state.toml, results-2026-01-05.parquet") == (
+        "state.toml, results-2026-01-05.parquet"
+    )
