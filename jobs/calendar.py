@@ -78,6 +78,12 @@ def session_after(name: str, date: str) -> str:
     return str(found.strftime("%Y-%m-%d"))
 
 
+def is_trading_day(name: str, date: str) -> bool:
+    """Whether a date is a session of the calendar."""
+    calendar = _calendar(name)
+    return bool(calendar.is_session(_check(calendar, date)))
+
+
 def close_ms(name: str, date: str) -> int:
     """When the session of a date closes. Raises CalendarError when the date is no session."""
     calendar = _calendar(name)

@@ -142,7 +142,7 @@ def stream(
             start_line(state), highlight=False, soft_wrap=True
         )
     wanted = Wanted(session, until_sealed, available_now)
-    job = Stream(settings, _query(settings), wanted, watcher)
+    job = Stream(settings, _query(settings), wanted, watcher, clock)
     if job.is_done():
         return
     failed = doctors.blocking(doctors.check_all(settings))

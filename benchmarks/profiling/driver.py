@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> int:
     settings_path, session, target = arguments
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.python.daemon.module={DAEMON} pyspark-shell"
 
+    from jobs.clock import system_clock
     from jobs.stream.driver import Driver
     from jobs.stream.job import EpochJob
     from jobs.stream.service import Stream, Wanted, Watcher
@@ -72,7 +73,9 @@ def main(arguments: list[str]) -> int:
     progress: dict[int, Any] = {}
     cpu: dict[str, float] = {}
     watcher = Watcher()
-    stream = Stream(settings, load_query(settings.query), Wanted(session, None, True), watcher)
+    stream = Stream(
+        settings, load_query(settings.query), Wanted(session, None, True), watcher, system_clock
+    )
 
     def look(_: Any) -> None:
         for each in stream._query.recentProgress:

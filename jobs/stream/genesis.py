@@ -30,13 +30,17 @@ def first_entry(
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
-    Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`.
+    Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
+    one that would never end.
     """
-    date = (
-        session_date(session)
-        if session
-        else calendar.open_or_next(settings.session.calendar, now_ms)
-    )
+    name = settings.session.calendar
+    date = session_date(session) if session else calendar.open_or_next(name, now_ms)
+    if settings.session.boundary == "calendar" and not calendar.is_trading_day(name, date):
+        raise StartRefused(
+            f"{date} is no trading day of {name}, and session.boundary = 'calendar' ends trading "
+            f"days only. Begin with --session {calendar.session_after(name, date)}, the next one, "
+            "or set session.boundary to 'command'"
+        )
     start, rule = _start(settings, sorted(set(topics)), cluster, date, now_ms)
     return Genesis(
         warehouse_id=uuid.uuid4().hex[:12],

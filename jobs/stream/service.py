@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from jobs import calendar
+from jobs.clock import Clock
 from jobs.decode import compile_streams, join_spec
 from jobs.engine.results import result_schema
-from jobs.kafka.client import cluster
+from jobs.kafka.client import KafkaUnavailable, cluster
 from jobs.places import var_folder
 from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
+from jobs.stream.boundary import closing, never_closes
 from jobs.stream.driver import Driver, Ended
-from jobs.stream.genesis import check_same, first_entry, rfc3339
+from jobs.stream.genesis import check_same, first_entry
 from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
@@ -86,8 +88,12 @@ class StreamFailed(Exception):
 class Stream:
     """One run of the streaming job."""
 
-    def __init__(self, settings: Settings, query: Query, wanted: Wanted, watcher: Watcher) -> None:
+    def __init__(
+        self, settings: Settings, query: Query, wanted: Wanted, watcher: Watcher, clock: Clock
+    ) -> None:
+        """`clock`: the exchange's time, by which sessions begin and end."""
         self.settings = settings
+        self.clock = clock
         self.query = query
         self.wanted = wanted
         self.watcher = watcher
@@ -110,6 +116,8 @@ class Stream:
         self._starts = 0
         self._hosts = frozenset[str]()
         """Where executors were when the last batch came."""
+        self._told_away = False
+        """Whether it was said that the calendar's seal waits for Kafka."""
 
     def is_done(self) -> bool:
         """Whether the session to stream until is sealed already."""
@@ -141,7 +149,6 @@ class Stream:
         state = replay(self.warehouse.journal.read())
         if state is None:
             session = self.wanted.session or self.wanted.until_sealed
-            now_ms = time.time_ns() // 1_000_000
             with cluster(
                 self.settings.kafka.bootstrap_servers, self.settings.kafka.options
             ) as view:
@@ -151,7 +158,7 @@ class Stream:
                     self.topics,
                     view,
                     session=session,
-                    now_ms=now_ms,
+                    now_ms=self.clock(),
                 )
             calendar.session_after(self.settings.session.calendar, genesis.session)
             try:
@@ -210,6 +217,10 @@ class Stream:
         self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
+        session = self.settings.session
+        problem = never_closes(state, session.calendar) if session.boundary == "calendar" else None
+        if problem:
+            self.watcher.on_trouble(problem)
 
     def _refreshed(self, state: JournalState) -> JournalState:
         """The journal's state now: whoever is to be relieved goes on, and may seal a session."""
@@ -337,33 +348,21 @@ class Stream:
         self._pending = unseen(self.driver.state, self._pending)
         commands = list(self._pending)
         if self.settings.session.boundary == "calendar":
-            closing = self._calendar_seal()
-            if closing is not None:
-                commands.append(closing)
+            commands += self._calendar_seal()
         return commands
 
-    def _calendar_seal(self) -> Command | None:
-        """The calendar's own end of the open session, once close and grace have passed."""
-        state = self.driver.state
-        if state.seal is not None:
-            return None
-        date = state.session.date
-        at_ms = calendar.close_ms(self.settings.session.calendar, date)
-        at_ms += int(self.settings.session.grace_s * 1000)
-        if time.time_ns() // 1_000_000 < at_ms:
-            return None
-        with cluster(self.settings.kafka.bootstrap_servers, self.settings.kafka.options) as view:
-            offsets = view.offsets_for_time(sorted(set(self.topics)), at_ms)
-        return Command(
-            id=f"calendar/{date}",
-            kind="seal",
-            session=date,
-            at="close",
-            offsets=offsets,
-            reason=f"close and grace of {date}",
-            by="calendar",
-            issued_at=rfc3339(at_ms),
-        )
+    def _calendar_seal(self) -> list[Command]:
+        """The calendar's own end of the open session, once close and grace have passed.
+
+        Raises `KafkaUnavailable`: a batch must not be joined without it, for rows of the evening
+        would become the day's.
+        """
+        session, kafka = self.settings.session, self.settings.kafka
+        due = closing(self.driver.state, session.calendar, session.grace_s, self.clock())
+        if due is None:
+            return []
+        with cluster(kafka.bootstrap_servers, kafka.options) as view:
+            return [due.seal(view.offsets_for_time(sorted(set(self.topics)), due.at_ms))]
 
     def _tell_sealed(self, state: JournalState) -> None:
         """Say in `sessions` what the journal says; after a crash in between, at the next start."""
@@ -421,6 +420,13 @@ class Stream:
             self.driver.look()
             if waits(self.driver.state, self._commands()):
                 self._epoch(self.driver.state.end, None)
+            self._told_away = False
+        except KafkaUnavailable as error:
+            # Only the calendar asks Kafka here. Its seal is by time: it comes out the same later.
+            if not self._told_away:
+                date = self.driver.state.session.date
+                self.watcher.on_trouble(f"{date} has closed and waits for its seal: {error}")
+            self._told_away = True
         finally:
             self._lock.release()
 
@@ -439,7 +445,8 @@ class Stream:
                 "short, or a topic was made anew). Nothing wrong was written. Check with "
                 f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
             ) from failure
-        if not any(mark in text for mark in AWAY):
+        away = isinstance(failure, KafkaUnavailable) or any(mark in text for mark in AWAY)
+        if not away:
             raise StreamFailed(f"the stream failed: {text}") from failure
         now = time.monotonic()
         since = away_since if away_since is not None else now

@@ -1,0 +1,73 @@
+"""`session.boundary = "calendar"`: the stream itself ends a session at its close plus grace.
+
+Model: the calendar seals each trading day once, when the clock has passed close plus grace, at the
+offsets that Kafka gives for that time. So it does not matter when the stream comes to it: minutes
+late because the broker was away, or days late because the stream was down. No row of the evening
+gets into the day. It does not seal
+
+* a session that has a pending seal: a person was faster, and theirs holds;
+* a session whose calendar seal was obeyed before, and then withdrawn by a person;
+* a session that is no trading day, for it has no close: only `spillway seal` ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs import calendar
+from jobs.protocol.state import JournalState
+from jobs.stream.genesis import rfc3339
+from schemas.journal import Command, Offsets
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The end of a session's input, by the calendar; its time has come."""
+
+    session: str
+    at_ms: int
+    """Close plus grace, in ms since 1970."""
+
+    def seal(self, offsets: Offsets) -> Command:
+        """The command. `offsets`: what Kafka gives for `at_ms`."""
+        return Command(
+            id=_id(self.session),
+            kind="seal",
+            session=self.session,
+            at="close",
+            offsets=offsets,
+            reason=f"close and grace of {self.session}",
+            by="calendar",
+            issued_at=rfc3339(self.at_ms),
+        )
+
+
+def closing(state: JournalState, name: str, grace_s: float, now_ms: int) -> Closing | None:
+    """The end of the open session, when the calendar `name` has one and it has come; else None.
+
+    `now_ms`: the exchange's time, in ms since 1970. Raises `CalendarError` for a date that the
+    calendar does not reach.
+    """
+    date = state.session.date
+    if state.seal is not None or _id(date) in state.seen:
+        return None
+    if not calendar.is_trading_day(name, date):
+        return None
+    at_ms = calendar.close_ms(name, date) + int(grace_s * 1000)
+    return Closing(date, at_ms) if now_ms >= at_ms else None
+
+
+def never_closes(state: JournalState, name: str) -> str | None:
+    """Why the calendar `name` will never end the open session; None: it will."""
+    date = state.session.date
+    if not calendar.is_trading_day(name, date):
+        why = f"is no trading day of {name}"
+    elif state.seal is None and _id(date) in state.seen:
+        why = "had its calendar's seal withdrawn"
+    else:
+        return None
+    return f"{date} {why}: end it with `spillway seal --session {date}`"
+
+
+def _id(session: str) -> str:
+    return f"calendar/{session}"

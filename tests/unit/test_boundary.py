@@ -1,0 +1,224 @@
+"""Sessions that the exchange's calendar ends, under a clock that the test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.kafka.client import KafkaUnavailable
+from jobs.protocol.state import JournalState, replay
+from jobs.stream import service
+from jobs.stream.boundary import Closing, closing, never_closes
+from jobs.stream.genesis import StartRefused, first_entry
+from jobs.stream.service import Stream, Wanted, Watcher
+from schemas.journal import CommandOutcome, Epoch, Offsets, Topic
+from schemas.query import load_query
+from schemas.settings import Settings, load_settings
+from tests.protocol_entries import claim, ends, epoch, genesis, seal
+
+GRACE_S = 300
+DAY, EARLY, AFTER, SUNDAY = "2023-06-30", "2023-07-03", "2023-07-05", "2023-07-02"
+"""A Friday; the Monday that closes at 13:00 in New York; the Wednesday after Independence Day."""
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def open_state(date: str, *entries: Epoch) -> JournalState:
+    state = replay([genesis(session=date), claim(1, 1), *entries])
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize(
+    ("date", "now", "at"),
+    [
+        (DAY, "2023-06-30T16:04:59.999-04:00", None),
+        (DAY, "2023-06-30T16:05:00-04:00", "2023-06-30T16:05:00-04:00"),
+        (DAY, "2023-07-02T12:00:00-04:00", "2023-06-30T16:05:00-04:00"),  # days later: the same
+        (EARLY, "2023-07-03T13:04:59-04:00", None),
+        (EARLY, "2023-07-03T13:05:00-04:00", "2023-07-03T13:05:00-04:00"),
+        (EARLY, "2023-07-02T23:00:00-04:00", None),  # started on a Sunday: Monday is still to come
+        (AFTER, "2023-07-04T23:00:00-04:00", None),
+        (SUNDAY, "2023-07-06T23:00:00-04:00", None),  # never
+    ],
+)
+def test_a_session_closes_at_close_and_grace(date: str, now: str, at: str | None) -> None:
+    found = closing(open_state(date), "XNYS", GRACE_S, ms(now))
+    assert found == (None if at is None else Closing(date, ms(at)))
+
+
+def test_the_seal_says_who_and_why() -> None:
+    command = Closing(EARLY, ms("2023-07-03T17:05:00Z")).seal({"a": [3]})
+    assert (command.id, command.kind, command.session) == (f"calendar/{EARLY}", "seal", EARLY)
+    assert (command.offsets, command.at, command.by) == ({"a": [3]}, "close", "calendar")
+    assert command.issued_at == "2023-07-03T17:05:00.000+00:00"
+
+
+LATE = ms("2023-07-09T00:00:00Z")
+
+
+def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeated() -> None:
+    mine = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER)
+    calendars = mine.model_copy(update={"command": f"calendar/{EARLY}"})
+    asked = [CommandOutcome(id=f"calendar/{EARLY}", kind="seal", obeyed=True)]
+    common = {"session": EARLY}
+    for pending, commands, again in ((mine, [], True), (calendars, asked, False)):
+        accepted = epoch(2, 0, ends(1, 1, 1), seal=pending, commands=commands, **common)
+        assert closing(open_state(EARLY, accepted), "XNYS", GRACE_S, LATE) is None
+        withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=pending.command, **common)
+        state = open_state(EARLY, accepted, withdrawn)
+        assert (closing(state, "XNYS", GRACE_S, LATE) is not None) == again
+        says = f"{EARLY} had its calendar's seal withdrawn: end it with "
+        says += f"`spillway seal --session {EARLY}`"
+        assert never_closes(state, "XNYS") == (None if again else says)
+
+
+def test_a_day_without_a_close_is_said_to_have_none() -> None:
+    assert never_closes(open_state(EARLY), "XNYS") is None
+    assert never_closes(open_state(SUNDAY), "XNYS") == (
+        f"{SUNDAY} is no trading day of XNYS: end it with `spillway seal --session {SUNDAY}`"
+    )
+
+
+# --- the first session
+
+
+class Broker:
+    """A cluster with empty topics."""
+
+    def cluster_id(self) -> str:
+        return "c"
+
+    def topics(self, names: Sequence[str]) -> list[Topic]:
+        return [Topic(name=name, id=name, partitions=1) for name in names]
+
+    def beginning_offsets(self, names: Sequence[str]) -> Offsets:
+        return {name: [0] for name in names}
+
+    def offsets_for_time(self, names: Sequence[str], at_ms: int) -> Offsets:
+        return {name: [at_ms % 1000] for name in names}
+
+
+def settings_of(root: Path, **more: object) -> Settings:
+    flags = {f"session.{name}": value for name, value in more.items()}
+    flags |= {"warehouse.root": str(root), "stream.start": "earliest"}
+    return load_settings(None, flags, environ={})[0]
+
+
+def first(settings: Settings, session: str | None, now: str) -> str:
+    found = first_entry(settings, "q", ["t"], Broker(), session=session, now_ms=ms(now))  # type: ignore[arg-type]
+    return found.session
+
+
+def test_a_stream_that_starts_on_a_sunday_begins_with_the_next_trading_day(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, boundary="calendar")
+    assert first(settings, None, "2023-07-02T12:00:00-04:00") == EARLY
+    assert first(settings, None, "2023-07-03T12:59:00-04:00") == EARLY
+    assert first(settings, None, "2023-07-03T13:01:00-04:00") == AFTER
+    assert first(settings, EARLY, "2023-07-02T12:00:00-04:00") == EARLY
+
+
+def test_a_first_session_that_the_calendar_never_ends_is_refused(tmp_path: Path) -> None:
+    now = "2023-07-02T12:00:00-04:00"
+    with pytest.raises(StartRefused, match=f"{SUNDAY} is no trading day .* --session {EARLY}"):
+        first(settings_of(tmp_path, boundary="calendar"), SUNDAY, now)
+    assert first(settings_of(tmp_path), SUNDAY, now) == SUNDAY, "a person may end any day"
+
+
+# --- Kafka is away at the close
+
+
+class Kafka:
+    """A broker that may be away."""
+
+    def __init__(self) -> None:
+        self.away = True
+        self.asked: list[int] = []
+
+    @contextmanager
+    def cluster(self, *_: Any) -> Iterator[Kafka]:
+        if self.away:
+            raise KafkaUnavailable("Kafka at nowhere does not answer")
+        yield self
+
+    def offsets_for_time(self, names: Sequence[str], at_ms: int) -> Offsets:
+        self.asked.append(at_ms)
+        return {name: [7] for name in names}
+
+
+class Epochs:
+    """A driver that notes what it was offered."""
+
+    def __init__(self, state: JournalState) -> None:
+        self.state = state
+        self.offered: list[Any] = []
+
+    def look(self) -> None:
+        """Nobody else is there."""
+
+    def epoch(self, end: Offsets, batch: Any, commands: Any, after: str, **_: Any) -> None:
+        self.offered.append((end, [c.id for c in commands], after))
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    made = Kafka()
+    monkeypatch.setattr(service, "cluster", made.cluster)
+    return made
+
+
+def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs]:
+    """A stream without Spark, at a time of the exchange; its open session is the early close."""
+    settings = settings_of(root, boundary="calendar")
+    watcher = Watcher(on_trouble=troubles.append)
+    stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
+    driver = Epochs(open_state(EARLY))
+    stream.driver = driver  # type: ignore[assignment]
+    return stream, driver
+
+
+def test_the_day_is_sealed_when_kafka_is_back(tmp_path: Path, kafka: Kafka) -> None:
+    troubles: list[str] = []
+    stream, driver = streaming(tmp_path, "2023-07-03T15:00:00-04:00", troubles)
+    for _ in range(3):
+        stream._idle_epoch()
+    assert driver.offered == []
+    assert troubles == [
+        f"{EARLY} has closed and waits for its seal: Kafka at nowhere does not answer"
+    ], "it is said once"
+    kafka.away = False
+    stream._idle_epoch()
+    assert driver.offered == [(driver.state.end, [f"calendar/{EARLY}"], AFTER)]
+    assert set(kafka.asked) == {ms("2023-07-03T13:05:00-04:00")}, "its time, however late it is"
+
+
+def test_no_batch_is_joined_without_the_seal_that_is_due(
+    tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows may be of the evening. The query is started again, as when Spark finds no broker."""
+    troubles: list[str] = []
+    stream, driver = streaming(tmp_path, "2023-07-03T15:00:00-04:00", troubles)
+    monkeypatch.setattr(service, "batch_end", lambda *_: ends(5, 5, 5))
+    stream._placement = SimpleNamespace(executors=lambda: ["a"])  # type: ignore[assignment]
+    with pytest.raises(KafkaUnavailable):
+        stream._on_batch(None, 0)
+    assert driver.offered == []
+    started: list[Any] = []
+    monkeypatch.setattr(stream, "_start_query", started.append)
+    stream.watcher.stop.set()  # Do not wait for it.
+    assert stream._again("spark", None) is not None
+    assert started == ["spark"]
+
+
+def test_kafka_is_not_asked_before_the_close(tmp_path: Path, kafka: Kafka) -> None:
+    stream, driver = streaming(tmp_path, "2023-07-03T13:04:00-04:00", [])
+    stream._idle_epoch()
+    assert (driver.offered, kafka.asked) == ([], [])
