@@ -421,6 +421,19 @@ def test_moves_that_would_leave_a_gap_are_refused(
     assert (said == ["obeyed"]) == right
 
 
+def test_groups_of_a_slot_that_ends_go_to_the_emptiest_ones() -> None:
+    """The largest first, each to the slot that holds the fewest bytes by then."""
+    owners = {0: (70, 20), 1: (40,), 2: (50, 30, 15, 10)}
+    groups, sizes = [], {}
+    for slot, held in owners.items():
+        for size in held:
+            group = Prefix(3, len(groups)) if len(groups) < 6 else Prefix(2, 3)
+            groups.append((group, slot))
+            sizes[group] = size
+    moves = rearranged(groups, sizes, 2)
+    assert [(move.bytes, move.to) for move in moves] == [(50, 1), (30, 0), (15, 1), (10, 1)]
+
+
 def test_a_new_slot_takes_its_share_of_the_bytes() -> None:
     groups = [(Prefix(4, v), v % 2) for v in range(16)]
     sizes = {group: 100 for group, _ in groups}

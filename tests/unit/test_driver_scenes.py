@@ -40,7 +40,7 @@ from jobs.protocol.entry import ReportsWrong
 from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from jobs.protocol.plan import Plan, waits
 from jobs.protocol.recovery import Restore, SessionRestore, Since
-from jobs.protocol.redo import Apply
+from jobs.protocol.redo import Apply, settled_epoch
 from jobs.protocol.state import JournalBroken
 from schemas.journal import Claim, Command, CommandOutcome, Epoch, Genesis, Move, Prefix, Topic
 from tests.protocol_entries import (
@@ -338,6 +338,20 @@ def test_a_table_that_no_entry_names_a_file_for_is_not_behind() -> None:
     assert instructions == [Ready()]
 
 
+def test_an_epoch_is_settled_when_nothing_of_it_is_owed() -> None:
+    """Files of abandoned attempts may go up to here: redo may still name the others."""
+    entries = [
+        *BEGUN,
+        epoch(2, 0, ends(4, 4, 4), files=[file("spill", 0)]),
+        epoch(3, 1, ends(5, 5, 5), files=[file("results", 1)]),
+        epoch(4, 2, ends(6, 6, 6)),
+    ]
+    assert settled_epoch(BEGUN, {}) == -1
+    assert settled_epoch(entries, {}) == -1
+    assert settled_epoch(entries, {"spill": 0}) == 0
+    assert settled_epoch(entries, {"spill": 0, "results": 1}) == 2
+
+
 def test_nothing_is_redone_before_the_claim_is_in() -> None:
     entries = [*BEGUN, epoch(2, 0, ends(4, 4, 4), files=[file("results", 0)])]
     _, instructions = told(begun(), reading(entries, {}))
@@ -415,6 +429,11 @@ def test_a_command_is_obeyed_once_however_often_it_is_read() -> None:
     seen = epoch(2, 0, ends(4, 4, 4), read=READ_0, commands=[outcome])
     _, instructions = told(claimed(seen), offered(None, command))
     assert instructions == [RunJob(plan(), 1)]
+    later = epoch(3, 1, ends(5, 5, 5))
+    _, instructions = told(claimed(seen, later), offered(None, command))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.plan.forced, job.plan.outcomes) == ((), ())
 
 
 def test_a_seal_that_is_not_reached_divides_the_rows() -> None:

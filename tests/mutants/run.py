@@ -1,0 +1,134 @@
+"""Named mutants: `python -m tests.mutants.run [NAME ...]` applies each and shows that tests notice.
+
+Works on a copy of the tree in a temporary folder, one mutant at a time. Prints a line a mutant,
+and ends with 1 when one survives, with 2 when the list does not fit the source any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[2]
+LIST = Path(__file__).with_name("named.toml")
+COPIED = ("jobs", "schemas", "plugins", "dags", "tests", "benchmarks", "docs", "pyproject.toml")
+FAILED = 1
+"""What pytest ends with when tests failed; anything else but 0 says nothing of the mutant."""
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one place, and the test files that must fail for it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def applied(self, text: str) -> str:
+        """The source with the change. Raises ValueError unless `old` stands there once."""
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name}: its text stands {text.count(self.old)} times in {self.file}, not "
+                "once; mend tests/mutants/named.toml"
+            )
+        return text.replace(self.old, self.new)
+
+
+def named(path: Path = LIST) -> list[Mutant]:
+    """The list."""
+    entries = tomllib.loads(path.read_text())["mutant"]
+    return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
+
+
+def copy_of(root: Path, target: Path) -> Path:
+    """A copy of what tests need of a tree."""
+    skipped = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    for name in COPIED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, target / name, ignore=skipped)
+        elif (root / name).exists():
+            shutil.copy2(root / name, target / name)
+    return target
+
+
+def verdict(mutant: Mutant, tree: Path) -> str:
+    """`killed`, `SURVIVED`, or what else happened, to one mutant in a copy of the tree."""
+    path = tree / mutant.file
+    before = path.read_text()
+    path.write_text(mutant.applied(before))
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*pytest, "-m", "not server and not soak", *mutant.tests],
+            cwd=tree,
+            # Fixed seeds only, no bytecode of the text before, and the copy's own packages.
+            env={**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return "killed (it hangs)"
+    finally:
+        path.write_text(before)
+    if done.returncode == 0:
+        return "SURVIVED"
+    if done.returncode == FAILED:
+        return "killed"
+    return f"NOT RUN (pytest ended with {done.returncode}): {done.stdout[-2000:]}{done.stderr}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the list."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    given = parser.parse_args(arguments)
+    mutants = [each for each in named() if not given.names or each.name in given.names]
+    try:
+        for each in mutants:
+            each.applied((ROOT / each.file).read_text())
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    trees: SimpleQueue[Path] = SimpleQueue()
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="spillway-mutants-") as scratch:
+        for number in range(given.jobs):
+            trees.put(copy_of(ROOT, Path(scratch) / str(number)))
+
+        def tried(mutant: Mutant) -> str:
+            tree = trees.get()
+            began = time.monotonic()
+            try:
+                found = verdict(mutant, tree)
+            finally:
+                trees.put(tree)
+            print(f"{mutant.name}: {found} ({time.monotonic() - began:.0f} s)", flush=True)
+            return found
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            for mutant, found in zip(mutants, pool.map(tried, mutants), strict=True):
+                if not found.startswith("killed"):
+                    survivors.append(mutant.name)
+    killed = len(mutants) - len(survivors)
+    print(f"{killed} of {len(mutants)} named mutants are killed", *survivors, sep="\n  ")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
