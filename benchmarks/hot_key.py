@@ -24,6 +24,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from pydantic import SecretBytes
 
 from jobs.engine.blocks import Coordinates, route
 from jobs.engine.groups import GroupMap
@@ -74,9 +75,10 @@ def measure(rows: int, others: int, batch_bytes: int, place: str) -> dict[str, f
                 batch, where = rows_of(input_, rows if input_ == 0 else others)
                 blocks += route(SPEC, input_, groups, batch, where, session=SESSION)
             task = StepTask(
+                key=SecretBytes(b"k" * 32),
                 slot=0,
                 epoch=epoch,
-                attempt=f"a{epoch}",
+                attempt=f"{epoch:016x}",
                 warehouse_id="bench",
                 session=SESSION,
                 manifest=manifest,

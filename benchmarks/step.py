@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from pydantic import SecretBytes
 
 from jobs.engine.blocks import Block, Coordinates, route
 from jobs.engine.groups import GroupMap
@@ -119,9 +120,10 @@ def main() -> None:
                     )
                     decode_s += time.perf_counter() - start
             task = StepTask(
+                key=SecretBytes(b"k" * 32),
                 slot=0,
                 epoch=epoch,
-                attempt=f"a{epoch}",
+                attempt=f"{epoch:016x}",
                 warehouse_id="bench",
                 session="2026-01-05",
                 manifest=manifest,

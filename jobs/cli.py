@@ -29,6 +29,7 @@ from jobs.clock import Clock, system_clock
 from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
 from jobs.plain import plain
+from jobs.private import open_private
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
@@ -693,6 +694,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if code == FAILED:
             log = var_folder() / "last-error.txt"
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(traceback.format_exc())
+            with open(log, "w", opener=open_private) as file:
+                file.write(traceback.format_exc())
             err.print(f"(details: {log})", highlight=False, soft_wrap=True)
         sys.exit(code)

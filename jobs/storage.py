@@ -14,6 +14,8 @@ Invariants:
   and the place given to `folder()` survive a loss of power (as far as the disk keeps `fsync`).
 * Folders are created when the first file is written into them; listing an absent folder
   gives nothing.
+* A private folder (`private()`) is this user's alone, and so is everything below it: folders 0700,
+  files 0600, links refused. See `jobs.private`.
 
 Known limitation: only local paths and `file:` URIs so far. Another scheme is another class
 with the same methods, chosen in `folder()`; `map` then downloads instead of mapping.
@@ -31,6 +33,8 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+
+from jobs.private import FILE_MODE, open_private, private_folder, refuse_link
 
 SCHEMES = ("file",)
 """URI schemes that `folder` understands, besides plain paths."""
@@ -130,6 +134,19 @@ def folder(uri: str) -> Folder:
     )
 
 
+def private(uri: str) -> Folder:
+    """Return the folder at `uri` as one that is this user's alone; made, or checked when there.
+
+    Raises `NotPrivate` for a link, for a folder that somebody else owns or may write to, and for
+    one in somebody else's folder; ValueError as `folder` does.
+    """
+    place = folder(uri)
+    root = place.path()
+    with _explained("make", root):
+        private_folder(root, whole_way=True)
+    return LocalFolder(root, is_private=True)
+
+
 @dataclass(frozen=True)
 class LocalFolder:
     """A `Folder` on a local file system (tmpfs, NVMe, a mounted volume)."""
@@ -138,6 +155,8 @@ class LocalFolder:
     """Absolute path."""
     base: str = ""
     """Absolute path of the folder that `folder()` was asked for; `sync` goes up to its parent."""
+    is_private: bool = False
+    """Whether what is below is this user's alone."""
 
     @property
     def uri(self) -> str:
@@ -155,13 +174,13 @@ class LocalFolder:
 
     def child(self, name: str) -> LocalFolder:
         """Return the folder `name` below this one."""
-        return LocalFolder(self.path(name), self.base or self.root)
+        return LocalFolder(self.path(name), self.base or self.root, self.is_private)
 
     def write_new(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write a whole file. Raises FileExistsError when the name is taken."""
         path = self.path(name)
         with _explained("write", path):
-            fd = _open_new(path)
+            fd = self._new(path)
             try:
                 with os.fdopen(fd, "wb", buffering=0) as file:
                     view = memoryview(data).cast("B")
@@ -176,7 +195,7 @@ class LocalFolder:
         """Open a new file to write into; when the block raises, the file is removed."""
         path = self.path(name)
         with _explained("write", path):
-            os.close(_open_new(path))
+            os.close(self._new(path))
         try:
             # The name is ours now, so that opening it for writing replaces nothing.
             # Of the block's own errors only those that a write to this file can meet are
@@ -190,19 +209,25 @@ class LocalFolder:
     def read(self, name: str) -> bytes:
         """Return a file's bytes. Raises FileNotFoundError."""
         path = self.path(name)
-        with _explained("read", path), open(path, "rb") as file:
+        opener = open_private if self.is_private else None
+        with _explained("read", path), open(path, "rb", opener=opener) as file:
             return file.read()
 
     def open(self, name: str) -> Any:
         """Return a readable, seekable `pa.NativeFile`. Raises FileNotFoundError."""
         path = self.path(name)
         with _explained("read", path):
+            if self.is_private:
+                refuse_link(path)
             return pa.OSFile(path, "rb")
 
     def map(self, name: str) -> pa.Buffer:
         """Return a file's bytes as a memory map. Raises FileNotFoundError."""
         path = self.path(name)
         with _explained("read", path):
+            if self.is_private:
+                # By its name: in a folder that is ours alone nobody exchanges it meanwhile.
+                refuse_link(path)
             if os.path.getsize(path) == 0:  # nothing can be mapped
                 return pa.py_buffer(b"")
             return pa.memory_map(path, "r").read_buffer()
@@ -233,7 +258,7 @@ class LocalFolder:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(name)
                         continue
-                    stat = entry.stat()
+                    stat = entry.stat(follow_symlinks=not self.is_private)
                 except FileNotFoundError:
                     continue
                 yield FileInfo(name, stat.st_size, stat.st_mtime)
@@ -259,15 +284,30 @@ class LocalFolder:
         for path in sorted(folders, key=len, reverse=True):
             _fsync(path)
 
+    def _new(self, path: str) -> int:
+        return _open_new_private(path) if self.is_private else _open_new(path)
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+"""O_EXCL follows no link."""
+
 
 def _open_new(path: str) -> int:
     """Create a file that must not exist, and the folders above it; return its descriptor."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o644)
+        return os.open(path, _NEW, 0o644)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o644)
+        return os.open(path, _NEW, 0o644)
+
+
+def _open_new_private(path: str) -> int:
+    """The same, of this user alone."""
+    try:
+        return os.open(path, _NEW, FILE_MODE)
+    except FileNotFoundError:
+        private_folder(os.path.dirname(path))
+        return os.open(path, _NEW, FILE_MODE)
 
 
 def _remove(path: str) -> None:

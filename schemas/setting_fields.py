@@ -144,7 +144,8 @@ Location = Annotated[str, AfterValidator(_location)]
 def _state_root() -> str:
     shared = Path("/dev/shm")
     usable = shared.is_dir() and os.access(shared, os.W_OK)
-    return str(shared / "spillway") if usable else "var/state"
+    # A name of one's own: the folder is everybody's, and a shared name would be the first comer's.
+    return str(shared / f"spillway-{os.geteuid()}") if usable else "var/state"
 
 
 def _cores() -> int:
@@ -245,7 +246,8 @@ class State(Section):
 
     root: Location = Field(
         default_factory=_state_root,
-        description="Folder of the state files on every host; one warehouse uses a part of it.",
+        description="Folder of the state files on every host; one warehouse uses a part of it. "
+        "It is this user's alone (0700); a link and a folder of somebody else are refused.",
         json_schema_extra=_about(
             "path",
             "/dev/shm is memory that outlives Spark's Python workers, so a task finds the state "

@@ -13,7 +13,10 @@ from schemas.settings import Setting, Settings, catalogue
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
 OF_THE_MACHINE = {
-    "state.root": "`/dev/shm/spillway`; `var/state` where `/dev/shm` cannot be written",
+    "state.root": (
+        "`/dev/shm/spillway-UID`, with this user's number; `var/state` where `/dev/shm` cannot be "
+        "written"
+    ),
     "state.slots": "the number of cores",
     "state.budget_bytes": (
         "1 GiB, or less: all slots together take at most a quarter of the machine's memory "

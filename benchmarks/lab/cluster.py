@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import SecretBytes
 
 from benchmarks.lab.workload import I64, Day
 from jobs.cleanup.task import CleanTask, run_clean
@@ -124,7 +125,7 @@ class Cluster:
 
         for task in tasks:
             if task.leaving:
-                own = replace(task, attempt=f"x{task.slot}")
+                own = replace(task, attempt=f"{task.slot:016x}")
                 blocks += extract(SPEC, own, self._state(task.slot), neighbour)
         reports = [self._step(task, [b for b in blocks if b.slot == task.slot]) for task in tasks]
         self.manifests = {r.slot: r.manifest for r in reports}
@@ -180,9 +181,10 @@ class Cluster:
         budget = ROOM * self.spilling.memory_bytes
         inactive_s = min(self.spilling.inactive_s, 1e9)
         return StepTask(
+            key=SecretBytes(b"k" * 32),
             slot=slot,
             epoch=self.epoch,
-            attempt="a",
+            attempt="0" * 16,
             warehouse_id="lab",
             session=SESSION,
             manifest=self.manifests.get(slot),

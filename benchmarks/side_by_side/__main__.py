@@ -29,6 +29,7 @@ from benchmarks.side_by_side.summary import Disagreement, agree, lines, targets
 from benchmarks.side_by_side.topics import Filled, filled, scenario
 from benchmarks.side_by_side.watch import ProgramFailed
 from jobs.places import project_root, var_folder
+from jobs.private import private_folder
 from jobs.produce.summary import Progress
 
 GIB = 1 << 30
@@ -107,6 +108,7 @@ def memory_folder() -> Iterator[Path]:
     if not shared.is_dir():
         raise ProgramFailed("There is no /dev/shm: the benchmark keeps state there")
     folder = shared / f"spillway-bench-{os.getpid()}"
+    private_folder(folder)
     try:
         yield folder
     finally:

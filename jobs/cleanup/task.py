@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from jobs.engine.results import complete, file_schema
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey
 from jobs.storage import Folder
+from schemas.filenames import cleanup_name
 from schemas.journal import FileRecord, Prefix
 
 
@@ -94,8 +96,7 @@ def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged:
             files = write_data_files(
                 task.results,
                 "results",
-                # The name that `jobs.tables.names` knows as cleanup's.
-                f"cleanup-{task.session}-{n}-{attempt}",
+                partial(cleanup_name, task.session, n, attempt),
                 file_schema(task.spec),
                 (
                     complete(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.kafka import broker
+from jobs.private import open_private, private_folder
 from schemas.settings import Settings, load_settings
 
 THRESHOLD = 0.8
@@ -91,7 +92,7 @@ def demo_place(
     Raises `DemoRuns`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+    with open(folder.parent / f"{folder.name}.lock", "w", opener=open_private) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,7 +104,7 @@ def demo_place(
                 folder.rename(_free_name(folder))
             else:
                 shutil.rmtree(folder)
-        folder.mkdir()
+        private_folder(folder)
         settings = _settings(base, folder, budget_bytes)
         place = Place(folder, settings)
         place.forget_state()

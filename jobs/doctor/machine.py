@@ -24,6 +24,7 @@ from jobs.jars import (
     problems,
 )
 from jobs.places import var_folder
+from jobs.private import folder_problem, is_exchangeable
 from schemas.settings import Settings
 
 PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
@@ -127,7 +128,7 @@ def _open_files() -> Check:
 def folders(settings: Settings) -> Iterator[Check]:
     """Whether tables and state can be written where the settings say."""
     yield _writable("warehouse", settings.warehouse.root, "warehouse.root")
-    yield _writable("state folder", settings.state.root, "state.root")
+    yield _private("state folder", settings.state.root, "state.root")
 
 
 def _writable(name: str, place: str, setting: str) -> Check:
@@ -166,6 +167,21 @@ def _writable(name: str, place: str, setting: str) -> Check:
             f"set {setting} to a local folder, best on tmpfs",
         )
     return Check(name, "ok", f"{place} ({kind}, {size(free)} free)")
+
+
+def _private(name: str, place: str, setting: str) -> Check:
+    """As `_writable`, for a folder that must be this user's alone."""
+    if "://" not in place:
+        if problem := folder_problem(Path(place), whole_way=True):
+            return Check(name, "fail", problem, f"mend it, or set {setting} to another folder")
+        if is_exchangeable(Path(place)):
+            return Check(
+                name,
+                "warn",
+                f"{Path(place).parent} lets every user rename what is in it, {place} too",
+                f"set its sticky bit (`chmod +t`), or set {setting} to a folder of your own",
+            )
+    return _writable(name, place, setting)
 
 
 def _file_system(path: Path) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any
@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.storage import Folder
+from schemas.filenames import data_path
 from schemas.journal import FileRecord
 
 ROW_GROUP_BYTES = 16 * 2**20
@@ -94,7 +95,7 @@ class DataFileWriter:
         self.schema = schema
         self.table = table
         self.partition = dict(partition or {})
-        self.path = "".join(f"{k}={v}/" for k, v in self.partition.items()) + name
+        self.path = data_path(name, self.partition)
         self.rows = 0
         self._folder = folder
         self._row_group_bytes = row_group_bytes
@@ -243,7 +244,7 @@ def write_data_file(
 def write_data_files(
     folder: Folder,
     table: str,
-    stem: str,
+    name: Callable[[int], str],
     schema: pa.Schema,
     tables: Iterable[pa.Table],
     partition: Mapping[str, str] | None = None,
@@ -251,7 +252,7 @@ def write_data_files(
     row_group_bytes: int = ROW_GROUP_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> list[FileRecord]:
-    """Write all rows into as many files `<stem>-<k>.parquet` as `file_bytes` asks for.
+    """Write all rows into as many files `name(k)` as `file_bytes` asks for.
 
     When it fails, the files that were finished stay (nothing names them).
     """
@@ -260,9 +261,9 @@ def write_data_files(
     more = True
     while more:
         more = False
-        name = f"{stem}-{len(records)}.parquet"
+        fresh = name(len(records))
         with DataFileWriter(
-            folder, table, name, schema, partition, row_group_bytes=row_group_bytes
+            folder, table, fresh, schema, partition, row_group_bytes=row_group_bytes
         ) as writer:
             for part in rest:
                 writer.write(part)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pydantic import SecretBytes
+
 from jobs.engine.arrangement import Drops, Part, Session
 from jobs.engine.runs import map_run
 from jobs.engine.spec import JoinSpec
@@ -36,15 +38,17 @@ class Loaded:
         return self.sessions[name]
 
 
-def load(spec: JoinSpec, folder: Folder, slot: int, epoch: int, name: str | None) -> Loaded:
+def load(
+    spec: JoinSpec, folder: Folder, slot: int, epoch: int, name: str | None, key: SecretBytes
+) -> Loaded:
     """Map exactly the state that manifest `name` names (None: an empty one of this epoch).
 
     Raises Missing when anything of it is not as it was written; changes nothing.
     """
     sizes = {info.name: info.bytes for info in folder.list()}
-    manifest = load_manifest(folder, name, sizes) or Manifest(slot, epoch)
+    manifest = load_manifest(folder, name, sizes, key) or Manifest(slot, epoch)
     found = Loaded(spec, manifest, sizes, manifest.next_run)
     for file in manifest.runs:
-        part = Part(file, map_run(spec, folder, file))
+        part = Part(file, map_run(spec, folder, file, key))
         found.session(file.session).parts[file.input].append(part)
     return found

@@ -5,8 +5,8 @@ any number of times; it says to every new owner what it gave, or that it found n
 one of two ways, piece by piece:
 
 * As a *file*, when the new owner's state lies on this host: a run file is written into that
-  slot's own folder, and only its entry (name, size, CRC-32) crosses the shuffle. The new owner
-  names it in its manifest and copies nothing.
+  slot's own folder, and only its entry (name, size, keyed digest) crosses the shuffle. The new
+  owner names it in its manifest and copies nothing.
 * As a *block* through the shuffle otherwise, or when the new owner has no room.
 
 Whether a folder is the new owner's is seen from the manifest that the plan names for it: where
@@ -80,7 +80,7 @@ def extract(
             most = shelf.shape.new_file_bytes(beside[0].budget_bytes)
         giving[owner] = _Giving(spec, task, owner, shelf, most)
     try:
-        found = load(spec, state, task.slot, task.epoch - 1, task.manifest)
+        found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key)
     except Missing:
         for each in giving.values():
             yield each.block("moved", encode_moved(Moved(found=False)))
@@ -112,7 +112,9 @@ def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> 
     left = room_of(theirs.shape, theirs.budget_bytes, used, files, 2 * len(theirs.groups)).left()
     left = min(left, int(theirs.threshold * theirs.budget_bytes) - used)
     share = Room(left // len(theirs.arriving), used_bytes=0, reserve_bytes=0, slack_bytes=0)
-    return Shelf(spec, folder, task.warehouse_id, task.epoch, task.attempt, share, theirs.shape)
+    return Shelf(
+        spec, folder, task.warehouse_id, task.epoch, task.attempt, task.key, share, theirs.shape
+    )
 
 
 def lies_in(names: Container[str], manifest: str | None) -> bool:
@@ -186,7 +188,7 @@ def adopt(
             found.next_run += 1
         named = file._replace(run=runs[key])
         try:
-            rows = map_run(spec, state, named)
+            rows = map_run(spec, state, named, task.key)
         except Missing as lost:
             raise HandoverLost(
                 f"slot {giver} wrote state for slot {task.slot} into {state.uri}, but {lost}. "

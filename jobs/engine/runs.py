@@ -9,9 +9,9 @@ Invariants:
 
 * Names begin with warehouse id, epoch and attempt, so that no two attempts share one; a file is
   written whole and never changed, so `born` (its epoch) is in its name for ever.
-* A file is used only when its size is the manifest's (checked at every load) and its CRC-32 is
-  too (checked the first time that a process maps it: 4 GB/s; size alone after that, because
-  nothing changes a file in place but a fault of the machine).
+* A file is used only when its size is the manifest's (checked at every load) and its keyed digest
+  is too (checked the first time that a process maps it; size alone after that, because nothing
+  but a fault of the machine changes a file in place: its folder is this user's alone).
 * Nothing stays mapped between steps: a mapping keeps the memory of a deleted file alive, in
   every worker process that ever served the slot, and no budget would see it.
 """
@@ -19,13 +19,14 @@ Invariants:
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pydantic import SecretBytes
 
+from jobs.engine.digests import is_genuine
 from jobs.engine.groups import I64, U64
 from jobs.engine.join import Rows
 from jobs.engine.spec import JoinSpec
@@ -37,7 +38,7 @@ FILE_OVERHEAD_BYTES = 4096
 _NAME = re.compile(r"(?P<warehouse>.+)-(?P<epoch>\d+)-(?P<attempt>[^-]+)-[^-]+\.(arrow|manifest)")
 
 _verified: set[str] = set()
-"""Names (with their folders) whose CRC this process has checked."""
+"""Names (with their folders) whose digest this process has checked."""
 _VERIFIED_MOST = 100_000
 
 
@@ -56,7 +57,8 @@ class RunFile(NamedTuple):
     bytes: int
     row_bytes: int
     """Bytes of the rows alone, as `bytes_of` counts them."""
-    crc: int
+    digest: str
+    """Keyed: see `digests`."""
     session: str
     input: int
     run: int
@@ -106,7 +108,7 @@ def _write_ipc(sink: Any, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
-def map_run(spec: JoinSpec, folder: Folder, file: RunFile) -> Rows:
+def map_run(spec: JoinSpec, folder: Folder, file: RunFile, key: SecretBytes) -> Rows:
     """Map a run file and give the rows in its window, zero-copy.
 
     Raises Missing when the file is not there or its bytes are not those that were written.
@@ -117,7 +119,7 @@ def map_run(spec: JoinSpec, folder: Folder, file: RunFile) -> Rows:
         raise Missing(f"state file {file.file} is not there") from error
     if buffer.size != file.bytes:
         raise Missing(f"state file {file.file} has {buffer.size} bytes instead of {file.bytes}")
-    verify_crc(folder, file.file, buffer, file.crc)
+    verify_digest(folder, file.file, buffer, file.digest, key)
     batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
     schema = spec.state_schema(file.input)
     if batch.schema.types != schema.types or batch.num_rows != file.rows:
@@ -129,13 +131,18 @@ def map_run(spec: JoinSpec, folder: Folder, file: RunFile) -> Rows:
     return Rows(hashes[first:last], table.slice(first, last - first), born=file.born)
 
 
-def verify_crc(folder: Folder, name: str, buffer: pa.Buffer, crc: int) -> None:
-    """Check a file's CRC-32 once in this process. Raises Missing when it differs."""
+def verify_digest(
+    folder: Folder, name: str, buffer: pa.Buffer, digest: str, key: SecretBytes
+) -> None:
+    """Check a file's keyed digest once in this process. Raises Missing when it differs."""
     path = folder.path(name)
     if path in _verified:
         return
-    if zlib.crc32(buffer) != crc:
-        raise Missing(f"state file {name} is damaged: its CRC-32 is not the one that was written")
+    if not is_genuine(key, buffer, digest):
+        raise Missing(
+            f"state file {name} is damaged, or was written under another key: its digest is not "
+            "the one that was written"
+        )
     note_verified(path)
 
 

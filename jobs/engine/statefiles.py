@@ -3,7 +3,8 @@
 Model: a manifest is one Arrow IPC file. Its rows are per-group figures that no run file holds
 (results, rows that came, last use, what was spilled); its schema metadata is JSON: the run
 files with their windows, the drops of each session, the merges under way. The journal names one
-manifest a slot and epoch; its name ends in the CRC-32 of its bytes, which thus are named too.
+manifest a slot and epoch; its name ends in the keyed digest of its bytes, which thus are named
+too.
 
 Failure paths:
 
@@ -18,18 +19,19 @@ Failure paths:
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
+from pydantic import SecretBytes
 
 from jobs.engine.arrangement import Drops
-from jobs.engine.runs import Missing, RunFile, born_of, name_of, note_verified, verify_crc
+from jobs.engine.digests import keyed_digest
+from jobs.engine.runs import Missing, RunFile, born_of, name_of, note_verified, verify_digest
 from jobs.storage import Folder
 
-FORMAT = 2
+FORMAT = 3
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -116,9 +118,11 @@ def decode_manifest(buffer: pa.Buffer) -> Manifest:
     )
 
 
-def manifest_name(warehouse_id: str, epoch: int, attempt: str, data: pa.Buffer) -> str:
+def manifest_name(
+    warehouse_id: str, epoch: int, attempt: str, data: pa.Buffer, key: SecretBytes
+) -> str:
     """The name under which these bytes are written."""
-    return name_of(warehouse_id, epoch, attempt, f"{zlib.crc32(data):08x}", "manifest")
+    return name_of(warehouse_id, epoch, attempt, keyed_digest(key, data), "manifest")
 
 
 def write_manifest(folder: Folder, name: str, data: pa.Buffer) -> None:
@@ -127,7 +131,9 @@ def write_manifest(folder: Folder, name: str, data: pa.Buffer) -> None:
     note_verified(folder.path(name))
 
 
-def load_manifest(folder: Folder, name: str | None, sizes: Mapping[str, int]) -> Manifest | None:
+def load_manifest(
+    folder: Folder, name: str | None, sizes: Mapping[str, int], key: SecretBytes
+) -> Manifest | None:
     """Load exactly the named manifest (None: None), all its files' sizes checked.
 
     `sizes` is a listing of the folder. Raises Missing when anything is not as it was written.
@@ -138,7 +144,7 @@ def load_manifest(folder: Folder, name: str | None, sizes: Mapping[str, int]) ->
         raise Missing(f"manifest {name} is not in {folder.uri}")
     try:
         buffer = folder.map(name)
-        verify_crc(folder, name, buffer, int(name.rsplit("-", 1)[1].split(".")[0], 16))
+        verify_digest(folder, name, buffer, name.rsplit("-", 1)[1].split(".")[0], key)
         manifest = decode_manifest(buffer)
     except FileNotFoundError as error:
         raise Missing(f"manifest {name} is not in {folder.uri}") from error

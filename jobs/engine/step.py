@@ -98,7 +98,7 @@ def step(
     """
     began = time.perf_counter()
     try:
-        found = load(spec, state, task.slot, task.epoch - 1, task.manifest)
+        found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key)
     except Missing as lost:
         return _missing(task, str(lost))
     work = _Step(spec, task, state, tables, found, began)
@@ -206,7 +206,14 @@ class _Step:
             len(task.groups) * len(self.sessions),
         )
         shelf = Shelf(
-            self.spec, self.state, task.warehouse_id, task.epoch, task.attempt, room, task.shape
+            self.spec,
+            self.state,
+            task.warehouse_id,
+            task.epoch,
+            task.attempt,
+            task.key,
+            room,
+            task.shape,
         )
         next_run, intake_bytes = self._spill_and_store(shelf)
         with self.timed("merge"):
@@ -232,7 +239,7 @@ class _Step:
                 figures=figures,
             )
             data = encode_manifest(manifest)
-            name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data)
+            name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data, task.key)
             write_manifest(self.state, name, data)
             room.used_bytes += data.size
         with self.timed("statistics"):
@@ -275,7 +282,7 @@ class _Step:
         self.files += write_data_files(
             self.tables("results"),
             "results",
-            self.task.stem(),
+            self.task.file_name,
             file_schema(self.spec),
             tables(),
             {"session_date": name},
@@ -421,7 +428,7 @@ class _Step:
             return
         record = write_spill(
             self.tables("spill"),
-            f"{task.stem()}-0.parquet",
+            task.file_name(0),
             self.spec,
             session.name,
             task.epoch,
@@ -451,7 +458,7 @@ class _Step:
             self.files += write_data_files(
                 self.tables("quarantine"),
                 "quarantine",
-                task.stem(),
+                task.file_name,
                 QUARANTINE_SCHEMA,
                 quarantine_tables(rows, epoch=task.epoch, written_at_us=task.written_at_us),
                 {"session_date": name},
@@ -467,7 +474,7 @@ class _Step:
         self.files += write_data_files(
             self.tables("statistics"),
             "statistics",
-            task.stem(),
+            task.file_name,
             STATISTICS_SCHEMA,
             (
                 statistics_table(

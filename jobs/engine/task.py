@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydantic import SecretBytes
+
 from jobs.engine.groups import GroupMap
 from jobs.engine.intake import PIECE_BYTES
 from jobs.engine.join import BATCH_BYTES
 from jobs.engine.merging import DEFAULT_SHAPE, Shape
 from jobs.policy.sampling import SlotFigures
 from jobs.policy.victims import DEFAULT
+from schemas.filenames import data_name
 from schemas.journal import Prefix
 
 
@@ -29,6 +32,8 @@ class StepTask:
     """The slot's state after the epoch before; None: a new or lost slot, starts empty."""
     groups: GroupMap
     """The assignment from this epoch on."""
+    key: SecretBytes
+    """The warehouse's key for the digests of state files. It shows in no text of this task."""
     leaving: tuple[Prefix, ...] = ()
     """Ranges of this slot that move away in this epoch."""
     arriving: tuple[int, ...] = ()
@@ -60,6 +65,6 @@ class StepTask:
         """Files born later than this are never garbage to this step."""
         return self.epoch - 1
 
-    def stem(self) -> str:
-        """The beginning of every data file's name."""
-        return f"{self.epoch}-{self.attempt}-{self.slot}"
+    def file_name(self, k: int) -> str:
+        """Name of data file number `k` of a table."""
+        return data_name(self.epoch, self.attempt, self.slot, k)

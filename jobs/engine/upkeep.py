@@ -11,14 +11,15 @@ this matters only for budgets of a few kilobytes, or after many thrown-away atte
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pydantic import SecretBytes
 
 from jobs.engine.arrangement import ALL, Part, Segments, Session, everything
+from jobs.engine.digests import keyed_digest
 from jobs.engine.join import Rows
 from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
 from jobs.engine.runs import (
@@ -74,6 +75,7 @@ class Shelf:
     warehouse_id: str
     epoch: int
     attempt: str
+    key: SecretBytes
     room: Room
     shape: Shape
     files: int = 0
@@ -87,7 +89,7 @@ class Shelf:
             file=name,
             bytes=data.size,
             row_bytes=bytes_of(rows),
-            crc=zlib.crc32(data),
+            digest=keyed_digest(self.key, data),
             session=session,
             input=input_,
             run=run,

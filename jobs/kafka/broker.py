@@ -38,6 +38,7 @@ import psutil
 from jobs.jars import JarError, JavaError, demand_java, jar_paths, java_command
 from jobs.kafka.client import KafkaUnavailable, cluster
 from jobs.kafka.properties import HOST, LOG4J, java_options, server_properties
+from jobs.private import open_private, private_folder
 
 DEFAULT_PORT = 19092
 HEAP_MB = 512
@@ -99,7 +100,7 @@ def start(
     Raises BrokerError when a port is taken, the jars are missing or the broker does not come up.
     """
     folder = data_dir.expanduser().resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with _locked(folder):
         running = _process(folder)
         node = _node(folder)
@@ -179,7 +180,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as file:
+    with open(folder / "lock", "w", opener=open_private) as file:
         # The lock must not be inherited by the broker: Python's files are not, so it is let go
         # when this command ends, whatever becomes of the broker.
         fcntl.flock(file, fcntl.LOCK_EX)

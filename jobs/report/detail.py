@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from jobs.report.model import Cleaning, Detail, SpillChoice, Spread
 from jobs.report.tally import Tally
 from jobs.tables import Warehouse
-from jobs.tables.names import origin
+from schemas.filenames import origin
 
 COLUMNS = ["session_date", "epoch", "slot", "bytes", "results", "resident"]
 KIB = 1024.0

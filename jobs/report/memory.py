@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from jobs.places import var_folder
+from jobs.private import open_private, private_folder
 from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from jobs.tables.numbered import Numbered
@@ -98,8 +99,9 @@ def save(memory: Memory, place: str) -> None:
     path = memory_file(place)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(memory.model_dump_json())
+        private_folder(path.parent)
+        with open(fresh, "w", opener=open_private) as file:
+            file.write(memory.model_dump_json())
         fresh.replace(path)
     except OSError:  # a cache that cannot be kept costs time, not truth
         with contextlib.suppress(OSError):

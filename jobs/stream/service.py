@@ -23,9 +23,11 @@ from jobs.engine.results import result_schema
 from jobs.kafka.client import KafkaUnavailable, cluster
 from jobs.places import var_folder
 from jobs.policy.intake import rows_per_epoch, worth_changing
+from jobs.private import private_folder
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
+from jobs.storage import private
 from jobs.stream.boundary import closing, never_closes
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import check_same, first_entry
@@ -126,6 +128,8 @@ class Stream:
 
     def run(self) -> None:
         """Run until stopped, sealed, or out of input. Raises what ends it otherwise."""
+        if self.settings.spark.master.startswith("local"):
+            private(self.settings.state.root)  # before anything is written
         state = self._open_journal()
         self._check_session(state)
         spark = spark_session(
@@ -236,6 +240,7 @@ class Stream:
             warehouse_id=state.genesis.warehouse_id,
             warehouse_root=self.settings.warehouse.root,
             state_root=self.settings.state.root,
+            state_key=self.warehouse.state_key(),
             hosts_name_root=not self.settings.spark.master.startswith("local"),
             budget_bytes=int(self.settings.state.budget_bytes),
             threshold=self.settings.spill.threshold,
@@ -275,6 +280,7 @@ class Stream:
         """A new query with a new checkpoint, from the journal's end offsets."""
         self._starts += 1
         self._failure = None
+        private_folder(self._checkpoints())
         self._checkpoint = self._checkpoints() / str(self.driver.state.term) / str(self._starts)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._max_rows = self._wanted_rows

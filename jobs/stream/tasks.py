@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import SecretBytes
+
 from jobs.decode import StreamPlan
 from jobs.engine.groups import GroupMap, relocations
 from jobs.engine.spec import JoinSpec
@@ -28,6 +30,8 @@ class JobSettings:
     warehouse_id: str
     warehouse_root: str
     state_root: str
+    state_key: SecretBytes
+    """For the digests of state files: see `jobs.tables.statekey`."""
     hosts_name_root: bool
     budget_bytes: int
     """Of a slot for which no command has set another."""
@@ -91,6 +95,7 @@ def step_tasks(
             session=plan.session,
             manifest=manifest,
             groups=groups,
+            key=settings.state_key,
             leaving=tuple(r for (a, _), ranges in moves.items() if a == slot for r in ranges),
             arriving=tuple(a for a, b in moves if b == slot),
             forced_bytes=forced.get(slot, 0),

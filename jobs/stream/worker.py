@@ -29,7 +29,7 @@ from jobs.engine.relocation import extract, nobody
 from jobs.engine.spec import JoinSpec
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
-from jobs.storage import Folder, folder
+from jobs.storage import Folder, folder, private
 from jobs.stream.pins import salted
 from jobs.stream.process import freeze
 
@@ -54,7 +54,7 @@ class StepJob:
     def state(self, task: StepTask) -> Folder:
         """The folder of a slot's state on the host that this runs on."""
         own = os.environ.get("SPILLWAY_STATE__ROOT") if self.hosts_name_root else None
-        root = folder(own or self.state_root)
+        root = private(own or self.state_root)
         return root.child(task.warehouse_id).child(f"slot-{task.slot}")
 
     def neighbour(self, slot: int) -> tuple[StepTask, Folder] | None:

@@ -46,7 +46,7 @@ from jobs.engine.datafile import write_data_file
 from jobs.tables.definitions import NUMBERED_NAMES
 from jobs.tables.errors import TableConflict
 from jobs.tables.log import ActiveFile, Table
-from jobs.tables.names import compact_name, origin
+from schemas.filenames import compact_name, origin
 from schemas.journal import FileRecord
 
 APP = "compaction"

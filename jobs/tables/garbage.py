@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from jobs.storage import FileInfo
 from jobs.tables.damage import LOG, last_checkpoint, log_name, log_versions
 from jobs.tables.log import Table
-from jobs.tables.names import origin
+from schemas.filenames import origin
 
 MIN_AGE_S = 24 * 3600.0
 """Default minimum age of what vacuum deletes, in seconds: longer than any reader reads."""

@@ -29,7 +29,7 @@ from jobs.engine.datafile import write_data_file
 from jobs.storage import Folder
 from jobs.tables.errors import DamagedTable, JournalConflict, TableConflict
 from jobs.tables.log import Table
-from jobs.tables.names import entry_name
+from schemas.filenames import entry_name
 
 NEXT_ATTEMPTS = 1000
 """Times that `append_next` asks for another number when others are faster."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 import deltalake
 import pyarrow as pa
+from pydantic import SecretBytes
 
 from jobs.protocol.redo import settled_epoch
 from jobs.storage import Folder, folder
@@ -35,6 +36,7 @@ from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from jobs.tables.journal import Journal
 from jobs.tables.log import ActiveFile, Table
+from jobs.tables.statekey import state_key
 from schemas.journal import Epoch, FileRecord
 
 APP = "spillway"
@@ -134,6 +136,13 @@ class Warehouse:
         Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
         """
         self._commit_once(table, APP, epoch, files)
+
+    def state_key(self) -> SecretBytes:
+        """Return the key for the digests of state files; made when there is none.
+
+        Raises `NotPrivate` when others can read it.
+        """
+        return state_key(self.place)
 
     # --- cleanup -------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from jobs.private import open_private, private_folder
 from spillway_airflow.command import program, setting
 
 STOP_S = 120.0
@@ -35,7 +36,8 @@ GONE_S = 180.0
 _DETACH = """
 import subprocess, sys
 log, argv = sys.argv[1], sys.argv[2:]
-with open(log, "ab") as out:
+opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)
+with open(log, "ab", opener=opener) as out:
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                              start_new_session=True)
 with open(f"/proc/{child.pid}/stat") as stat:
@@ -100,8 +102,8 @@ class ProcessLauncher:
     def start(self) -> str:
         """Start it detached. Of two at once one does."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(self.folder / "stream.lock", "w") as lock:
+            private_folder(self.folder)
+            with open(self.folder / "stream.lock", "w", opener=open_private) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 return self._start()
         except (OSError, subprocess.TimeoutExpired) as error:

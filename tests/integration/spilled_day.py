@@ -23,7 +23,7 @@ from jobs.engine.results import complete, file_schema, result_schema
 from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import write_spill
 from jobs.tables import Warehouse
-from jobs.tables.names import data_name
+from schemas.filenames import data_name
 from schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
 
 AT = "2026-01-05T21:00:00+00:00"
@@ -141,7 +141,7 @@ def make_day(
     for epoch in range(last + 1):
         own = [(offset, row) for offset, row in enumerate(rows) if row[2] == epoch]
         inputs = [rows_of(own, i) for i in range(3)]
-        attempt = uuid.uuid4().hex[:8]
+        attempt = uuid.uuid4().hex[:12]
         files = []
         batches = [
             complete(table, epoch=epoch, phase="run-time", committed_us=0)

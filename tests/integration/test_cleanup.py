@@ -16,7 +16,7 @@ from jobs.cleanup.job import Progress, run_cleanup
 from jobs.cleanup.plan import CleanupRefused
 from jobs.engine.spillfile import SpillDamaged
 from jobs.stream.session import spark_session
-from jobs.tables.names import origin
+from schemas.filenames import origin
 from tests.integration.spilled_day import (
     DAY,
     NEXT,

@@ -38,7 +38,7 @@ def has_text(folder: Path, text: str) -> Callable[[], bool]:
 
 def states() -> set[Path]:
     """Folders of state that are there now, ours and others'."""
-    return set(Path("/dev/shm").glob("spillway-demo*"))
+    return set(Path("/dev/shm").glob("spillway-*-demo*"))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from jobs.engine.join import Rows
 from jobs.engine.results import file_schema, result_schema
 from jobs.engine.spillfile import write_spill
 from jobs.tables import SessionEvent, Warehouse
-from jobs.tables.names import cleanup_name, data_name
+from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
 from schemas.query import load_query
 
@@ -179,7 +179,7 @@ class Day:
             w.journal.append(self._entry(epoch, files, mine, cuts))
             for table in sorted({file.table for file in files}):
                 w.apply(table, epoch, [file for file in files if file.table == table])
-        late = self._results(cleanup_name(DAY, 0, "a", 0), "cleanup", EPOCHS - 1)
+        late = self._results(cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), "cleanup", EPOCHS - 1)
         w.apply_cleanup(DAY, 0, late)
         counts = {phase: self.count(phase) for phase in ("run-time", "cleanup")}
         event = {"run_time": counts["run-time"], "cleanup": counts["cleanup"]}
@@ -200,10 +200,10 @@ class Day:
         return sum(row["phase"] == phase for row in self.results)
 
     def _files(self, epoch: int) -> Iterator[FileRecord]:
-        yield from self._results(data_name(epoch, "a", 0, 0), "run-time", epoch)
+        yield from self._results(data_name(epoch, "aaaaaaaaaaaa", 0, 0), "run-time", epoch)
         spilled = write_spill(
             self.warehouse.folder("spill"),
-            data_name(epoch, "a", 0, 1),
+            data_name(epoch, "aaaaaaaaaaaa", 0, 1),
             SPEC,
             DAY,
             epoch,
@@ -224,7 +224,7 @@ class Day:
             }
             for number, (reason, value) in enumerate(QUARANTINED.items())
         ]
-        yield from self._file("quarantine", data_name(epoch, "a", 0, 2), bad, DAY)
+        yield from self._file("quarantine", data_name(epoch, "aaaaaaaaaaaa", 0, 2), bad, DAY)
         figures = [
             {
                 "epoch": epoch,
@@ -242,7 +242,7 @@ class Day:
             for symbol in SYMBOLS
             for resident in (False, True)
         ]
-        yield from self._file("statistics", data_name(epoch, "a", 0, 3), figures, None)
+        yield from self._file("statistics", data_name(epoch, "aaaaaaaaaaaa", 0, 3), figures, None)
 
     def _results(self, name: str, phase: str, epoch: int) -> list[FileRecord]:
         rows = [row for row in self.results if row["phase"] == phase and row["epoch"] == epoch]

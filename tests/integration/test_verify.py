@@ -24,9 +24,9 @@ from jobs.engine.datafile import write_data_file
 from jobs.engine.results import file_schema, result_schema
 from jobs.kafka.client import Cluster
 from jobs.tables import SessionEvent, Warehouse
-from jobs.tables.names import cleanup_name, data_name
 from jobs.verify.progress import Progress
 from jobs.verify.proof import InputGone, NotSealed, VerifyReport, WrongQuery, verify
+from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 from schemas.query import Query, load_query
 
@@ -173,7 +173,7 @@ class HandMadeDay:
             )
             return [record] if record else []
 
-        files = write(data_name(0, "a", 0, 0), run_time)
+        files = write(data_name(0, "aaaaaaaaaaaa", 0, 0), run_time)
         quarantine = w.table("quarantine").definition.file_schema
         bad = [
             {
@@ -191,7 +191,7 @@ class HandMadeDay:
         record = write_data_file(
             w.folder("quarantine"),
             "quarantine",
-            data_name(0, "a", 0, 1),
+            data_name(0, "aaaaaaaaaaaa", 0, 1),
             quarantine,
             [pa.Table.from_pylist(bad, schema=quarantine)],
             partition,
@@ -228,7 +228,7 @@ class HandMadeDay:
         if files:
             w.apply("results", 0, files)
         w.apply("quarantine", 0, [record])
-        w.apply_cleanup(DAY, 0, write(cleanup_name(DAY, 0, "a", 0), cleanup))
+        w.apply_cleanup(DAY, 0, write(cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), cleanup))
         w.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=len(cleanup)))
         return w
 

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import SecretBytes
 
 from jobs.engine.blocks import Block, Coordinates, decode_moved, route
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
@@ -32,6 +33,7 @@ from schemas.journal import FileRecord, Prefix, SlotReport
 from tests.property.reference import Reference, Result, Row
 
 WAREHOUSE = "w-1"
+KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
 DAYS = ("2026-01-05", "2026-01-06")
 
 
@@ -197,9 +199,10 @@ class Slots:
 
     def _task(self, slot, manifest, leaving, arriving, forced_bytes, seal) -> StepTask:
         return StepTask(
+            key=KEY,
             slot=slot,
             epoch=self.epoch,
-            attempt=f"a{next(self.attempts)}",
+            attempt=f"{next(self.attempts):016x}",
             warehouse_id=WAREHOUSE,
             session=DAYS[0],
             manifest=manifest,

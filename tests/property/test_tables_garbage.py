@@ -15,7 +15,7 @@ from jobs.storage import FileInfo
 from jobs.tables.compaction import FAN_IN, TARGET_BYTES, level, plan
 from jobs.tables.garbage import Settled, sort_orphans
 from jobs.tables.log import ActiveFile
-from jobs.tables.names import cleanup_name, compact_name, data_name
+from schemas.filenames import cleanup_name, compact_name, data_name
 
 DAY = "2026-01-05"
 
@@ -39,7 +39,7 @@ class World:
 
     def fresh(self) -> str:
         self.attempts += 1
-        return f"a{self.attempts}"
+        return f"{self.attempts:012x}"
 
     def write(self, name: str) -> str:
         assert name not in self.disk
@@ -232,7 +232,7 @@ def test_compaction_keeps_files_few_and_rewrites_little(sizes: list[int]) -> Non
             total = sum(f.bytes for f in group)
             rewritten += total
             files = [f for f in files if f.path not in paths]
-            files.append(ActiveFile(f"compact-{k}-a-0.parquet", total, len(group), {}))
+            files.append(ActiveFile(compact_name(k, f"{k:012x}", 0), total, len(group), {}))
     levels = level(TARGET_BYTES) + 1
     assert len(files) <= levels * FAN_IN
     # A merge of small files of one level may stay in that level: at most twice a level.

@@ -16,7 +16,6 @@ from jobs.cleanup.task import RangeDone
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import RowGroups, SpillFile
 from jobs.protocol.state import replay
-from jobs.tables.names import cleanup_name, origin
 from schemas.journal import Claim, Epoch, FileRecord, Genesis, Prefix, Sealed, SealRequest, Topic
 
 DAY, NEXT = "2026-01-05", "2026-01-06"
@@ -185,12 +184,6 @@ def test_numbers_that_are_not_in_hash_order_stay_as_they_are():
     ranges = [Prefix(2, 1), Prefix(2, 3), Prefix(2, 0), Prefix(2, 2)]
     found = shares(ranges, 0, SpillIndex.of([]), cores=2)
     assert [[n for n, _ in share.units] for share in found] == [[0, 1], [2, 3]]
-
-
-def test_file_names_are_known_to_the_garbage_rules():
-    # `task` may not import `jobs.tables`; the names that it makes are these.
-    assert cleanup_name(DAY, 7, "abc", 2) == f"cleanup-{DAY}-7-abc" + "-2.parquet"
-    assert origin(f"session_date={DAY}/cleanup-{DAY}-7-abc-2.parquet").session == DAY
 
 
 def test_rows_of_a_range():

@@ -20,7 +20,7 @@ from jobs.engine.statistics import Figures as GroupFigures
 from jobs.policy.sampling import SlotFigures
 from schemas.journal import Prefix
 from tests.property.reference import Row
-from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
+from tests.property.slots import DAYS, KEY, Slots, key_of, narrow, spec_of
 
 GROUPS = GroupMap([(Prefix(1, 0), 0), (Prefix(2, 2), 0), (Prefix(3, 6), 0), (Prefix(3, 7), 1)])
 
@@ -172,7 +172,7 @@ def newest(root: str, slots: Slots) -> dict[int, dict[str, Any]]:
     for slot, name in slots.manifests.items():
         state = slots.state(slot)
         sizes = {info.name: info.bytes for info in state.list()}
-        loaded = load_manifest(state, name, sizes)
+        loaded = load_manifest(state, name, sizes, KEY)
         assert loaded is not None
         for each in loaded.figures.to_pylist():
             manifests[each["value"]] = each["rows_in"]

@@ -25,14 +25,15 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "schemas": (set(), PURE | {"pydantic_settings", "polars"}),
     "jobs.policy": ({"schemas"}, PURE),
     "jobs.protocol": ({"schemas", "jobs.policy"}, PURE),
-    "jobs.storage": (set(), PURE),
+    "jobs.private": (set(), set()),
+    "jobs.storage": ({"jobs.private"}, PURE),
     "jobs.engine": ({"schemas", "jobs.policy", "jobs.storage"}, PURE),
     "jobs.decode": ({"schemas", "jobs.engine"}, PURE | {"polars"}),
     "jobs.places": (set(), set()),
     "jobs.jars": ({"jobs.places"}, set()),
-    "jobs.kafka": ({"schemas", "jobs.jars", "jobs.places"}, {"kafka", "psutil"}),
+    "jobs.kafka": ({"schemas", "jobs.jars", "jobs.places", "jobs.private"}, {"kafka", "psutil"}),
     "jobs.tables": (
-        {"schemas", "jobs.engine", "jobs.protocol", "jobs.storage"},
+        {"schemas", "jobs.engine", "jobs.private", "jobs.protocol", "jobs.storage"},
         PURE | {"deltalake"},
     ),
     "jobs.produce": (

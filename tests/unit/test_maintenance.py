@@ -35,8 +35,8 @@ from jobs.tables import SessionEvent, Warehouse
 from jobs.tables.compaction import FAN_IN, compact, deep_plan, drop, merge
 from jobs.tables.definitions import DATA_TABLES, NUMBERED_NAMES
 from jobs.tables.log import Table
-from jobs.tables.names import cleanup_name, data_name
 from jobs.tables.repair import repair
+from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Epoch, FileRecord
 from tests.integration.spilled_day import (
     DAY,
@@ -59,7 +59,7 @@ def opened(root: Path) -> Warehouse:
 
 def record(w: Warehouse, table: str, epoch: int, session: str, name: str = "") -> FileRecord:
     """A file of one row (of one for each input, in `spill`), as a step writes it."""
-    name = name or data_name(epoch, "a", 0, 0)
+    name = name or data_name(epoch, "aaaaaaaaaaaa", 0, 0)
     if table == "spill":
         rows = [rows_of([(epoch, (i, f"k{epoch}", epoch))], i) for i in range(3)]
         record = write_spill(w.folder("spill"), name, SPEC, session, epoch, [[r] for r in rows])
@@ -270,8 +270,10 @@ def test_days_count_from_the_cleanup(tmp_path: Path) -> None:
 
 def test_a_dry_run_changes_nothing_and_says_what_a_run_does(root: Path) -> None:
     old = opened(root)
-    record(old, "results", 1, DAY, name=data_name(1, "lost", 0, 0))  # an attempt that nobody names
-    for path in root.rglob("*-lost-*"):
+    record(
+        old, "results", 1, DAY, name=data_name(1, "105710571057", 0, 0)
+    )  # an attempt that nobody names
+    for path in root.rglob("*-105710571057-*"):
         os.utime(path, (0, 0))
     before = on_disk(root)
     would = tidy(root, dry_run=True)
@@ -320,7 +322,7 @@ def test_what_may_still_be_committed_is_not_deleted(root: Path) -> None:
     last = w.journal.read()[-1]
     assert isinstance(last, Epoch)
     running = record(w, "results", last.epoch + 1, NEXT)  # not journaled yet
-    cleaning = record(w, "results", last.epoch, NEXT, name=cleanup_name(NEXT, 0, "a", 0))
+    cleaning = record(w, "results", last.epoch, NEXT, name=cleanup_name(NEXT, 0, "aaaaaaaaaaaa", 0))
     (root / "results" / "notes.txt").write_text("mine")
     report = tidy(root, now_s=LATER_S)
     assert report.tables[-1].foreign == ["notes.txt"]

@@ -17,7 +17,7 @@ from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from schemas.journal import SlotReport
 from tests.property.reference import Row
-from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
+from tests.property.slots import DAYS, KEY, Slots, key_of, narrow, spec_of
 
 ROWS = 60
 BUDGET = 10**7
@@ -57,7 +57,7 @@ class Move:
         return self.tasks[slot], self.slots.state(slot)
 
     def extract(self, neighbour: Neighbour | None = None) -> list[Block]:
-        task = replace(self.tasks[0], attempt=f"x{next(self.attempts)}")
+        task = replace(self.tasks[0], attempt=f"e{next(self.attempts):015x}")
         place = self.slots.state(0)
         return list(extract(self.slots.spec, task, place, neighbour or self.neighbour))
 
@@ -82,7 +82,7 @@ def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
     assert report.totals is not None
     assert report.totals.rows == ROWS
     sizes = {info.name: info.bytes for info in slots.state(1).list()}
-    manifest = load_manifest(slots.state(1), report.manifest, sizes)
+    manifest = load_manifest(slots.state(1), report.manifest, sizes, KEY)
     assert manifest is not None
     assert {file.file for file in given.files} <= {run.file for run in manifest.runs}
     assert sizes.keys() - before == {report.manifest}
@@ -118,7 +118,7 @@ def folder_bytes(slots: Slots) -> int:
 def given_within(move: Move, budget_bytes: int, arriving: tuple[int, ...] = (0,)) -> list[Block]:
     """What is given when the new owner's budget is so large; earlier tries are removed."""
     for info in list(move.slots.state(1).list()):
-        if "-1-x" in info.name:
+        if "-1-e" in info.name:
             move.slots.state(1).delete(info.name)
     move.tasks[1] = replace(move.tasks[1], budget_bytes=budget_bytes, arriving=arriving)
     return move.extract()

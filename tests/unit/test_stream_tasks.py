@@ -27,7 +27,7 @@ from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step
 from jobs.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
 from schemas.journal import Prefix, SlotReport, SlotTotals
 from tests.property.reference import Row
-from tests.property.slots import DAYS, WAREHOUSE, Slots, key_of, spec_of
+from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
 from tests.protocol_entries import DAY, NEXT, count, cut, ends, epoch, report, seal, sealed
 
 SPEC = spec_of(3, composite=False)
@@ -39,6 +39,7 @@ SETTINGS = JobSettings(
     warehouse_id=WAREHOUSE,
     warehouse_root="/w",
     state_root="/s",
+    state_key=KEY,
     hosts_name_root=False,
     budget_bytes=1000,
     threshold=0.8,
@@ -71,6 +72,7 @@ def plan(**more: Any) -> Plan:
         "budgets": {},
         "manifests": ((0, "m-0"), (1, None)),
         "outcomes": (),
+        "withdrawn": "",
         "restore": None,
     }
     return Plan(**(facts | more))
@@ -93,6 +95,7 @@ def test_steps_are_told_what_the_plan_says() -> None:
         "fraction": 0.2,
         "inactive_ms": 5,
         "victims": "largest",
+        "key": KEY,
         "now_ms": 42,
         "statistics": True,
         "seed": 3,

@@ -31,11 +31,13 @@ from jobs.tables import (
 )
 from jobs.tables.compaction import compact
 from jobs.tables.definitions import SESSION_DATE
-from jobs.tables.names import cleanup_name, data_name
 from jobs.tables.repair import DAMAGED, repair
+from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
 
 DAY = "2026-01-05"
+GOOD, BAD = "900d900d900d", "bad0bad0bad0"
+"""Attempts."""
 RESULTS = pa.schema([pa.field("v", pa.int64(), nullable=False), SESSION_DATE])
 FILE = pa.schema([RESULTS.field("v")])
 TIME = "2026-01-05T10:00:00Z"
@@ -323,8 +325,8 @@ def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
 def test_apply_takes_effect_once(tmp_path: Path) -> None:
     w = warehouse(tmp_path, fsync=True)
     first, second = (
-        write(w, data_name(0, "a", 0, 0), [1, 2]),
-        write(w, data_name(2, "a", 0, 0), [3]),
+        write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [1, 2]),
+        write(w, data_name(2, "aaaaaaaaaaaa", 0, 0), [3]),
     )
     w.sync_files([first, second])
     assert w.applied("results") == -1
@@ -340,7 +342,7 @@ def test_apply_takes_effect_once(tmp_path: Path) -> None:
 def test_a_stale_handle_applies_nothing_twice(tmp_path: Path) -> None:
     """A zombie that looked before the new driver's redo repeats the same epoch."""
     zombie, driver = warehouse(tmp_path), warehouse(tmp_path)
-    record = write(driver, data_name(0, "a", 0, 0), [1])
+    record = write(driver, data_name(0, "aaaaaaaaaaaa", 0, 0), [1])
     assert zombie.applied("results") == -1
     driver.apply("results", 0, [record])
     zombie.apply("results", 0, [record])
@@ -349,7 +351,7 @@ def test_a_stale_handle_applies_nothing_twice(tmp_path: Path) -> None:
 
 def test_files_must_be_as_the_journal_says(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
-    record = write(w, data_name(0, "a", 0, 0), [1])
+    record = write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [1])
     with pytest.raises(FileMismatch, match="is not there"):
         w.apply("results", 0, [record.model_copy(update={"path": "session_date=x/y.parquet"})])
     with pytest.raises(FileMismatch, match="has 255"):
@@ -364,8 +366,8 @@ def test_files_must_be_as_the_journal_says(tmp_path: Path) -> None:
 def test_cleanup_commits_in_order_and_once(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     one, three = (
-        write(w, cleanup_name(DAY, 0, "a", 0), [1]),
-        write(w, cleanup_name(DAY, 2, "a", 0), [3]),
+        write(w, cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), [1]),
+        write(w, cleanup_name(DAY, 2, "aaaaaaaaaaaa", 0), [3]),
     )
     assert w.cleanup_applied(DAY) == -1
     with pytest.raises(ValueError, match="0 comes first"):
@@ -383,7 +385,7 @@ def _apply_all(root: str, epochs: int) -> None:
     w = Warehouse(root, fsync=False)
     for epoch in range(epochs):
         # The record is the journal's: every driver applies the same one.
-        path = f"session_date={DAY}/{data_name(epoch, 'a', 0, 0)}"
+        path = f"session_date={DAY}/{data_name(epoch, 'aaaaaaaaaaaa', 0, 0)}"
         size = w.folder("results").size(path)
         assert size is not None
         w.apply("results", epoch, [_record(path, size)])
@@ -392,7 +394,7 @@ def _apply_all(root: str, epochs: int) -> None:
 def _clean_all(root: str, ranges: int) -> None:
     w = Warehouse(root, fsync=False)
     for n in range(ranges):
-        path = f"session_date={DAY}/{cleanup_name(DAY, n, 'a', 0)}"
+        path = f"session_date={DAY}/{cleanup_name(DAY, n, 'aaaaaaaaaaaa', 0)}"
         size = w.folder("results").size(path)
         assert size is not None
         w.apply_cleanup(DAY, n, [_record(path, size)])
@@ -423,9 +425,9 @@ def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> No
     w = warehouse(tmp_path)
     epochs, ranges = 40, 20
     for epoch in range(epochs):
-        write(w, data_name(epoch, "a", 0, 0), [epoch])
+        write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch])
     for n in range(ranges):
-        write(w, cleanup_name(DAY, n, "a", 0), [1000 + n])
+        write(w, cleanup_name(DAY, n, "aaaaaaaaaaaa", 0), [1000 + n])
     root = str(tmp_path)
     spawn(
         (_apply_all, (root, epochs)),
@@ -507,15 +509,17 @@ def test_maintain_keeps_the_journal_fast_to_read(tmp_path: Path) -> None:
 def test_compaction_keeps_rows_types_and_transactions(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     for epoch in range(20):
-        w.apply("results", epoch, [write(w, data_name(epoch, "a", 0, 0), [epoch, epoch])])
-    w.apply_cleanup(DAY, 0, [write(w, cleanup_name(DAY, 0, "a", 0), [99])])
+        w.apply(
+            "results", epoch, [write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch, epoch])]
+        )
+    w.apply_cleanup(DAY, 0, [write(w, cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), [99])])
     before = values(tmp_path)
     assert w.maintain().compacted == {"results": 21}
     assert len(w.files("results")) == 1
     assert values(tmp_path) == before
     assert w.applied("results") == 19
     assert w.cleanup_applied(DAY) == 0
-    w.apply("results", 19, [write(w, data_name(19, "b", 0, 0), [5])])
+    w.apply("results", 19, [write(w, data_name(19, "bbbbbbbbbbbb", 0, 0), [5])])
     [file] = w.files("results")
     assert pq.read_schema(str(tmp_path / "results" / file.path)).equals(FILE)
 
@@ -524,13 +528,13 @@ def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     for epoch in range(20):
-        good, _abandoned = (write(w, data_name(epoch, a, 0, 0), [epoch]) for a in ("good", "bad"))
+        good, _abandoned = (write(w, data_name(epoch, a, 0, 0), [epoch]) for a in (GOOD, BAD))
         w.journal.append(epoch_entry(epoch + 1, epoch, [good]))
         w.apply("results", epoch, [good])
-    owed = write(w, data_name(20, "good", 0, 0), [20])
+    owed = write(w, data_name(20, GOOD, 0, 0), [20])
     w.journal.append(epoch_entry(21, 20, [owed]))  # journaled, not applied: redo owes it
-    running = write(w, data_name(21, "good", 0, 0), [21])  # not journaled yet
-    cleaning = write(w, cleanup_name(DAY, 0, "a", 0), [100])
+    running = write(w, data_name(21, GOOD, 0, 0), [21])  # not journaled yet
+    cleaning = write(w, cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), [100])
     (tmp_path / "results" / "notes.txt").write_text("mine")
 
     assert w.vacuum()["results"].delete == []  # all too young
@@ -538,7 +542,7 @@ def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
     found = w.vacuum(min_age_s=0)["results"]
     assert found == dry
     assert {i.name.rsplit("/", 1)[-1] for i in found.delete} == {
-        data_name(epoch, "bad", 0, 0) for epoch in range(20)
+        data_name(epoch, BAD, 0, 0) for epoch in range(20)
     }
     assert [i.name for i in found.foreign] == ["notes.txt"]
     # What was kept can still become part of the table.
@@ -553,12 +557,12 @@ def test_vacuum_with_a_checkpoint_that_names_no_removal(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     for epoch in range(120):  # enough for checkpoints of tables that are not compacted
-        files = [write(w, data_name(epoch, "good", 0, 0), [epoch], table="spill")]
+        files = [write(w, data_name(epoch, GOOD, 0, 0), [epoch], table="spill")]
         w.journal.append(epoch_entry(epoch + 1, epoch, files))
         w.apply("spill", epoch, files)
     w.maintain()
     assert list((tmp_path / "spill" / "_delta_log").glob("*.checkpoint.parquet"))
-    lost = write(w, data_name(5, "bad", 0, 0), [5], table="spill")
+    lost = write(w, data_name(5, BAD, 0, 0), [5], table="spill")
     assert [i.name for i in w.vacuum(min_age_s=0)["spill"].delete] == [lost.path]
 
 
@@ -566,7 +570,7 @@ def test_vacuum_takes_what_compaction_replaced_but_not_from_readers(tmp_path: Pa
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     for epoch in range(20):
-        record = write(w, data_name(epoch, "a", 0, 0), [epoch])
+        record = write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch])
         w.journal.append(epoch_entry(epoch + 1, epoch, [record]))
         w.apply("results", epoch, [record])
     w.maintain()
@@ -584,7 +588,7 @@ def test_check_takes_a_stream_that_runs_for_sound(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     looking = Warehouse(str(tmp_path))
-    record = write(w, data_name(0, "a", 0, 0), [1])
+    record = write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [1])
     w.journal.append(epoch_entry(1, 0, [record]))
     w.apply("results", 0, [record])
     assert looking.check() == []
@@ -593,7 +597,7 @@ def test_check_takes_a_stream_that_runs_for_sound(tmp_path: Path) -> None:
 def test_check_tells_of_lost_files_and_a_lost_journal(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
-    record = write(w, data_name(0, "a", 0, 0), [1])
+    record = write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [1])
     w.apply("results", 0, [record])
     (tmp_path / "results" / record.path).unlink()
     problems = w.check()
@@ -612,7 +616,7 @@ def log_file(root: Path, table: str, version: int) -> Path:
 def test_a_torn_data_table_is_redone_from_the_journal(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
-    records = [write(w, data_name(epoch, "a", 0, 0), [epoch]) for epoch in range(4)]
+    records = [write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch]) for epoch in range(4)]
     for epoch, record in enumerate(records):
         w.journal.append(epoch_entry(epoch + 1, epoch, [record]))
         w.apply("results", epoch, [record])
@@ -636,7 +640,7 @@ def test_a_torn_journal_entry_never_happened(tmp_path: Path, torn: bytes) -> Non
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     w.journal.append(claim(1))
-    record = write(w, data_name(0, "a", 0, 0), [0])
+    record = write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [0])
     w.journal.append(epoch_entry(2, 0, [record]))
     w.apply("results", 0, [record])
     w.journal.append(epoch_entry(3, 1))
@@ -653,7 +657,7 @@ def test_a_torn_journal_entry_never_happened(tmp_path: Path, torn: bytes) -> Non
 def test_a_journal_that_lost_what_a_table_holds_is_not_shortened(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
-    record = write(w, data_name(0, "a", 0, 0), [0])
+    record = write(w, data_name(0, "aaaaaaaaaaaa", 0, 0), [0])
     w.journal.append(epoch_entry(1, 0, [record]))
     w.apply("results", 0, [record])
     log_file(tmp_path, "journal", 2).write_bytes(b"")
@@ -751,7 +755,7 @@ def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
     }
     for epoch in range(16):
         rows = pa.Table.from_pylist([{**row, "epoch": epoch}], schema=schema)
-        name = data_name(epoch, "a", 0, 0)
+        name = data_name(epoch, "aaaaaaaaaaaa", 0, 0)
         record = write_data_file(w.folder("statistics"), "statistics", name, schema, [rows])
         assert record is not None
         w.apply("statistics", epoch, [record])

@@ -13,7 +13,8 @@ from jobs.tables.damage import COUNTS, entry_problem, first_bad
 from jobs.tables.events import SessionEvent
 from jobs.tables.garbage import Settled, sort_orphans
 from jobs.tables.log import ActiveFile
-from jobs.tables.names import (
+from jobs.tables.retention import droppable, expired, proved
+from schemas.filenames import (
     Origin,
     cleanup_name,
     compact_name,
@@ -21,7 +22,6 @@ from jobs.tables.names import (
     entry_name,
     origin,
 )
-from jobs.tables.retention import droppable, expired, proved
 
 DAY = "2026-01-05"
 
@@ -29,24 +29,33 @@ DAY = "2026-01-05"
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (data_name(7, "a1", 0, 2), Origin("epoch", 7)),
-        (f"session_date={DAY}/" + data_name(0, "x", 11, 0), Origin("epoch", 0)),
-        (cleanup_name(DAY, 3, "ab", 0), Origin("cleanup", 3, DAY)),
-        (compact_name(12, "ab", 0), Origin("compact", 12)),
-        (entry_name(5, "ab"), Origin("entry", 5)),
-        ("7-5f-aa-bb-0-2.parquet", Origin("epoch", 7)),
+        (data_name(7, "a1a1a1a1a1a1", 0, 2), Origin("epoch", 7)),
+        (f"session_date={DAY}/" + data_name(0, "efefefefefef", 11, 0), Origin("epoch", 0)),
+        (cleanup_name(DAY, 3, "abababababab", 0), Origin("cleanup", 3, DAY)),
+        (compact_name(12, "abababababab", 0), Origin("compact", 12)),
+        (entry_name(5, "abababababab"), Origin("entry", 5)),
         ("part-00000-f150da39-3bbe-41ec-a80b-efb5e7e7dbd2-c000.zstd.parquet", None),
         ("7-a1-0-2.parquet.crc", None),
         ("notes.txt", None),
         ("7.parquet", None),
+        # What people put beside the tables, and copies of our own files in other places.
+        ("2026-01-05-1.parquet", None),
+        ("2026-11-15-1.parquet", None),
+        ("2026-20260105123000-1-1.parquet", None),
+        ("cleanup-notes-3-1.parquet", None),
+        ("cleanup-2026-1-5-3-abababababab-0.parquet", None),
+        ("cleanup-2026-13-01-3-abababababab-0.parquet", None),
+        ("backup/" + data_name(7, "a1a1a1a1a1a1", 0, 2), None),
+        (f"session_date={DAY}/" + cleanup_name("2026-01-06", 3, "abababababab", 0), None),
+        (f"session_date={DAY}/" + entry_name(5, "abababababab"), None),
     ],
 )
 def test_names_say_who_wrote(name: str, expected: Origin | None) -> None:
     assert origin(name) == expected
 
 
-@pytest.mark.parametrize("attempt", ["", "a-b", "a/b"])
-def test_an_attempt_is_one_word(attempt: str) -> None:
+@pytest.mark.parametrize("attempt", ["", "a1", "a-b", "a/b", "A1A1A1A1A1A1", "20260105123000"])
+def test_an_attempt_is_hexadecimal_digits(attempt: str) -> None:
     with pytest.raises(ValueError, match="attempt"):
         data_name(1, attempt, 0, 0)
 
@@ -55,7 +64,7 @@ def test_an_attempt_is_one_word(attempt: str) -> None:
 
 
 def active(k: int, size: int, day: str = DAY) -> ActiveFile:
-    path = f"session_date={day}/{k}-a-0-0.parquet"
+    path = f"session_date={day}/{k}-aaaaaaaaaaaa-0-0.parquet"
     return ActiveFile(path, size, 10, {"session_date": day}, sessions=(day, day))
 
 
@@ -85,7 +94,9 @@ def test_large_files_are_left_alone() -> None:
 
 def of_sessions(k: int, first: str, last: str, size: int = 1000) -> ActiveFile:
     """A file of `statistics`, which has no partitions."""
-    return ActiveFile(f"{k}-a-0-0.parquet", size, 10, {}, least=k, sessions=(first, last))
+    return ActiveFile(
+        f"{k}-aaaaaaaaaaaa-0-0.parquet", size, 10, {}, least=k, sessions=(first, last)
+    )
 
 
 def test_rows_of_different_sessions_stay_apart() -> None:
@@ -166,20 +177,25 @@ SETTLED = Settled(
 @pytest.mark.parametrize(
     ("table", "path", "age_s", "verdict"),
     [
-        ("results", data_name(5, "a", 0, 0), 100, "delete"),
-        ("results", data_name(6, "a", 0, 0), 100, "keep"),  # may be journaled yet
-        ("results", data_name(5, "a", 0, 0), 99, "keep"),  # too young
-        ("results", cleanup_name("2026-01-02", 0, "a", 0), 100, "delete"),
-        ("results", cleanup_name(DAY, 0, "a", 0), 100, "keep"),  # not cleaned yet
-        ("results", compact_name(3, "a", 0), 100, "delete"),
-        ("results", compact_name(4, "a", 0), 100, "keep"),  # in progress
-        ("spill", compact_name(0, "a", 0), 100, "keep"),  # a table that is never compacted
-        ("journal", entry_name(9, "a"), 100, "delete"),
-        ("journal", entry_name(10, "a"), 100, "keep"),  # being appended
+        ("results", data_name(5, "aaaaaaaaaaaa", 0, 0), 100, "delete"),
+        ("results", data_name(6, "aaaaaaaaaaaa", 0, 0), 100, "keep"),  # may be journaled yet
+        ("results", data_name(5, "aaaaaaaaaaaa", 0, 0), 99, "keep"),  # too young
+        ("results", cleanup_name("2026-01-02", 0, "aaaaaaaaaaaa", 0), 100, "delete"),
+        ("results", cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), 100, "keep"),  # not cleaned yet
+        ("results", compact_name(3, "aaaaaaaaaaaa", 0), 100, "delete"),
+        ("results", compact_name(4, "aaaaaaaaaaaa", 0), 100, "keep"),  # in progress
+        (
+            "spill",
+            compact_name(0, "aaaaaaaaaaaa", 0),
+            100,
+            "keep",
+        ),  # a table that is never compacted
+        ("journal", entry_name(9, "aaaaaaaaaaaa"), 100, "delete"),
+        ("journal", entry_name(10, "aaaaaaaaaaaa"), 100, "keep"),  # being appended
         ("results", "somebody's.parquet", 10**9, "foreign"),
         ("results", "_delta_log/00000000000000000000.json", 10**9, None),
-        ("results", data_name(1, "named", 0, 0), 10**9, None),
-        ("results", data_name(1, "removed", 0, 0), 10**9, "keep"),  # compacted 99 s ago
+        ("results", data_name(1, "adadadadadad", 0, 0), 10**9, None),
+        ("results", data_name(1, "dededededede", 0, 0), 10**9, "keep"),  # compacted 99 s ago
     ],
 )
 def test_garbage_rules(table: str, path: str, age_s: float, verdict: str | None) -> None:
@@ -187,8 +203,8 @@ def test_garbage_rules(table: str, path: str, age_s: float, verdict: str | None)
     found = sort_orphans(
         table,
         [FileInfo(path, 1, now_s - age_s)],
-        [data_name(1, "named", 0, 0)],
-        {data_name(1, "removed", 0, 0): now_s - 99},
+        [data_name(1, "adadadadadad", 0, 0)],
+        {data_name(1, "dededededede", 0, 0): now_s - 99},
         SETTLED,
         now_s=now_s,
         min_age_s=100,

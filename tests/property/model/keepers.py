@@ -7,12 +7,12 @@ from collections.abc import Generator
 
 from jobs.storage import FileInfo
 from jobs.tables.garbage import sort_orphans
-from jobs.tables.names import cleanup_name, compact_name
+from schemas.filenames import cleanup_name, compact_name
 from schemas.journal import Prefix, Sealed
 
 from .shell import Context
 from .slot import joined
-from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers
+from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers, date
 
 DROPPING = COMPACTION
 """What removes files is guarded by one transaction, whatever it does."""
@@ -37,7 +37,7 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
         found = missing(world, sealed, unit)
         paths: tuple[str, ...] = ()
         if found:
-            file = cleanup_name(sealed.session, n, f"a{world.fresh()}", 0)
+            file = cleanup_name(sealed.session, n, f"{world.fresh():012x}", 0)
             paths = (f"session_date={sealed.session}/{file}",)
             world.store[paths[0]] = Stored("results", [(sealed.session, 0, x) for x in found])
             yield
@@ -124,7 +124,7 @@ def compaction(context: Context, name: str) -> Generator[None, None, None]:
         return
     old = rng.sample(files, 2)
     version = table.version_of(COMPACTION, handle) + 1
-    path = f"session_date=any/{compact_name(version, f'a{world.fresh()}', 0)}"
+    path = f"session_date={date(0)}/{compact_name(version, f'{world.fresh():012x}', 0)}"
     if lost := [each for each in old if each not in world.store]:
         raise AssertionError(f"{table_name} names {lost}, which is gone")
     rows = [row for each in old for row in world.store[each].rows]

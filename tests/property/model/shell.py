@@ -12,6 +12,7 @@ from itertools import groupby
 from random import Random
 
 import numpy as np
+from pydantic import SecretBytes
 
 from jobs.engine.arrangement import Segments
 from jobs.engine.blocks import Moved
@@ -52,6 +53,7 @@ SETTINGS = JobSettings(
     warehouse_id=WAREHOUSE,
     warehouse_root="",
     state_root="",
+    state_key=SecretBytes(b"k"),
     hosts_name_root=False,
     budget_bytes=1 << 30,
     threshold=0.9,
@@ -336,7 +338,7 @@ class Shell:
         host = world.placement.setdefault(slot, slot % len(world.hosts))
         if context.flip(context.faults.task_misplaced):
             host = context.rng.randrange(len(world.hosts))
-        name = f"a{world.fresh()}"
+        name = f"{world.fresh():016x}"
         seed = Random(context.rng.getrandbits(32))
         return name, host, run(world, context.rules, work, host, name, seed)
 

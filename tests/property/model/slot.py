@@ -24,7 +24,7 @@ from jobs.engine.runs import Missing, RunFile, name_of
 from jobs.engine.spilling import rows_of
 from jobs.engine.statefiles import Manifest
 from jobs.engine.task import StepTask
-from jobs.tables.names import data_name
+from schemas.filenames import data_name
 from schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
 from .rules import Rules, combinations
@@ -192,7 +192,7 @@ def missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotRepor
 def written_run(file: str, session: str, born: int, rows: Sequence[Row]) -> Part:
     """A run file."""
     held = packed(rows)
-    entry = RunFile(file, len(rows), 0, 0, session, 0, 0, born, len(rows), 0, 0)
+    entry = RunFile(file, len(rows), 0, "", session, 0, 0, born, len(rows), 0, 0)
     return Part(entry, replace(held, born=born))
 
 

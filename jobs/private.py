@@ -1,0 +1,138 @@
+"""Files and folders that belong to this user alone, in places that others may write to as well.
+
+`/dev/shm` and `/tmp` are everybody's: another user of the host may make the folder that we are
+about to use, or put a link there that leads our writes elsewhere. So a private folder is made with
+0700 and refused unless it is a folder, not a link, and this user's; a private file is made with
+0600 and never opened through a link. Once the folder is ours and closed to others, nobody else
+can put anything into it, and since the folder above is root's or ours and sticky, nobody can put
+another one in its place either.
+
+Known limitation: where the folder above lets everybody rename what is in it (writable by all and
+not sticky, such as a Kubernetes `emptyDir`), that is up to whoever shares it. `doctor` warns.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+_OTHERS_WRITE = 0o002
+"""A group's right to write is taken away: `umask 002` gives it, mostly to a group of one."""
+_OTHERS = 0o077
+_NOBODY = 65534
+"""The owner, in a user namespace, of what the namespace does not know: the host's own folders."""
+
+
+class NotPrivate(OSError):
+    """A file or folder that others may have made or can change. Says what to do."""
+
+
+def private_folder(path: str | Path, *, whole_way: bool = False) -> Path:
+    """Make a folder that is this user's alone, with those above it; or check one that is there.
+
+    One of ours that others could look into is closed to them; one that everybody could write
+    to is refused, since its files may be anybody's. `whole_way`: no folder above may be somebody
+    else's either, but root's. Raises NotPrivate.
+    """
+    folder = Path(os.path.abspath(path))
+    if not os.path.lexists(folder):
+        if not folder.parent.exists():
+            private_folder(folder.parent, whole_way=whole_way)
+        try:
+            folder.mkdir(FOLDER_MODE)
+        except FileExistsError:
+            pass  # somebody was faster: it is looked at like any other
+    if problem := folder_problem(folder, whole_way=whole_way):
+        raise NotPrivate(problem)
+    # By a descriptor, so that it is the folder that was looked at.
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) & _OTHERS:
+            os.fchmod(fd, FOLDER_MODE)
+    finally:
+        os.close(fd)
+    return folder
+
+
+def folder_problem(folder: Path, *, whole_way: bool = False) -> str | None:
+    """Why a folder cannot be private, and what to do; None when it can, or is not there yet."""
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        return _above(folder) if whole_way else None
+    me = os.geteuid()
+    if stat.S_ISLNK(found.st_mode):
+        return (
+            f"{folder} is a symbolic link: its files could be led anywhere. Remove it, or name the "
+            "folder that it leads to"
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is not a folder: move it away, or name another folder"
+    if found.st_uid != me:
+        return (
+            f"{folder} belongs to user {found.st_uid}, not to this one ({me}): remove it, or name "
+            "a folder of your own (one inside it will do where this user may write there)"
+        )
+    if found.st_mode & _OTHERS_WRITE:
+        return (
+            f"{folder} can be written by every user, who may have put files there: remove it, or "
+            f"make sure of what is in it and run `chmod 700 {folder}`"
+        )
+    return _above(folder) if whole_way else None
+
+
+def _above(folder: Path) -> str | None:
+    """A folder above that somebody else owns: that user can exchange what is below it."""
+    me = os.geteuid()
+    for above in folder.parents:
+        try:
+            owner = os.stat(above).st_uid
+        except FileNotFoundError:
+            continue
+        if owner not in (0, me, _NOBODY):
+            return (
+                f"{above} belongs to user {owner}, who can exchange {folder}: name a folder that "
+                "lies in folders of yours or of root"
+            )
+    return None
+
+
+def is_exchangeable(folder: Path) -> bool:
+    """Whether everybody may rename what lies beside the folder, and so the folder itself."""
+    for above in folder.parents:
+        if above.exists():
+            mode = above.stat().st_mode
+            return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+    return False
+
+
+def refuse_link(path: str | Path) -> None:
+    """Raise NotPrivate for a symbolic link."""
+    if os.path.islink(path):
+        raise NotPrivate(f"{path} is a symbolic link: it could lead anywhere. Remove it")
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """A descriptor of a private file: made with 0600, and refused when it is a link.
+
+    Has the form of `open`'s `opener`. Raises NotPrivate for a link and for a file that somebody
+    else owns or everybody may write.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        refuse_link(path)
+        raise error
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+        os.close(fd)
+        raise NotPrivate(
+            f"{path} belongs to user {found.st_uid} or can be written by every user: remove it, or "
+            f"make sure of what is in it and run `chmod 600 {path}`"
+        )
+    if found.st_mode & _OTHERS:
+        os.fchmod(fd, FILE_MODE)
+    return fd

@@ -1,0 +1,151 @@
+"""Folders and files that are this user's alone: made so, and refused when they are not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from jobs import private as module
+from jobs.private import NotPrivate, folder_problem, is_exchangeable, open_private, private_folder
+from jobs.storage import folder, private
+from jobs.tables.statekey import KEY_BYTES, NAME, state_key
+from schemas.setting_fields import State
+
+
+def mode(path: Path | str) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+@pytest.fixture(autouse=True)
+def lax_umask() -> object:
+    """As users have it who never thought of it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_what_is_made_is_this_users_alone(tmp_path: Path) -> None:
+    root = private(str(tmp_path / "deep" / "state"))
+    slot = root.child("w1").child("slot-0")
+    slot.write_new("a.arrow", b"rows")
+    with slot.create("b.arrow") as sink:
+        sink.write(b"rows")
+    folders = ["deep", "deep/state", "deep/state/w1", "deep/state/w1/slot-0"]
+    assert [mode(tmp_path / each) for each in folders] == [0o700] * 4
+    assert [mode(slot.path(name)) for name in ("a.arrow", "b.arrow")] == [0o600] * 2
+    assert slot.read("a.arrow") == bytes(slot.map("b.arrow")) == b"rows"
+
+
+@pytest.mark.parametrize("found", [0o755, 0o775])
+def test_a_folder_of_ours_that_others_look_into_is_closed(tmp_path: Path, found: int) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(found)
+    private(str(tmp_path / "state"))
+    assert mode(tmp_path / "state") == 0o700
+
+
+def test_what_others_may_have_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    for name, what in [
+        ("link", "is a symbolic link.*Remove it"),
+        ("file", "not a folder: move it away"),
+        ("open", "can be written by every user.*chmod 700"),
+    ]:
+        with pytest.raises(NotPrivate, match=what):
+            private(str(tmp_path / name))
+        assert folder_problem(tmp_path / name)
+    assert mode(tmp_path / "real") == 0o777, "nothing was done through the link"
+    monkeypatch.setattr(module.os, "geteuid", lambda: 4242)
+    with pytest.raises(NotPrivate, match=r"belongs to user \d+, not to this one \(4242\): remove"):
+        private(str(tmp_path / "real"))
+
+
+def test_a_folder_in_somebody_elses_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = {tmp_path: 1234}
+    real = os.stat
+
+    def stat_of(path: object, **how: object) -> object:
+        found = real(path, **how)  # type: ignore[call-overload]
+        uid = owner.get(Path(str(path)), os.geteuid())
+        return os.stat_result((*found[:4], uid, *found[5:10]))
+
+    monkeypatch.setattr(module.os, "stat", stat_of)
+    with pytest.raises(NotPrivate, match="belongs to user 1234, who can exchange"):
+        private_folder(tmp_path / "a" / "b", whole_way=True)
+
+
+def test_links_lead_nowhere(tmp_path: Path) -> None:
+    state = private(str(tmp_path / "state"))
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    os.symlink(victim, state.path("a.arrow"))
+    for look in (state.read, state.map, state.open):
+        with pytest.raises(NotPrivate, match="symbolic link"):
+            look("a.arrow")
+    with pytest.raises(FileExistsError):
+        state.write_new("a.arrow", b"theirs")
+    with pytest.raises(NotPrivate, match="symbolic link"):
+        open(tmp_path / "state" / "a.arrow", "w", opener=open_private)  # noqa: SIM115
+    assert victim.read_bytes() == b"mine"
+    assert [each.bytes for each in state.list()] != [4], "what it leads to is not looked at"
+
+
+def test_where_others_may_rename_is_known(tmp_path: Path) -> None:
+    assert not is_exchangeable(tmp_path / "state")
+    tmp_path.chmod(0o1777)
+    assert not is_exchangeable(tmp_path / "state")
+    tmp_path.chmod(0o777)
+    assert is_exchangeable(tmp_path / "state")
+
+
+def test_the_default_root_is_each_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = set()
+    for user in (1000, 1001):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        roots.add(State().root)
+    assert len(roots) == 2 or roots == {"var/state"}
+
+
+# --- the key of the digests ------------------------------------------------------------------
+
+
+def test_a_warehouse_has_one_key_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, again, other = (state_key(folder(str(tmp_path / name))) for name in "aab")
+    assert first == again != other
+    assert len(first.get_secret_value()) == KEY_BYTES
+    assert mode(tmp_path / "a" / NAME) == 0o600
+    assert [each.name for each in (tmp_path / "a").iterdir()] == [NAME]
+
+
+def test_a_key_that_is_no_secret_is_refused(tmp_path: Path) -> None:
+    place, path = folder(str(tmp_path)), tmp_path / NAME
+    before = state_key(place)
+    path.chmod(0o660)  # as a Kubernetes volume with fsGroup makes it
+    assert state_key(place) == before
+    assert mode(path) == 0o600
+    path.chmod(0o644)
+    with pytest.raises(NotPrivate, match="no secret: delete it"):
+        state_key(place)
+    path.unlink()
+    assert state_key(place) != before
+    path.write_bytes(b"short")
+    path.chmod(0o600)
+    with pytest.raises(NotPrivate, match="not a key"):
+        state_key(place)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotPrivate, match="symbolic link"):
+        state_key(place)
