@@ -606,22 +606,16 @@ def config_show(
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print every setting with its value, unit and origin."""
+    from jobs.config import shown
     from schemas.settings import catalogue, values
 
     settings, origins = _with_origins()
     now = values(settings)
     if json_:
-        shown = {n: {"value": v, "origin": str(origins[n])} for n, v in now.items()}
-        sys.stdout.write(json.dumps(shown, default=str) + "\n")
+        listed = {n: {"value": v, "origin": str(origins[n])} for n, v in now.items()}
+        sys.stdout.write(json.dumps(listed, default=str) + "\n")
         return
-    table = Table(box=None, header_style="bold")
-    table.add_column("setting", no_wrap=True)
-    for column in ("value", "unit", "origin"):
-        table.add_column(column, overflow="fold")
-    for each in catalogue():
-        value = str(now[each.name])
-        table.add_row(each.name, _escaped(value), each.unit, _escaped(str(origins[each.name])))
-    out.print(table)
+    out.print(shown(catalogue(), now, origins, out), highlight=False, soft_wrap=True)
 
 
 # ------------------------------------------------------------------------------- errors

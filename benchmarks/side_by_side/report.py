@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.table import Table
+from rich.text import Text
 
 from benchmarks.side_by_side import epochs
-from benchmarks.side_by_side.programs import TITLES, Run
+from benchmarks.side_by_side.programs import TITLES, Phase, Run
 from benchmarks.side_by_side.summary import Line, Target
 
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "kafka-python")
@@ -83,20 +83,8 @@ def _cells(line: Line) -> list[str]:
 def _phase_rows(line: Line) -> list[list[str]]:
     made = []
     for phase in line.shown.phases:
-        inner = phase.found.get("seconds")
-        made.append(
-            [
-                f"… then {phase.name}",
-                f"{inner:.1f}" if isinstance(inner, int | float) else "",
-                "",
-                f"{phase.wall_s:.1f}",
-                f"{phase.cpu_s:.0f}",
-                f"{phase.peak_bytes / GIB:.2f}",
-                "",
-                "",
-                _phase_found(phase.found),
-            ]
-        )
+        cells = _phase_figures(phase)
+        made.append([f"… then {phase.name}", *cells, "", "", _phase_found(phase.found)])
     return made
 
 
@@ -108,18 +96,48 @@ def _phase_found(found: Mapping[str, Any]) -> str:
     return ""
 
 
-def table(found: Sequence[Line]) -> Table:
-    """For the terminal."""
-    made = Table(*HEAD, box=None, header_style="bold", pad_edge=False)
-    for column in made.columns:
-        column.no_wrap = True
-    for column in made.columns[1:]:
-        column.justify = "right"
+SHORT = ("run, s", "start", "total", "CPU, s", "GiB", "rows/s", "last/2nd", "results")
+"""The same as `HEAD` without the program, for 80 columns: its name is on a line above."""
+
+
+def table(found: Sequence[Line]) -> Text:
+    """For a terminal of 80 columns: a program's name, its figures below, then its phases."""
+    figures = {line.program: _figures(line) for line in found}
+    columns = zip(SHORT, *figures.values(), strict=True)
+    widths = [max(5, *map(len, column)) for column in columns]
+
+    def row(cells: Sequence[str]) -> str:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=False))
+        return "  " + "  ".join(padded)
+
+    made = Text(row(SHORT), style="bold", no_wrap=True)
     for line in found:
-        made.add_row(*_cells(line))
-        for row in _phase_rows(line):
-            made.add_row(*row, style="dim")
+        low, high = line.spread_s
+        runs = f" (median of {line.runs} runs: {low:.1f}–{high:.1f} s)" if line.runs > 1 else ""
+        made.append(f"\n{TITLES[line.program]}{runs}\n", style="not bold")
+        made.append(row(figures[line.program]), style="not bold")
+        for phase in line.shown.phases:
+            made.append(f"\n{row(_phase_figures(phase))}", style="not bold dim")
+            said = _phase_found(phase.found)
+            made.append(f"  then {phase.name}{f': {said}' if said else ''}", style="not bold dim")
     return made
+
+
+def _figures(line: Line) -> list[str]:
+    """One program's cells, by `SHORT`."""
+    return [f"{line.run_s:.1f}", *_cells(line)[2:]]
+
+
+def _phase_figures(phase: Phase) -> list[str]:
+    """A phase's cells, by the first five of `SHORT`; its name follows where the rest would be."""
+    inner = phase.found.get("seconds")
+    return [
+        f"{inner:.1f}" if isinstance(inner, int | float) else "",
+        "",
+        f"{phase.wall_s:.1f}",
+        f"{phase.cpu_s:.0f}",
+        f"{phase.peak_bytes / GIB:.2f}",
+    ]
 
 
 def target_lines(found: Sequence[Target]) -> list[str]:

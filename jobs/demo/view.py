@@ -126,7 +126,7 @@ def _memory(status: Status | None, out: Console, fancy: bool) -> RenderableType:
         grid.add_row(Text(f"slot {slot.slot}", style="dim"), bar, words, f"{slot.spills} spills")
     if not status.adaptations:
         return grid
-    return Group(grid, Text(), decisions_table(status, SHOWN))
+    return Group(grid, Text(), decisions_table(status, out, SHOWN))
 
 
 def outcome_table(outcome: Outcome) -> Table:

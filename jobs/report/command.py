@@ -113,7 +113,7 @@ def _print_adaptations(found: Status, out: Console, as_json: bool) -> None:
         listed = [each.model_dump() for each in found.adaptations]
         out.file.write(json.dumps(listed) + "\n")
     elif found.adaptations:
-        out.print(decisions_table(found), highlight=False)
+        out.print(decisions_table(found, out), highlight=False)
     else:
         out.print("Nothing was asked for yet: see `spillway rebalance`.", highlight=False)
 

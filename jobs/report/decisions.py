@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -62,8 +63,39 @@ def cells(each: AdaptationStatus) -> tuple[str, ...]:
     )
 
 
-def decisions_table(status: Status, most: int | None = None) -> Table:
-    """The newest decisions first."""
+LEAST_WHY = 24
+"""Columns that reasons need beside the other figures; with less each decision has lines."""
+
+
+def decisions_table(status: Status, console: Console, most: int | None = None) -> RenderableType:
+    """The newest decisions first: a row for each, or some lines where a row would be cut.
+
+    Of `most` decisions only half are shown when they take lines.
+    """
+    rows = [cells(each)[:-1] for each in status.adaptations[:most]]
+    taken = [max(map(len, column)) + 2 for column in zip(HEAD[:-1], *rows, strict=True)]
+    wide = sum(taken) + LEAST_WHY <= console.width
+    if wide:
+        return _rows(status, most)
+    return _lines(status, None if most is None else (most + 1) // 2)
+
+
+def _lines(status: Status, most: int | None) -> Table:
+    """The same in three columns: time, what a line is about, and that."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for each in status.adaptations[:most]:
+        when, by, did_, before, after, since, reason = cells(each)
+        table.add_row(Text(when), Text(by, style="not dim"), Text(f"{did_}; {since} results since"))
+        table.add_row("", "memory", Text(f"{before}, after: {after}"))
+        if reason:
+            table.add_row("", "why", Text(reason))
+    return table
+
+
+def _rows(status: Status, most: int | None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in HEAD:
         last = name == "why"

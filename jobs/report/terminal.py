@@ -47,7 +47,7 @@ def render(status: Status, console: Console, width: int | None = None) -> Render
     parts: list[RenderableType] = [_head(status, width), Text(), _topics(status, width), Text()]
     parts += [_slots(status, width, fancy), Text(), _sessions(status, width)]
     if status.adaptations and width >= NARROW:
-        parts += [Text(), decisions_table(status, SHOWN)]
+        parts += [Text(), decisions_table(status, console, SHOWN)]
     if status.quarantine:
         parts += [Text(), _quarantine(status, width)]
     return Group(*parts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from jobs.cli import main
 from jobs.doctor import blocking, check_all
 from jobs.kafka.client import TopicProblem
 from jobs.topics import look
@@ -44,7 +46,31 @@ def test_topics_are_looked_at(broker, topics, tmp_path):
     assert "compaction removes rows" in failures[f"topic {compacted}"]
     (short,) = topics("review", configs={"retention.ms": "3600000"}).values()
     assert "rows are kept for 1.0 hours" in found(good | {"review": short})[f"topic {short}"]
-    assert "no topic 'gone'" in found(good | {"review": "gone"})["topics"]
+    assert found(good | {"review": "gone"})["topics"] == f"no topic 'gone' on {broker}"
+
+
+@pytest.mark.parametrize(("command", "code"), [("doctor", 3), ("topics", 3), ("stream", 3)])
+def test_a_topic_that_does_not_exist_has_one_remedy(
+    command, code, broker, topics, tmp_path, monkeypatch, capsys
+):
+    names = topics("stock", "volume") | {"review": "gone"}
+    monkeypatch.setenv("COLUMNS", "300")
+    flags = {
+        "kafka.bootstrap_servers": broker,
+        "warehouse.root": str(tmp_path / "warehouse"),
+        "state.root": str(tmp_path / "state"),
+        "state.budget_bytes": "16MiB",
+        "query": str(query_over(tmp_path / "query.toml", names)),
+    }
+    more = ["--session", "2026-01-05"] if command == "stream" else []
+    with pytest.raises(SystemExit) as it:
+        main([*(f"--set={name}={value}" for name, value in flags.items()), command, *more])
+    said = capsys.readouterr()
+    text = said.out + said.err
+    assert it.value.code == code
+    assert re.search(rf"no topic '?gone'? on {broker}", text), text
+    assert text.count("run 'spillway topics --create'") == 1, text
+    assert text.count("name another one in the query") == 1, text
 
 
 def test_missing_topics_are_made(broker, cluster, topics, tmp_path):

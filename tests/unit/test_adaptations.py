@@ -182,3 +182,30 @@ def test_memory_of_many_slots_is_a_range() -> None:
         decisions.memory({slot: 1024 * (slot + 1) for slot in range(9)}) == "1.00 KiB to 9.00 KiB"
     )
     assert decisions.memory({}) == "–"
+
+
+def at_80_columns(show: Any) -> str:
+    out = Console(file=io.StringIO(), width=80)
+    show(out)
+    text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text, "something is cut"
+    return text
+
+
+def test_at_80_columns_the_history_is_whole(settings: Settings, found: Status) -> None:
+    text = at_80_columns(lambda out: status_command(settings, out, adaptations=True))
+    words = " ".join(text.split())
+    for each in found.adaptations:
+        *shown, why = decisions.cells(each)
+        for cell in (*shown, *why.split(": ")):
+            assert cell in words
+    assert [line[:8] for line in text.splitlines() if line[:1].isdigit()] == [
+        each.at[11:19] for each in found.adaptations
+    ], "a decision begins on a line of its own"
+
+
+def test_at_80_columns_watching_shows_half_of_the_decisions_whole(found: Status) -> None:
+    many = found.model_copy(update={"adaptations": found.adaptations[1:] * 9})
+    text = at_80_columns(lambda out: out.print(render(many, out), highlight=False))
+    assert " ".join(text.split()).count(WHY) == 3

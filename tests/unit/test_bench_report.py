@@ -1,0 +1,87 @@
+"""The table of `make bench`: 80 columns, every figure, and the same ones as in the docs."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from benchmarks.side_by_side.epochs import EpochRate
+from benchmarks.side_by_side.outcome import Outcome
+from benchmarks.side_by_side.programs import NAMES, TITLES, Phase, Run
+from benchmarks.side_by_side.report import HEAD, SHORT, markdown, table
+from benchmarks.side_by_side.summary import lines
+
+RESULTS = 113_180_080
+
+
+def run(program: str, repetition: int) -> Run:
+    phases = [
+        Phase("seal", 1.04, 1.2, 70 << 20),
+        Phase("stream to the seal", 12.81, 14.0, 1 << 30),
+        Phase("cleanup", 1_015.8, 2_026.0, 1 << 30, {"seconds": 1_014.1, "cleanup": 109_840_908}),
+        Phase("verify", 40.9, 69.0, 1 << 30, {"missing": 0, "doubled": 0, "complete": True}),
+    ]
+    return Run(
+        program=program,
+        repetition=repetition,
+        total_s=1_276.94 + repetition,
+        start_s=14.04,
+        run_s=1_270.74 + repetition,
+        cpu_s=5_501.0,
+        broker_cpu_s=1.0,
+        peak_bytes=14 << 30,
+        peak_process_bytes=0,
+        peak_tmpfs_bytes=0,
+        outcome=Outcome(RESULTS, "d", 1, 1),
+        epochs=[EpochRate(100_000_000, 0.0, 100.0)] * 12,
+        phases=phases if program == "quarter" else [],
+        found={},
+    )
+
+
+def test_the_table_fits_80_columns_and_has_every_figure() -> None:
+    found = lines([run(name, repetition) for name in NAMES for repetition in range(3)])
+    out = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    out.print(table(found))
+    told: str = out.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, told.splitlines())) <= 80
+    assert "…" not in told
+    head, *rows = told.splitlines()
+    assert head.split() == " ".join(SHORT).split()
+    assert len(SHORT) == len(HEAD) - 1
+    assert [row for row in rows if not row.startswith(" ")] == [
+        f"{TITLES[name]} (median of 3 runs: 1270.7–1272.7 s)" for name in NAMES
+    ]
+    figures = ["1271.7", "14.0", "1277.9", "5501", "14.00", "943,589", "1.00", f"{RESULTS:,}"]
+    assert [row.split() for row in rows if row.endswith(figures[-1])] == [figures] * 3
+    phases = [row for row in rows if "  then " in row]
+    assert [row.partition("  then ")[2] for row in phases] == [
+        "seal",
+        "stream to the seal",
+        "cleanup: +109,840,908",
+        "verify: missing 0, doubled 0",
+    ]
+    assert phases[2].split()[:4] == ["1014.1", "1015.8", "2026", "1.00"]
+
+
+def test_the_docs_have_the_same_figures_in_one_row_each() -> None:
+    found = lines([run(name, 0) for name in NAMES])
+    about = {
+        "command": "make bench",
+        "date": "2026-01-05",
+        "machine": {"cores": 2, "cpu": "x", "memory_bytes": 1, "python": "3", "packages": {}},
+        "sizes": {
+            "rows": 1,
+            "value_bytes": 1,
+            "partitions": 1,
+            "keys": 1,
+            "max_rows": 1,
+            "repetitions": 1,
+        },
+    }
+    rows = [row for row in markdown(about, found, []).splitlines() if row.startswith("| ")]
+    assert {row.count("|") for row in rows} == {len(HEAD) + 1}
+    [quarter] = [row for row in rows if TITLES["quarter"] in row]
+    assert quarter.endswith(f"| 14.00 | 944,332 | 1.00 | {RESULTS:,} |")
+    assert "| … then cleanup | 1014.1 |  | 1015.8 | 2026 | 1.00 |  |  | +109,840,908 |" in rows
