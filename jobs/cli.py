@@ -11,14 +11,12 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -118,19 +116,17 @@ def stream(
     quiet: Annotated[bool, typer.Option(help="No line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
+    from jobs.stream.interrupts import stop_on_signals
+
+    stop = threading.Event()
+    stop_on_signals(stop)  # before the slow imports
+
     from jobs import doctor as doctors
     from jobs.metrics.serving import serving
     from jobs.stream.progress import epoch_line, in_short, start_line
     from jobs.stream.service import SessionNotOpen, Stream, Wanted, Watcher
 
     settings = _settings()
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
     watcher = Watcher(stop=stop)
     watcher.on_trouble = lambda text: err.print(
         f"[yellow]{_escaped(in_short(text))}[/]", highlight=False, soft_wrap=True
@@ -142,10 +138,14 @@ def stream(
         watcher.on_start = lambda state: out.print(
             start_line(state), highlight=False, soft_wrap=True
         )
+        watcher.on_progress = lambda text: out.print(
+            _escaped(text), style="dim", highlight=False, soft_wrap=True
+        )
     wanted = Wanted(session, until_sealed, available_now)
     job = Stream(settings, _query(settings), wanted, watcher, clock)
     if job.is_done():
         return
+    watcher.on_progress("checking this machine, Kafka and the tables")
     failed = doctors.blocking(doctors.check_all(settings))
     if failed:
         out.print(doctors.table(failed))

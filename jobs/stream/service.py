@@ -75,6 +75,8 @@ class Watcher:
     on_epoch: Callable[[Epoch], None] = _nothing
     on_trouble: Callable[[str], None] = _nothing
     on_start: Callable[[JournalState], None] = _nothing
+    on_progress: Callable[[str], None] = _nothing
+    """What the start does next: it takes seconds."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set to end the stream after its epoch (SIGTERM does)."""
 
@@ -128,22 +130,19 @@ class Stream:
 
     def run(self) -> None:
         """Run until stopped, sealed, or out of input. Raises what ends it otherwise."""
+        if self.watcher.stop.is_set():
+            return
         if self.settings.spark.master.startswith("local"):
             private(self.settings.state.root)  # before anything is written
         state = self._open_journal()
         self._check_session(state)
-        spark = spark_session(
-            self.settings.spark.master,
-            "spillway stream",
-            streaming=True,
-            options=_page(self.settings.spark.ui_port),
-        )
+        spark = self._start_spark()
         try:
-            self._claim(spark, state)
-            try:
-                self._loop(spark)
-            finally:
-                self._remove_checkpoints()
+            if self._claim(spark, state):
+                try:
+                    self._loop(spark)
+                finally:
+                    self._remove_checkpoints()
         finally:
             spark.stop()
 
@@ -186,8 +185,27 @@ class Stream:
                 f"{self.wanted.session} is sealed; the open session is {state.session.date}."
             )
 
-    def _claim(self, spark: Any, state: JournalState) -> None:
-        """Take over the journal: a new term, with the topics as they are now."""
+    def _start_spark(self) -> Any:
+        master = self.settings.spark.master
+        self.watcher.on_progress(f"starting Spark ({master})")
+        # Not on the main thread: there pyspark would replace our handler of Ctrl-C.
+        with ThreadPoolExecutor(1, "start") as pool:
+            return pool.submit(
+                spark_session,
+                master,
+                "spillway stream",
+                streaming=True,
+                options=_page(self.settings.spark.ui_port),
+            ).result()
+
+    def _claim(self, spark: Any, state: JournalState) -> bool:
+        """Take over the journal: a new term, with the topics as they are now.
+
+        False when it was asked to stop before: then the journal is as it was.
+        """
+        if self.watcher.stop.is_set():
+            return False
+        self.watcher.on_progress("trying an epoch without rows")
         master = self.settings.spark.master
         wait_s = self.settings.recovery.wait_s
         hosts = dict(state.hosts)
@@ -205,6 +223,8 @@ class Stream:
                 self._check_session(state)
                 topics = check_same(state, self.query.fingerprint, view, self.topics)
             rehearsal.result()
+        if self.watcher.stop.is_set():
+            return False
         self.driver = Driver(
             self.warehouse,
             topics,
@@ -225,6 +245,7 @@ class Stream:
         problem = never_closes(state, session.calendar) if session.boundary == "calendar" else None
         if problem:
             self.watcher.on_trouble(problem)
+        return True
 
     def _refreshed(self, state: JournalState) -> JournalState:
         """The journal's state now: whoever is to be relieved goes on, and may seal a session."""

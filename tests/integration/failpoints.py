@@ -11,6 +11,8 @@ Points of a relocation are reached only in an epoch that moves groups: those of 
 its other points with `moving-` before them (and rows must come in the epoch), those of workers
 belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIVER_POINTS`). With
 `FAILPOINT_AFTER=name` the driver's point counts from when that point has fired.
+
+`WORKER_PAUSE_S=seconds` makes a step rest so long, once (marker `fired-pause`).
 """
 
 from __future__ import annotations
@@ -240,6 +242,16 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     once("receiver-after-step", sender=False)
 
 
+def pausing_step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    """`jobs.stream.worker.step_batches`, the first time after a rest."""
+    from jobs.stream import worker
+
+    came = list(batches)
+    if any(batch.num_rows for batch in came) and _mark("pause", 0):
+        time.sleep(float(os.environ["WORKER_PAUSE_S"]))
+    yield from worker.step_batches(job, came)
+
+
 def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
     """`jobs.stream.decoding.decode_batches` with a failpoint."""
     from jobs.stream import decoding
@@ -263,6 +275,10 @@ def main() -> None:
         job.step_batches = step_batches
         job.decode_batches = decode_batches
         job.extract_batches = extract_batches
+    if os.environ.get("WORKER_PAUSE_S"):
+        from jobs.stream import job
+
+        job.step_batches = pausing_step_batches
     from jobs.cli import main as command_line
 
     for is_between, words in itertools.groupby(sys.argv[1:], THEN.__eq__):
