@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -56,8 +57,31 @@ _WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """What an open file's own writes fail with."""
 
 
+_TOLD = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
+"""How Rust's libraries put the number of the operating system's error into their texts."""
+
+
 class StorageError(OSError):
     """A file operation that failed for a reason that a person can mend; says which."""
+
+    def __str__(self) -> str:
+        """What happened and what to do, without the number."""
+        return str(self.strerror)
+
+
+def storage_error(action: str, path: str, error: BaseException) -> StorageError | None:
+    """What a library's error comes to when the operating system refused to `action` a path.
+
+    None when it is about something else, or nothing that a person can mend.
+    """
+    if isinstance(error, StorageError):
+        return error
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (told := _TOLD.search(str(error))):
+        number = int(told[1] or told[2])
+    if number not in _ADVICE:
+        return None
+    return StorageError(number, f"cannot {action} {path}: {_ADVICE[number]}")
 
 
 class FileInfo(NamedTuple):
@@ -334,7 +358,6 @@ def _explained(action: str, path: str, only: frozenset[int] = frozenset(_ADVICE)
     except StorageError:
         raise
     except OSError as error:
-        if error.errno in only:
-            advice = _ADVICE[error.errno]
-            raise StorageError(error.errno, f"cannot {action} {path}: {advice}") from error
+        if error.errno in only and (explained := storage_error(action, path, error)):
+            raise explained from error
         raise

@@ -40,6 +40,7 @@ from jobs.engine.join import BATCH_BYTES
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile
 from jobs.protocol.state import replay
+from jobs.storage import StorageError
 from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import Sealed
 
@@ -297,12 +298,12 @@ class _Run:
             )
         total = sum(file.bytes for file in self._files)
         parts = min(len(tasks), max(self._cores, total // (256 * 2**20)))
-        found: list[RowGroups | SpillDamaged] = self._job(
+        found: list[RowGroups | SpillDamaged | StorageError] = self._job(
             "verify spilled files", tasks, parts, run_survey
         )
         surveyed = []
         for file, groups in zip(self._files, found, strict=True):
-            if isinstance(groups, SpillDamaged):
+            if isinstance(groups, Exception):
                 raise groups
             surveyed.append((file, groups))
         return SpillIndex.of(surveyed)
@@ -324,10 +325,13 @@ class _Run:
             batch_bytes=self._batch_bytes,
         )
         name = f"ranges {share.units[0][0]}-{share.last}"
-        done: list[RangeDone] | SpillDamaged = self._job(name, [task], 1, run_clean)[0]
-        if isinstance(done, SpillDamaged):
+        done: list[RangeDone] | SpillDamaged | StorageError = self._job(name, [task], 1, run_clean)[
+            0
+        ]
+        if isinstance(done, Exception):
             raise done
-        return done
+        ranges: list[RangeDone] = done
+        return ranges
 
     def _job(self, name: str, tasks: Sequence[Any], parts: int, work: Callable[..., Any]) -> Any:
         self._context.setJobGroup(

@@ -4,7 +4,8 @@ A task surveys one spill file, or writes the missing results of some ranges into
 fresh names. Nothing that it writes counts before the driver commits it, so a task may run
 twice, or fail half-way, and leave orphans that vacuum removes.
 
-Damage is *returned*, not raised: Spark would try again and bury the reason in a Java trace.
+What a person must mend (damage, a disk that is full) is *returned*, not raised: Spark would try
+again, on a full disk leave more files behind, and bury the reason in a Java trace.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from jobs.engine.join import BATCH_BYTES
 from jobs.engine.results import complete, file_schema
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey
-from jobs.storage import Folder
+from jobs.storage import Folder, StorageError
 from schemas.filenames import cleanup_name
 from schemas.journal import FileRecord, Prefix
 
@@ -69,15 +70,15 @@ class RangeDone:
         return sum(file.rows for file in self.files)
 
 
-def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged:
+def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
     """See `jobs.engine.spillfile.survey`."""
     try:
         return survey(task.folder, task.file, 0)
-    except SpillDamaged as damage:
-        return damage
+    except (SpillDamaged, StorageError) as problem:
+        return problem
 
 
-def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged:
+def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
     source = Source(task.spill, task.index, task.spec.operator)
     found = clean_ranges(
@@ -107,8 +108,8 @@ def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged:
                 {"session_date": task.session},
                 file_bytes=task.file_bytes,
             )
-        except SpillDamaged as damage:
-            return damage
+        except (SpillDamaged, StorageError) as problem:
+            return problem
         done.append(RangeDone(n, tuple(files), time.perf_counter() - began))
     return done
 

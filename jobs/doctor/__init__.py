@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.doctor.check import Check
+from jobs.doctor.disks import folders
 from jobs.doctor.inputs import judge_close_delay, kafka, query_file, sessions
-from jobs.doctor.machine import folders, memory, programs
+from jobs.doctor.machine import budget, memory, programs
 from jobs.doctor.ports import metrics
 from jobs.plain import plain
 from schemas.settings import Settings
@@ -43,6 +44,7 @@ def check_all(
         calendar_check,
         *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
         query_check,
+        *([] if query is None else [budget(settings, query)]),
         *kafka(settings, query, spans),
         *metrics(settings),
         *_tables(settings),

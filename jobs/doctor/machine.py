@@ -1,4 +1,4 @@
-"""Checks of the machine: programs, packages, folders, memory."""
+"""Checks of the machine: programs, packages, memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from jobs.doctor.check import Check, size
+from jobs.engine.least import least_budget
 from jobs.jars import (
     JAVA_REMEDY,
     JarError,
@@ -24,17 +24,14 @@ from jobs.jars import (
     problems,
 )
 from jobs.places import var_folder
-from jobs.private import folder_problem, is_exchangeable
+from schemas.query import Query
 from schemas.settings import Settings
 
 PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
 """Versions that were tried together; jars.lock goes with them."""
 SPARE_MEMORY = 2 << 30
 """Bytes that Spark's JVM and the Python workers want besides the state."""
-LITTLE_DISK = 5 << 30
-"""Free bytes on the warehouse's disk below which there is a warning."""
 OPEN_FILES = 1024
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "glusterfs"}
 
 
 def programs() -> Iterator[Check]:
@@ -122,69 +119,10 @@ def _open_files() -> Check:
     return Check("open files", "ok", "unlimited" if soft < 0 else f"the limit is {soft}")
 
 
-# ---------------------------------------------------------------------------------- folders
+# ----------------------------------------------------------------------------------- memory
 
 
-def folders(settings: Settings) -> Iterator[Check]:
-    """Whether tables and state can be written where the settings say."""
-    yield _writable("warehouse", settings.warehouse.root, "warehouse.root")
-    yield _private("state folder", settings.state.root, "state.root")
-
-
-def _writable(name: str, place: str, setting: str) -> Check:
-    if "://" in place:
-        return Check(
-            name, "fail", f"{place}: only local paths are supported", f"set {setting} to a path"
-        )
-    path = Path(place)
-    try:
-        # It need not exist yet; a look makes nothing.
-        while not path.exists() and path != path.parent:
-            path = path.parent
-        with tempfile.TemporaryFile(dir=path):
-            pass
-        free = shutil.disk_usage(path).free
-    except OSError as error:
-        return Check(
-            name,
-            "fail",
-            f"{place} cannot be written: {error.strerror}",
-            f"give this user access to it, or set {setting} to another folder",
-        )
-    kind = _file_system(path)
-    if name == "warehouse" and free < LITTLE_DISK:
-        return Check(
-            name,
-            "warn",
-            f"{place}: only {size(free)} free",
-            "results and spilled state grow all day: free some space, or choose another disk",
-        )
-    if kind in NETWORK_FILE_SYSTEMS and name == "state folder":
-        return Check(
-            name,
-            "fail",
-            f"{place} lies on {kind}: state is memory-mapped and read at every epoch",
-            f"set {setting} to a local folder, best on tmpfs",
-        )
-    return Check(name, "ok", f"{place} ({kind}, {size(free)} free)")
-
-
-def _private(name: str, place: str, setting: str) -> Check:
-    """As `_writable`, for a folder that must be this user's alone."""
-    if "://" not in place:
-        if problem := folder_problem(Path(place), whole_way=True):
-            return Check(name, "fail", problem, f"mend it, or set {setting} to another folder")
-        if is_exchangeable(Path(place)):
-            return Check(
-                name,
-                "warn",
-                f"{Path(place).parent} lets every user rename what is in it, {place} too",
-                f"set its sticky bit (`chmod +t`), or set {setting} to a folder of your own",
-            )
-    return _writable(name, place, setting)
-
-
-def _file_system(path: Path) -> str:
+def file_system(path: Path) -> str:
     """Type of the file system that holds a path; `unknown` where the system does not say."""
     try:
         mounts = psutil.disk_partitions(all=True)
@@ -196,9 +134,6 @@ def _file_system(path: Path) -> str:
     ]
     best = max(holding, key=lambda m: len(m.mountpoint), default=None)
     return str(best.fstype) if best else "unknown"
-
-
-# ----------------------------------------------------------------------------------- memory
 
 
 def memory(settings: Settings) -> Iterator[Check]:
@@ -222,8 +157,38 @@ def memory(settings: Settings) -> Iterator[Check]:
         slots=settings.state.slots,
         budget_bytes=int(settings.state.budget_bytes),
         free_bytes=disk.free + used,
-        in_memory=_file_system(root) in ("tmpfs", "ramfs"),
+        in_memory=file_system(root) in ("tmpfs", "ramfs"),
         available_bytes=_available_memory() + used,
+    )
+
+
+def budget(settings: Settings, query: Query) -> Check:
+    """A slot's budget against what an epoch of this query needs at least."""
+    return judge_budget(
+        budget_bytes=int(settings.state.budget_bytes),
+        least_bytes=least_budget(
+            len(query.streams),
+            settings.state.groups,
+            settings.state.slots,
+            settings.stream.max_rows_per_epoch,
+        ),
+    )
+
+
+def judge_budget(*, budget_bytes: int, least_bytes: int) -> Check:
+    """Whether a slot can hold the smallest epoch; if not, it would spill every row."""
+    if budget_bytes >= least_bytes:
+        return Check(
+            "budget", "ok", f"{size(budget_bytes)} a slot, for {size(least_bytes)} or more"
+        )
+    kib = -(-least_bytes // 1024)
+    return Check(
+        "budget",
+        "fail",
+        f"state.budget_bytes = {size(budget_bytes)} cannot hold an epoch: every row would be "
+        "spilled, and every result would wait for cleanup",
+        f"set state.budget_bytes to {kib}KiB at the least; whatever shall stay in memory needs "
+        "more. Fewer state.groups need less",
     )
 
 

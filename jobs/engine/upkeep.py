@@ -40,6 +40,8 @@ MANIFEST_RUN_BYTES = 320
 MANIFEST_GROUP_BYTES = 72
 MANIFEST_BASE_BYTES = 4096
 """Generous estimates of a manifest's size, from which room is set aside."""
+SLACK_PARTS = 16
+"""At most one part in so many of the budget is kept for reclaiming alone."""
 
 
 @dataclass
@@ -61,9 +63,14 @@ class Room:
 
 def room_of(shape: Shape, budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
     """The room at the start of a step."""
-    reserve = MANIFEST_BASE_BYTES + MANIFEST_RUN_BYTES * files + MANIFEST_GROUP_BYTES * groups
-    slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // 16)
-    return Room(budget_bytes, used_bytes, min(reserve, budget_bytes // 4), slack)
+    reserve = min(manifest_bytes(files, groups), budget_bytes // 4)
+    slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // SLACK_PARTS)
+    return Room(budget_bytes, used_bytes, reserve, slack)
+
+
+def manifest_bytes(files: int, groups: int) -> int:
+    """What is set aside for the manifest of so many run files and groups."""
+    return MANIFEST_BASE_BYTES + MANIFEST_RUN_BYTES * files + MANIFEST_GROUP_BYTES * groups
 
 
 @dataclass

@@ -46,7 +46,7 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
     last = failures[-1]
     if last.cause == "storage":
         return (
-            f"epoch {plan.epoch} cannot be written: {last.detail}. Nothing of it counts. It is "
+            f"epoch {plan.epoch} has failed: {last.detail}. Nothing of it counts. It is "
             "not tried again, because every attempt leaves files behind: mend that, run "
             "`spillway doctor`, and start again"
         )

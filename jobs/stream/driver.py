@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import time
 from collections import deque
@@ -213,6 +214,7 @@ class Driver:
         return protocol.Reported(reports, _now(), seconds, self._limit_rows)
 
 
+_STORAGE = re.compile(r"StorageError: (cannot .*)")
 _FULL = (
     "StorageError: ",
     "No space left on device",
@@ -231,6 +233,8 @@ def _cause(text: str) -> Literal["lost", "raised", "storage"]:
 
 def _first_lines(error: BaseException, most: int = 600) -> str:
     """The telling part of an error: Spark puts the Python worker's last line far down."""
+    if told := _STORAGE.search(str(error)):
+        return told[1][:most]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [ln for ln in lines if "Error: " in ln or "Exception: " in ln]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]

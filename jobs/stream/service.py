@@ -27,7 +27,7 @@ from jobs.private import private_folder
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
-from jobs.storage import private
+from jobs.storage import StorageError, private
 from jobs.stream.boundary import closing, never_closes
 from jobs.stream.driver import Driver, Ended
 from jobs.stream.genesis import check_same, first_entry
@@ -463,7 +463,7 @@ class Stream:
     def _again(self, spark: Any, away_since: float | None) -> float | None:
         """After the query failed: start it again, or raise what cannot be mended."""
         failure = self._failure or self._query.exception()
-        if isinstance(failure, Ended):
+        if isinstance(failure, Ended | StorageError):
             raise failure
         text = str(failure)
         if any(mark in text for mark in LOST_DATA):

@@ -27,7 +27,8 @@ Failure paths:
 * *The commit is refused*: `TableConflict`, nothing was written but an orphan.
 * *The commit raised something else* (disk full, log folder unreadable), or others committed at
   the same time: the log is searched for the commit's own id. Found: done. Another writer took
-  the transaction: `TableConflict`. Neither: `OutcomeUnknown`.
+  the transaction: `TableConflict`. Neither, and the operating system refused the write:
+  `StorageError`, which says why; the commit did not happen. Otherwise: `OutcomeUnknown`.
 * *The process was frozen inside a commit* for so long that the log entry's number was taken and
   pruned: the same search; the entry that it wrote is below the last checkpoint, where nobody
   looks.
@@ -58,7 +59,7 @@ from deltalake.transaction import (
     Transaction,
 )
 
-from jobs.storage import Folder
+from jobs.storage import Folder, storage_error
 from jobs.tables.damage import COUNTS, LOG, check_log, last_checkpoint, log_name
 from jobs.tables.definitions import (
     NUMBERED_NAMES,
@@ -137,6 +138,8 @@ class Table:
         except TableNotFoundError as error:
             raise NoWarehouse(f"there is no table {self.name!r} at {path}") from error
         except (DeltaError, OSError) as error:
+            if explained := storage_error("read", path, error):
+                raise explained from error
             raise DamagedTable(
                 f"the log of {self.name!r} at {path} cannot be read ({error}): stop everything "
                 "that uses the warehouse and run `spillway doctor --repair`"
@@ -282,7 +285,13 @@ class Table:
             self._handle = fresh
             self._transactions = {}
             return
-        if isinstance(failure, CommitFailedError) or (taken is not None and taken >= version):
+        conflict = taken is not None and taken >= version
+        if failure is not None and not conflict:
+            # delta-rs links a log entry into place whole, and the log was read after it failed.
+            where = self.place.path(LOG)
+            if explained := storage_error("write", where, failure):
+                raise explained from failure
+        if isinstance(failure, CommitFailedError) or conflict:
             raise TableConflict(
                 f"{what} was refused: another writer has committed ({app!r}, {taken})"
             ) from failure
@@ -304,7 +313,12 @@ class Table:
         """Write a log checkpoint when the last one is `every` versions old; whether it did."""
         if self.version - self._checkpoint < every:
             return False
-        self._handle.create_checkpoint()
+        try:
+            self._handle.create_checkpoint()
+        except (DeltaError, OSError) as error:
+            if explained := storage_error("write", self.place.path(LOG), error):
+                raise explained from error
+            raise
         self._checkpoint = self.version
         if self._fsync:
             self.place.sync(
@@ -336,9 +350,12 @@ class Table:
                     "delta.deletedFileRetentionDuration": f"interval {REMOVED_KNOWN_S} seconds"
                 },
             )
-        except Exception:
-            if not deltalake.DeltaTable.is_deltatable(path):  # else another process was faster
-                raise
+        except Exception as error:
+            if deltalake.DeltaTable.is_deltatable(path):
+                return  # another process was faster
+            if explained := storage_error("write", path, error):
+                raise explained from error
+            raise
 
     def _check_definition(self, schema: pa.Schema) -> None:
         protocol = self._handle.protocol()

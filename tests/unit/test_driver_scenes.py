@@ -898,7 +898,7 @@ def test_a_folder_that_cannot_be_written_ends_the_driver_at_once() -> None:
     """Another attempt would leave as many files behind again."""
     end = ends_after(JobFailed("cannot write /w/x: no space is left", "storage"))
     assert end.reason == (
-        "epoch 1 cannot be written: cannot write /w/x: no space is left. Nothing of it counts. It "
+        "epoch 1 has failed: cannot write /w/x: no space is left. Nothing of it counts. It "
         "is not tried again, because every attempt leaves files behind: mend that, run `spillway "
         "doctor`, and start again"
     )
