@@ -28,6 +28,7 @@ from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
 from jobs.plain import plain
 from jobs.private import open_private
+from schemas.secret import hide
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
@@ -75,7 +76,7 @@ def common(
 def _flag(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"{text!r}: write --set section.name=value")
+        raise typer.BadParameter(f"{text.split()[0]!r}: write --set section.name=value")
     return name.strip(), value.strip()
 
 
@@ -86,7 +87,9 @@ def _settings(**flags: object) -> Settings:
 def _with_origins(**flags: object) -> tuple[Settings, Any]:
     given = {name.replace("__", "."): value for name, value in flags.items()}
     merged = {**_loaded.get("flags", {}), **{k: v for k, v in given.items() if v is not None}}
-    return load_settings(_loaded.get("config"), merged)
+    settings, origins = load_settings(_loaded.get("config"), merged)
+    _loaded["secrets"] = settings.kafka.options
+    return settings, origins
 
 
 def _query(settings: Settings) -> Any:
@@ -631,7 +634,12 @@ def _who() -> str:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(plain(text))
+    return escape(plain(_told(text)))
+
+
+def _told(text: str) -> str:
+    """Text without the secrets of the settings: libraries quote values in their errors."""
+    return hide(text, _loaded.get("secrets", {}))
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -689,6 +697,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             log = var_folder() / "last-error.txt"
             log.parent.mkdir(parents=True, exist_ok=True)
             with open(log, "w", opener=open_private) as file:
-                file.write(traceback.format_exc())
+                file.write(_told(traceback.format_exc()))
             err.print(f"(details: {log})", highlight=False, soft_wrap=True)
         sys.exit(code)

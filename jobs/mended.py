@@ -213,6 +213,7 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
+    secrets = {name: value for name, value in options.items() if isinstance(value, str)}
     try:
         producer = KafkaProducer(
             **options,
@@ -221,8 +222,9 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
             allow_auto_create_topics=False,
         )
     except (KafkaError, OSError) as error:
+        said = told(error, secrets)
         raise KafkaUnavailable(
-            f"Kafka at {bootstrap} does not answer ({told(error)}). Nothing was sent"
+            f"Kafka at {bootstrap} does not answer ({said}). Nothing was sent"
         ) from error
     try:
         try:
@@ -237,15 +239,16 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
                 _within(producer.abort_transaction, ABORT_S)
             if not isinstance(error, KafkaError | OSError):
                 raise
+            said = told(error, secrets)
             raise ReplayFailed(
-                f"Kafka did not take the rows ({told(error)}). Nothing was sent: send the file "
-                "again"
+                f"Kafka did not take the rows ({said}). Nothing was sent: send the file again"
             ) from error
         try:
             _within(producer.commit_transaction)
         except (KafkaError, OSError) as error:
+            said = told(error, secrets)
             raise ReplayFailed(
-                f"Kafka did not say whether it has the {len(rows):,} rows ({told(error)}). It has "
+                f"Kafka did not say whether it has the {len(rows):,} rows ({said}). It has "
                 "all or none: see in 'spillway status' whether 'rows in' has grown by them before "
                 "you send the file again"
             ) from error

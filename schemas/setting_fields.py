@@ -21,6 +21,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    SecretStr,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -68,7 +69,7 @@ def flat_options(value: object) -> object:
     return flat
 
 
-def _client_options(options: dict[str, str]) -> dict[str, str]:
+def _client_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in options:
         if name in RESERVED_KAFKA_OPTIONS:
             raise ValueError(f"{name} cannot be set here: {RESERVED_KAFKA_OPTIONS[name]}")
@@ -81,7 +82,7 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
 
 def _is_place(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    return bool(re.fullmatch(r"[^\s/@]+", host)) and port.isdecimal() and 0 < int(port) < 65536
 
 
 def _servers(value: str) -> str:
@@ -134,6 +135,8 @@ def _start(value: str) -> str:
 def _location(value: str) -> str:
     if not value.strip():
         raise ValueError("an empty path; give a folder")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@", value):
+        raise ValueError("credentials do not belong into a path: leave out what is before the @")
     return value.removeprefix("file://") if value.startswith("file:///") else value
 
 
@@ -211,12 +214,13 @@ class Kafka(Section):
         ),
     )
     options: Annotated[
-        dict[str, str], BeforeValidator(flat_options), AfterValidator(_client_options)
+        dict[str, SecretStr], BeforeValidator(flat_options), AfterValidator(_client_options)
     ] = Field(
         default={},
         description=(
             "Client options by their Java names (`security.protocol`, `isolation.level`, ...); "
-            "given to Spark as they are, translated for kafka-python."
+            "given to Spark as they are, translated for kafka-python. No value is ever shown but "
+            "of names that are known to be harmless."
         ),
         json_schema_extra=_about("table", "None are needed for the embedded broker."),
     )

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import ByteSize, ValidationError
+from pydantic import ByteSize, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings import SettingsError as EnvironmentError_
 
+from schemas.secret import hide_credentials, shown
 from schemas.setting_fields import (
     ENV_DELIMITER,
     ENV_PREFIX,
@@ -122,8 +123,9 @@ def catalogue() -> list[Setting]:
 
 
 def values(settings: Settings) -> dict[str, object]:
-    """Every setting's value by its dotted name, in the order of the model."""
-    return {name: _value(settings, name) for name, _ in _fields()}
+    """Every setting's value by its dotted name, as it may be shown, in the order of the model."""
+    found = {name: _value(settings, name) for name, _ in _fields()}
+    return {name: shown(v) if isinstance(v, Mapping) else v for name, v in found.items()}
 
 
 def load_settings(
@@ -371,11 +373,14 @@ def _explain(
             lines.append(f"{where}: {_unknown(dotted, known)}")
             continue
         text = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-        got = "" if isinstance(item["input"], Mapping) else f" (got {_brief(item['input'])})"
+        # Only what is known to be no secret is repeated: not a value of a table, and not a text
+        # where a table should be.
+        repeated = name in known and not _is_table(name)
+        got = f" (got {_brief(item['input'])})" if repeated else ""
         # A flag and a variable say the name already.
         named = where if _says(origin) else f"{where}: {name}"
         lines.append(f"{named}: {text[:1].lower()}{text[1:]}{got}")
-    return [line.removeprefix(": ") for line in lines]
+    return [hide_credentials(line.removeprefix(": ")) for line in lines]
 
 
 _SIZE = "a number of bytes is needed, or one with its unit such as 512MiB or 2GiB"
@@ -410,7 +415,7 @@ def _type_name(annotation: object) -> str:
     choices = get_args(annotation)
     if choices and all(isinstance(choice, str) for choice in choices):
         return " | ".join(choices)
-    if choices and annotation == dict[str, str]:
+    if choices and annotation == dict[str, SecretStr]:
         return "table of strings"
     return getattr(annotation, "__name__", str(annotation))
 

@@ -117,10 +117,11 @@ def run(kind: str, plan: PeerPlan) -> None:
 
 def _values(spark: Any, plan: PeerPlan, topics: str, max_rows: int) -> Any:
     from jobs.stream.source import kafka_options
+    from schemas.secret import revealed
 
     return (
         spark.readStream.format("kafka")
-        .options(**kafka_options(plan.bootstrap, topics.split(","), {}))
+        .options(**revealed(kafka_options(plan.bootstrap, topics.split(","), {})))
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(max_rows))
         .load()

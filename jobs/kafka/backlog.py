@@ -19,6 +19,7 @@ from typing import Any
 from jobs.kafka.client import KafkaUnavailable, listens
 from jobs.kafka.options import python_options
 from schemas.journal import Offsets
+from schemas.secret import Options
 
 CONNECT_S = 0.5
 ANSWER_S = 2.0
@@ -40,7 +41,7 @@ class Backlog:
 class BacklogReader:
     """One consumer connection, without a group: nobody else's offsets or rows are touched."""
 
-    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+    def __init__(self, bootstrap: str, options: Options) -> None:
         self._bootstrap = bootstrap
         self._options = options
         self._consumer: Any = None

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from jobs.kafka.options import python_options
 from schemas.journal import Offsets, Topic
+from schemas.secret import Options, hide
 
 TIMEOUT_S = 30.0
 
@@ -47,7 +48,7 @@ class TopicProblem(_Explained):
 
 @contextlib.contextmanager
 def cluster(
-    bootstrap: str, options: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    bootstrap: str, options: Options | None = None, timeout_s: float = TIMEOUT_S
 ) -> Iterator[Cluster]:
     """Connect to the cluster behind `bootstrap` (`host:port`, or several by commas).
 
@@ -93,12 +94,15 @@ def absent_remedy(bootstrap: str) -> str:
     return "check the address in kafka.bootstrap_servers, and that the broker runs"
 
 
-def told(error: BaseException) -> str:
-    """An error of kafka-python with its type, which some of its messages begin with already."""
+def told(error: BaseException, options: Options) -> str:
+    """An error of kafka-python with its type, which some of its messages begin with already.
+
+    Without the secrets in `options`, the client's.
+    """
     name, text = type(error).__name__, str(error)
     while text.startswith(name):
         text = text.removeprefix(name).lstrip(": ")
-    return f"{name}: {text}" if text else name
+    return hide(f"{name}: {text}" if text else name, options)
 
 
 class Cluster:
@@ -107,7 +111,7 @@ class Cluster:
     def __init__(
         self,
         bootstrap: str,
-        options: Mapping[str, str] | None = None,
+        options: Options | None = None,
         timeout_s: float = TIMEOUT_S,
     ):
         from kafka import KafkaAdminClient
@@ -121,6 +125,7 @@ class Cluster:
             "client_id": "spillway-admin",
         } | python_options(options or {}, "admin")
         self._bootstrap = bootstrap
+        self._options = options or {}
         try:
             self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
@@ -324,6 +329,6 @@ class Cluster:
 
     def _unavailable(self, error: Exception) -> KafkaUnavailable:
         return KafkaUnavailable(
-            f"Kafka at {self._bootstrap} does not answer ({told(error)})",
+            f"Kafka at {self._bootstrap} does not answer ({told(error, self._options)})",
             f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
         )

@@ -15,6 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from schemas.secret import Options, revealed
+
 Role = Literal["admin", "consumer", "producer"]
 
 _SECURITY = ("security.", "sasl.", "ssl.")
@@ -36,12 +38,7 @@ class OptionError(ValueError):
     """An option of `kafka.options` that kafka-python cannot have."""
 
 
-def spark_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The same options for Spark's Kafka source."""
-    return {f"kafka.{name}": value for name, value in options.items()}
-
-
-def python_options(options: Mapping[str, str], role: Role) -> dict[str, Any]:
+def python_options(options: Options, role: Role) -> dict[str, Any]:
     """kafka-python's keyword arguments for a client of `role`.
 
     Raises OptionError for a value of the wrong type, and for a security option that kafka-python
@@ -50,16 +47,17 @@ def python_options(options: Mapping[str, str], role: Role) -> dict[str, Any]:
     defaults = _defaults(role)
     known = _defaults("admin") | _defaults("consumer") | _defaults("producer")
     found: dict[str, Any] = {}
-    for name, value in options.items():
+    opened = revealed(options)
+    for name, value in opened.items():
         if name in _OURS:
             raise OptionError(f"kafka.options: {name} is a setting of its own, not an option")
-        special = _special(name, str(value), options)
+        special = _special(name, value, opened)
         if special is not None:
             found |= {k: v for k, v in special.items() if k in defaults}
             continue
         ours = _RENAMED.get(name, name.replace(".", "_").replace("-", "_"))
         if ours in defaults:
-            found[ours] = _typed(name, str(value), defaults[ours])
+            found[ours] = _typed(name, value, defaults[ours])
         elif ours not in known and name.startswith(_SECURITY):
             raise OptionError(
                 f"kafka.options: {name} has no counterpart in kafka-python, which spillway uses "
@@ -97,7 +95,7 @@ def _special(name: str, value: str, options: Mapping[str, str]) -> dict[str, Any
         kind = options.get(name.replace("location", "type"), "JKS")
         if kind.upper() != "PEM":
             raise OptionError(
-                f"kafka.options: {name} is a {kind} store, which Python cannot read. Convert it to "
+                f"kafka.options: {name} is no PEM store, and Python reads no other. Convert it to "
                 f"PEM and set {name.replace('location', 'type')} = 'PEM'"
             )
         if name.startswith("ssl.truststore"):
@@ -114,7 +112,7 @@ def _typed(name: str, value: str, default: Any) -> Any:
     """Text as the type of kafka-python's default: whole number, truth, or text."""
     if isinstance(default, bool):
         if value.lower() not in ("true", "false"):
-            raise OptionError(f"kafka.options: {name} must be true or false, not {value!r}")
+            raise OptionError(f"kafka.options: {name} must be true or false")
         return value.lower() == "true"
     if isinstance(default, int | float) or name.endswith((".ms", ".bytes")):
         if name == "acks":
@@ -122,5 +120,5 @@ def _typed(name: str, value: str, default: Any) -> Any:
         try:
             return int(value)
         except ValueError:
-            raise OptionError(f"kafka.options: {name} must be a number, not {value!r}") from None
+            raise OptionError(f"kafka.options: {name} must be a number") from None
     return value

@@ -7,7 +7,7 @@ or lies before the row above it, is due together with that one. Rows keep their 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from jobs.produce.keys import partitions_of
 from jobs.produce.recording import Piece, pieces
 from jobs.produce.send import Sender
 from jobs.produce.summary import Progress, Report, Summary, Tally
+from schemas.secret import Options
 
 TICK_S = 0.05
 
@@ -28,7 +29,7 @@ def replay(
     path: Path,
     bootstrap: str,
     *,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     topic: str | None = None,
     speed: float | None = None,
     partitions: int = 4,
@@ -74,7 +75,7 @@ def replay(
 
 
 def _create_topics(
-    names: set[str], partitions: int, bootstrap: str, options: Mapping[str, str] | None
+    names: set[str], partitions: int, bootstrap: str, options: Options | None
 ) -> None:
     if names:
         with cluster(bootstrap, options) as view:

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from jobs.produce.keys import partitions_of
 from jobs.produce.send import Sender
 from jobs.produce.summary import Progress, Report, Summary, Tally
 from schemas.scenario import Scenario
+from schemas.secret import Options
 
 TICK_S = 0.05
 MANY_ROWS = 5_000_000
@@ -45,7 +46,7 @@ class _Job:
     scenario: Scenario
     streams: tuple[str, ...]
     bootstrap: str
-    options: dict[str, str]
+    options: Options
     speed: float | None
     kafka_time: KafkaTime
     begun_s: float
@@ -56,7 +57,7 @@ def produce(
     scenario: Scenario,
     bootstrap: str,
     *,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     speed: float | Literal["auto"] | None = "auto",
     processes: int | None = None,
     kafka_time: KafkaTime = "now",
@@ -102,7 +103,7 @@ def produce(
     return Summary(topics=ordered, seconds=time.monotonic() - begun, processes=count)
 
 
-def _create_topics(scenario: Scenario, bootstrap: str, options: Mapping[str, str]) -> None:
+def _create_topics(scenario: Scenario, bootstrap: str, options: Options) -> None:
     with cluster(bootstrap, options) as view:
         existing = set(view.existing_topics())
         # One that exists is used as it is, whatever its number of partitions.

@@ -14,7 +14,6 @@ smaller `batch_bytes` against a broker with a small `message.max.bytes`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from jobs.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
 from jobs.kafka.options import python_options
 from jobs.produce.records import Batch, batches
+from schemas.secret import Options
 
 BATCH_BYTES = 256 * 1024
 """Uncompressed; it passes a broker's default limit of 1 MB in any case."""
@@ -37,7 +37,7 @@ class Sender:
     def __init__(
         self,
         bootstrap: str,
-        options: Mapping[str, str] | None = None,
+        options: Options | None = None,
         *,
         compression: str | None = "lz4",
         timeout_s: float = 30.0,
@@ -56,11 +56,13 @@ class Sender:
             "client_id": "spillway-produce",
         } | python_options(options or {}, "producer")
         config["enable_idempotence"] = True
+        self._options = options or {}
         try:
             self._producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
             raise KafkaUnavailable(
-                f"Kafka at {bootstrap} does not answer ({told(error)})", absent_remedy(bootstrap)
+                f"Kafka at {bootstrap} does not answer ({told(error, self._options)})",
+                absent_remedy(bootstrap),
             ) from error
         self._pending: deque[tuple[Any, int]] = deque()
         self._pending_bytes = 0
@@ -136,8 +138,8 @@ class Sender:
             future.get(timeout=180)
         except KafkaError as error:
             raise KafkaUnavailable(
-                f"a batch was not written ({told(error)}). What was sent before it is in the "
-                "topics; what came after may not be"
+                f"a batch was not written ({told(error, self._options)}). What was sent before it "
+                "is in the topics; what came after may not be"
             ) from error
 
 

@@ -38,6 +38,7 @@ from jobs.stream.tasks import JobSettings
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
 from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
+from schemas.secret import Options
 from schemas.settings import Settings
 
 POLL_S = 0.1
@@ -271,7 +272,7 @@ class Stream:
             kafka=self._kafka(),
         )
 
-    def _kafka(self) -> dict[str, str]:
+    def _kafka(self) -> Options:
         kafka = self.settings.kafka
         return kafka_options(kafka.bootstrap_servers, self.topics, kafka.options)
 

@@ -26,6 +26,9 @@ REQUIRED = {
 """At Spark's defaults a slow task moved slots, an uneven shuffle moved 20 of 80 steps, a union
 ran a slot as two tasks; speculation and adaptive execution would do the same."""
 
+SECRET_NAMES = "(?i)secret|password|token|credential|jaas|access[.]?key|[.]sasl[.]|[.]ssl[.]"
+"""Names whose values Spark's UI and plans hide."""
+
 _STREAMING = {
     **REQUIRED,
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -47,6 +50,9 @@ _ALL = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    # Spark's own lists know of passwords and tokens, not of login modules.
+    "spark.redaction.regex": SECRET_NAMES,
+    "spark.sql.redaction.options.regex": SECRET_NAMES,
 }
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -8,11 +8,14 @@ writes before it runs the batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from schemas.journal import Offsets
+from schemas.secret import Options, revealed
 
 COLUMNS = ("topic", "partition", "offset", "value", "timestamp")
 """What the decoder takes, in this order."""
@@ -23,10 +26,10 @@ class OffsetLogError(RuntimeError):
 
 
 def kafka_options(
-    bootstrap: str, topics: Iterable[str], client: Mapping[str, str]
-) -> dict[str, str]:
+    bootstrap: str, topics: Iterable[str], client: Options
+) -> dict[str, str | SecretStr]:
     """Options that stream and batch reading share. `client`: Java client names and values."""
-    ours = {
+    ours: dict[str, str | SecretStr] = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": ",".join(sorted(set(topics))),
         # At a topic's end each partition would wait half a second for more.
@@ -37,7 +40,7 @@ def kafka_options(
         "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
     }
-    return {**ours, **{f"kafka.{name}": str(value) for name, value in client.items()}}
+    return {**ours, **{f"kafka.{name}": value for name, value in client.items()}}
 
 
 def spark_offsets(offsets: Offsets) -> str:
@@ -47,16 +50,16 @@ def spark_offsets(offsets: Offsets) -> str:
     )
 
 
-def stream_rows(spark: Any, options: Mapping[str, str], start: Offsets, max_rows: int) -> Any:
+def stream_rows(spark: Any, options: Options, start: Offsets, max_rows: int) -> Any:
     """The streaming frame of `COLUMNS`, from `start`, at most `max_rows` rows a batch."""
-    reader = spark.readStream.format("kafka").options(**options)
+    reader = spark.readStream.format("kafka").options(**revealed(options))
     reader = reader.option("startingOffsets", spark_offsets(start))
     return reader.option("maxOffsetsPerTrigger", str(max_rows)).load().select(*COLUMNS)
 
 
-def batch_rows(spark: Any, options: Mapping[str, str], start: Offsets, end: Offsets) -> Any:
+def batch_rows(spark: Any, options: Options, start: Offsets, end: Offsets) -> Any:
     """The rows from `start` up to (not including) `end`, as a batch frame of `COLUMNS`."""
-    reader = spark.read.format("kafka").options(**options)
+    reader = spark.read.format("kafka").options(**revealed(options))
     reader = reader.option("startingOffsets", spark_offsets(start))
     return reader.option("endingOffsets", spark_offsets(end)).load().select(*COLUMNS)
 

@@ -19,6 +19,7 @@ from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
 from jobs.stream.decoding import DecodeTask
 from schemas.journal import Offsets, SlotReport
+from schemas.secret import Options
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class JobSettings:
     fraction: float
     inactive_ms: int
     victims: str
-    kafka: Mapping[str, str]
+    kafka: Options
 
 
 def partitions(slots: int) -> int:

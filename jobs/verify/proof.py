@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -47,6 +47,7 @@ from jobs.verify.rows import (
 from jobs.verify.workers import FEW_KEYS, TOTALS, judged
 from schemas.journal import Claim, Epoch, Genesis, Sealed
 from schemas.query import Query
+from schemas.secret import Options
 
 EXAMPLES = 20
 """Differences that a report gives with their coordinates."""
@@ -96,7 +97,7 @@ def verify(
     session: str,
     *,
     bootstrap: str,
-    client: Mapping[str, str] | None = None,
+    client: Options | None = None,
     exhaustive: bool = False,
     examples: int = EXAMPLES,
     salt: int | None = None,

@@ -26,6 +26,7 @@ from jobs.stream.source import kafka_options, spark_offsets
 from jobs.verify.arithmetic import PRIMES
 from jobs.verify.workers import decoded
 from schemas.journal import Offsets
+from schemas.secret import Options, revealed
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Source:
     """Where a session's input is: Kafka, and its ranges of offsets."""
 
     bootstrap: str
-    client: Mapping[str, str]
+    client: Options
     """Java client options."""
     start: Offsets
     end: Offsets
@@ -183,7 +184,7 @@ def _kafka(spark: Any, topic: str, source: Source) -> Any:
     del options["subscribe"]
     ends = source.end[topic]
     partitions = ",".join(str(p) for p in range(len(ends)))
-    reader = spark.read.format("kafka").options(**options)
+    reader = spark.read.format("kafka").options(**revealed(options))
     reader = reader.option("assign", f'{{"{topic}":[{partitions}]}}')
     reader = reader.option("startingOffsets", spark_offsets({topic: source.start[topic]}))
     return reader.option("endingOffsets", spark_offsets({topic: ends})).load()

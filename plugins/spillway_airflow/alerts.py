@@ -7,7 +7,7 @@ import logging
 import shlex
 from typing import Any
 
-from spillway_airflow.command import setting
+from spillway_airflow.command import command_shown, setting, without
 
 log = logging.getLogger(__name__)
 ALERT_S = 60.0
@@ -43,7 +43,9 @@ async def tell(message: str) -> None:
                 stderr=asyncio.subprocess.STDOUT,
             )
         except (OSError, ValueError) as error:
-            raise RuntimeError(f"alert_command {command!r} cannot be run: {error}") from error
+            raise RuntimeError(
+                f"alert_command ({command_shown(command)}) cannot be run: {error}"
+            ) from error
         try:
             printed, _ = await asyncio.wait_for(process.communicate(), ALERT_S)
         except TimeoutError:
@@ -51,4 +53,6 @@ async def tell(message: str) -> None:
             raise RuntimeError(f"alert_command did not end within {ALERT_S:g} s") from None
         if process.returncode != 0:
             told = printed.decode(errors="replace").strip()[-500:]
-            raise RuntimeError(f"alert_command ended with code {process.returncode}: {told}")
+            raise RuntimeError(
+                f"alert_command ended with code {process.returncode}: {without(command, told)}"
+            )

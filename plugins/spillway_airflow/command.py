@@ -28,6 +28,8 @@ from typing import Any
 
 END_S = 20.0
 """How long a command may take to end after it was told to."""
+LEAST_HIDDEN = 6
+"""Shorter arguments are options and words that any text may hold."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,6 +47,20 @@ def setting(name: str) -> str | None:
 
     found: str | None = conf.get("spillway", name, fallback=None)
     return found or None
+
+
+def command_shown(command: str) -> str:
+    """A configured command as it may be told: the program alone, for arguments may hold tokens."""
+    words = command.split()
+    return f"{words[0]} ..." if len(words) > 1 else command
+
+
+def without(command: str, text: str) -> str:
+    """The text without the arguments of a configured command, which programs repeat in errors."""
+    for word in sorted(command.split()[1:], key=len, reverse=True):
+        if len(word) >= LEAST_HIDDEN:
+            text = text.replace(word.strip("\"'"), "(hidden)")
+    return text
 
 
 def program(config: str | None = None) -> list[str]:

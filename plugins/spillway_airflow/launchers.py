@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.private import open_private, private_folder
-from spillway_airflow.command import program, setting
+from spillway_airflow.command import command_shown, program, setting, without
 
 STOP_S = 120.0
 """How long a stream may take to end its epoch."""
@@ -240,8 +240,9 @@ class CommandLauncher:
         done = self._run(command)
         if done.returncode != 0:
             told = (done.stdout + done.stderr).strip()
-            raise LaunchFailed(f"{command!r} ended with {done.returncode}: {told}")
-        return done.stdout.strip() or f"{command!r}: done"
+            shown = command_shown(command)
+            raise LaunchFailed(f"{shown} ended with {done.returncode}: {without(command, told)}")
+        return without(command, done.stdout.strip()) or f"{command_shown(command)}: done"
 
     def _run(self, command: str) -> subprocess.CompletedProcess[str]:
         argv = shlex.split(command)
@@ -250,7 +251,8 @@ class CommandLauncher:
         try:
             return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=STOP_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise LaunchFailed(f"{command!r}: {error}") from error
+            shown = command_shown(command)
+            raise LaunchFailed(f"{shown}: {without(command, str(error))}") from None
 
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

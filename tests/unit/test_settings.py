@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.secret import revealed
 from schemas.settings import (
     RESERVED_KAFKA_OPTIONS,
     SettingsError,
@@ -79,7 +80,7 @@ def test_kafka_options_merge_key_by_key_however_they_are_written(tmp_path: Path)
         "SPILLWAY_KAFKA__OPTIONS__RETRIES": "5",
     }
     settings, origins = load_settings(path, {"kafka.options": {"retries": "6"}}, environ)
-    assert settings.kafka.options == {
+    assert revealed(settings.kafka.options) == {
         "security.protocol": "SSL",
         "fetch.max.wait.ms": "30",
         "check.crcs": "true",

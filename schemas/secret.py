@@ -1,0 +1,98 @@
+"""Values that must not be shown: where they are opened, and how texts are kept free of them.
+
+Every value of `kafka.options` is a `SecretStr`, whatever its name: a password stands beside options
+of no consequence, and a name with a typing error is not known for what it was meant to be. A value
+is opened (`revealed`) where a client is made, and nowhere else. `shown` is what people see: values
+of the names listed here as harmless, and of no others. Libraries quote values in their errors, so
+what comes from them is told through `hide`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from pydantic import SecretStr
+
+HIDDEN = "(hidden)"
+
+Options = Mapping[str, str | SecretStr]
+"""Options of a client by their names."""
+
+_HARMLESS = frozenset(
+    {
+        "acks",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "compression.type",
+        "enable.idempotence",
+        "isolation.level",
+        "max.poll.records",
+        "retries",
+        "sasl.kerberos.service.name",
+        "sasl.mechanism",
+        "security.protocol",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.protocol",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+    }
+)
+_HARMLESS_ENDS = (".ms", ".bytes")
+
+_LEAST = 4
+"""Shorter pieces of a secret are words that any text may hold."""
+_SPLIT = re.compile(r"""[\s;="',:]+""")
+_JAAS_WORDS = re.compile(r"required|requisite|sufficient|optional|username|password|[\w.]+Module")
+_USER = re.compile(r"""username\s*=\s*(?:"[^"]*"|'[^']*'|[^\s;]*)""")
+"""Of a login module's line. It is no secret, and often a word that stands elsewhere, too."""
+_CREDENTIALS = re.compile(r"""[^\s/@'"(,]+@(?=[\w.\[-]+)""")
+
+
+def revealed(options: Options) -> dict[str, str]:
+    """The values themselves, for the client that needs them."""
+    return {name: _open(value) for name, value in options.items()}
+
+
+def shown(options: Options) -> dict[str, str]:
+    """What may be shown: values of harmless names, the word "(hidden)" for all others."""
+    return {name: _open(value) if _is_harmless(name) else HIDDEN for name, value in options.items()}
+
+
+def hide(text: str, options: Options) -> str:
+    """The text with every secret value in it, or word of one, replaced."""
+    pieces = {piece for each in _secrets(options) for piece in _pieces(each)}
+    for piece in sorted(pieces, key=len, reverse=True):
+        text = text.replace(piece, HIDDEN)
+    return text
+
+
+def hide_credentials(text: str) -> str:
+    """The text without what stands before the @ of an address: `s3://key:secret@bucket`."""
+    return _CREDENTIALS.sub(f"{HIDDEN}@", text)
+
+
+def _is_harmless(name: str) -> bool:
+    if name.startswith(("sasl.", "ssl.")):
+        return name in _HARMLESS
+    return name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
+
+
+def _open(value: str | SecretStr) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _secrets(options: Options) -> Iterable[str]:
+    return (_open(value) for name, value in options.items() if not _is_harmless(name))
+
+
+def _pieces(secret: str) -> Iterator[str]:
+    """The value and its words: an error may quote one word of a login module's line."""
+    for piece in (secret, repr(secret)[1:-1], *_SPLIT.split(_USER.sub("", secret))):
+        if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
+            yield piece

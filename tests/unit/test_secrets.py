@@ -1,0 +1,262 @@
+"""A secret in every place where a user may put one is found in nothing that spillway shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import traceback
+from pathlib import Path
+
+import pytest
+from kafka.errors import KafkaError
+from pydantic import SecretStr
+
+import jobs.cli as cli
+import spillway_airflow.alerts as alerts
+from jobs.engine.groups import GroupMap
+from jobs.kafka.client import told
+from jobs.kafka.options import OptionError, python_options
+from jobs.stream.source import kafka_options
+from schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown
+from schemas.settings import SettingsError, load_settings, values
+from spillway_airflow.launchers import CommandLauncher, LaunchFailed
+from tests.unit.test_stream_tasks import SETTINGS
+
+SECRET = "hunter2-Pa55phrase"
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="spillway" password="{SECRET}";'
+)
+NAMES = (
+    "sasl.jaas.config",
+    "ssl.key.password",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
+    "ssl.keystore.key",
+    "sasl.password",
+    "sasl.jas.config",  # a typing error
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "basic.auth.user.info",
+    "some.option.of.a.plugin",
+)
+
+GOOD = [f"[kafka.options]\n'{name}' = '{SECRET}'\n" for name in NAMES] + [
+    f"[kafka.options]\nsecurity.protocol = 'SSL'\nsasl.jaas.config = '''{JAAS}'''\n",
+    f"[kafka.options.sasl.jaas]\nconfig = '{SECRET}'\n",
+]
+"""Files that are right."""
+
+OPTIONS = f"[kafka.options]\nssl.key.password = '{SECRET}'\n"
+BAD = [
+    # Beside it a wrong value, a name that is none, one that is refused.
+    OPTIONS + "'Fetch Size' = 1\n",
+    OPTIONS + "group.id = 'x'\n",
+    OPTIONS + "fetch.max.wait.ms = [20]\n",
+    OPTIONS + "[state]\nslotz = 4\n",
+    # The value itself of a wrong type.
+    f"[kafka.options]\nssl.key.password = ['{SECRET}']\n",
+    f"[kafka]\noptions = '{SECRET}'\n",
+    f"[kafka]\noptions = ['{SECRET}']\n",
+    f"kafka = '{SECRET}'\n",
+    # In another place than it belongs.
+    f"[kafka]\nssl.key.password = '{SECRET}'\n",
+    f"[kafka]\npassword = '{SECRET}'\n",
+    f"[warehouse]\nroot = 's3://key:{SECRET}@bucket/day'\n",
+    f"[kafka]\nbootstrap_servers = 'spillway:{SECRET}@broker:9092'\n",
+    f"[kafka]\nbootstrap_servers = 'SASL://spillway:{SECRET}@broker'\n",
+    # No TOML at all.
+    f"[kafka.options]\nssl.key.password = {SECRET}\n",
+    f"[kafka.options]\nssl.key.password = '{SECRET}\n",
+    f'[kafka.options]\nssl.key.password = "{SECRET}\\q"\n',
+    f"[kafka.options]\nssl.key.password '{SECRET}'\n",
+    f"[kafka.options]\nssl.key.password = '{SECRET}' '{SECRET}'\n",
+    f"[kafka.options]\nsasl.jaas.config = {JAAS}\n",
+    f'[kafka.options]\nssl.key.password = """{SECRET}\n',
+    OPTIONS + f"ssl.key.password = '{SECRET}'\n",
+    f"[kafka.options]\nx = {{ssl.key.password = '{SECRET}'\n",
+]
+"""Files that are refused."""
+
+
+def is_free_of_it(text: str) -> bool:
+    return SECRET not in text and SECRET[:8] not in text and SECRET[-8:] not in text
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(cli, "_loaded", {})
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit):
+        cli.main(list(arguments))
+    return "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_settings_show_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spillway.toml"
+    path.write_text(text)
+    settings, _ = load_settings(path, environ={})
+    assert SECRET in "".join(revealed(settings.kafka.options).values()), "it is there to be used"
+    seen = [repr(settings), str(settings), settings.model_dump_json(), str(values(settings))]
+    for command in (["config", "show"], ["config", "show", "--json"]):
+        seen.append(printed(capsys, "--config", str(path), *command))
+        assert HIDDEN in seen[-1]
+    for each in seen:
+        assert is_free_of_it(each)
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_errors_of_settings_repeat_none(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "spillway.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        load_settings(path, environ={})
+    assert is_free_of_it("".join(traceback.format_exception(refused.value)))
+    for command in (["config", "show"], ["status"], ["doctor", "--json"]):
+        assert is_free_of_it(printed(capsys, "--config", str(path), *command))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SPILLWAY_KAFKA__OPTIONS", f'{{"ssl.key.password": "{SECRET}"'),
+        ("SPILLWAY_KAFKA__OPTIONS", f'{{"ssl.key.password": ["{SECRET}"]}}'),
+        ("SPILLWAY_KAFKA__OPTIONS", SECRET),
+        ("SPILLWAY_KAFKA__OPTIONS", f'"{SECRET}"'),
+        ("SPILLWAY_KAFKA__OPTION", SECRET),
+        ("SPILLWAY_KAFKA_OPTIONS", SECRET),
+        ("SPILLWAY_KAFKA__PASSWORD", SECRET),
+        ("SPILLWAY_WAREHOUSE__ROOT", f"s3://key:{SECRET}@bucket"),
+    ],
+)
+def test_errors_of_the_environment_repeat_none(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(None, environ={variable: value})
+    assert is_free_of_it("".join(traceback.format_exception(refused.value)))
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        f"kafka.options.ssl.key.password={SECRET}",
+        f"kafka.options={SECRET}",
+        f"kafka.password={SECRET}",
+        f"ssl.key.password {SECRET}",
+    ],
+)
+def test_errors_of_flags_repeat_none(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert is_free_of_it(printed(capsys, "--set", flag, "config", "show"))
+
+
+def test_what_the_stream_hands_to_spark_shows_none() -> None:
+    options = kafka_options("h:1", ["a"], {"sasl.jaas.config": SecretStr(JAAS)})
+    assert is_free_of_it(repr(options))
+    assert SECRET in "".join(revealed(options).values())
+    assert SECRET.encode() in pickle.dumps(options), "a task can use it"
+    assert is_free_of_it(repr(SETTINGS) + repr(GroupMap.initial(2, 1)))
+
+
+def test_texts_of_libraries_are_told_without() -> None:
+    options = {"sasl.jaas.config": JAAS, "client.id": "spillway", "fetch.max.wait.ms": "2000"}
+    for text in (JAAS, f"bad value {JAAS!r}", f"Value not specified for key '{SECRET}'"):
+        assert is_free_of_it(hide(text, options))
+        assert is_free_of_it(told(KafkaError(text), options))
+    harmless = "client spillway of org.apache.kafka.common.security.plain.PlainLoginModule: 2000 ms"
+    assert hide(harmless, options) == harmless
+    two = {"sasl.jaas.config": f"x required password=my {SECRET};"}
+    assert is_free_of_it(hide(f"Value not specified for key '{SECRET}' in JAAS config", two))
+
+
+def test_an_error_of_a_library_is_printed_and_kept_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "spillway.toml"
+    path.write_text(f"[kafka.options]\nsasl.jaas.config = '''{JAAS}'''\n")
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(f"could not parse {JAAS}")
+
+    monkeypatch.setattr("jobs.topics.look", fails)
+    text = printed(capsys, "--config", str(path), "topics")
+    assert "could not parse" in text
+    kept = (tmp_path / "var" / "last-error.txt").read_text()
+    assert "could not parse" in kept
+    assert is_free_of_it(text + kept)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ssl.truststore.location": "/s", "ssl.truststore.type": SECRET},
+        {"sasl.jaas.config": f"module required password={SECRET}"},
+        {"fetch.max.wait.ms": SECRET},
+        {"check.crcs": SECRET},
+        {"ssl.unheard.of": SECRET},
+    ],
+)
+def test_options_that_python_cannot_have_are_named_without_values(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as refused:
+        python_options(options, "consumer")
+    assert is_free_of_it(str(refused.value))
+
+
+def test_only_harmless_names_are_shown() -> None:
+    options = dict.fromkeys(
+        (*NAMES, "security.protocol", "fetch.max.wait.ms", "ssl.password.ms"), "v"
+    )
+    open_ = {name for name, value in shown(options).items() if value != HIDDEN}
+    assert open_ == {"security.protocol", "fetch.max.wait.ms"}
+
+
+def test_credentials_of_an_address_are_hidden() -> None:
+    text = f"s3://key:{SECRET}@bucket/x and user:{SECRET}@host:1"
+    assert is_free_of_it(hide_credentials(text))
+    assert hide_credentials("it is @ noon; me@") == "it is @ noon; me@"
+
+
+# --- Airflow's configured commands -----------------------------------------------------------
+
+TOKEN = f"Authorization:{SECRET}"
+
+
+def test_an_alert_command_is_told_without_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in (f"/no/such/program {TOKEN}", f"ls {TOKEN}", f"ls '{TOKEN}"):
+        monkeypatch.setattr(alerts, "setting", lambda _, command=command: command)
+        with pytest.raises(RuntimeError, match="alert_command") as failed:
+            asyncio.run(alerts.tell("late"))
+        assert is_free_of_it(str(failed.value))
+
+
+def test_a_launchers_command_is_told_without_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher = CommandLauncher(f"ls {TOKEN}", f"/no/such {TOKEN}", f"echo {TOKEN}")
+    for each in (launcher.start, launcher.stop):
+        with pytest.raises(LaunchFailed) as failed:
+            each()
+        assert is_free_of_it("".join(traceback.format_exception(failed.value)))
+
+    def slow(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired(["ls", TOKEN], 1)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    with pytest.raises(LaunchFailed) as failed:
+        launcher.start()
+    assert is_free_of_it("".join(traceback.format_exception(failed.value)))
+
+
+def test_json_shows_what_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spillway.toml"
+    path.write_text(OPTIONS + "fetch.max.wait.ms = 20\n")
+    found = json.loads(printed(capsys, "--config", str(path), "config", "show", "--json"))
+    assert found["kafka.options"]["value"] == {
+        "ssl.key.password": HIDDEN,
+        "fetch.max.wait.ms": "20",
+    }
