@@ -40,7 +40,9 @@ def kafka_options(
         "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
     }
-    return {**ours, **{f"kafka.{name}": value for name, value in client.items()}}
+    for name, value in client.items():
+        ours[f"kafka.{name}"] = value if isinstance(value, SecretStr) else str(value)
+    return ours
 
 
 def spark_offsets(offsets: Offsets) -> str:
