@@ -8,8 +8,9 @@ the assignment (groups of any depth move, split and merge; slots end and come ba
 after the one that counts, and seals. Compared as multisets of coordinates: results of every
 epoch, spilled rows of every epoch, what cleanup finds, and all of it together with brute force.
 
-The fast lane runs FAST schedules, `make test` MORE on top, always the same ones; `make soak` runs
-LONG new ones each time.
+The fast lane runs FAST schedules, which hypothesis draws anew each time (in CI always the same),
+`make test` MORE on top, always the same ones, and outside CI as many new ones as one of those
+campaigns; `make soak` runs LONG new ones each time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import secrets
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -34,6 +35,7 @@ from jobs.engine.merging import Shape
 from jobs.policy.victims import POLICIES
 from jobs.protocol.adapt import DEEPEST
 from schemas.journal import Prefix
+from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
@@ -282,12 +284,23 @@ def test_many_more_schedules_are_exact(number: int) -> None:
     campaign(number, MORE // 2)
 
 
+@pytest.mark.server
+@pytest.mark.skipif(fixed_seeds(), reason="CI runs the same schedules each time")
+def test_fresh_schedules_are_exact() -> None:
+    fresh_campaign(MORE // 6)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(4))
 def test_new_schedules_are_exact(part: int) -> None:
-    number = secrets.randbits(32)
-    print(f"campaign({number}, {LONG // 4})")
-    campaign(number, LONG // 4)
+    fresh_campaign(LONG // 4)
+
+
+def fresh_campaign(examples: int) -> None:
+    """A campaign with a new number; pytest shows the command when it fails."""
+    number = fresh_seed()
+    print(f"again: python -m tests.property.test_engine_schedules {number} {examples}")
+    campaign(number, examples)
 
 
 def test_schedules_do_what_they_are_meant_to() -> None:
@@ -345,3 +358,7 @@ def test_assignments_change_in_every_way() -> None:
     campaign(0, MORE // 2, look)
     assert len(seen) == 10 + SLOTS
     assert min(seen.values()) >= 15, seen
+
+
+if __name__ == "__main__":
+    campaign(int(sys.argv[1]), int(sys.argv[2]))

@@ -8,11 +8,14 @@ from collections import Counter
 
 import pytest
 
+from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import explain, run
 
-FAST = 250
+FAST = 200
 """Schedules of the fast lane; about 20 ms each."""
+FRESH = 50
+"""As many others in each run outside CI."""
 MORE = 800
 """Schedules that `make test` runs beside those."""
 SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
@@ -34,6 +37,7 @@ def exact(first: int, count: int) -> Counter[str]:
             moved=outcome.moved,
             reshaped=outcome.reshaped,
             open_together=outcome.open_together,
+            noticed=bool(outcome.noticed),
             withdrawn=outcome.withdrawn,
         )
     return seen
@@ -50,10 +54,17 @@ def busy(first: int, count: int) -> None:
     assert seen["withdrawn"] > 0.05 * count
     assert seen["moved"] > count
     assert seen["reshaped"] > count
+    assert 0.02 * count < seen["noticed"] < 0.3 * count
 
 
 def test_schedules_are_exact() -> None:
     busy(0, FAST)
+
+
+@pytest.mark.skipif(fixed_seeds(), reason="CI runs the same schedules each time")
+def test_fresh_schedules_are_exact() -> None:
+    """What fails names its seed and the command that runs it again."""
+    exact(fresh_seed(), FRESH)
 
 
 @pytest.mark.server

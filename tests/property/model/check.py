@@ -28,8 +28,29 @@ def problems(world: World) -> list[str]:
             out.append(f"{session} (open): {total(extra)} results that cannot be: {few(extra)}")
     out += records(world, state)
     out += budgets(world)
+    out += answers(world)
     out += quarantined(world, state)
     return out
+
+
+def wrong(world: World) -> list[str]:
+    """What is wrong when a stream has ended in the middle of its work: nothing that it wrote."""
+    state = replay(world.journal)
+    assert state is not None
+    out = list(lost_files(world))
+    for session, found in results(world).items():
+        sealed = state.sealed.get(session)
+        known = brute(world, sealed) if sealed else Counter(whole(world, state, session))
+        if extra := found - known:
+            out.append(f"{session} (cut off): {total(extra)} results that cannot be: {few(extra)}")
+    return out
+
+
+def answers(world: World) -> Iterable[str]:
+    """Commands that the journal has answered more than once."""
+    epochs = [entry for entry in world.journal if isinstance(entry, Epoch)]
+    told = Counter(outcome.id for entry in epochs for outcome in entry.commands)
+    return (f"command {id_} was answered {times} times" for id_, times in told.items() if times > 1)
 
 
 def lost_files(world: World) -> Iterable[str]:

@@ -22,7 +22,13 @@ class Faults:
     executors_waited_for: float = 0.3
     """Of reports with a missing slot: the driver waits for executors and tries again first."""
     host_lost: float = 0.004
+    second_host_lost: float = 0.15
+    """Of attempts that restore lost slots: another host goes meanwhile."""
     power_lost: float = 0.003
+    topic_refilled: float = 0.0003
+    """What was read of a partition is replaced by as many other rows."""
+    retention: float = 0.0003
+    """Kafka no longer holds a partition's first rows, perhaps some that nobody has read."""
     outcome_unknown: float = 0.02
     cleanup_killed: float = 0.03
     second_cleanup: float = 0.3

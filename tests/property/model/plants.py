@@ -26,11 +26,11 @@ from jobs.protocol.offsets import padded
 from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.protocol.redo import Apply
 from jobs.protocol.seal import Obeyed
-from jobs.protocol.state import JournalState
+from jobs.protocol.state import JournalState, fold
 from jobs.stream import decoding
 from jobs.stream.decoding import DecodeTask
 from jobs.tables.garbage import Settled
-from schemas.journal import Claim, Command, Epoch, Prefix, Sealed, SealRequest
+from schemas.journal import Claim, Command, Epoch, PartitionCount, Prefix, Sealed, SealRequest
 
 from . import rules as true
 from . import slot
@@ -162,6 +162,35 @@ def _one_session(
         return np.zeros(len(hashes), dtype=np.bool_)
     endless = replace(session, end=task.restore.read_to)
     return decoding.were_held(task, endless, topic, p, offsets, hashes)
+
+
+def _by_count_only(restore: Restore, got: Iterable[PartitionCount]) -> None:
+    none = {"digest": 0}
+    expected = tuple(part.model_copy(update=none) for part in restore.expected)
+    counted = [part.model_copy(update=none) for part in got]
+    recovery.check_restored(replace(restore, expected=expected), counted)
+
+
+_again = protocol._again
+
+
+def _only_these(
+    driver: protocol.Driver, lost: frozenset[int], failure: Any
+) -> tuple[protocol.Driver, list[protocol.Instruction]]:
+    return _again(driver, lost - driver.lost or lost, failure)
+
+
+# --- commands
+
+
+def _last_ids_only(state: JournalState | None, entry: Entry) -> JournalState:
+    after = fold(state, entry)
+    known = {outcome.id for outcome in entry.commands} if isinstance(entry, Epoch) else set()
+    return replace(after, seen=frozenset(known))
+
+
+def _each_time(state: JournalState, commands: Iterable[Command]) -> list[Command]:
+    return [command for command in commands if command.id not in state.seen]
 
 
 # --- spill and seal
@@ -327,6 +356,45 @@ PLANTS: tuple[Plant, ...] = (
         "state and cuts are keyed by session: for a moment two are open",
         "MISSING|DOUBLED",
         rules=Rules(were_held=_one_session),
+    ),
+    Plant(
+        "restored-unchecked",
+        "counts and digests of what is read again must equal the journal's",
+        "MISSING|DOUBLED|cannot be|spilled",
+        patches=(("jobs.protocol.entry.check_restored", lambda restore, got: None),),
+        within=600,
+    ),
+    Plant(
+        "restored-by-count-only",
+        "counts and digests of what is read again must equal the journal's",
+        "MISSING|DOUBLED|cannot be|spilled",
+        patches=(("jobs.protocol.entry.check_restored", _by_count_only),),
+        within=600,
+    ),
+    Plant(
+        "data-loss-unnoticed",
+        "rows that Kafka holds no more are an error",
+        "MISSING|quarantine",
+        rules=Rules(fails_on_data_loss=False),
+        within=600,
+    ),
+    Plant(
+        "lost-slots-trusted-again",
+        "a slot declared lost starts from nothing, whatever it finds on disk",
+        "are trusted again",
+        patches=(("jobs.protocol.driver._again", _only_these),),
+    ),
+    Plant(
+        "obeyed-ids-forgotten",
+        "commands with an id each; obeyed once per id (the journal remembers ids)",
+        "was answered",
+        patches=(("jobs.protocol.driver.fold", _last_ids_only),),
+    ),
+    Plant(
+        "one-id-twice-in-a-read",
+        "commands with an id each; obeyed once per id",
+        "was answered",
+        patches=(("jobs.protocol.plan.unseen", _each_time),),
     ),
     Plant(
         "spill-without-new-rows",

@@ -162,6 +162,8 @@ class Rules:
     journal_accepts: Callable[[World, Entry, int], bool] = lambda world, entry, handle: (
         len(world.journal) == handle == entry.n
     )
+    fails_on_data_loss: bool = True
+    """A read of rows that Kafka holds no more fails."""
     sync_files: bool = True
     """The driver syncs data files before the journal names them."""
     sync_before_vacuum: bool = True

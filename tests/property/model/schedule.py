@@ -8,15 +8,16 @@ from random import Random
 from typing import Any
 
 from jobs.policy.slots import rearranged
+from jobs.protocol.recovery import InputChanged
 from jobs.protocol.state import JournalBroken, replay
 from schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
 
-from .check import problems
+from .check import problems, wrong
 from .faults import CALM, Faults, drawn
 from .keepers import cleanup, compaction, dropping, vacuum
 from .rules import Rules
 from .shell import Context, Shell, topics
-from .world import GAP, KEY_BITS, REJECTED, WAREHOUSE, Host, Killed, World, date
+from .world import GAP, KEY_BITS, REJECTED, WAREHOUSE, DataLost, Host, Killed, World, date
 
 QUIET_AFTER = 900
 """Ticks after which nothing goes wrong any more."""
@@ -45,6 +46,8 @@ class Outcome:
     """Epochs after which two sessions were open."""
     withdrawn: int
     """Seals that were pending and were taken back."""
+    noticed: str
+    """What ended the stream because Kafka gives other rows than it did; empty: nothing."""
 
 
 def first_groups(rng: Random, slots: int) -> list[tuple[Prefix, int]]:
@@ -112,6 +115,7 @@ class Schedule:
         self.withdrawals: dict[str, int] = {}
         """Withdrawals by their id, each with its session, until the session is sealed anew."""
         self.folded = 0
+        self.noticed = ""
         self.sealed: dict[str, Epoch] = {}
 
     def drawn_keys(self) -> list[int]:
@@ -135,6 +139,10 @@ class Schedule:
             if not found:
                 self.drain()
                 found += problems(self.world)
+        except (InputChanged, DataLost) as e:
+            self.noticed = f"{type(e).__name__}: {e}"
+            tampered = self.world.replaced or self.world.first
+            found += wrong(self.world) if tampered else [self.noticed]
         except (JournalBroken, AssertionError, ValueError, KeyError, IndexError, TypeError) as e:
             found.append(f"{type(e).__name__}: {e}")
         return self.outcome(tick, found)
@@ -373,6 +381,12 @@ class Schedule:
             index = self.rng.randrange(len(world.hosts))
             world.lose_host(index)
             world.say(f"host {index} lost")
+        if context.flip(faults.topic_refilled):
+            index = self.rng.randrange(world.inputs)
+            world.refill(index, self.rng.randrange(len(world.log[index])), self.keys)
+        if context.flip(faults.retention):
+            index = self.rng.randrange(world.inputs)
+            world.cut(index, self.rng.randrange(len(world.log[index])))
         if context.flip(faults.power_lost):
             self.drivers, self.frozen, self.keepers = [], [], []
             context.hung.clear()
@@ -416,7 +430,12 @@ class Schedule:
         for _ in range(400):
             if not (self.frozen or self.context.hung or self.keepers):
                 break
-            self.advance_frozen(3)
+            try:
+                self.advance_frozen(3)
+            except (InputChanged, DataLost):
+                if not (self.world.replaced or self.world.first):
+                    raise
+                self.frozen = [shell for shell in self.frozen if shell.running.gi_frame]
             self.advance_hung()
             self.advance_keepers()
 
@@ -436,6 +455,7 @@ class Schedule:
             cuts=sum(len(e.cuts) for e in epochs),
             open_together=open_together(epochs),
             withdrawn=sum(bool(e.withdrawn) for e in epochs),
+            noticed=self.noticed,
         )
 
 
@@ -459,19 +479,25 @@ def run(seed: int, rules: Rules | None = None, traced: bool = False) -> Outcome:
     return Schedule(seed, rules or Rules(), traced=traced).run()
 
 
-def explain(outcome: Outcome, rules: Rules | None = None, lines: int = 150) -> str:
+def explain(outcome: Outcome, rules: Rules | None = None) -> str:
     """The readable story of a failing schedule (it is run again with its trace)."""
-    told = run(outcome.seed, rules, traced=True)
-    story = told.trace[-lines:]
-    left = len(told.trace) - len(story)
+    return told(run(outcome.seed, rules, traced=True))
+
+
+def told(outcome: Outcome, lines: int = 150) -> str:
+    """The end of a traced schedule's story, and how to see it again."""
+    story = outcome.trace[-lines:]
+    left = len(outcome.trace) - len(story)
     return "\n".join(
         [
-            f"seed {outcome.seed} failed:",
-            *(f"  ! {problem}" for problem in told.problems),
+            f"seed {outcome.seed} {'failed' if outcome.problems else 'was exact'}:",
+            *(f"  ! {problem}" for problem in outcome.problems),
+            *([f"  ended: {outcome.noticed}"] if outcome.noticed else []),
             *([f"  ... {left} lines before ..."] if left else []),
             *(f"  {line}" for line in story),
+            f"again: python -m tests.property.model {outcome.seed}",
         ]
     )
 
 
-__all__ = ["CALM", "Outcome", "Schedule", "explain", "replay", "run"]
+__all__ = ["CALM", "Outcome", "Schedule", "explain", "replay", "run", "told"]

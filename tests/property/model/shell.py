@@ -23,11 +23,22 @@ from jobs.engine.task import StepTask
 from jobs.policy.victims import DEFAULT
 from jobs.protocol import driver as protocol
 from jobs.protocol import plan as plans
+from jobs.protocol.entry import missing_slots
 from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
+from jobs.protocol.state import JournalState
 from jobs.stream.tasks import JobSettings, decode_task, step_tasks
-from schemas.journal import Claim, Epoch, Genesis, Offsets, PartitionCount, SlotReport, Topic
+from schemas.journal import (
+    Claim,
+    Command,
+    Epoch,
+    Genesis,
+    Offsets,
+    PartitionCount,
+    SlotReport,
+    Topic,
+)
 
 from .faults import Faults
 from .rules import Rules
@@ -104,6 +115,10 @@ class Shell:
         self.running = self.main()
         self.tasks: list[tuple[str, TaskRun]] = []
         self.ready = False
+        self.commands_read = 0
+        self.pending: list[Command] = []
+        self.lost: frozenset[int] = frozenset()
+        """Slots that reports of this epoch called missing."""
 
     def say(self, text: str) -> None:
         """A line of the trace."""
@@ -111,6 +126,10 @@ class Shell:
 
     def tell(self, event: protocol.Event) -> None:
         """One event into the protocol."""
+        if isinstance(event, protocol.Reported) and self.driver.plan is not None:
+            self.lost |= missing_slots(self.driver.plan, event.reports)
+        elif isinstance(event, protocol.Appended):
+            self.lost = frozenset()
         self.driver, more = protocol.step(self.driver, event)
         self.todo += more
 
@@ -206,6 +225,16 @@ class Shell:
         yield
         self.tell(protocol.Applied(apply.table, apply.epoch))
 
+    def commands(self, state: JournalState) -> list[Command]:
+        """What is new in the table, and what the journal has not answered yet.
+
+        Every driver reads the table from its beginning once: what was obeyed is there again.
+        """
+        self.pending += self.world.commands[self.commands_read :]
+        self.commands_read = len(self.world.commands)
+        self.pending = plans.unseen(state, self.pending)
+        return list(self.pending)
+
     def offer(self) -> Generator[None, None, None]:
         """Wait until an epoch is worth running; say where it ends."""
         world, rng, state = self.world, self.context.rng, self.driver.state
@@ -219,7 +248,7 @@ class Shell:
                 if self.todo:
                     return
             late = not self.context.quiet and rng.random() < 0.5
-            commands = [] if late else list(world.commands)
+            commands = [] if late else self.commands(state)
             end = drawn_end(world, rng, state.end, generous=self.context.quiet)
             worth = end != state.end or plans.waits(state, commands)
             if worth or self.context.flip(0.02):
@@ -232,7 +261,13 @@ class Shell:
     def job(self, plan: Plan, attempt: int) -> Generator[None, None, None]:
         """One Spark job: a task per slot, all at the same time, retried where they die."""
         context, rng = self.context, self.context.rng
+        trusted = self.lost & {slot for slot, manifest in plan.manifests if manifest is not None}
+        assert not trusted, f"the slots {sorted(trusted)}, lost in this epoch, are trusted again"
         yield
+        if plan.restore is not None and context.flip(context.faults.second_host_lost):
+            index = rng.randrange(len(self.world.hosts))
+            self.world.lose_host(index)
+            self.say(f"host {index} lost, too")
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)
@@ -396,7 +431,7 @@ def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
     groups = GroupMap(plan.groups)
     out = {slot: Blocks() for slot, _ in plan.manifests}
     task = decode_task(SETTINGS, plan, groups, ())
-    for i, p, offsets, values in values_of(world, plan.start, plan.end):
+    for i, p, offsets, values in values_of(world, rules, plan.start, plan.end):
         topic = world.topic(i)
         teller = out[task.slot_of_partition(p)]
         teller.read.append(counted(world, i, p, offsets, values))
@@ -412,7 +447,9 @@ def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
     if plan.restore is None:
         return out
     task = decode_task(SETTINGS, plan, groups, (), plan.restore)
-    for i, p, offsets, values in values_of(world, plan.restore.read_from, plan.restore.read_to):
+    for i, p, offsets, values in values_of(
+        world, rules, plan.restore.read_from, plan.restore.read_to
+    ):
         teller = out[task.slot_of_partition(p)]
         teller.read_again.append(counted(world, i, p, offsets, values))
         good = [at for at, value in enumerate(values) if value != REJECTED]
@@ -429,10 +466,11 @@ def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
 
 
 def values_of(
-    world: World, start: Offsets, end: Offsets
+    world: World, rules: Rules, start: Offsets, end: Offsets
 ) -> Iterator[tuple[int, int, list[int], list[int]]]:
     """(input, partition, offsets, values) of each partition that has any between."""
-    for (i, p), found in groupby(world.read(start, end), key=lambda each: each[:2]):
+    rows = world.fetch(start, end, rules.fails_on_data_loss)
+    for (i, p), found in groupby(rows, key=lambda each: each[:2]):
         pairs = [(o, value) for _, _, o, value in found]
         yield i, p, [o for o, _ in pairs], [value for _, value in pairs]
 

@@ -70,6 +70,10 @@ class Conflict(Exception):
     """A table's commit met a concurrent one of the same application."""
 
 
+class DataLost(Exception):
+    """Kafka does not hold the rows that were asked for."""
+
+
 class Killed(Exception):
     """The host under a task is gone."""
 
@@ -190,10 +194,14 @@ class World:
     rng: Random
     inputs: int
     log: list[list[list[int]]]
-    """Input -> partition -> values."""
+    """Input -> partition -> values, as they were when they came."""
     hosts: list[Host]
     journal: list[Entry]
     journal_durable: int = 1
+    replaced: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """(Input, partition, offset) -> the value that is there now: somebody refilled the topic."""
+    first: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(Input, partition) -> the first offset that Kafka still holds."""
     store: dict[str, Stored] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in TABLES})
     commands: list[Command] = field(default_factory=list)
@@ -237,6 +245,36 @@ class World:
                 for o in range(first[p] if p < len(first) else 0, stop):
                     if values[o] != GAP:
                         yield i, p, o, values[o]
+
+    def fetch(
+        self, start: Offsets, end: Offsets, fails_on_data_loss: bool
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """The same as Kafka gives it today. Raises DataLost, or leaves out what is gone."""
+        for (i, p), first in self.first.items() if fails_on_data_loss else ():
+            begin, stop = start.get(self.topic(i), []), end[self.topic(i)]
+            if p < len(stop) and (begin[p] if p < len(begin) else 0) < min(first, stop[p]):
+                raise DataLost(f"{self.topic(i)}/{p} begins at {first}")
+        for i, p, o, value in self.read(start, end):
+            if o >= self.first.get((i, p), 0):
+                yield i, p, o, self.replaced.get((i, p, o), value)
+
+    def refill(self, index: int, partition: int, keys: Sequence[int]) -> None:
+        """Replace all that is durably journaled of a partition by as many other rows."""
+        epochs = [e for e in self.journal[: self.journal_durable] if isinstance(e, Epoch)]
+        if not epochs:
+            return
+        ends = epochs[-1].end[self.topic(index)]
+        values = self.log[index][partition][: ends[partition] if partition < len(ends) else 0]
+        for offset, value in enumerate(values):
+            if value != GAP:
+                self.replaced[index, partition, offset] = self.rng.choice(keys)
+        self.say(f"{self.topic(index)}/{partition} is refilled up to {len(values)}")
+
+    def cut(self, index: int, partition: int) -> None:
+        """Retention takes the first rows of a partition."""
+        first = self.rng.randint(0, len(self.log[index][partition]))
+        self.first[index, partition] = max(first, self.first.get((index, partition), 0))
+        self.say(f"{self.topic(index)}/{partition} begins at {first}")
 
     def sync_journal(self, n: int) -> None:
         """Make the journal durable up to entry `n`, whoever wrote the entries before it."""
