@@ -1,7 +1,8 @@
 """Named mutants: `python -m tests.mutants.run [NAME ...]` applies each and shows that tests notice.
 
-Works on a copy of the tree in a temporary folder, one mutant at a time. Prints a line a mutant,
-and ends with 1 when one survives, with 2 when the list does not fit the source any more.
+Works on copies of the tree in a temporary folder, one mutant in each at a time. The named tests
+must pass without a mutant first. Prints a line a mutant, and ends with 1 when one survives, with 2
+when the list does not fit the source any more or tests fail by themselves.
 """
 
 from __future__ import annotations
@@ -65,22 +66,27 @@ def copy_of(root: Path, target: Path) -> Path:
     return target
 
 
+def tested(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run test files in a copy of the tree. Raises subprocess.TimeoutExpired."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*pytest, "-m", "not server and not soak", *tests],
+        cwd=tree,
+        # Fixed seeds only, no bytecode of the text before, and the copy's own packages.
+        env={**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
 def verdict(mutant: Mutant, tree: Path) -> str:
     """`killed`, `SURVIVED`, or what else happened, to one mutant in a copy of the tree."""
     path = tree / mutant.file
     before = path.read_text()
     path.write_text(mutant.applied(before))
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider"]
     try:
-        done = subprocess.run(
-            [*pytest, "-m", "not server and not soak", *mutant.tests],
-            cwd=tree,
-            # Fixed seeds only, no bytecode of the text before, and the copy's own packages.
-            env={**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "."},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        done = tested(mutant.tests, tree)
     except subprocess.TimeoutExpired:
         return "killed (it hangs)"
     finally:
@@ -110,6 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="spillway-mutants-") as scratch:
         for number in range(given.jobs):
             trees.put(copy_of(ROOT, Path(scratch) / str(number)))
+        tree = trees.get()
+        files = sorted({test for each in mutants for test in each.tests})
+        done = tested(files, tree)
+        trees.put(tree)
+        if done.returncode:
+            print(f"tests fail without any mutant:\n{done.stdout[-4000:]}", file=sys.stderr)
+            return 2
 
         def tried(mutant: Mutant) -> str:
             tree = trees.get()

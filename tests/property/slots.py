@@ -1,16 +1,19 @@
-"""Slots, their folders and a journal, as small as they can be: drives the engine's real step.
+"""Slots and their folders: drives the engine's real step from a real journal.
 
-The test decides everything that a driver would: epochs, assignments, thrown-away attempts, lost
-slots, seals. The reference model is told about rows and about the cuts that the engine reported,
-and says which results, spilled rows and missing results there must be.
+The journal's fold, the plan of an epoch, the tasks that it comes to, which session a row belongs to
+and which rows a lost slot held, what must be read again, and the entry that an epoch becomes are
+the product's. The test decides what happens: rows, assignments (any, not just those that commands
+lead to), thrown-away attempts, lost slots, seals. The reference model is told about rows and about
+the cuts that the engine reported, and says which results, spilled rows and missing results there
+must be.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -18,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from jobs.engine.blocks import Block, Coordinates, decode_moved, route
+from jobs.engine.blocks import Block, Coordinates, decode_moved, encode_counts, route
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
-from jobs.engine.groups import U64, GroupMap, relocations
+from jobs.engine.groups import U64, GroupMap
 from jobs.engine.hashing import xxhash64
 from jobs.engine.relocation import extract
 from jobs.engine.rowcodec import decode_rows
@@ -28,13 +31,29 @@ from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import SpillFile, survey
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
+from jobs.policy.victims import DEFAULT
+from jobs.protocol.entry import entry_of
+from jobs.protocol.plan import Plan, plan_epoch
+from jobs.protocol.state import fold
 from jobs.storage import Folder, folder
-from schemas.journal import FileRecord, Prefix, SlotReport
+from jobs.stream.decoding import DecodeTask, _by_session, were_held
+from jobs.stream.tasks import JobSettings, decode_task, step_tasks
+from schemas.journal import (
+    Claim,
+    Command,
+    FileRecord,
+    Genesis,
+    PartitionCount,
+    Prefix,
+    SlotReport,
+    Topic,
+)
 from tests.property.reference import Reference, Result, Row
 
 WAREHOUSE = "w-1"
 KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
 DAYS = ("2026-01-05", "2026-01-06")
+AFTER = {DAYS[0]: DAYS[1], DAYS[1]: "2026-01-07", "2026-01-07": "2026-01-08"}
 
 
 def spec_of(inputs: int, *, composite: bool) -> JoinSpec:
@@ -75,6 +94,14 @@ def batch_of(spec: JoinSpec, rows: list[Row]) -> tuple[pa.RecordBatch, Coordinat
     return pa.RecordBatch.from_arrays(columns, schema=schema), where
 
 
+def by_partition(rows: Iterable[Row]) -> list[tuple[tuple[int, int], list[Row]]]:
+    """The rows of each input and partition, in the order of their offsets."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.offset):
+        found.setdefault((row.input, row.partition), []).append(row)
+    return sorted(found.items())
+
+
 @dataclass
 class Slots:
     """The system under test."""
@@ -87,10 +114,8 @@ class Slots:
     budget_bytes: int
     elsewhere: frozenset[int] = frozenset()
     """Slots on another host: what they get goes through the shuffle."""
-    epoch: int = -1
     handed: int = 0
     """Files that slots wrote into others' folders."""
-    manifests: dict[int, str | None] = field(default_factory=dict)
     files: list[FileRecord] = field(default_factory=list)
     cuts: dict[str, set[Prefix]] = field(default_factory=dict)
     attempts: Iterable[int] = field(default_factory=itertools.count)
@@ -103,8 +128,42 @@ class Slots:
     """Of the last epoch."""
     clean_results: Counter[Result] = field(default_factory=Counter)
     """All that `clean` found."""
+    first_day_ends: int = 0
+    """Where the first day will end on partition 0 of every topic; on partition 1 it ends at 0, so
+    that rows of both days can come before. 0: no row of the second day comes before the seal."""
+    read: list[Row] = field(default_factory=list)
+    """All rows so far, as Kafka would give them again."""
 
     def __post_init__(self) -> None:
+        self.names = [each.name for each in self.spec.inputs]
+        self.settings = JobSettings(
+            spec=self.spec,
+            streams=(),
+            warehouse_id=WAREHOUSE,
+            warehouse_root="",
+            state_root="",
+            state_key=KEY,
+            hosts_name_root=False,
+            budget_bytes=self.budget_bytes,
+            threshold=0.9,
+            fraction=0.3,
+            inactive_ms=60_000,
+            victims=DEFAULT,
+            kafka={},
+        )
+        genesis = Genesis(
+            warehouse_id=WAREHOUSE,
+            cluster_id="c",
+            topics=[Topic(name=name, id=name, partitions=2) for name in self.names],
+            query="q",
+            session=DAYS[0],
+            start={name: [0, 0] for name in self.names},
+            start_rule="earliest",
+            inputs=len(self.names),
+            groups=self.groups.assignment(),
+            written_at="",
+        )
+        self.journal = fold(fold(None, genesis), Claim(n=1, term=1, driver="d", written_at=""))
         self.warehouse = folder(self.root).child("warehouse")
         self.reference = Reference(len(self.spec.inputs))
         self.at_run_time: dict[str, Counter[Result]] = {day: Counter() for day in DAYS}
@@ -140,6 +199,69 @@ class Slots:
                 )
         return found
 
+    @property
+    def epoch(self) -> int:
+        """The last one that is journaled."""
+        return self.journal.epoch
+
+    @property
+    def manifests(self) -> Mapping[int, str | None]:
+        """What the journal names."""
+        return self.journal.manifests
+
+    def plan(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        groups: GroupMap | None = None,
+        lost: frozenset[int] = frozenset(),
+        forced_bytes: int = 0,
+        seal: str | None = None,
+    ) -> Plan:
+        """The next epoch's plan, with these rows and this assignment.
+
+        As always, an epoch that restores lost slots moves nothing.
+        """
+        state = self.journal
+        end = {name: list(ends) for name, ends in state.end.items()}
+        for row in rows:
+            ends = end[self.names[row.input]]
+            ends[row.partition] = max(ends[row.partition], row.offset + 1)
+        commands = []
+        if self.first_day_ends and state.epoch < 0:
+            early = {name: [self.first_day_ends, 0] for name in self.names}
+            commands.append(Command(id=DAYS[0], kind="seal", session=DAYS[0], offsets=early))
+        if seal is not None and (state.seal or commands):
+            for ends in end.values():
+                ends[0] = self.first_day_ends
+        elif seal is not None:
+            commands.append(Command(id=seal, kind="seal", session=seal, offsets=end))
+        found = plan_epoch(state, end, commands, AFTER[state.session.date], lost)
+        assert found.sealing == (seal is not None)
+        if groups is None or lost:
+            groups = GroupMap(state.groups)
+        slots = sorted({slot for _, slot in (*state.groups, *groups.assignment())})
+        return replace(
+            found,
+            groups=tuple(groups.assignment()),
+            manifests=tuple((s, None if s in lost else self.manifests.get(s)) for s in slots),
+            forced=tuple((s, forced_bytes) for s in slots if forced_bytes),
+            budgets=self.budgets[-1],
+        )
+
+    def tasks(self, plan: Plan) -> dict[int, StepTask]:
+        """The steps' tasks, each a fresh attempt."""
+        tasks = step_tasks(self.settings, plan, GroupMap(plan.groups), now_ms=plan.epoch * 1000)
+        return {
+            slot: replace(
+                task,
+                **self.options,
+                attempt=f"{next(self.attempts):016x}",
+                written_at_us=1_700_000_000_000_000,
+            )
+            for slot, task in tasks.items()
+        }
+
     def run(
         self,
         rows: list[Row],
@@ -153,70 +275,101 @@ class Slots:
         zombie: bool = False,
     ) -> None:
         """One epoch; checks everything that can be checked now against the reference."""
-        before, self.groups = self.groups, groups or self.groups
-        self.epoch += 1
         self.budgets.append(self.budgets[-1] | ({} if budget is None else dict([budget])))
-        slots = sorted({*before.slots.tolist(), *self.groups.slots.tolist()})
-        manifests = {s: None if s in lost else self.manifests.get(s) for s in slots}
-        moves = relocations(before, self.groups)
-        leaving = {s: tuple(p for (a, _), ps in moves.items() if a == s for p in ps) for s in slots}
-        arriving = {s: tuple(a for a, b in moves if b == s) for s in slots}
-        gone = self._held_by(before, lost)
-        fixed = [*self.blocks(rows, "new"), *(self.blocks(gone, "restore") if gone else [])]
+        plan = self.plan(rows, groups=groups, lost=lost, forced_bytes=forced_bytes, seal=seal)
+        before, self.groups = self.groups, GroupMap(plan.groups)
+        fixed = [*self._decoded(plan, rows), *self._restored(plan, before, lost)]
 
         def neighbour(tasks: dict[int, StepTask], slot: int) -> tuple[StepTask, Folder] | None:
             return None if slot in self.elsewhere else (tasks[slot], self.state(slot))
 
         def attempt() -> list[SlotReport]:
-            tasks = {
-                s: self._task(s, manifests[s], leaving[s], arriving[s], forced_bytes, seal)
-                for s in slots
-            }
+            tasks = self.tasks(plan)
             moved = [
                 block
-                for s in slots
-                if leaving[s]
-                for block in extract(self.spec, tasks[s], self.state(s), partial(neighbour, tasks))
+                for s, task in tasks.items()
+                if task.leaving
+                for block in extract(self.spec, task, self.state(s), partial(neighbour, tasks))
             ]
             self.handed += sum(len(decode_moved(b).files) for b in moved if b.kind == "moved")
-            return [self._step(tasks[s], [*fixed, *moved]) for s in slots]
+            return [self._step(task, [*fixed, *moved]) for task in tasks.values()]
 
         for _ in range(thrown_away):
             attempt()
         reports = attempt()
         if zombie:
             attempt()
-        self._journal(rows, reports, seal)
+        entry = entry_of(self.journal, plan, reports, started_at="", written_at="", seconds={})
+        self.journal = fold(self.journal, entry)
+        self.read += rows
         self.reports = reports
-        owners = set(self.groups.slots.tolist())
-        self.manifests = {r.slot: r.manifest for r in reports if r.slot in owners}
+        self._check(rows, reports, seal)
+
+    def _decoded(self, plan: Plan, rows: list[Row]) -> list[Block]:
+        """New rows as decoders give them: each in the session that its offset says."""
+        task = decode_task(self.settings, plan, self.groups, ())
+        found: list[Row] = []
+        for (input_, partition), mine in by_partition(rows):
+            bound = None if task.bound is None else task.bound[self.names[input_]][partition]
+            offsets = np.array([row.offset for row in mine])
+            for session, mask in _by_session(task, bound, offsets):
+                kept = range(len(mine)) if mask is None else np.flatnonzero(mask).tolist()
+                found += [mine[at]._replace(session=session) for at in kept]
+        assert sorted(found) == sorted(rows), "the schedule's sessions are not the product's"
+        return [*self.blocks(rows, "new"), *self._counted(task, rows, 0)]
+
+    def _restored(self, plan: Plan, before: GroupMap, lost: frozenset[int]) -> list[Block]:
+        """Rows read again for lost slots: just those that the reference says they held."""
+        if plan.restore is None:
+            return []
+        task = decode_task(self.settings, plan, self.groups, (), plan.restore)
+        start, end = plan.restore.read_from, plan.restore.read_to
+        again = [
+            row
+            for row in self.read
+            if start[self.names[row.input]][row.partition] <= row.offset
+            and row.offset < end[self.names[row.input]][row.partition]
+        ]
+        found: list[Row] = []
+        for (input_, partition), mine in by_partition(again):
+            hashes = np.array([self.hash_of(row) for row in mine], dtype=np.uint64)
+            offsets = np.array([row.offset for row in mine])
+            for session in plan.restore.sessions:
+                where = task, session, self.names[input_], partition
+                held = np.flatnonzero(were_held(*where, offsets, hashes)).tolist()
+                found += [mine[at]._replace(session=session.session) for at in held]
+        assert sorted(found) == sorted(self._held_by(before, lost))
+        return [*self.blocks(found, "restore"), *self._counted(task, again, 1)]
+
+    def _counted(self, task: DecodeTask, rows: list[Row], again: int) -> list[Block]:
+        """What was read of each partition, for the journal."""
+        return [
+            Block(
+                task.slot_of_partition(partition),
+                "count",
+                self.spec.operator,
+                again,
+                encode_counts(
+                    [
+                        PartitionCount(
+                            topic=self.names[input_],
+                            partition=partition,
+                            rows=len(mine),
+                            rejected=0,
+                            filtered=0,
+                            digest=sum(row.offset**5 for row in mine) % 2**64,
+                        )
+                    ]
+                ),
+            )
+            for (input_, partition), mine in by_partition(rows)
+        ]
 
     def _held_by(self, groups: GroupMap, slots: frozenset[int]) -> list[Row]:
-        """Rows in memory of some slots, as the driver reads them again from Kafka."""
+        """Rows in memory of some slots."""
         rows = self.reference.resident() if slots else []
         hashes = np.array([self.hash_of(row) for row in rows], dtype=np.uint64)
         return [r for r, s in zip(rows, groups.slot_of(hashes).tolist(), strict=True) if s in slots]
-
-    def _task(self, slot, manifest, leaving, arriving, forced_bytes, seal) -> StepTask:
-        return StepTask(
-            key=KEY,
-            slot=slot,
-            epoch=self.epoch,
-            attempt=f"{next(self.attempts):016x}",
-            warehouse_id=WAREHOUSE,
-            session=DAYS[0],
-            manifest=manifest,
-            groups=self.groups,
-            leaving=leaving,
-            arriving=arriving,
-            forced_bytes=forced_bytes,
-            flush={} if seal is None else {seal: tuple(self.cuts.get(seal, ()))},
-            budget_bytes=self.budgets[-1].get(slot, self.budget_bytes),
-            now_ms=self.epoch * 1000,
-            written_at_us=1_700_000_000_000_000,
-            seed=self.epoch,
-            **self.options,
-        )
 
     def _step(self, task: StepTask, blocks: list[Block]) -> SlotReport:
         mine = [block for block in blocks if block.slot == task.slot]
@@ -232,7 +385,7 @@ class Slots:
         self.overrun = max(self.overrun, runs - wide)
         return report
 
-    def _journal(self, rows: list[Row], reports: list[SlotReport], seal: str | None) -> None:
+    def _check(self, rows: list[Row], reports: list[SlotReport], seal: str | None) -> None:
         expected = self.reference.insert(rows)
         found = self.results([f for r in reports for f in r.files if f.table == "results"])
         assert found == expected

@@ -228,18 +228,23 @@ def run(schedule: Schedule) -> Slots:
             schedule.budget_bytes,
             schedule.elsewhere,
         )
+        sealing = [*(epoch.seal for epoch in schedule.epochs), True].index(True)
+        slots.first_day_ends = sum(epoch.rows for epoch in schedule.epochs[: sealing + 1]) + 2
         offset, sealed = 0, False
         for epoch, groups in zip(schedule.epochs, assignments, strict=True):
             rows = []
             draw = random.Random(epoch.seed)
             for _ in range(epoch.rows):
                 offset += 1
-                day = DAYS[1] if sealed or draw.random() < 0.15 else DAYS[0]
+                early = draw.random() < 0.15
+                day = DAYS[1] if sealed or early else DAYS[0]
+                partition = offset % 2 if sealed else int(early)
                 number = 0 if epoch.skewed else draw.randrange(schedule.keys)
                 key = key_of(number, composite=schedule.composite)
-                rows.append(Row(day, draw.randrange(schedule.inputs), key, offset % 2, offset))
+                rows.append(Row(day, draw.randrange(schedule.inputs), key, partition, offset))
             seal = DAYS[0] if epoch.seal and not sealed else None
-            sealed = sealed or seal is not None
+            if seal is not None:
+                sealed, offset = True, slots.first_day_ends
             slots.run(
                 rows,
                 groups=groups,
@@ -351,7 +356,7 @@ def test_assignments_change_in_every_way() -> None:
             seen["slot begins"] += bool(has - had)
             seen["slot ends"] += bool(had - has)
             seen["slot comes back"] += bool(has & ended)
-            seen["lost while groups move"] += bool(moves) and bool(epoch.lost & had)
+            seen["lost when groups should move"] += bool(moves) and bool(epoch.lost & had)
             seen[f"{len(has)} slots"] += 1
             ended = (ended | had) - has
 

@@ -79,13 +79,8 @@ def given(number: int) -> Block:
 def moving(slots: Slots) -> tuple[list[Block], dict[int, StepTask]]:
     """Slot 0 gives all that it has to slot 1, as files; tasks of the epoch."""
     slots.run(rows(0, 60))
-    slots.epoch += 1
     slots.groups = GroupMap((p, 1) for p in GROUPS.prefixes)
-    leaving = tuple(p for p, s in GROUPS.assignment() if s == 0)
-    tasks = {
-        0: slots._task(0, slots.manifests[0], leaving, (), 0, None),
-        1: slots._task(1, slots.manifests[1], (), (0,), 0, None),
-    }
+    tasks = slots.tasks(slots.plan(groups=slots.groups))
     found = extract(SPEC, tasks[0], slots.state(0), lambda slot: (tasks[slot], slots.state(slot)))
     return list(found), tasks
 
@@ -105,7 +100,7 @@ def test_files_of_rows_are_counted_among_what_came(slots: Slots) -> None:
 def test_a_file_with_groups_that_the_slot_does_not_own_is_refused(slots: Slots) -> None:
     blocks, tasks = moving(slots)
     (said,) = [decode_moved(block) for block in blocks if block.kind == "moved"]
-    found = load(SPEC, slots.state(1), 1, 0, tasks[1].manifest)
+    found = load(SPEC, slots.state(1), 1, 0, tasks[1].manifest, tasks[1].key)
     wrong = replace(tasks[1], groups=GROUPS)
     with pytest.raises(ValueError, match="slot 1 got a file of slot 0 with groups that it does"):
         adopt(SPEC, wrong, slots.state(1), found, 0, said.files)

@@ -44,14 +44,9 @@ class Move:
     def __init__(self, slots: Slots, *, budget_bytes: int = BUDGET) -> None:
         self.slots = slots
         self.attempts = itertools.count()
-        slots.epoch += 1
-        slots.budget_bytes = budget_bytes
-        leaving = tuple(p for p, s in slots.groups.assignment() if s == 0)
-        slots.groups = GroupMap((p, 1) for p, _ in slots.groups.assignment())
-        self.tasks = {
-            0: slots._task(0, slots.manifests[0], leaving, (), 0, None),
-            1: slots._task(1, slots.manifests[1], (), (0,), 0, None),
-        }
+        slots.settings = replace(slots.settings, budget_bytes=budget_bytes)
+        slots.groups = GroupMap((p, 1) for p in slots.groups.prefixes)
+        self.tasks = slots.tasks(slots.plan(groups=slots.groups))
 
     def neighbour(self, slot: int) -> tuple[StepTask, object]:
         return self.tasks[slot], self.slots.state(slot)
