@@ -103,9 +103,11 @@ def test_a_newcomer_takes_over_from_one_that_works(root: str) -> None:
 
 def test_an_idle_driver_notices_that_another_one_has_claimed(root: str) -> None:
     old = driver(opened(root))
+    place = opened(root)
     run_epoch(old)
     old.look()
-    new = driver(opened(root))
+    new = driver(place)
+    assert new._driver.claims == 0, "what was read when it opened the tables is old"
     new.look()
     with pytest.raises(Ended, match="has taken over") as ended:
         old.look()
@@ -160,3 +162,13 @@ def test_an_error_of_the_code_is_tried_three_times(root: str) -> None:
         run_epoch(one)
     assert job.attempts == 3
     assert epochs(root) == []
+
+
+def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: str) -> None:
+    """Of Spark's many lines only the one that a person can act on is shown."""
+    says = "cannot write /w/x.parquet: no space is left: free some there"
+    job, troubles = Job(f"{TRACEBACK}jobs.storage.StorageError: {says}\n\tat x.Y(Z)"), list[str]()
+    with pytest.raises(Ended) as ended:
+        run_epoch(driver(opened(root), job, troubles))
+    assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing of it counts")
+    assert (job.attempts, troubles) == (1, [f"epoch 0, attempt 1: {says}"])
