@@ -440,7 +440,15 @@ app.add_typer(kafka_app, name="kafka")
 
 
 def _port(settings: Settings) -> int:
-    return int(settings.kafka.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    servers = settings.kafka.bootstrap_servers
+    host, _, port = servers.split(",")[0].rpartition(":")
+    if host not in ("127.0.0.1", "localhost"):
+        _fail(
+            f"kafka.bootstrap_servers is {servers}: the embedded broker is on 127.0.0.1 only, and "
+            "nobody would ask it. Use that broker, or take the setting away",
+            USAGE,
+        )
+    return int(port)
 
 
 @kafka_app.command("start")
@@ -514,9 +522,9 @@ def produce(
     topic: Annotated[str | None, typer.Option(help="With --replay: the topic.")] = None,
     speed: Annotated[
         float | None,
-        typer.Option(help="1: own timing, 60: a minute a second, 0: as fast as possible."),
+        typer.Option(min=0, help="1: own timing, 60: a minute a second, 0: as fast as possible."),
     ] = None,
-    processes: Annotated[int | None, typer.Option(help="Producer processes.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Producer processes.")] = None,
 ) -> None:
     """Produce a scenario's messages, or replay recorded ones."""
     from jobs.produce.bar import progress_bar
@@ -569,7 +577,7 @@ app.add_typer(quarantine_app, name="quarantine")
 @quarantine_app.command("list")
 def quarantine_list(
     session: Annotated[str | None, _dated("Only this session.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
 ) -> None:
     """Show quarantined rows with their coordinates and reasons."""
@@ -579,8 +587,10 @@ def quarantine_list(
     if json_:
         for row in rows:
             sys.stdout.write(json.dumps(row) + "\n")
-    else:
+    elif rows:
         out.print(table(rows))
+    else:
+        out.print("No row is quarantined" + (f" of session {session}." if session else "."))
 
 
 @quarantine_app.command("replay")

@@ -232,8 +232,8 @@ def _meant(rest: str, flat: Mapping[str, str]) -> list[str]:
     Others have variables with our prefix (Kubernetes for a service of our name, say), so only what
     resembles a setting is looked at. `flat`: names of variables by what they are with one `_`.
     """
-    inner = [env for env in flat.values() if env.endswith(ENV_DELIMITER + rest)]
-    near = difflib.get_close_matches(rest, flat, n=1, cutoff=0.85)
+    inner = sorted(env for env in flat.values() if env.endswith(ENV_DELIMITER + rest))
+    near = difflib.get_close_matches(rest, sorted(flat), n=1, cutoff=0.85)
     return [ENV_PREFIX + env for env in inner or [flat[name] for name in near]]
 
 

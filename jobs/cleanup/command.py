@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def run(session: str, settings: Settings, query: Query, console: Console | None) -> dict[str, Any]:
     """Clean a session; what came of it, as JSON would say it.
 
-    Without a console progress goes to stderr, a line at a time. Raises what `run_cleanup` raises,
+    Without a terminal progress goes to stderr, a line at a time. Raises what `run_cleanup` raises,
     and `NoWarehouse`.
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     started: list[Any] = []
 
-    bar = _Bar(console, session) if console is not None else None
+    bar = _Bar(console, session) if console is not None and console.is_terminal else None
 
     def start_spark() -> Any:
         if bar is not None:
@@ -115,15 +115,18 @@ class _Bar:
             TimeElapsedColumn(),
             console=console,
         )
+        self._started = False
         self._task = self._bars.add_task(f"cleanup {session}", total=None, rows=0, rate=0.0)
 
     def start(self) -> None:
         """Show it: there is work to do."""
         self._bars.start()
+        self._started = True
 
     def stop(self) -> None:
         """Leave the last state on the terminal."""
-        self._bars.stop()
+        if self._started:
+            self._bars.stop()
 
     def show(self, progress: Progress) -> None:
         """Take over what the job reports."""

@@ -298,9 +298,15 @@ def _same_query(entries: Sequence[Genesis | Claim | Epoch], query: Query) -> Non
 
 
 def _sealed(entries: Sequence[Genesis | Claim | Epoch], session: str) -> Sealed:
-    for entry in entries:
-        if isinstance(entry, Epoch) and entry.sealed and entry.sealed.session == session:
-            return entry.sealed
+    seals = {e.sealed.session: e.sealed for e in entries if isinstance(e, Epoch) and e.sealed}
+    if session in seals:
+        return seals[session]
+    open_ = [e.session for e in entries if isinstance(e, Genesis | Epoch)][-1:]
+    if session not in open_:
+        raise NotSealed(
+            f"the session {session} is not in the journal (sealed: {', '.join(seals) or 'none'}; "
+            f"open: {', '.join(open_) or 'none'})"
+        )
     raise NotSealed(
         f"the session {session} is not sealed: run `spillway seal --session {session}`, let the "
         "stream reach the seal, and clean the session up"

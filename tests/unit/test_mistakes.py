@@ -20,6 +20,8 @@ from jobs import cli
 from jobs.cli import main
 from jobs.plain import plain
 from jobs.stream.progress import in_short
+from schemas.query import load_query
+from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
 
 QUERY = """\
 [streams.a]
@@ -262,6 +264,21 @@ MISTAKES = [
         "spillway: --set kafka.bootstrap_servers: 'localhost' is not host:port",
     ),
     Mistake(
+        "an embedded broker at another host",
+        ("--set", "kafka.bootstrap_servers=broker.invalid:9092", "kafka", "start"),
+        "kafka.bootstrap_servers is broker.invalid:9092: the embedded broker is on 127.0.0.1 only",
+    ),
+    Mistake(
+        "a speed below nothing",
+        ("produce", "sample-day", "--speed", "-1"),
+        "Invalid value for '--speed': Input should be greater than or equal to 0",
+    ),
+    Mistake(
+        "a producer without a process",
+        ("produce", "sample-day", "--processes", "0"),
+        "Invalid value for '--processes': Input should be greater than or equal to 1",
+    ),
+    Mistake(
         "no Java, for a broker",
         ("kafka", "start"),
         "no java in JAVA_HOME (/nonexistent): install a Java 17 runtime and set JAVA_HOME to it",
@@ -290,7 +307,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object,
     said = capsys.readouterr()
     assert "Traceback" not in said.out + said.err
     assert "\x1b" not in said.out + said.err
-    return it.value.code, re.sub(r"[\s│╭╮╰╯─]+", " ", said.err)
+    return it.value.code, re.sub(r"[\s│╭╮╰╯─]+", " ", said.err + said.out)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=str)
@@ -338,6 +355,71 @@ def test_an_address_elsewhere_is_not_answered_with_the_embedded_broker(
     assert code == 3
     assert "nothing listens at broker.invalid:9092: check the address in kafka.bootstrap_" in said
     assert "kafka start" not in said
+
+
+# --- a day at the wrong time ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A warehouse whose first day is sealed and not cleaned; the next one is open."""
+    root = str(tmp_path_factory.mktemp("sealed") / "w")
+    made = make_day(12, seal_after=6)
+    made.entries[0] = made.entries[0].model_copy(update={"query": load_query("symbol").fingerprint})
+    fill_journal(open_warehouse(root), made.entries)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("cleanup", "--session", NEXT), 3, f"Run `spillway seal --session {NEXT}`, and let"),
+        (
+            ("cleanup", "--session", "2025-01-06"),
+            3,
+            f"session 2025-01-06 is not in the journal (sealed: {DAY}; open: {NEXT})",
+        ),
+        (
+            ("--set", "query=symbol_minute", "cleanup", "--session", DAY),
+            3,
+            "written with another query: its spilled rows cannot be read with this one. Use the "
+            "query file that `stream` was started with",
+        ),
+        (("verify", "--session", NEXT), 3, f"not sealed: run `spillway seal --session {NEXT}`"),
+        (
+            ("verify", "--session", "2025-01-06"),
+            3,
+            f"the session 2025-01-06 is not in the journal (sealed: {DAY}; open: {NEXT})",
+        ),
+        (("verify", "--session", DAY), 3, f"run 'spillway cleanup --session {DAY}', then verify"),
+        (
+            ("--set", "query=symbol_minute", "verify", "--session", DAY),
+            3,
+            "holds the results of another query",
+        ),
+        (("seal", "--session", "2025-01-06"), 3, f"not the open session: that is {NEXT}"),
+        (
+            ("seal", "--session", NEXT, "--at", "noon"),
+            2,
+            "--at 'noon': write now, close, or a time",
+        ),
+        (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
+        (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
+        (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
+        (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is no size, such as 100MiB"),
+        (("rebalance", "--slots", "0"), 2, "slots must be between 1 and the 16 groups, got 0"),
+    ],
+)
+def test_a_day_at_the_wrong_time(
+    arguments: tuple[str, ...],
+    code: int,
+    says: str,
+    sealed: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found, said = answer(capsys, *NOWHERE, "--set", f"warehouse.root={sealed}", *arguments)
+    assert (found, says in said) == (code, True), said
 
 
 # --- escape codes --------------------------------------------------------------------------------
