@@ -16,6 +16,7 @@ import pyarrow as pa
 from jobs.engine.datafile import write_data_files
 from jobs.engine.statistics import STATISTICS_SCHEMA
 from jobs.tables import SessionEvent, Warehouse
+from schemas.filenames import data_name
 from schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from tests.report_journal import DAY, Made, add_quarantine, fill_journal, make_day, open_warehouse
 
@@ -143,7 +144,9 @@ def write_statistics(
         )
     table = pa.Table.from_pylist(rows, schema=STATISTICS_SCHEMA)
     place = warehouse.folder("statistics")
-    files = write_data_files(place, "statistics", f"{epoch}-a-0", STATISTICS_SCHEMA, [table])
+    files = write_data_files(
+        place, "statistics", lambda k: data_name(epoch, "a" * 12, 0, k), STATISTICS_SCHEMA, [table]
+    )
     warehouse.apply("statistics", epoch, files)
 
 

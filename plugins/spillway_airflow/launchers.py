@@ -34,7 +34,7 @@ GONE_S = 180.0
 """How long a pod may take to be gone: to end its epoch, and what the cluster needs itself."""
 
 _DETACH = """
-import subprocess, sys
+import os, subprocess, sys
 log, argv = sys.argv[1], sys.argv[2:]
 opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)
 with open(log, "ab", opener=opener) as out:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.kafka.broker import free_port
+from tests.integration import planted
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
 from tests.scrape import figure, scrape, total
@@ -47,9 +48,13 @@ def make_day(
 
 
 def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
-    """Groups spill, a day is sealed while the next one's rows arrive, both end exact."""
-    listen = f"127.0.0.1:{free_port()}"
-    day = make_day(budget_bytes=96 << 10, extra={"METRICS__LISTEN": listen})
+    """Groups spill, a day is sealed while the next one's rows arrive, both end exact.
+
+    And a secret in the settings shows nowhere.
+    """
+    listen, ui_port = f"127.0.0.1:{free_port()}", free_port()
+    extra = {"METRICS__LISTEN": listen, **planted.settings(ui_port)}
+    day = make_day(budget_bytes=96 << 10, extra=extra)
     day.produce(messages(1, ROWS, keys=9_000))
     assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
     assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
@@ -67,6 +72,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
         assert phases["run-time"] > 0
         assert phases["cleanup"] > 0, "nothing was spilled: the test shows nothing"
         check_figures(day, listen)
+        planted.check_running(ui_port, listen)
     day.ok("verify", "--session", FIRST)
     assert day.run("stream", "--session", FIRST) == 3  # sealed
     assert day.run("stream", "--until-sealed", FIRST) == 0
@@ -90,6 +96,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     code, text = day.output("status", "--json")
     assert code == 0, text
     assert json.loads(text)
+    planted.check_left(day)
 
 
 def is_sealed(day: Day, session: str) -> bool:

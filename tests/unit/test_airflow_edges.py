@@ -712,7 +712,7 @@ def test_an_alert_that_cannot_be_given_is_an_error(monkeypatch: pytest.MonkeyPat
     command = shlex.join([sys.executable, "-c", "import sys; print('no line'); sys.exit(4)"])
     with pytest.raises(RuntimeError, match="code 4: no line"):
         told_by(command, monkeypatch)
-    with pytest.raises(RuntimeError, match=r"/no/such/program' cannot be run: .*No such file"):
+    with pytest.raises(RuntimeError, match=r"\(/no/such/program\) cannot be run: .*No such file"):
         told_by("/no/such/program", monkeypatch)
 
 

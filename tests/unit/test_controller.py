@@ -23,6 +23,7 @@ from jobs.rebalance.groups import groups_table, largest_groups
 from jobs.rebalance.shown import table
 from jobs.report import NothingYet
 from jobs.tables import Warehouse
+from schemas.filenames import data_name
 from schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
 from schemas.settings import Settings, load_settings
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
@@ -76,7 +77,13 @@ def uneven(warehouse: Warehouse, epochs: int = 12) -> Made:
     ]
     table = pa.Table.from_pylist(rows, schema=STATISTICS_SCHEMA)
     place = warehouse.folder("statistics")
-    files = write_data_files(place, "statistics", f"{last.epoch}-a-0", STATISTICS_SCHEMA, [table])
+    files = write_data_files(
+        place,
+        "statistics",
+        lambda k: data_name(last.epoch, "a" * 12, 0, k),
+        STATISTICS_SCHEMA,
+        [table],
+    )
     warehouse.apply("statistics", last.epoch, files)
     return made
 

@@ -114,7 +114,7 @@ def test_rolls_over_to_new_files(tmp_path):
     records = write_data_files(
         folder(str(tmp_path)),
         "t",
-        "a",
+        "a-{}.parquet".format,
         tables[0].schema,
         iter(tables),
         row_group_bytes=10_000,

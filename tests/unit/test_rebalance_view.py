@@ -22,6 +22,7 @@ from jobs.policy.view import View, occupancy
 from jobs.rebalance.view import GroupStates, group_states, round_s, view_of
 from jobs.report.tally import Tally
 from jobs.tables import Warehouse
+from schemas.filenames import data_name
 from schemas.journal import Claim, CommandOutcome, Epoch, Genesis, Move, Prefix
 from schemas.query import load_query
 from schemas.settings import load_settings
@@ -207,7 +208,9 @@ def write(
         schema=STATISTICS_SCHEMA,
     )
     place = warehouse.folder("statistics")
-    files = write_data_files(place, "statistics", f"{epoch}-a-0", STATISTICS_SCHEMA, [table])
+    files = write_data_files(
+        place, "statistics", lambda k: data_name(epoch, "a" * 12, 0, k), STATISTICS_SCHEMA, [table]
+    )
     warehouse.apply("statistics", epoch, files)
 
 
