@@ -192,7 +192,7 @@ class Driver:
                 did=slot_figures(self._works, len(plan.manifests), self._interval_s),
             )
         except Exception as error:
-            detail = _first_lines(error)
+            detail = first_lines(error)
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
@@ -215,23 +215,24 @@ class Driver:
 
 
 _STORAGE = re.compile(r"StorageError: (cannot .*)")
-_FULL = (
+FULL = (
     "StorageError: ",
     "No space left on device",
     "Disk quota exceeded",
     "Read-only file system",
 )
+"""How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
 
 
 def _cause(text: str) -> Literal["lost", "raised", "storage"]:
     """What an error of Spark's is about: see `jobs.protocol.failing`."""
-    if any(mark in text for mark in _FULL):
+    if any(mark in text for mark in FULL):
         return "storage"
     # A worker that dies leaves no traceback of Python's; one whose code raises always does.
     return "raised" if "Traceback (most recent call last)" in text else "lost"
 
 
-def _first_lines(error: BaseException, most: int = 600) -> str:
+def first_lines(error: BaseException, most: int = 600) -> str:
     """The telling part of an error: Spark puts the Python worker's last line far down."""
     if told := _STORAGE.search(str(error)):
         return told[1][:most]

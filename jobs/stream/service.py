@@ -29,7 +29,7 @@ from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
 from jobs.storage import StorageError, private
 from jobs.stream.boundary import closing, never_closes
-from jobs.stream.driver import Driver, Ended
+from jobs.stream.driver import FULL, Driver, Ended, first_lines
 from jobs.stream.genesis import check_same, first_entry
 from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
@@ -475,7 +475,11 @@ class Stream:
             ) from failure
         away = isinstance(failure, KafkaUnavailable) or any(mark in text for mark in AWAY)
         if not away:
-            raise StreamFailed(f"the stream failed: {text}") from failure
+            where = ""
+            if any(mark in text for mark in FULL):
+                where = f". Spark writes to its temporary folder (TMPDIR) and to {self._checkpoint}"
+            told = first_lines(failure) if failure is not None else "Spark does not say why"
+            raise StreamFailed(f"the stream failed: {told}{where}") from failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
         if now - since > AWAY_S:

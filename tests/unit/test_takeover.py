@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.protocol.plan import Plan
-from jobs.stream.driver import Driver, Ended, _cause
+from jobs.stream.driver import Driver, Ended, _cause, first_lines
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, SlotReport
 from tests.protocol_entries import NEXT, TOPICS, count, ends, genesis, report
@@ -172,3 +172,13 @@ def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: s
         run_epoch(driver(opened(root), job, troubles))
     assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing of it counts")
     assert (job.attempts, troubles) == (1, [f"epoch 0, attempt 1: {says}"])
+
+
+def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:
+    trace = (
+        "Writing the offset log failed\n\tat org.apache.spark.X.y(X.scala:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n\tat java.base/sun.Z(Z.java:2)"
+    )
+    assert first_lines(RuntimeError(trace)) == (
+        "Writing the offset log failed | Caused by: java.io.IOException: No space left on device"
+    )
