@@ -94,13 +94,18 @@ class Day:
 
     # ------------------------------------------------------------------ input
 
-    def produce(self, made: Sequence[tuple[str, bytes | None]]) -> None:
-        """Send (stream, value) pairs, spread over the partitions, in order."""
-        with self.producer() as send:
+    def produce(self, made: Sequence[tuple[str, bytes | None]], at_ms: int | None = None) -> None:
+        """Send (stream, value) pairs, spread over the partitions, in order.
+
+        `at_ms`: their record time in Kafka; now when it is not given.
+        """
+        with self.producer(at_ms) as send:
             send(made)
 
     @contextlib.contextmanager
-    def producer(self) -> Iterator[Callable[[Sequence[tuple[str, bytes | None]]], None]]:
+    def producer(
+        self, at_ms: int | None = None
+    ) -> Iterator[Callable[[Sequence[tuple[str, bytes | None]]], None]]:
         """`produce` for many batches, over one connection."""
         producer = KafkaProducer(
             bootstrap_servers=self.bootstrap, max_request_size=16 << 20, linger_ms=20
@@ -110,7 +115,9 @@ class Day:
             for number, (stream, value) in enumerate(made):
                 partition = number % self.partitions
                 key = b"tombstone" if value is None else None  # kafka-python needs one of the two
-                producer.send(self.topics[stream], value, key=key, partition=partition)
+                producer.send(
+                    self.topics[stream], value, key=key, partition=partition, timestamp_ms=at_ms
+                )
             producer.flush()
 
         try:

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
+from jobs.decode import join_spec
+from jobs.engine.results import result_schema
 from jobs.stream.genesis import first_entry
+from jobs.tables import Warehouse
+from schemas.query import load_query
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import load_settings
+from tests.report_journal import DAY, NEXT, fill_journal, make_day
 
 WRONG = [
     ("2026-1-5", "write 2026-01-05"),
@@ -75,3 +80,35 @@ def test_no_journal_begins_with_one() -> None:
     settings = load_settings(None, {})[0]
     with pytest.raises(SessionDateError, match="write 2026-01-05"):
         first_entry(settings, "q", ["stock"], Untouched(), session="2026-1-5", now_ms=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("session", [NEXT, "1999-01-04"])
+@pytest.mark.parametrize("command", [["stream"], ["seal"]], ids=" ".join)
+def test_a_session_that_is_not_open_is_told_alike(
+    command: list[str],
+    session: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its form is right, so it is no wrong usage: the warehouse has another session open."""
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr("jobs.doctor.check_all", lambda *_: [])
+    root = tmp_path / "w"
+    schema = result_schema(join_spec(load_query(load_settings(None, {})[0].query)))
+    fill_journal(Warehouse(str(root), schema, fsync=False), make_day(3).entries)
+    with pytest.raises(SystemExit) as it:
+        main(["--set", f"warehouse.root={root}", *command, "--session", session])
+    assert it.value.code == 3
+    assert f"not the open session: that is {DAY}" in capsys.readouterr().err
+    assert not (tmp_path / "var" / "last-error.txt").exists(), "nothing is wrong with the program"
+
+
+def test_a_withdrawal_has_no_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as it:
+        main(["seal", "--session", DAY, "--withdraw", "--at", "now"])
+    assert it.value.code == 2
+    assert "leave out --at" in capsys.readouterr().err
