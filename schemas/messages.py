@@ -8,7 +8,8 @@ more than they can express: the two cannot drift apart silently.
 
 What holds for every kind:
 
-* the value is one JSON object in UTF-8, nested at most 200 levels (pydantic's own limit);
+* the value is one JSON object in UTF-8, nested at most 200 levels (pydantic's own limit); with a
+  `json` field it has at most 1 MiB;
 * a missing field and `null` are the same: fine for an optional field, else a reason to reject;
 * `int` fits 64 bits signed and is written without fraction or exponent (`1.0` is no int);
 * `double` is finite (`NaN`, `Infinity` and `1e400` are refused); zero has no sign (`-0.0` is
@@ -31,6 +32,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -44,7 +46,9 @@ from pydantic import (
     create_model,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
+
+from schemas import large
 
 Kind = Literal["string", "int", "double", "bool", "timestamp", "decimal", "json"]
 
@@ -373,9 +377,51 @@ def read(model: type[Message], value: bytes | None) -> Message:
     except UnicodeDecodeError as error:
         raise Rejected(f"not UTF-8 (byte {error.start})") from None
     try:
+        if len(value) > large.LARGE:
+            return model.model_validate(_fields_of_large(model, value))
         return model.model_validate_json(value)
     except ValidationError as error:
         raise Rejected(_reason(error)) from None
+
+
+def _fields_of_large(model: type[Message], value: bytes) -> dict[str, Any]:
+    """The contract's fields of a message that is too large to be parsed whole. Raises Rejected.
+
+    The rest of it is checked to be JSON, and costs no memory. An object or array of a field is
+    one here, too, but what it holds may be missing: only a `json` field would accept it.
+    """
+    fields = _fields(model)
+    if fields is None:
+        raise Rejected(f"larger than {large.LARGE} bytes, the most for a stream with a json field")
+    found: dict[str, Any] = {}
+    is_object = True
+    for begin, part in large.parts(value):
+        try:
+            found |= fields.validate_json(part)
+        except ValidationError as error:
+            if error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
+                is_object = False  # a later part may not even be JSON
+                continue
+            # The parser names a place of the part.
+            raise Rejected(_PLACE.sub(f" behind byte {begin}", _reason(error))) from None
+    if not is_object:
+        raise Rejected(_WORDS["model_type"])
+    return found
+
+
+_PLACE = re.compile(r" at line \d+ column \d+$")
+
+
+@lru_cache(maxsize=64)
+def _fields(model: type[Message]) -> SchemaValidator | None:
+    """Picks the contract's fields out of a JSON object; None when one of them is of kind json."""
+    rules = fields_of(model)
+    if any(rule.kind == "json" for rule in rules):
+        return None
+    anything = core_schema.typed_dict_field(core_schema.any_schema(), required=False)
+    return SchemaValidator(
+        core_schema.typed_dict_schema({rule.name: anything for rule in rules}, strict=True)
+    )
 
 
 def _reason(error: ValidationError) -> str:

@@ -2,15 +2,21 @@
 
 Three stages, each handing on what it does not accept:
 
-1. many values in one call of a columnar JSON parser (`parse.parse_many`), rules checked on
-   whole columns (`rules`, `timestamps`): about 1.5 million rows/s on one core;
-2. values of pieces that did not line up, one by one through pydantic's JSON parser, the same
-   rules on whole columns (`parse.parse_each`);
+1. values that look alike, together (`templates`), rules checked on whole columns (`rules`,
+   `timestamps`): about 1.5 million rows/s on one core;
+2. values that look like no others, one by one through pydantic's JSON parser, the same rules on
+   whole columns (`parse.parse_each`);
 3. what is left, and every row that breaks a rule, through the pydantic model
    (`schemas.messages.read`). It is the contract: it gives the row or the reason.
 
-A row that stage 1 or 2 accepts is the row that stage 3 would give; a property test holds them
-together. No value is dropped: each is kept, rejected with a reason, or filtered by the query.
+A row that stage 1 or 2 accepts is the row that stage 3 would give, and each stage looks at one
+value's bytes only: no values are joined, and none is refused before stage 3. So what becomes of a
+value follows from its bytes and the contract, whatever shares its batch. Property tests hold the
+stages together. No value is dropped: each is kept, rejected with a reason, or filtered by the
+query.
+
+One call takes at most 8 times the bytes of its values and 64 MiB, whatever the values hold, if it
+has no more than `MOST_ROWS` of them: pieces are small, and what is skipped builds no objects.
 
 Then, where the query asks for it, the filter and derived keys are evaluated on the rows
 (`expressions`); a null join key is a reason to reject.
@@ -18,7 +24,8 @@ Then, where the query asks for it, the filter and derived keys are evaluated on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +35,11 @@ import pyarrow as pa
 
 from jobs.decode.digest import partition_digest, value_digest
 from jobs.decode.expressions import evaluate, is_true
-from jobs.decode.parse import Parsed, parse_each, parse_many, raw_schema
+from jobs.decode.layout import Layout
+from jobs.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
 from jobs.decode.plan import StreamPlan, compile_streams, join_spec
 from jobs.decode.rules import check, columns_of, row_schema
-from schemas.messages import Rejected, read
+from schemas.messages import FieldRule, Rejected, read
 
 __all__ = [
     "Decoded",
@@ -47,10 +55,23 @@ FEW_ROWS = 32
 """Batches up to this size go straight to the contract: a call of pyarrow.json alone costs
 0.13 ms, as much as the contract takes for about 30 values."""
 
-CHUNK_ROWS = 4_096
+CHUNK_ROWS, CHUNK_BYTES = 4_096, 1 << 20
 """Values that are objects of Python at the same time."""
 
+EACH_BYTES = 16 << 10
+"""Larger values skip the second stage, which makes objects of all that they hold: the contract
+makes them of its own fields only, and its price a value no longer matters."""
+
+MOST_ROWS = 100_000
+"""Values of one call, at most, if its memory is to be bounded by their bytes: a row has columns
+however small its value is."""
+
+BLOCK_ROWS, BLOCK_BYTES = 32_768, 4 << 20
+"""Values that go through all stages before the next ones: bounds what is between the stages."""
+
 Rows = npt.NDArray[np.int64]
+Part = tuple[Rows, list[Any]]
+"""Positions, and the columns of the rows there."""
 
 
 @dataclass(frozen=True)
@@ -108,60 +129,83 @@ def _read(
     plan: StreamPlan, values: Any, few_rows: int, reasons: dict[int, str]
 ) -> tuple[Rows, Any]:
     """Every value through the three stages: positions and table of what holds."""
-    left = np.arange(len(values), dtype=np.int64)
-    found: list[tuple[Rows, list[Any]]] = []
-    schema = raw_schema(plan.rules)
-    if schema is not None and len(values) > few_rows:
-        pieces, left = parse_many(schema, values)
-        broken: list[Rows] = []
-        if pieces:
-            rows = np.concatenate([piece.rows for piece in pieces])
-            whole = Parsed(rows, pa.concat_tables([piece.columns for piece in pieces]))
-            broken.append(_accept(plan, whole, found))
-        for some in _chunks(left):
-            each, rest = parse_each(plan.rules, values, some)
-            broken.append(rest)
-            if each is not None:
-                broken.append(_accept(plan, each, found))
-        left = np.sort(np.concatenate(broken)) if broken else left
-    for some in _chunks(left):
-        found.append(_by_contract(plan, values, some, reasons))
+    found: list[Part] = []
+    columnar = can_parse(plan.rules) and len(values) > few_rows
+    for begin, end in pieces(values, BLOCK_ROWS, BLOCK_BYTES):
+        block = values.slice(begin, end - begin)
+        left = np.arange(end - begin)
+        parts: list[Part] = []
+        if columnar:
+            parts, left = _by_columns(plan.rules, block)
+        for some in _chunks(block, left):
+            part, why = _by_contract(plan, block, some)
+            parts.append(part)
+            reasons.update((begin + at, reason) for at, reason in why)
+        found += [(rows + begin, columns) for rows, columns in parts]
     return _together(plan, found)
 
 
-def _chunks(rows: Rows) -> Iterator[Rows]:
+def _by_columns(rules: Sequence[FieldRule], values: Any) -> tuple[list[Part], Rows]:
+    """The first two stages: what they accept, and the positions left over."""
+    parts: list[Part] = []
+    alike, left = parse_alike(rules, values)
+    broken: list[Rows] = []
+    if alike:
+        rows = np.concatenate([parsed.rows for parsed in alike])
+        whole = Parsed(rows, pa.concat_tables([parsed.columns for parsed in alike]))
+        broken.append(_accept(rules, whole, parts))
+    if len(left):
+        layout = Layout.of(values)
+        large = (layout.ends - layout.starts)[left] > EACH_BYTES
+        broken.append(left[large])
+        for some in _chunks(values, left[~large]):
+            each, rest = parse_each(rules, values, some)
+            broken.append(rest)
+            if each is not None:
+                broken.append(_accept(rules, each, parts))
+    return parts, np.sort(np.concatenate(broken)) if broken else left
+
+
+def _chunks(values: Any, rows: Rows) -> Iterator[Rows]:
     """Rows that are read one by one, a few at a time: the garbage collector looks at every
-    object that is alive, and took half of the time when all of a batch was."""
-    for begin in range(0, len(rows), CHUNK_ROWS):
-        yield rows[begin : begin + CHUNK_ROWS]
+    object that is alive, and took half of the time when all of a batch was. And so few bytes that
+    it does not matter what becomes of them: `{},` takes 72 bytes as an object."""
+    layout = Layout.of(values)
+    before = np.cumsum((layout.ends - layout.starts)[rows])
+    begin = 0
+    while begin < len(rows):
+        size = int(before[begin - 1]) if begin else 0
+        fit = int(np.searchsorted(before, size + CHUNK_BYTES, side="right"))
+        end = min(len(rows), begin + CHUNK_ROWS, max(begin + 1, fit))
+        yield rows[begin:end]
+        begin = end
 
 
-def _accept(plan: StreamPlan, parsed: Parsed, found: list[tuple[Rows, list[Any]]]) -> Rows:
-    """Add the rows that keep every rule to `found`; the positions of the others."""
-    columns, good = check(plan.rules, parsed.columns)
+def _accept(rules: Sequence[FieldRule], parsed: Parsed, parts: list[Part]) -> Rows:
+    """Add the rows that keep every rule to `parts`; the positions of the others."""
+    columns, good = check(rules, parsed.columns)
     if good.all():
-        found.append((parsed.rows, columns))
+        parts.append((parsed.rows, columns))
         return np.zeros(0, np.int64)
     mask = pa.array(good)
-    found.append((parsed.rows[good], [column.filter(mask) for column in columns]))
+    parts.append((parsed.rows[good], [column.filter(mask) for column in columns]))
     return parsed.rows[~good]
 
 
-def _by_contract(
-    plan: StreamPlan, values: Any, rows: Rows, reasons: dict[int, str]
-) -> tuple[Rows, list[Any]]:
-    model, held, messages = plan.contract, [], []
-    given = values if len(rows) == len(values) else values.take(pa.array(rows))
-    for at, value in zip(rows.tolist(), given.to_pylist(), strict=True):
+def _by_contract(plan: StreamPlan, values: Any, rows: Rows) -> tuple[Part, list[tuple[int, str]]]:
+    """The third stage: what the contract accepts, and why it does not accept the others."""
+    held, messages, reasons = [], [], []
+    for at in rows.tolist():
         try:
-            messages.append(read(model, value))
+            messages.append(read(plan.contract, values[at].as_py()))
             held.append(at)
         except Rejected as error:
-            reasons[at] = str(error)
-    return np.array(held, np.int64), columns_of(plan.rules, messages)
+            # Most of many bad values have the same reason: it is kept once.
+            reasons.append((at, sys.intern(str(error))))
+    return (np.array(held, np.int64), columns_of(plan.rules, messages)), reasons
 
 
-def _together(plan: StreamPlan, found: list[tuple[Rows, list[Any]]]) -> tuple[Rows, Any]:
+def _together(plan: StreamPlan, found: list[Part]) -> tuple[Rows, Any]:
     """The parts as one table in the order of the values."""
     schema = row_schema(plan.rules)
     parts = [part for part in found if len(part[0])] or found[:1]
@@ -169,7 +213,7 @@ def _together(plan: StreamPlan, found: list[tuple[Rows, list[Any]]]) -> tuple[Ro
         return np.zeros(0, np.int64), schema.empty_table()
     table = pa.concat_tables(pa.Table.from_arrays(columns, schema=schema) for _, columns in parts)
     rows = np.concatenate([rows for rows, _ in parts])
-    if len(parts) > 1:
+    if (np.diff(rows) < 0).any():
         order = np.argsort(rows, kind="stable")
         rows, table = rows[order], table.take(pa.array(order))
     return rows, table

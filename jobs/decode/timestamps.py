@@ -57,13 +57,13 @@ def parse_timestamps(texts: Any) -> tuple[Ints, Mask]:
         length = int(lengths[0])
         if _SECONDS < length <= _LONGEST:
             matrix = bytes_[int(ends[0]) : int(ends[-1])].reshape(n, length)
-            micros, valid = _parse(matrix)
+            micros, valid = _parse(np.ascontiguousarray(matrix.T))
     else:
         counts = np.bincount(np.minimum(lengths, _LONGEST + 1), minlength=_LONGEST + 1)
         for length in np.flatnonzero(counts[: _LONGEST + 1]).tolist():
             if length > _SECONDS:
                 rows = np.flatnonzero(lengths == length)
-                matrix = bytes_[starts[rows].astype(np.int64)[:, None] + np.arange(length)]
+                matrix = bytes_[starts[rows].astype(np.int64) + np.arange(length)[:, None]]
                 micros[rows], valid[rows] = _parse(matrix)
     if texts.null_count:
         valid &= np.asarray(texts.is_valid())
@@ -71,31 +71,31 @@ def parse_timestamps(texts: Any) -> tuple[Ints, Mask]:
 
 
 def _parse(text: Bytes) -> tuple[Ints, Mask]:
-    """Texts of one length as a matrix (n, length) -> microseconds, valid."""
-    length = text.shape[1]
-    zulu = (text[:, -1] | 0x20) == ord("z")
+    """Texts of one length, a row for each place (length, n) -> microseconds, valid."""
+    length = len(text)
+    zulu = (text[-1] | 0x20) == ord("z")
     if zulu.all():
         return _parse_local(text, length - 1)
     if not zulu.any():
         return _parse_offset(text)
-    micros = np.zeros(len(text), np.int64)
-    valid = np.zeros(len(text), np.bool_)
+    micros = np.zeros(text.shape[1], np.int64)
+    valid = np.zeros(text.shape[1], np.bool_)
     for rows, parse in ((zulu, None), (~zulu, _parse_offset)):
-        part = text[rows]
+        part = text[:, rows]
         micros[rows], valid[rows] = parse(part) if parse else _parse_local(part, length - 1)
     return micros, valid
 
 
 def _parse_offset(text: Bytes) -> tuple[Ints, Mask]:
     """Texts that end in +hh:mm or -hh:mm."""
-    size = text.shape[1] - 6
+    size = len(text) - 6
     if size < _SECONDS:
-        return np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
-    digits = [text[:, size + at] - np.uint8(48) for at in (1, 2, 4, 5)]
+        return np.zeros(text.shape[1], np.int64), np.zeros(text.shape[1], np.bool_)
+    digits = [text[size + at] - np.uint8(48) for at in (1, 2, 4, 5)]
     hour, minute = digits[0] * np.uint8(10) + digits[1], digits[2] * np.uint8(10) + digits[3]
-    sign = text[:, size]
+    sign = text[size]
     valid = np.maximum.reduce(digits) <= 9
-    valid &= (hour <= 23) & (minute <= 59) & (text[:, size + 3] == ord(":"))
+    valid &= (hour <= 23) & (minute <= 59) & (text[size + 3] == ord(":"))
     valid &= (sign == ord("+")) | (sign == ord("-"))
     shift = (hour.astype(np.int64) * 60 + minute) * 60_000_000
     micros, local = _parse_local(text, size)
@@ -107,15 +107,15 @@ def _parse_local(text: Bytes, size: int) -> tuple[Ints, Mask]:
     """The first `size` bytes: date, time and fraction, without the offset."""
     fraction = size - _SECONDS
     if fraction == 1:  # a point and no digit
-        return np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
-    digit = {at: text[:, at] - np.uint8(48) for at in (*_DIGITS, *range(_SECONDS + 1, size))}
+        return np.zeros(text.shape[1], np.int64), np.zeros(text.shape[1], np.bool_)
+    digit = {at: text[at] - np.uint8(48) for at in (*_DIGITS, *range(_SECONDS + 1, size))}
     valid = np.maximum.reduce(list(digit.values())) <= 9
     for at, byte in ((4, b"-"), (7, b"-"), (13, b":"), (16, b":")):
-        valid &= text[:, at] == byte[0]
-    between = text[:, 10]
+        valid &= text[at] == byte[0]
+    between = text[10]
     valid &= ((between | 0x20) == ord("t")) | (between == ord(" "))
     if fraction:
-        valid &= text[:, _SECONDS] == ord(".")
+        valid &= text[_SECONDS] == ord(".")
 
     def two(at: int) -> Bytes:
         pair: Bytes = digit[at] * np.uint8(10) + digit[at + 1]
@@ -131,7 +131,7 @@ def _parse_local(text: Bytes, size: int) -> tuple[Ints, Mask]:
     micros = (days.astype(np.int64) - 1) * 86_400 + of_day
     micros *= 1_000_000
     if fraction:
-        below = np.zeros(len(text), np.int32)
+        below = np.zeros(text.shape[1], np.int32)
         for at in range(_SECONDS + 1, min(size, _SECONDS + 7)):
             below = below * 10 + digit[at]
         micros += below * np.int32(10 ** max(0, 7 - fraction))

@@ -1,10 +1,11 @@
-"""The fast path is the contract: columns and pydantic agree on every value, alone and mixed."""
+"""What becomes of a message follows from its bytes: alone, in any order, in any batch, and as the
+contract says."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import random
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,186 +13,158 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from jobs.decode import Decoded, compile_streams, decode
+import jobs.decode.parse
+from jobs.decode import Decoded, StreamPlan, decode, templates
+from jobs.decode.rules import columns_of
 from jobs.decode.timestamps import parse_timestamps
-from schemas.messages import SHIPPED, micros_of, parse_timestamp
-from schemas.query import load_query, query_of
-from schemas.tomlfile import parse_toml
+from schemas.messages import SHIPPED, Rejected, micros_of, parse_timestamp, read
+from tests.property.json_texts import PLANS, times, value_texts
 
-EVERY_KIND = """
-[streams.every]
-fields = { symbol = "string", t = "timestamp?", i = "int?", d = "double?", b = "bool?" }
-[streams.volume]
-schema = "volume"
-[join]
-inputs = ["every", "volume"]
-on = ["symbol"]
-"""
-
-PLANS = {plan.name: plan for plan in compile_streams(load_query("symbol"))}
-PLANS["every"] = compile_streams(query_of(parse_toml(EVERY_KIND, Path("q.toml"))))[0]
-NAMES = sorted({rule.name for plan in PLANS.values() for rule in plan.rules})
+Verdict = tuple[str, ...]
 
 
-def same(fast: Decoded, slow: Decoded) -> None:
-    assert fast.kept.tolist() == slow.kept.tolist()
-    assert fast.rejected.tolist() == slow.rejected.tolist()
-    assert fast.reasons == slow.reasons
-    assert fast.rows.to_pylist() == slow.rows.to_pylist()
-    for name in fast.rows.schema.names:  # -0.0 == 0.0, but its bytes differ
-        column = fast.rows.column(name)
-        if pa.types.is_floating(column.type):
-            assert str(column.to_pylist()) == str(slow.rows.column(name).to_pylist())
+def verdicts(plan: StreamPlan, values: list[bytes | None], **few: int) -> list[Verdict]:
+    """What `decode` says of each value: the reason, or every column's text."""
+    decoded = decode(plan, pa.array(values, pa.binary()), **few)
+    return _each(decoded, len(values))
 
 
-def agree(plan: Any, values: list[bytes | None]) -> None:
-    slow = decode(plan, pa.array(values, pa.binary()), few_rows=10**9)
-    same(decode(plan, pa.array(values, pa.binary()), few_rows=0), slow)
-    # Alone, a value is judged by the columns only; with others of its kind it must line up.
-    held = []
-    for value in values:
-        array = pa.array([value], pa.binary())
-        same(decode(plan, array, few_rows=0), decode(plan, array, few_rows=1))
-        if decode(plan, array, few_rows=1).rows.num_rows:
-            held.append(value)
-    array = pa.array(held, pa.binary())
-    same(decode(plan, array, few_rows=0), decode(plan, array, few_rows=10**9))
+def _each(decoded: Decoded, n: int) -> list[Verdict]:
+    found: dict[int, Verdict] = {}
+    columns = [column.to_pylist() for column in decoded.rows.columns]
+    for row, at in enumerate(decoded.kept.tolist()):
+        found[at] = ("row", *(repr(column[row]) for column in columns))  # -0.0 is not 0.0 here
+    for at, reason in zip(decoded.rejected.tolist(), decoded.reasons, strict=True):
+        assert at not in found
+        found[at] = ("rejected", reason)
+    return [found[at] for at in range(n)]
 
 
-digits = st.text("0123456789", min_size=0, max_size=25)
-numbers = st.one_of(
-    st.integers().map(str),
-    st.integers(-(2**64), 2**64).map(str),
-    st.floats(allow_nan=False, allow_infinity=False).map(repr),
-    st.builds(
-        lambda s, a, p, b, e: s + a + p + b + e,
-        st.sampled_from(["", "-", "+"]),
-        digits,
-        st.sampled_from(["", "."]),
-        digits,
-        st.one_of(st.just(""), st.builds("e{}".format, st.integers(-400, 400))),
-    ),
-    st.sampled_from(["NaN", "Infinity", "-Infinity", "1e400", "-0", "-0.0", "0e0", "1E+2", "01"]),
-    st.sampled_from(["9223372036854775807", "9223372036854775808", "-9223372036854775809"]),
-)
-two = st.integers(0, 99).map("{:02}".format)
-times = st.one_of(
-    st.datetimes().map(lambda t: t.isoformat() + "Z"),
-    st.builds(
-        lambda y, mo, d, t, h, mi, s, f, z: f"{y:04}-{mo}-{d}{t}{h}:{mi}:{s}{f}{z}",
-        st.one_of(st.integers(0, 9999), st.sampled_from([0, 1, 1969, 1970, 2000, 2024, 9999])),
-        st.one_of(st.sampled_from(["01", "02", "12", "13", "00"]), two),
-        st.one_of(st.sampled_from(["01", "28", "29", "30", "31", "00"]), two),
-        st.sampled_from("TTTt _"),
-        st.one_of(st.sampled_from(["00", "23"]), two),
-        st.one_of(st.sampled_from(["00", "59"]), two),
-        st.one_of(st.sampled_from(["00", "59", "60"]), two),
-        st.one_of(st.just(""), st.text("0123456789", max_size=12).map(".{}".format)),
-        st.one_of(
-            st.sampled_from(["Z", "z", "", "+00:00", "-00:00", "+23:59", "-23:59", "+24:00"]),
-            st.builds("{}{}:{}".format, st.sampled_from("+-"), two, two),
-        ),
-    ),
-    st.text(max_size=30),
-)
-strings = st.one_of(
-    st.text(max_size=20).map(json.dumps),
-    st.text(max_size=20).map(lambda s: json.dumps(s, ensure_ascii=False)),
-    times.map(json.dumps),
-    st.sampled_from(['"\\ud800"', '"\\udc00"', '"\\ud83d\\ude00"', '"\\u0000"', '"\\/"', '"\\x"']),
-    st.sampled_from(['"\x00"', '"\t"', '"\x7f"', '"a', 'a"', '"}\n{"', "'a'"]),
-)
-scalars = st.one_of(strings, numbers, st.sampled_from(["null", "true", "false", "nul", "True"]))
-anything = st.recursive(
-    scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(lambda items: "[" + ",".join(items) + "]"),
-        st.lists(st.tuples(strings, inner), max_size=3).map(
-            lambda items: "{" + ",".join(f"{k}:{v}" for k, v in items) + "}"
-        ),
-    ),
-    max_leaves=8,
-)
-FITTING = {"string": strings, "int": numbers, "double": numbers, "timestamp": times.map(json.dumps)}
-space = st.sampled_from(["", "", "", "", " ", "\n", "\t", "\r\n"])
+def by_the_contract(plan: StreamPlan, value: bytes | None) -> Verdict:
+    """What the contract says of one value, without a line of `jobs.decode`'s parsers."""
+    try:
+        message = read(plan.contract, value)
+    except Rejected as error:
+        return ("rejected", str(error))
+    row = columns_of(plan.rules, [message])
+    names = [rule.name for rule in plan.rules]
+    for key, source in zip(plan.keys, plan.sources, strict=True):
+        if not row[names.index(source)][0].is_valid:
+            return ("rejected", f"{key.name}: the join key is null")
+    shown = [*plan.sources, *plan.payload.names]
+    return ("row", *(repr(row[names.index(name)][0].as_py()) for name in shown))
 
 
-@st.composite
-def near(draw: st.DrawFn, name: str) -> str:
-    """A message of the stream that is nearly right: few things in it are odd."""
-    parts = []
-    for rule in PLANS[name].rules:
-        if draw(st.integers(0, 15)) == 0:
-            continue
-        if draw(st.integers(0, 15)) == 0:
-            value = draw(anything)
-        elif rule.kind == "int" and draw(st.booleans()):
-            value = str(draw(st.integers(0, 6)))
-        elif rule.kind == "timestamp" and draw(st.booleans()):
-            value = '"2026-01-05T14:30:00.25-05:00"'
-        elif rule.kind == "double" and draw(st.booleans()):
-            value = repr(draw(st.floats(allow_nan=False)))
-        elif rule.kind == "string" and draw(st.booleans()):
-            value = json.dumps(draw(st.text(max_size=5)))
-        else:
-            value = draw(FITTING.get(rule.kind, scalars))
-        parts.append(f'"{rule.name}"{draw(space)}:{draw(space)}{value}')
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
-        key = draw(st.one_of(st.sampled_from([f'"{n}"' for n in NAMES]), strings))
-        parts.append(f"{key}:{draw(anything)}")
-    return draw(space) + "{" + ",".join(draw(st.permutations(parts))) + "}" + draw(space)
-
-
-tokens = st.lists(
-    st.sampled_from(
-        [*"{}[]:,", '"', '"symbol"', '"A"', '"t"', "1", "1.5", "1e400", "NaN", "null", "true", " ",
-         "\n", "\t", "\x00", "\\", "\\u0000", "/*", "*/", "//", "\ufeff", "\u2028", "é", "-", "{}",
-         '{"symbol":"A"}', '{"symbol":"}', '{","i":1}']
-    ),
-    max_size=14,
-).map("".join)  # fmt: skip
-
-
-@st.composite
-def values(draw: st.DrawFn, name: str) -> bytes | None:
-    kind = draw(st.integers(0, 12))
-    if kind == 0:
-        return draw(st.one_of(st.none(), st.binary(max_size=20)))
-    if kind <= 2:
-        return ("{" + draw(tokens) + "}").encode()
-    if kind == 3:
-        return draw(tokens).encode()
-    raw = draw(near(name)).encode("utf-8", "surrogatepass")
-    if kind == 4 and raw:  # one byte is damaged
-        at = draw(st.integers(0, len(raw) - 1))
-        return raw[:at] + draw(st.binary(max_size=2)) + raw[at + 1 :]
-    return raw
+def check(plan: StreamPlan, batch: list[bytes | None], seed: int) -> None:
+    """Alone, together, in another order, in other batches, beside its like."""
+    rng = random.Random(seed)
+    # Values with a small difference are what templates could take for one another.
+    batch = [*batch, *(_changed(rng, value) for value in batch if value)]
+    expected = [by_the_contract(plan, value) for value in batch]
+    for value, verdict in zip(batch, expected, strict=True):
+        assert verdicts(plan, [value], few_rows=0) == [verdict]
+    order = list(range(len(batch)))
+    for _ in range(2):
+        assert verdicts(plan, [batch[i] for i in order], few_rows=0) == [expected[i] for i in order]
+        cut = rng.randint(0, len(order))
+        for some in (order[:cut], order[cut:]):
+            given_ = verdicts(plan, [batch[i] for i in some], few_rows=rng.choice([0, 2, 32]))
+            assert given_ == [expected[i] for i in some]
+        # Beside many of its like a value is read by a template, if it can be.
+        like = [i for i in order for _ in range(rng.randint(1, 3))]
+        assert verdicts(plan, [batch[i] for i in like], few_rows=0) == [expected[i] for i in like]
+        rng.shuffle(order)
 
 
 def check_agreement(name: str, examples: int) -> None:
+    plan = PLANS[name]
+
     @settings(max_examples=examples, deadline=None)
-    @given(st.lists(values(name), max_size=8))
-    @example([b'{"symbol":"A"}{"symbol":"B"}', b""])
-    @example([b'{"symbol":"}', b'{","symbol":"x"}'])
-    @example([b'{"symbol":"A"}{"symbol":"B"}{"symbol":"C"}\x00}', b'{"symbol":"D"}'])
-    def agreement(batch: list[bytes | None]) -> None:
-        agree(PLANS[name], batch)
+    @given(st.lists(st.one_of(value_texts(name), st.none()), max_size=6), st.integers(0, 99))
+    @example([b'{"symbol":"A"}{"symbol":"B"}', b""], 0)
+    @example([b'{"symbol":"}', b'{","symbol":"x"}'], 0)
+    @example([b'{"symbol":"A"}{"symbol":"B"}{"symbol":"C"}\x00}', b'{"symbol":"D"}'], 0)
+    @example([b'{"symbol":"A","x":1}', b'{"symbol":"A","x":-Inf}', b'{"symbol":"A","x":-NaN}'], 0)
+    @example([b'{"symbol":"A","i":1}', b'{"symbol":"A","i":%s}' % (b"1" * 5_000)], 0)
+    @example([b'{"symbol":"A","x":1}', b'{"symbol":"A","x":%s}' % (b"1" * 5_000)], 0)
+    @example([b'{"symbol":"A"}', b'{"symbol":"\\"}', b'{"symbol":"\\\\"}', b'{"symbol":"\\q"}'], 0)
+    @example([b'{"symbol":"A","x":"b"}', b'{"symbol":"A","x":"\\ud800"}'], 0)
+    @example(
+        [b'{"symbol":"A","x":"b"}', b'{"symbol":"A","x":"\xc3"}', b'{"symbol":"\xa9","x":""}'], 0
+    )
+    @example([b'{"symbol":"A","x":1}', b'{"symbol":"A","x":1,}', b'{"symbol":"A","x":1 }'], 0)
+    @example([b'{"symbol":"A","x":"b"}', b'{"symbol":"A","x":"b","x":"c"}'], 0)
+    @example([b'{"symbol":"A","b":true}', b'{"symbol":"A","b":null}', b'{"symbol":"A","b":1}'], 0)
+    def agreement(batch: list[bytes | None], seed: int) -> None:
+        with patch.multiple(templates, WORTH=0, MOST_TEMPLATES=99):
+            check(plan, batch, seed)
 
     agreement()
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_columns_and_contract_agree(name: str) -> None:
-    check_agreement(name, 100)
+    check_agreement(name, 40)
+
+
+MILLION = 1_000_000
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", sorted(PLANS))
-def test_columns_and_contract_agree_for_long(name: str) -> None:
-    check_agreement(name, 3_000)
+def test_a_million_messages_agree() -> None:
+    """Messages of the fuzz grammar, each broken and mixed anew, in batches of all sizes."""
+    rng = random.Random(20260105)
+    seeds = {name: _drawn(name, 1_500) for name in PLANS}
+    done = 0
+    while done < MILLION:
+        name = rng.choice(sorted(PLANS))
+        batch = [
+            _changed(rng, rng.choice(seeds[name])) for _ in range(rng.choice([1, 33, 200, 2_000]))
+        ]
+        batch += [_changed(rng, value) for value in rng.choices(batch, k=len(batch) // 2)]
+        rng.shuffle(batch)
+        found = verdicts(PLANS[name], [*batch], few_rows=rng.choice([0, 32]))
+        for value, verdict in zip(batch, found, strict=True):
+            assert verdict == by_the_contract(PLANS[name], value), value
+        done += len(batch)
 
 
-@settings(max_examples=500, deadline=None)
+def _drawn(name: str, number: int) -> list[bytes]:
+    texts: list[bytes] = []
+
+    @settings(max_examples=number, deadline=None, database=None)
+    @given(value_texts(name))
+    def draw(value: bytes) -> None:
+        texts.append(value)
+
+    draw()
+    return texts
+
+
+_TOKENS = [
+    *(b"-Inf", b"Infinity", b"NaN", b"1e400", b"-0", b"01", b"1" * 5_000, b"\\ud800", b"\\u0041"),
+    *(b'"', b"\\", b",", b":", b"{", b"}", b"[", b"]", b" ", b"\n", b"\x00", b"\xc3", b"\xa9"),
+    *(
+        b'"symbol":',
+        b'"\\u0073ymbol":',
+        b"null",
+        b"true",
+        b"7",
+        b'"2026-01-05T14:30:00Z"',
+        b"\xef\xbb\xbf",
+    ),
+]
+
+
+def _changed(rng: random.Random, value: bytes) -> bytes:
+    """Half of the time a value as it is, else with a token put in or in the place of some bytes."""
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        at = rng.randint(0, len(value))
+        value = value[:at] + rng.choice(_TOKENS) + value[at + rng.choice([0, 0, 1, 5]) :]
+    return value
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(times, st.none()), max_size=6))
 def test_times_agree(texts: list[str | None]) -> None:
     micros, valid = parse_timestamps(pa.array(texts, pa.string()))
@@ -206,17 +179,29 @@ def test_times_agree(texts: list[str | None]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
 def test_doubles_are_read_to_the_last_bit(number: float, more: int) -> None:
-    text = f"{number:.{more}e}"
-    value = b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":%s}' % text.encode()
-    stock = PLANS["stock"]
-    fast = decode(stock, pa.array([value], pa.binary()), few_rows=0)
-    expected = float(text) + 0.0
-    if expected in (float("inf"), float("-inf")):
-        assert fast.rows.num_rows == 0
-    else:
-        assert str(fast.rows.column("price")[0].as_py()) == str(expected)
-    same(fast, decode(stock, pa.array([value], pa.binary()), few_rows=1))
+    for text in (f"{number:.{more}e}", repr(number)):
+        value = b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":%s}' % text.encode()
+        expected = float(text) + 0.0
+        (found,) = verdicts(PLANS["stock"], [value], few_rows=0)
+        assert found == by_the_contract(PLANS["stock"], value)
+        if expected not in (float("inf"), float("-inf")):
+            assert str(expected) in found
 
 
 def test_shipped_contracts_are_all_covered() -> None:
     assert SHIPPED.keys() <= PLANS.keys()
+
+
+def test_templates_read_most_of_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agreement above says nothing if all values take the contract's own parser."""
+    taken: list[int] = []
+    real = jobs.decode.parse.read_alike
+
+    def spy(*arguments: Any) -> Any:
+        done, left = real(*arguments)
+        taken.append(sum(len(rows) for rows, _ in done))
+        return done, left
+
+    monkeypatch.setattr(jobs.decode.parse, "read_alike", spy)
+    check_agreement("every", 40)
+    assert sum(taken) > 250

@@ -1,0 +1,67 @@
+"""A message that is read in parts gets the verdict of one that is parsed whole."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from schemas import large
+from schemas.messages import Message, Rejected, read
+from tests.property.json_texts import contract_named, value_texts
+
+NAMES = ("every", "stock", "volume")
+
+
+def verdict(model: type[Message], value: bytes) -> str:
+    try:
+        return repr(read(model, value))
+    except Rejected as error:
+        reason = str(error)
+        return "not JSON" if reason.startswith("not JSON: ") else reason
+
+
+def in_parts(model: type[Message], value: bytes, size: int) -> str:
+    with patch.multiple(large, LARGE=0, PART=size):
+        return verdict(model, value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_and_whole_agree(name: str) -> None:
+    model = contract_named(name)
+
+    @settings(max_examples=150, deadline=None)
+    @given(value_texts(name), st.integers(1, 40))
+    @example(b'{"symbol":"A","x":[1,]}', 1)
+    @example(b'{"symbol":"A","x":[,1]}', 1)
+    @example(b'{"symbol":"A",}', 1)
+    @example(b'{,"symbol":"A"}', 1)
+    @example(b'{"symbol":"A","x":{"a":1,2]}', 1)
+    @example(b'{"symbol":"A"},{"symbol":"B"}', 1)
+    @example(b'[{"symbol":"A"},2,3]', 1)
+    @example(b'{"symbol":"A","x":"a,\\"b,[","y":[{"a":[1,2],"b":{}},3,[]],"i":7}', 1)
+    @example(b'{"symbol":["A","B"],"i":7}', 1)
+    @example(b'{"symbol":"A",\\",","i":7}', 1)
+    def agreement(value: bytes, size: int) -> None:
+        assert in_parts(model, value, size) == verdict(model, value)
+
+    agreement()
+
+
+@pytest.mark.parametrize("depth", range(195, 206))
+@pytest.mark.parametrize("pair", [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
+def test_parts_are_as_deep_as_the_whole(depth: int, pair: tuple[str, str]) -> None:
+    inner = pair[0] * depth + "1,2" * (pair[0] == "[") + '{"b":1,"c":2}' * (pair[0] != "[")
+    value = ('{"symbol":"A","x":' + inner + pair[1] * depth + ',"i":1}').encode()
+    model = contract_named("every")
+    assert in_parts(model, value, 1) == verdict(model, value)
+
+
+def test_parts_are_small_whatever_is_in_them() -> None:
+    for unit in (b"{},", b'{"a":"b,[{\\"",  "c":[1]},', b"[" * 90 + b"]" * 90 + b",", b"1,"):
+        value = b'{"x":[' + unit * (3 * large.PART // len(unit)) + b'0],"y":1}'
+        sizes = [len(part) for _, part in large.parts(value)]
+        assert len(sizes) >= 3
+        assert max(sizes) <= large.PART + 1_000
