@@ -65,8 +65,8 @@ _NEXT = _automaton()
 def read_scalars(data: Codes, begins: Ints) -> tuple[Codes, Ints]:
     """What scalar begins at each address of `data`, and the address behind it (n,).
 
-    The address means nothing where the scalar is OTHER. `data` goes on for LONGEST_SCALAR bytes or more
-    behind each address.
+    The address means nothing where the scalar is OTHER. `data` goes on for LONGEST_SCALAR bytes
+    or more behind each address.
     """
     state = np.full(len(begins), 256 * _BEGIN, np.int64)
     at, ends = begins.copy(), begins.copy()

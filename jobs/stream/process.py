@@ -28,6 +28,9 @@ def freeze() -> None:
 
 def rehearse_batches(batches: Iterable[Any]) -> Iterator[Any]:
     """Take batches and give none: a worker that ran this has loaded what an epoch needs."""
+    import jobs.stream.decoding
+    import jobs.stream.worker  # noqa: F401
+
     pa.array(np.zeros(1))  # pyarrow loads pandas with the first array of numpy's
     freeze()
     for _ in batches:

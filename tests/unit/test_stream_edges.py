@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -168,3 +170,13 @@ def test_a_job_is_cancelled_when_a_host_that_it_needs_stays_away(
 def test_no_host_is_watched_on_threads() -> None:
     with Placement(None, True).watched(frozenset(), lambda: pytest.fail("cancelled")):
         assert not [t for t in threading.enumerate() if t.name == "placement"]
+
+
+def test_a_rehearsal_loads_what_an_epoch_needs() -> None:
+    program = (
+        "import sys; from jobs.stream.process import rehearse_batches\n"
+        "assert list(rehearse_batches([1])) == []\n"
+        "assert {'jobs.stream.decoding', 'jobs.stream.worker', 'pandas'} <= sys.modules.keys()\n"
+        "assert not {'pyspark', 'deltalake'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
