@@ -265,8 +265,8 @@ class State(Section):
         description="Partition groups per operator when a warehouse is made; a power of two.",
         json_schema_extra=_about(
             "groups",
-            "The papers use 300 to 500: enough to spill in small steps and to tell productive "
-            "keys from others, few enough for statistics of each to be kept every epoch.",
+            "TR-05-04 and SIGMOD'06 use 300 to 500: enough to spill in small steps and to tell "
+            "productive keys from others, few enough for statistics of each every epoch.",
         ),
     )
     slots: int = Field(
@@ -316,8 +316,8 @@ class Spill(Section):
         description="Part of the budget in use at which a slot spills (theta_m).",
         json_schema_extra=_about(
             "fraction of state.budget_bytes",
-            "The rest is room for one epoch's rows and for a merge of runs; the papers spill "
-            "as late as that too, since what stays in memory yields results at once.",
+            "The rest is room for one epoch's rows and for a merge of runs; what stays in memory "
+            "yields results at once. The papers give thresholds in MB (60 to 200), not shares.",
         ),
     )
     fraction: float = Field(
@@ -327,8 +327,8 @@ class Spill(Section):
         description="Part of the slot's state that one spill takes out (k).",
         json_schema_extra=_about(
             "fraction of the slot's state",
-            "TR-05-04 measured 10 to 100 %: small spills come again at once, large ones throw "
-            "out productive groups; 30 % gave the best throughput.",
+            "TR-05-04's default. Its Figure 9: the more is pushed at a time, the fewer results; "
+            "Figure 10: the fewer times it happens. 30 % balances the two.",
         ),
     )
     inactive_s: float = Field(
@@ -434,26 +434,47 @@ class Rebalance(Section):
         description="Relocate when M_least / M_most, memory of the slots, is below this.",
         json_schema_extra=_about(
             "ratio",
-            "TR-05-04 measured 50 to 90 %: the throughput was the same, the number of moves not.",
+            "TR-05-04 and DAX (slide 21) use 80 %. Figure 14: from 50 to 90 % the throughput is "
+            "the same, while relocations grow from 2 to 24.",
         ),
     )
     min_span_s: float = Field(
         default=45.0,
         ge=0,
         description="Time between two relocations, at least.",
-        json_schema_extra=_about("seconds", "TR-05-04's; it found no harm in shorter ones."),
+        json_schema_extra=_about(
+            "seconds",
+            "TR-05-04's; its Figure 15 shows nearly the same throughput with 15 s. Policies in "
+            "rounds (flux-*) have a collection time of their own instead.",
+        ),
     )
     theta_f: float = Field(
         default=2.0,
         ge=1,
         description="active-disk forces a spill when Rate_max / Rate_min is over this.",
-        json_schema_extra=_about("ratio", "The paper names no value; its example has 4 and 1."),
+        json_schema_extra=_about("ratio", "DAX's (slide 21: Ratio>2); TR-05-04 names no value."),
+    )
+    relocation_bytes: ByteSize = Field(
+        default=ByteSize(30_000_000),
+        ge=0,
+        description="lazy-disk and active-disk relocate only more than this at a time.",
+        json_schema_extra=_about(
+            "bytes",
+            "DAX's (slide 21: State relocation >30M). Lower it where budgets are under some "
+            "hundred MB.",
+        ),
+    )
+    forced_bytes: ByteSize = Field(
+        default=ByteSize(100_000_000),
+        ge=0,
+        description="active-disk forces slots to spill this much in a session, at most.",
+        json_schema_extra=_about("bytes", "DAX's (slide 21: Maximal Force-Disk memory 100M)."),
     )
     th_imb: float = Field(
         default=1.2,
         ge=1,
         description="Flux moves a group only between slots that are this far apart.",
-        json_schema_extra=_about("ratio", "Below a fifth a move costs more than it gains."),
+        json_schema_extra=_about("ratio", "Flux's value (section 5.4)."),
     )
     th_util: float = Field(
         default=0.9,
@@ -468,7 +489,8 @@ class Rebalance(Section):
         description="Least collection time of Flux's rounds.",
         json_schema_extra=_about(
             "seconds",
-            "The paper has 10 ms and finds that longer is safer; here a round is some epochs.",
+            "Flux has 10 ms. Its Figure 9: under skew that halves the throughput, and from 250 ms "
+            "on the policy beats none at all. Here figures are of whole epochs.",
         ),
     )
     th_sup: float = Field(
@@ -488,13 +510,16 @@ class Rebalance(Section):
     beta: float = Field(
         default=0.5,
         gt=0,
-        description="declustering adds a slot when suppliers are more than beta x consumers.",
-        json_schema_extra=_about("ratio", "The paper's (section V-A)."),
+        description="declustering adds slots when suppliers are more than beta x consumers.",
+        json_schema_extra=_about(
+            "ratio", "The rule is the paper's (section V-A), which gives beta no value."
+        ),
     )
     theta_bytes: ByteSize = Field(
         default=ByteSize(3 << 19),
         ge=1,
-        description="fine-tuning splits groups over twice this, and merges buddies below it.",
+        description="fine-tuning splits groups over twice this, and merges buddies below it, but "
+        "none of the first state.groups.",
         json_schema_extra=_about(
             "bytes",
             "The paper's 1.5 MB suits windows of minutes. A group also needs a row of statistics: "

@@ -6,10 +6,11 @@ fullest slot. So:
 1. While there is room everywhere, slots are evened out by *work* (Flux's utilisation, its
    thresholds and its estimate of what a move brings), but by several groups at once, those with
    the most work for their bytes first.
-2. Once memory is short (something is spilled, or a slot's memory is over `pressure` of its
-   budget), by *memory*: lazy-disk's rule, but of shares of the budgets, so that slots may differ,
-   and never into a slot that will be the fuller one before groups may move again: one that has
-   just spilled has room, but if it got most of the rows until now it needs that itself.
+2. Once memory is short (a slot's memory is over `pressure` of its budget, or what it has spilled
+   would not fit there again), by *memory*: lazy-disk's rule, but of shares of the budgets, so that
+   slots may differ, and never into a slot that will be the fuller one before groups may move
+   again: one that has just spilled has room, but if it got most of the rows until now it needs
+   that itself. Groups that have spilled move as others do (see docs/decisions/0018).
 3. When memory is even and nearly all of it is in use, by *productivity*: active-disk's forced
    spill, with two changes that the laboratory taught. It waits until memory is short, for what is
    forced out earlier would have had room. And slots are not compared by their average output
@@ -17,11 +18,13 @@ fullest slot. So:
    but by their margins: what the least productive part of each slot's memory yields, as much of
    it as the next spill will take (`fraction`). The slot whose margin is lowest spills that part
    when another's is `theta_f` times as high; then groups of the fullest slot move in.
-4. A group that alone is too much for its slot, so that no move helps, is split; unless one key
+4. When memory is even and there is nothing to force, by work again, as far as memory stays even.
+5. A group that alone is too much for its slot, so that no move helps, is split; unless one key
    makes it up, which no split divides.
 
 Gain is judged on the two slots touched, never on an average over all: one hot slot of 32 hardly
-shows in an average.
+shows in an average. Of many slots all that differ take part at once, in pairs from both ends: the
+fullest gives to the emptiest, the second to the second, and so on.
 """
 
 from __future__ import annotations
@@ -29,17 +32,20 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key, undivided_by
-from jobs.policy.disk import bounded_spill, held_by, productive_first, yields
+from jobs.policy.disk import forced_spills, productive_first, yields
 from jobs.policy.flux import ROUNDING, utilisation
 from jobs.policy.view import (
     F64,
     I64,
+    NOISE,
     Advice,
     Declined,
     MoveGroup,
     SplitGroup,
+    Suggestion,
     View,
     declined,
+    from_both_ends,
     name,
     too_soon,
 )
@@ -47,6 +53,8 @@ from jobs.policy.view import (
 PRESSURE = 0.6
 SHORT = 0.8
 """Of the memory of all slots: a forced spill before would take what has room."""
+CALM_S = 60.0
+"""Between two relocations that figures off by `NOISE` may explain."""
 IDLE = 0.05
 """Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
 
@@ -65,36 +73,61 @@ def balanced(
     if view.slots < 2:
         return declined("relocation", "there is one slot")
     fill: F64 = view.memory / view.budget
-    if not view.spilled.any() and fill.max() <= pressure:
-        return _even_work(view, th_imb, th_util, min_span_s, pressure)
+    if fill.max() <= pressure and view.fits(pressure):
+        return _even_work(view, th_imb, th_util, min_span_s, pressure, theta_d)
     if fill.min() < theta_d * fill.max():
-        return _even_memory(view, fill, min_span_s)
-    return _spill_at_the_margin(view, theta_f, fraction)
+        return _even_memory(view, fill, theta_d, min_span_s)
+    forced = _spill_at_the_margin(view, theta_f, fraction)
+    if forced.suggestions:
+        return forced
+    even = _even_work(view, th_imb, th_util, min_span_s, 0.0, theta_d)
+    return Advice(even.suggestions, forced.declined + even.declined)
 
 
-def _even_memory(view: View, fill: F64, min_span_s: float) -> Advice:
+def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Advice:
     what = "relocation by memory"
-    most, least = int(fill.argmax()), int(fill.argmin())
-    said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
-    said += f" (slot {least})"
     soon: F64 = fill + growth(view) * min_span_s / view.budget
-    if soon[least] >= soon[most]:
-        return declined(
-            what,
-            f"{said}, but slot {least} fills faster: in {min_span_s:g} s it needs "
-            f"{soon[least]:.0%}, slot {most} {soon[most]:.0%}",
+    found: list[Suggestion] = []
+    first: Advice | None = None
+    for most, least in from_both_ends(np.argsort(-fill, kind="stable")):
+        if fill[least] >= theta_d * fill[most]:
+            break
+        said = f"memory {fill[most]:.0%} of the budget (slot {most}) and {fill[least]:.0%}"
+        said += f" (slot {least})"
+        if soon[least] >= soon[most]:
+            first = first or declined(
+                what,
+                f"{said}, but slot {least} fills faster: in {min_span_s:g} s it needs "
+                f"{soon[least]:.0%}, slot {most} {soon[most]:.0%}",
+            )
+            continue
+        span_s = _span_s(fill[least] / fill[most], theta_d, min_span_s)
+        if view.since_move_s < span_s:
+            return declined(what, f"{said}, but {too_soon(view, span_s)}")
+        # So much that both have the same share of their budgets: half of the difference when these
+        # are equal.
+        of, to = float(view.budget[most]), float(view.budget[least])
+        wanted = int(min(fill[most] - fill[least], soon[most] - soon[least]) * of * to / (of + to))
+        chosen = productive_first(view, most, wanted)
+        advice = (
+            _moves(view, chosen, most, least, said)
+            if len(chosen)
+            else _split(view, most, view.bytes, said, what)
         )
-    if view.since_move_s < min_span_s:
-        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
-    # So much that both have the same share of their budgets: half of the difference when these
-    # are equal.
-    budget = view.budget.astype(np.float64)
-    together = budget[most] * budget[least] / (budget[most] + budget[least])
-    wanted = int(min(fill[most] - fill[least], soon[most] - soon[least]) * together)
-    chosen = productive_first(view, most, wanted)
-    if not len(chosen):
-        return _split(view, most, view.bytes, said, what)
-    return _moves(view, chosen, most, least, said)
+        found += advice.suggestions
+        first = first or advice
+    if found or first is None:
+        return Advice(tuple(found))
+    return first
+
+
+def _span_s(ratio: float, threshold: float, min_span_s: float) -> float:
+    """How long ago the last moves must be: what may be chance waits for `CALM_S` at least.
+
+    Who sets no time, 0, wants to wait for nothing.
+    """
+    chance = ratio * (1 + NOISE) >= threshold * (1 - NOISE)
+    return max(min_span_s, CALM_S) if chance and min_span_s else min_span_s
 
 
 def growth(view: View) -> F64:
@@ -108,75 +141,122 @@ def growth(view: View) -> F64:
 
 
 def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
-    what = "forced spill"
-    memory = view.memory
-    used = memory.sum() / view.budget.sum()
+    used = view.memory.sum() / view.budget.sum()
     if used < SHORT:
-        return declined(what, f"memory is even, and {used:.0%} of all of it is in use")
+        return declined("forced spill", f"memory is even, and {used:.0%} of all of it is in use")
     margin = margins(view, fraction)
-    low, high = int(margin.argmin()), int(margin.argmax())
-    said = f"what a spill takes yields {margin[high] * 1024:.3g} results a KiB (slot {high})"
-    said += f" and {margin[low] * 1024:.3g} (slot {low})"
-    if margin[high] <= theta_f * margin[low]:
-        return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
-    return bounded_spill(view, low, fraction, said)
+
+    def said(high: int, low: int) -> str:
+        return (
+            f"what a spill takes yields {margin[high] * 1024:.3g} results a KiB (slot {high})"
+            f" and {margin[low] * 1024:.3g} (slot {low})"
+        )
+
+    order = np.argsort(-margin, kind="stable")
+    return forced_spills(view, margin, order, theta_f, fraction, said)
 
 
 def margins(view: View, fraction: float) -> F64:
     """(s,) results of the current generation a byte, of the least productive `fraction` of each
     slot's memory (one group at least); 0 for an empty slot."""
-    worth = yields(view)
-    found: F64 = np.zeros(view.slots)
-    for slot in range(view.slots):
-        mine = held_by(view, slot)
-        order = mine[np.argsort(worth[mine], kind="stable")]
-        total = np.cumsum(view.bytes[order])
-        last = int(np.searchsorted(total, fraction * total[-1], side="right")) if len(total) else 0
-        taken = order[: max(last, 1)]
-        if len(taken):
-            found[slot] = view.results[taken].sum() / view.bytes[taken].sum()
+    held = np.flatnonzero(view.bytes)
+    order = held[np.lexsort((yields(view)[held], view.slot[held]))]
+    slot, size = view.slot[order], view.bytes[order]
+    begins = np.searchsorted(slot, np.arange(view.slots))
+    # What a slot holds up to each of its groups, the least productive first.
+    total = np.cumsum(size)
+    before = np.concatenate([[0], total])[begins]
+    up_to = total - before[slot]
+    first = np.arange(len(order)) == begins[slot]
+    taken = (up_to <= fraction * view.memory[slot]) | first
+    spilled = np.bincount(slot[taken], weights=size[taken], minlength=view.slots)
+    lost = np.bincount(slot[taken], weights=view.results[order][taken], minlength=view.slots)
+    found: F64 = lost / np.maximum(spilled, 1)
     return found
 
 
 def _even_work(
-    view: View, th_imb: float, th_util: float, min_span_s: float, pressure: float
+    view: View,
+    th_imb: float,
+    th_util: float,
+    min_span_s: float,
+    pressure: float,
+    theta_d: float,
 ) -> Advice:
+    """Receivers fill up to `pressure` while memory is not short; 0: as far as it stays even."""
     what = "relocation by work"
     use = utilisation(view)
-    most, least = int(use.argmax()), int(use.argmin())
-    said = f"utilisation {use[most]:.2f} (slot {most}) and {use[least]:.2f} (slot {least})"
-    if use[most] - use[least] < IDLE:
-        return declined(what, f"{said}: alike")
-    if use[most] < th_imb * use[least]:
-        return declined(what, f"{said}, less than th_imb {th_imb:g} apart")
-    if use[least] > th_util:
-        return declined(what, f"{said}: the receiver is above th_util {th_util:g}")
-    if view.since_move_s < min_span_s:
-        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
-    mine = view.of_slot(most)
+    order = np.argsort(-use, kind="stable")
     work = _work(view)
+    found: list[Suggestion] = []
+    first: Advice | None = None
+    for most, least in from_both_ends(order):
+        said = f"utilisation {use[most]:.2f} (slot {most}) and {use[least]:.2f} (slot {least})"
+        if use[most] - use[least] < IDLE:
+            first = first or declined(what, f"{said}: alike")
+            break
+        if use[most] < th_imb * use[least]:
+            first = first or declined(what, f"{said}, less than th_imb {th_imb:g} apart")
+            break
+        if use[least] > th_util:
+            first = first or declined(what, f"{said}: the receiver is above th_util {th_util:g}")
+            break
+        span_s = _span_s(use[least] / use[most], 1 / th_imb, min_span_s)
+        if view.since_move_s < span_s:
+            return declined(what, f"{said}, but {too_soon(view, span_s)}")
+        chosen = _lessening(
+            view, use, work, most, least, _room(view, most, least, pressure, theta_d)
+        )
+        if not work[view.of_slot(most)].any():
+            why = f"{said}, but nothing is known of the work of slot {most}'s groups"
+            advice = declined(what, why)
+        elif len(chosen):
+            advice = _moves(view, chosen, most, least, said)
+        else:
+            advice = _split(view, most, work, said, what)
+        found += advice.suggestions
+        first = first or advice
+    if found or first is None:
+        return Advice(tuple(found))
+    return first
+
+
+def _room(view: View, source: int, to: int, pressure: float, theta_d: float) -> float:
+    """Bytes that may move for the sake of work, so that the rule for memory sends none back."""
+    of, at = float(view.budget[source]), float(view.budget[to])
+    if pressure:
+        return (1 - 2 * NOISE) * pressure * at - float(view.memory[to])
+    # Of all slots the emptiest must keep `theta_d` of the fullest, for certain.
+    fill = view.memory / view.budget
+    even = min(theta_d * (1 + 2 * NOISE), 1.0)
+    most = float(fill.min()) / even * at - float(view.memory[to])
+    least = float(view.memory[source]) - even * float(fill.max()) * of
+    # Both move: the receiver must not pass what the giver has left, either.
+    both = (fill[source] - even * fill[to]) * of * at / (at + even * of)
+    return float(min(most, least, both))
+
+
+def _lessening(view: View, use: F64, work: F64, most: int, least: int, room: float) -> I64:
+    """Groups of a slot that lessen the busier one's work when they move to another, those with
+    most work for their bytes first."""
+    mine = view.of_slot(most)
     mine = mine[work[mine] > 0]
-    total = np.bincount(view.slot, weights=work, minlength=view.slots).astype(np.float64)
-    if not len(mine):
-        return declined(what, f"{said}, but nothing is known of the work of slot {most}'s groups")
+    total, other = float(work[view.of_slot(most)].sum()), float(work[view.of_slot(least)].sum())
     # What a group brings the receiver, in utilisation; one that never worked is as fast as the
     # donor.
-    gives = use[most] * work / total[most]
-    takes = use[least] * work / total[least] if total[least] and use[least] else gives
-    # Never so much that memory becomes short: the rule for memory would send it back.
-    room = pressure * view.budget[least] - view.memory[least]
+    gives = use[most] * work / max(total, ROUNDING)
+    takes = use[least] * work / other if other and use[least] else gives
     order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
     chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
     for g in order.tolist():
-        after = receiver + float(takes[g])
-        better = max(donor - float(gives[g]), after) < max(donor, receiver) - ROUNDING
+        after, left = receiver + float(takes[g]), donor - float(gives[g])
+        # One that turns the two round must help for certain: else it comes back.
+        better = after <= left or (1 + NOISE) * after < (1 - NOISE) * donor
         if better and after <= 1 and size + int(view.bytes[g]) <= room:
             chosen.append(g)
-            donor, receiver = donor - float(gives[g]), after
+            donor, receiver = left, after
             size += int(view.bytes[g])
-    if not chosen:
-        return _split(view, most, work, said, what)
-    return _moves(view, np.array(chosen), most, least, said)
+    return np.array(chosen, dtype=np.int64)
 
 
 def _work(view: View) -> F64:

@@ -1,10 +1,17 @@
 """`lazy-disk` and `active-disk`: relocation first, and spills where results are rare.
 
-Source: Liu & Rundensteiner, WPI-CS-TR-05-04, sections 5.1 and 6. M is a slot's memory in use.
-Productivity is P_output / P_size (the paper writes its reciprocal).
+Source: Liu & Rundensteiner, WPI-CS-TR-05-04, sections 5.1 and 6; values that the report leaves out
+are those of the DAX demonstration (VLDB 2005, slides 20 and 21). M is a slot's memory in use.
+Productivity is P_output / P_size (the report writes its reciprocal).
+
+The report has two or three machines, of which one gives and one takes. Of many slots the fullest
+gives to the emptiest, the second to the second, and so on, in one adaptation: one pair at a time
+would take a thousand slots hundreds of looks. Two and three slots are one pair, as in the report.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,6 +25,7 @@ from jobs.policy.view import (
     MoveGroup,
     View,
     declined,
+    from_both_ends,
     name,
     too_soon,
 )
@@ -25,47 +33,77 @@ from jobs.policy.view import (
 THETA_D = 0.8
 MIN_SPAN_S = 45.0
 THETA_F = 2.0
-"""The paper names no value for theta_f."""
+"""DAX, slide 21: "Ratio>2"."""
+RELOCATION_BYTES = 30_000_000
+"""DAX, slide 21: "State relocation >30M"."""
+FORCED_BYTES = 100_000_000
+"""DAX, slide 21: "Maximal Force-Disk memory 100M"."""
 
 
-def lazy_disk(view: View, theta_d: float = THETA_D, min_span_s: float = MIN_SPAN_S) -> Advice:
+def lazy_disk(
+    view: View,
+    theta_d: float = THETA_D,
+    min_span_s: float = MIN_SPAN_S,
+    relocation_bytes: int = RELOCATION_BYTES,
+) -> Advice:
     """Relocate when M_least / M_most < `theta_d` and the last time is `min_span_s` ago.
 
-    (M_most - M_least) / 2 bytes go from the fullest slot to the emptiest, the most productive
-    groups first, as far as they fit: a group that is larger than what is left to move is passed
-    over, for it would only turn the imbalance round. Spills stay each slot's own affair.
+    (M_most - M_least) / 2 bytes, when that is over `relocation_bytes`, go from the fullest slot to
+    the emptiest, the most productive groups first, as far as they fit: a group that is larger than
+    what is left to move is passed over, for it would only turn the imbalance round. A group that
+    has spilled does not move (section 6). Spills stay each slot's own affair.
     """
     what = "relocation"
     if view.slots < 2:
         return declined(what, "there is one slot")
     memory = view.memory
-    most, least = int(memory.argmax()), int(memory.argmin())
-    if not memory[most]:
+    if not memory.any():
         return declined(what, "nothing is in memory")
-    ratio = memory[least] / memory[most]
-    said = f"M_least / M_most = {ratio:.2f} (slots {least} and {most})"
-    if ratio >= theta_d:
-        return declined(what, f"{said}, not below theta_d {theta_d:g}")
-    if view.since_move_s < min_span_s:
-        return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
-    left = int(memory[most] - memory[least]) // 2
-    chosen = productive_first(view, most, left)
-    moves = [
-        MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said) for g in chosen.tolist()
-    ]
-    if not moves:
-        mine = held_by(view, most)
-        smallest = name(view.groups[int(mine[view.bytes[mine].argmin()])])
-        return declined(
-            what, f"{said}, but even group {smallest} of slot {most} is larger than {left:,} bytes"
-        )
-    return Advice(tuple(moves), _passed_over(view, most, chosen, left))
+    moves: list[MoveGroup] = []
+    passed: list[Declined] = []
+    for most, least in from_both_ends(np.argsort(-memory, kind="stable")):
+        said = f"M_least / M_most = {memory[least] / max(memory[most], 1):.2f}"
+        said += f" (slots {least} and {most})"
+        left = int(memory[most] - memory[least]) // 2
+        if memory[least] >= theta_d * memory[most]:
+            why: str | None = f"{said}, not below theta_d {theta_d:g}"
+        elif view.since_move_s < min_span_s:
+            why = f"{said}, but {too_soon(view, min_span_s)}"
+        elif left <= relocation_bytes:
+            why = f"{said}, but half of the difference is {left:,} bytes, not over "
+            why += f"{relocation_bytes:,}"
+        else:
+            why = None
+        if why is not None:
+            passed += [Declined(what, why)] if not moves and not passed else []
+            break
+        chosen = productive_first(view, most, left, spilled=False)
+        moves += [
+            MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said)
+            for g in chosen.tolist()
+        ]
+        if len(chosen):
+            passed += _passed_over(view, most, chosen, left)
+        else:
+            passed.append(Declined(what, f"{said}, but {_stuck(view, most, left)}"))
+    return Advice(tuple(moves), tuple(passed))
+
+
+def _stuck(view: View, slot: int, most_bytes: int) -> str:
+    """Why no group of a slot moves."""
+    mine = held_by(view, slot)
+    mine = mine[~view.spilled[mine]]
+    if not len(mine):
+        return f"every group of slot {slot} has spilled, and such groups do not move"
+    smallest = name(view.groups[int(mine[view.bytes[mine].argmin()])])
+    return f"even group {smallest} of slot {slot} is larger than {most_bytes:,} bytes"
 
 
 def _passed_over(view: View, slot: int, chosen: I64, most_bytes: int) -> tuple[Declined, ...]:
     """Groups that are more productive than some of those that move, and stay: too large."""
     worth = yields(view)
     mine = held_by(view, slot)
+    mine = mine[~view.spilled[mine]]
     mine = mine[~np.isin(mine, chosen) & (worth[mine] > worth[chosen].min())]
     if not len(mine):
         return ()
@@ -90,12 +128,15 @@ def yields(view: View) -> F64:
     return productivity(GroupFigures(view.bytes, view.results, np.zeros_like(view.bytes)))
 
 
-def productive_first(view: View, slot: int, most_bytes: int) -> I64:
+def productive_first(view: View, slot: int, most_bytes: int, *, spilled: bool = True) -> I64:
     """A slot's groups, the most productive first, as far as they fit into `most_bytes`.
 
-    A group that is larger than what is left is passed over.
+    A group that is larger than what is left is passed over, and unless `spilled` one that has
+    spilled, too.
     """
     mine = held_by(view, slot)
+    if not spilled:
+        mine = mine[~view.spilled[mine]]
     chosen = []
     for g in mine[np.argsort(-yields(view)[mine], kind="stable")].tolist():
         if view.bytes[g] <= most_bytes:
@@ -123,47 +164,72 @@ def active_disk(
     min_span_s: float = MIN_SPAN_S,
     theta_f: float = THETA_F,
     fraction: float = 0.3,
+    relocation_bytes: int = RELOCATION_BYTES,
+    forced_bytes: int = FORCED_BYTES,
 ) -> Advice:
     """As `lazy_disk`; when memory is balanced, force the slot of the lowest output rate to spill.
 
     When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled (as a spill of
     its own would), and over the session at most M_query - M_cluster, so that no more leaves
-    memory than must in the end.
+    memory than must in the end, and at most `forced_bytes`. Memory counts as balanced, too, while
+    the difference is too small to relocate.
     """
-    advice = lazy_disk(view, theta_d, min_span_s)
+    advice = lazy_disk(view, theta_d, min_span_s, relocation_bytes)
     memory = view.memory
     if advice.suggestions or view.slots < 2 or not memory.max():
         return advice
-    if memory.min() / memory.max() < theta_d:
+    small = int(memory.max() - memory.min()) // 2 <= relocation_bytes
+    if memory.min() < theta_d * memory.max() and not small:
         return advice  # not balanced: wait for the relocation
-    return _and(advice, forced_spill(view, theta_f, fraction))
-
-
-def forced_spill(view: View, theta_f: float, fraction: float) -> Advice:
-    """The slot of the lowest output rate spills, when the highest is `theta_f` times as high."""
-    what = "forced spill"
     rate = output_rate(view)
-    low, high = int(rate.argmin()), int(rate.argmax())
-    said = f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
-    if rate[high] <= theta_f * rate[low]:
-        return declined(what, f"{said}, not over theta_f {theta_f:g} apart")
-    return bounded_spill(view, low, fraction, said)
+    order = np.argsort(-rate, kind="stable")
+
+    def said(high: int, low: int) -> str:
+        return f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
+
+    forced = forced_spills(view, rate, order, theta_f, fraction, said, forced_bytes)
+    return Advice(forced.suggestions, advice.declined + forced.declined)
 
 
-def bounded_spill(view: View, slot: int, fraction: float, why: str) -> Advice:
-    """`fraction` of a slot's memory, and over the session at most M_query - M_cluster: what cannot
-    stay in memory until the close."""
-    left = query_bytes(view) - int(view.budget.sum()) - view.forced_bytes
-    amount = min(int(fraction * view.memory[slot]), left)
-    if amount <= 0:
-        return declined(
-            "forced spill",
-            f"{why}, but M_query - M_cluster leaves nothing to force: about "
-            f"{query_bytes(view):,} bytes by the close, {int(view.budget.sum()):,} of memory, "
-            f"{view.forced_bytes:,} forced already",
-        )
-    return Advice((ForceSpill(slot, amount, why),))
+def forced_spills(
+    view: View,
+    rate: F64,
+    order: I64,
+    theta_f: float,
+    fraction: float,
+    said: Callable[[int, int], str],
+    most_bytes: int | None = None,
+) -> Advice:
+    """Of each pair from both ends of `order`, the slot of the lower `rate` spills `fraction` of its
+    memory, when the other's is over `theta_f` times as high.
+
+    Over the session at most M_query - M_cluster, what cannot stay in memory until the close, and at
+    most `most_bytes`. `said(high, low)`: the figures of a pair.
+    """
+    what = "forced spill"
+    whole = query_bytes(view) - int(view.budget.sum())
+    left = min(whole, whole if most_bytes is None else most_bytes) - view.forced_bytes
+    found: list[ForceSpill] = []
+    for high, low in from_both_ends(order):
+        why = said(high, low)
+        if rate[high] <= theta_f * rate[low]:
+            if found:
+                break
+            return declined(what, f"{why}, not over theta_f {theta_f:g} apart")
+        amount = min(int(fraction * view.memory[low]), left)
+        if amount <= 0 and not found:
+            return declined(what, f"{why}, but {_spent(view, most_bytes)}")
+        if amount > 0:
+            found.append(ForceSpill(low, amount, why))
+            left -= amount
+    return Advice(tuple(found))
 
 
-def _and(one: Advice, other: Advice) -> Advice:
-    return Advice(one.suggestions + other.suggestions, one.declined + other.declined)
+def _spent(view: View, most_bytes: int | None) -> str:
+    """Why nothing more is forced."""
+    if most_bytes is not None and view.forced_bytes >= most_bytes:
+        return f"{view.forced_bytes:,} bytes were forced already, of at most {most_bytes:,}"
+    return (
+        f"M_query - M_cluster leaves nothing to force: about {query_bytes(view):,} bytes by the "
+        f"close, {int(view.budget.sum()):,} of memory, {view.forced_bytes:,} forced already"
+    )

@@ -2,18 +2,35 @@
 
 Source: Shah, Hellerstein, Chandrasekaran, Franklin, Flux (UCB/CSD-2-1205), sections 5.3, 6.2 and
 6.4. A round is a collection time, then at most one move for each pair of slots.
+
+Rounds follow each other within seconds, so what keeps other policies from moving to and fro, a
+long time between two relocations, is not there. Flux has `delta_min_s` against it, and its Figure 9
+shows how it thrashes where that is too short. Ours: with `noise`, a group moves only when that
+helps although each figure may be so much off. Without it the functions are the paper's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from jobs.policy.view import F64, I64, Advice, Declined, MoveGroup, View, declined, name
+from jobs.policy.view import (
+    F64,
+    I64,
+    Advice,
+    Declined,
+    MoveGroup,
+    View,
+    declined,
+    from_both_ends,
+    name,
+)
 
 TH_IMB = 1.2
 TH_UTIL = 0.9
+THRESHOLD = 0.9
+"""Of its budget, at which a slot spills."""
 ROUNDING = 1e-9
 """Less than this is no gain: two slots that only change places would do so for ever."""
 
@@ -53,6 +70,7 @@ def flux_load(
     th_imb: float = TH_IMB,
     th_util: float = TH_UTIL,
     fits: Callable[[int, int], bool] | None = None,
+    noise: float = 0.0,
 ) -> Advice:
     """Even out utilisation: the most utilised slot gives to the least, the next to the next least.
 
@@ -90,47 +108,76 @@ def flux_load(
             view.processed[g] > 0
             and new_receiver <= 1
             and abs(new_donor - new_receiver) < abs(use[donor] - use[receiver]) - ROUNDING
-            and (fits is None or fits(receiver, int(view.bytes[g])))
+            and (not noise or (1 + noise) * new_receiver < (1 - noise) * use[donor])
+            and (fits is None or fits(receiver, int(view.sizes[g])))
         )
 
     return _round(view, np.argsort(-use, kind="stable"), -view.processed, worth, better)
 
 
-def flux_memory(view: View, th_imb: float = TH_IMB) -> Advice:
-    """Even out excess memory (budget - memory): the least gives to the most.
+def flux_memory(view: View, th_imb: float = TH_IMB, noise: float = 0.0) -> Advice:
+    """Even out excess memory: budget - what is in memory - what is spilled. The least gives to the
+    most.
 
-    Groups by size, those wholly in memory before those with something on disk. There is no test
-    of the receiver, for even where memory is exhausted a move spreads what is on disk.
+    A pair is considered when the donor's excess is below the average and the receiver's is at least
+    `th_imb` times as much, or when only the donor's is negative; when both are, the donor lacks at
+    least `th_imb` times as much. Groups by size, those wholly in memory before those with
+    something on disk. A slot that has spilled receives nothing, unless every slot has: then
+    memory is exhausted, and a move still spreads what is on disk.
     """
-    memory = view.memory
-    excess = view.budget - memory
+    excess = view.budget - view.state
+    full = view.has_spilled
+    exhausted = bool(full.all())
+
+    def apart(donor: int, receiver: int) -> bool:
+        gives, takes = int(excess[donor]), int(excess[receiver])
+        if gives > 0:
+            return takes >= th_imb * gives
+        return takes > 0 or gives <= th_imb * takes
 
     def worth(donor: int, receiver: int) -> str | None:
         said = f"excess memory {excess[donor]:,} (slot {donor}) and {excess[receiver]:,}"
         said += f" (slot {receiver})"
+        if full[receiver] and not exhausted:
+            return f"{said}: slot {receiver} has spilled"
         if excess[donor] >= excess.mean():
             return f"{said}: the donor's is not below the average {excess.mean():,.0f}"
-        if memory[donor] < th_imb * memory[receiver]:
-            return f"{said}: memory in use is less than th_imb {th_imb:g} apart"
+        if not apart(donor, receiver):
+            return f"{said}: less than th_imb {th_imb:g} apart"
         return None
 
     def better(donor: int, receiver: int, g: int) -> bool:
-        now = abs(int(excess[donor] - excess[receiver]))
-        after = abs(int(excess[donor] - excess[receiver] + 2 * view.bytes[g]))
-        return bool(view.bytes[g] > 0 and after < now)
+        size = int(view.sizes[g])
+        now = int(excess[receiver] - excess[donor])
+        unsure = noise * float(view.state[donor] + view.state[receiver] + size)
+        return size > 0 and abs(now - 2 * size) < abs(now) and size < now - unsure
 
-    by_size = np.lexsort((-view.bytes, view.spilled))
+    by_size = np.lexsort((-view.sizes, view.spilled))
     rank: I64 = np.empty(len(by_size), dtype=np.int64)
     rank[by_size] = np.arange(len(by_size))
-    return _round(view, np.argsort(excess, kind="stable"), rank, worth, better)
+    # Slots that have spilled stand where donors stand, however much of them would fit again.
+    order = np.lexsort((excess, ~full))
+    return _round(view, order, rank, worth, better)
 
 
-def flux_hybrid(view: View, th_imb: float = TH_IMB, th_util: float = TH_UTIL) -> Advice:
-    """By memory while anything is spilled; else by load, and only where the receiver has room."""
-    if view.spilled.any():
-        return flux_memory(view, th_imb)
-    room = view.budget - view.memory
-    return flux_load(view, th_imb, th_util, fits=lambda slot, size: size <= int(room[slot]))
+def flux_hybrid(
+    view: View,
+    th_imb: float = TH_IMB,
+    th_util: float = TH_UTIL,
+    threshold: float = THRESHOLD,
+    noise: float = 0.0,
+) -> Advice:
+    """By memory while a slot has spilled what it could not have in memory again; else by load, and
+    only where the receiver has room.
+
+    In the paper spilled partitions come back as soon as there is room; here spilled rows wait for
+    cleanup. So a slot whose whole state would fit below `threshold` of its budget counts as one
+    all of whose groups are resident.
+    """
+    if not view.fits(threshold):
+        return flux_memory(view, th_imb, noise)
+    room = view.budget - view.state
+    return flux_load(view, th_imb, th_util, lambda slot, size: size <= int(room[slot]), noise)
 
 
 def _round(
@@ -143,7 +190,7 @@ def _round(
     """One group for each pair of slots, from both ends of `order` (first: who gives most)."""
     moves: list[MoveGroup] = []
     passed: list[Declined] = []
-    for donor, receiver in _pairs(order):
+    for donor, receiver in from_both_ends(order):
         if problem := worth(donor, receiver):
             passed.append(Declined(f"slots {donor} to {receiver}", problem))
             break
@@ -162,9 +209,3 @@ def _round(
     if not moves and not passed:
         return declined("a round", "there is one slot")
     return Advice(tuple(moves), tuple(passed))
-
-
-def _pairs(order: I64) -> Iterator[tuple[int, int]]:
-    n = len(order)
-    for i in range(n // 2):
-        yield int(order[i]), int(order[n - 1 - i])

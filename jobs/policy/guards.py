@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from jobs.policy.clusters import after_rearranging
+from jobs.policy.flux import utilisation
 from jobs.policy.view import (
     F64,
     Advice,
@@ -25,15 +27,29 @@ from jobs.policy.view import (
 )
 from schemas.journal import Prefix
 
+TUNING_SPAN_S = 60.0
+"""Between two decisions that split or merge. No row moves for them, but each changes the
+assignment, and sizes that vary a little would have some group split in every epoch."""
 
-def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> Advice:
+
+def guarded(
+    view: View,
+    advice: Advice,
+    min_span_s: float,
+    min_gain: float,
+    round_s: float | None = None,
+) -> Advice:
     """The advice without what the guards hold back.
 
     Moves and another number of slots wait until `min_span_s` after the last moves, forced spills
-    until as long after the last forced one. The moves between two slots must lessen the memory or
-    the work of the one that has more of it by `min_gain` of that, judged on these two slots
-    alone. No slot gets more than its budget holds: it would only spill it. And one slot takes
-    part in one adaptation at a time: the first that is suggested.
+    until as long after the last forced one, splits and merges until `TUNING_SPAN_S` after the
+    last of these. For a policy in rounds, moves wait for `round_s`, the round's collection time, in
+    place of `min_span_s`: what they are decided from was seen after the last moves. What else
+    keeps rounds from moving to and fro is in `jobs.policy.flux`. The moves between two slots must
+    lessen the memory, the work or the utilisation of the one that has more of it by `min_gain` of
+    that, or the share of the budget that its whole state would take, judged on these two slots
+    alone. No slot gets more than its budget holds, by moves or by another number of slots: it would
+    only spill it. And one slot takes part in one adaptation at a time: the first that is suggested.
     """
     kept: list[Suggestion] = []
     held: list[Declined] = []
@@ -45,14 +61,20 @@ def guarded(view: View, advice: Advice, min_span_s: float, min_gain: float) -> A
     for each in advice.suggestions:
         key, slots = _adaptation(view, each, tuned)
         taken = [s for s in slots if busy.get(s, key) != key]
-        if isinstance(each, MoveGroup | SetSlots) and view.since_move_s < min_span_s:
-            why = f"the last moves were {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
+        span_s = min_span_s if round_s is None or isinstance(each, SetSlots) else round_s
+        if isinstance(each, MoveGroup | SetSlots) and view.since_move_s < span_s:
+            why = f"the last moves were {view.since_move_s:.3g} s ago, under {span_s:.3g} s"
+        elif isinstance(each, SplitGroup | MergeGroups) and view.since_tuned_s < TUNING_SPAN_S:
+            why = f"the last of these were {view.since_tuned_s:.0f} s ago"
+            why += f", under {TUNING_SPAN_S:g} s"
         elif isinstance(each, ForceSpill) and view.since_forced_s < min_span_s:
             why = f"the last was forced {view.since_forced_s:.0f} s ago, under {min_span_s:g} s"
         elif why_poor := poor.get(key):
             why = why_poor
         elif isinstance(each, MoveGroup) and each.bytes > room[each.to]:
             why = f"slot {each.to} has no room for more"
+        elif isinstance(each, SetSlots) and (share := _fullest(view, each)) > 1:
+            why = f"one of {each.slots} slots would hold {share:.0%} of its budget"
         elif taken:
             why = f"slot {taken[0]} takes part in another adaptation of this decision"
         else:
@@ -97,31 +119,51 @@ def _adaptation(
             return "tuning", tuned[each.group]
 
 
+def _fullest(view: View, wanted: SetSlots) -> float:
+    """The share of its budget that the fullest slot that receives anything would hold."""
+    return after_rearranging(view, utilisation(view), wanted.slots)[1]
+
+
 def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float) -> dict[object, str]:
     """Per pair of slots whose moves gain too little, why."""
-    index = {group: g for g, group in enumerate(view.groups)}
-    work = view.processed.astype(np.float64)
     pairs: dict[tuple[int, int], list[int]] = {}
+    index = {group: g for g, group in enumerate(view.groups)}
     for move in moves:
         pairs.setdefault((move.source, move.to), []).append(index[move.group])
+    weights = _weights(view) if pairs else []
     found: dict[object, str] = {}
     for (source, to), groups in pairs.items():
-        gains = [_gain(view, weight, source, to, groups) for weight in (view.bytes, work)]
-        if max(gains) < min_gain:
+        gain = max(_gain(view, *each, source, to, groups) for each in weights)
+        if gain < min_gain:
             found["move", source, to] = (
                 f"moves from slot {source} to {to} would lessen what the fuller one holds by "
-                f"{max(gains):.2%}, under {min_gain:.2%}"
+                f"{gain:.2%}, under {min_gain:.2%}"
             )
     return found
 
 
-def _gain(view: View, weight: F64 | np.ndarray, source: int, to: int, groups: list[int]) -> float:
+def _weights(view: View) -> list[tuple[F64, F64]]:
+    """What groups weigh (g,), and what one such unit is at each slot (s,): memory, work,
+    utilisation, and the whole state's share of the budget."""
+    one = np.ones(view.slots)
+    rows = view.processed.astype(np.float64)
+    use, worked = utilisation(view), view.by_slot(view.processed)
+    return [
+        (view.bytes.astype(np.float64), one),
+        (rows, one),
+        (rows, use / np.maximum(worked, 1)),
+        (view.sizes.astype(np.float64), 1 / view.budget),
+    ]
+
+
+def _gain(view: View, weight: F64, unit: F64, source: int, to: int, groups: list[int]) -> float:
     """What moves lessen the larger of two slots' weight by, as a share of it."""
-    of = [float(weight[view.of_slot(slot)].sum()) for slot in (source, to)]
+    one, other = unit[source], unit[to] if unit[to] else unit[source]
+    of = [float(weight[view.of_slot(s)].sum() * u) for s, u in ((source, one), (to, other))]
     moved = float(weight[groups].sum())
     if max(of) <= 0:
         return 0.0
-    return (max(of) - max(of[0] - moved, of[1] + moved)) / max(of)
+    return float((max(of) - max(of[0] - moved * one, of[1] + moved * other)) / max(of))
 
 
 def _what(each: Suggestion) -> str:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from jobs.policy.balanced import balanced
 from jobs.policy.clusters import declustering, fine_tuning, supplier_consumer
 from jobs.policy.disk import active_disk, lazy_disk
 from jobs.policy.flux import flux_hybrid, flux_load, flux_memory
-from jobs.policy.view import Advice, View
+from jobs.policy.view import NOISE, Advice, View
+from schemas.settings import Settings
 
 Setting = float | int | str
 
 
+def settings_for_policies(settings: Settings) -> dict[str, Setting]:
+    """What policies may take, by the names that they have for it: the section `rebalance`, and
+    `fraction` and `threshold` of spills, and the `groups` that a warehouse begins with."""
+    return {
+        **settings.rebalance.model_dump(),
+        "fraction": settings.spill.fraction,
+        "threshold": settings.spill.threshold,
+        "groups": settings.state.groups,
+    }
+
+
 @dataclass(frozen=True)
 class Policy:
-    """A policy and the settings that it takes, by their names.
-
-    Settings are those of the section `rebalance`, and `fraction` is `spill.fraction`.
-    """
+    """A policy and the settings that it takes, by their names: see `settings_for_policies`."""
 
     decide: Callable[..., Advice]
     settings: tuple[str, ...]
@@ -42,12 +52,12 @@ BUFFERS = ("th_sup", "th_con")
 
 POLICIES: dict[str, Policy] = {
     "balanced": Policy(balanced, (*DISK, *FORCED, *FLUX, "pressure")),
-    "lazy-disk": Policy(lazy_disk, DISK),
-    "active-disk": Policy(active_disk, (*DISK, *FORCED)),
-    "flux-load": Policy(flux_load, FLUX, in_rounds=True),
-    "flux-memory": Policy(flux_memory, ("th_imb",), in_rounds=True),
-    "flux-hybrid": Policy(flux_hybrid, FLUX, in_rounds=True),
+    "lazy-disk": Policy(lazy_disk, (*DISK, "relocation_bytes")),
+    "active-disk": Policy(active_disk, (*DISK, *FORCED, "relocation_bytes", "forced_bytes")),
+    "flux-load": Policy(partial(flux_load, noise=NOISE), FLUX, in_rounds=True),
+    "flux-memory": Policy(partial(flux_memory, noise=NOISE), ("th_imb",), in_rounds=True),
+    "flux-hybrid": Policy(partial(flux_hybrid, noise=NOISE), (*FLUX, "threshold"), in_rounds=True),
     "supplier-consumer": Policy(supplier_consumer, BUFFERS),
     "declustering": Policy(declustering, ("beta", *BUFFERS)),
-    "fine-tuning": Policy(fine_tuning, ("theta_bytes",)),
+    "fine-tuning": Policy(fine_tuning, ("theta_bytes", "groups")),
 }

@@ -6,9 +6,14 @@ new slots begin in ascending order, and old ones end in descending order.
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections.abc import Iterable, Mapping
 
 from schemas.journal import Move, Prefix
+
+Held = dict[int, list[tuple[int, Prefix]]]
+"""Each slot's groups with their bytes, the smallest first."""
 
 
 def rearranged(
@@ -20,44 +25,64 @@ def rearranged(
     groups of a slot that ends go to the emptiest ones. `sizes`: bytes in state; a group that is
     not named has none. Raises ValueError when there are fewer groups than slots.
     """
-    held: dict[int, list[Prefix]] = {}
-    for group, slot in sorted(groups):
-        held.setdefault(slot, []).append(group)
+    held: Held = {}
+    for group, slot in groups:
+        held.setdefault(slot, []).append((sizes.get(group, 0), group))
     number = sum(map(len, held.values()))
     if not 1 <= slots <= number:
         raise ValueError(f"slots must be between 1 and the {number} groups, got {slots}")
-    moves: list[Move] = []
-    old = set(held)
-
-    def size(group: Prefix) -> int:
-        return sizes.get(group, 0)
-
-    def load(slot: int) -> tuple[int, int]:
-        return sum(map(size, held[slot])), len(held[slot])
-
-    def move(group: Prefix, source: int, target: int) -> None:
-        held[source].remove(group)
-        held.setdefault(target, []).append(group)
-        moves.append(Move(group=group, to=target, bytes=size(group)))
-
-    for source in range(max(held), slots - 1, -1):
-        for group in sorted(held[source], key=lambda g: (-size(g), g)):
-            move(group, source, min(range(slots), key=lambda s: (load(s), s)))
-        del held[source]
-    share = sum(load(s)[0] for s in held) / slots, number / slots
-    for target in range(max(held) + 1, slots):
-        held[target] = []
-        while not held[target] or load(target) < share:
-            donors = [s for s in held if s != target and len(held[s]) > 1]
-            if not donors:
-                break
-            fullest = max(donors, key=lambda s: (load(s), -s))
-            fitting = [g for g in held[fullest] if load(target)[0] + size(g) <= share[0]]
-            if not fitting and held[target]:
-                break
-            candidates = fitting or held[fullest]
-            best = max if fitting else min
-            move(best(candidates, key=lambda g: (size(g), g)), fullest, target)
+    for mine in held.values():
+        mine.sort()
+    if slots <= len(held):
+        return _fewer(held, slots)
     # A later new slot may have taken a group from an earlier one: it moves once.
-    last = {move.group: move for move in moves}
-    return sorted(last.values(), key=lambda m: m.to) if slots > len(old) else moves
+    last = {move.group: move for move in _more(held, slots, number)}
+    return sorted(last.values(), key=lambda move: move.to)
+
+
+def _bytes(mine: Iterable[tuple[int, Prefix]]) -> int:
+    return sum(size for size, _ in mine)
+
+
+def _fewer(held: Held, slots: int) -> list[Move]:
+    moves = []
+    emptiest = [(_bytes(held[s]), len(held[s]), s) for s in range(slots)]
+    heapq.heapify(emptiest)
+    for source in range(max(held), slots - 1, -1):
+        for size, group in sorted(held[source], key=lambda each: (-each[0], each[1])):
+            whole, count, to = emptiest[0]
+            heapq.heapreplace(emptiest, (whole + size, count + 1, to))
+            moves.append(Move(group=group, to=to, bytes=size))
+    return moves
+
+
+def _more(held: Held, slots: int, number: int) -> list[Move]:
+    moves = []
+    whole = {slot: _bytes(mine) for slot, mine in held.items()}
+    share = sum(whole.values()) / slots, number / slots
+    fullest = [(-whole[s], -len(held[s]), s) for s in held]
+    heapq.heapify(fullest)
+    for target in range(max(held) + 1, slots):
+        got: list[tuple[int, Prefix]] = []
+        whole[target] = 0
+        while not got or (whole[target], len(got)) < share:
+            while fullest and len(held[fullest[0][2]]) < 2:
+                heapq.heappop(fullest)
+            if not fullest:
+                break
+            donor = fullest[0][2]
+            mine = held[donor]
+            # The largest that fits into the share; the smallest where a slot has nothing yet.
+            room = share[0] - whole[target]
+            fitting = bisect.bisect_right(mine, room, key=lambda each: each[0])
+            if not fitting and got:
+                break
+            size, group = mine.pop(max(fitting - 1, 0))
+            got.append((size, group))
+            whole[target] += size
+            whole[donor] -= size
+            heapq.heapreplace(fullest, (-whole[donor], -len(mine), donor))
+            moves.append(Move(group=group, to=target, bytes=size))
+        held[target] = sorted(got)
+        heapq.heappush(fullest, (-whole[target], -len(got), target))
+    return moves

@@ -10,6 +10,7 @@ All figures are finite; a policy never sees NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ from schemas.journal import Prefix
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+
+NOISE = 0.05
+"""Figures of a moment differ from the lasting ones by as much: no policy shall move to and fro
+for that."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class View:
     """Seconds since the last relocation was decided."""
     since_forced_s: float = float("inf")
     """Seconds since a policy last told a slot to spill."""
+    since_tuned_s: float = float("inf")
+    """Seconds since a policy last split or merged a group."""
     session_bytes: int = 0
     """State that the session has made so far, in memory and spilled."""
     elapsed_s: float = 0.0
@@ -69,22 +76,63 @@ class View:
     looked at; empty: not known."""
     hot_key: tuple[str, ...] = ()
     """(g,) that key; empty: not known."""
+    spilled_bytes: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(g,) what spills wrote to disk of each group, to wait for cleanup; empty: not known."""
 
     @property
     def slots(self) -> int:
         """How many slots there are."""
         return len(self.budget)
 
-    @property
+    @cached_property
     def memory(self) -> I64:
         """(s,) bytes in memory of each slot."""
+        return self.by_slot(self.bytes)
+
+    @cached_property
+    def sizes(self) -> I64:
+        """(g,) bytes of each group's whole state: in memory, and spilled."""
+        return self.bytes + self.spilled_bytes if len(self.spilled_bytes) else self.bytes
+
+    @cached_property
+    def state(self) -> I64:
+        """(s,) bytes of the whole state of each slot's groups: in memory, and spilled.
+
+        Spilled rows lie in one table and belong to no slot; they count where their group is.
+        """
+        return self.by_slot(self.sizes)
+
+    @cached_property
+    def has_spilled(self) -> Bool:
+        """(s,) whether a slot's groups have anything on disk."""
+        return self.by_slot(self.spilled.astype(np.int64)) > 0
+
+    def fits(self, share: float) -> bool:
+        """Whether each slot that has spilled could have all of it in `share` of its budget again.
+
+        Spilled rows stay on disk until cleanup. What Flux asks, whether every partition is
+        resident again, is answered by whether it could be: its own spilled partitions come back
+        as soon as there is room. Where it is not known how much was spilled, it does not fit.
+        """
+        known = self.state > self.memory
+        return bool((known & (self.state <= share * self.budget))[self.has_spilled].all())
+
+    def by_slot(self, weights: I64) -> I64:
+        """(s,) sums of whole numbers (g,)."""
         held: I64 = np.zeros(self.slots, dtype=np.int64)
-        np.add.at(held, self.slot, self.bytes)
+        np.add.at(held, self.slot, weights)
         return held
+
+    @cached_property
+    def _in_order(self) -> tuple[I64, I64]:
+        """Groups by slot, and where each slot begins: (g,), (s + 1,)."""
+        order: I64 = np.argsort(self.slot, kind="stable")
+        return order, np.searchsorted(self.slot[order], np.arange(self.slots + 1))
 
     def of_slot(self, slot: int) -> I64:
         """Indices of a slot's groups, ascending."""
-        return np.flatnonzero(self.slot == slot)
+        order, begins = self._in_order
+        return order[begins[slot] : begins[slot + 1]]
 
 
 @dataclass(frozen=True)
@@ -177,6 +225,12 @@ def occupancy(busy_s: F64, interval_s: float, full: Bool) -> F64:
 def declined(what: str, why: str) -> Advice:
     """Nothing is suggested, for one reason."""
     return Advice(declined=(Declined(what, why),))
+
+
+def from_both_ends(order: I64) -> list[tuple[int, int]]:
+    """Slots in pairs: the first of `order` with the last, the second with the last but one, ..."""
+    half = len(order) // 2
+    return list(zip(order[:half].tolist(), order[::-1][:half].tolist(), strict=True))
 
 
 def too_soon(view: View, min_span_s: float) -> str:

@@ -14,7 +14,8 @@ journal keeps. What is obeyed takes effect at an epoch boundary:
   last is the setting. It is refused where the slot's host has less room than that.
 
 Refused is what rests on another assignment than the present one, what has expired, what
-contradicts a command before it, and what touches a slot that an earlier adaptation is still
+contradicts a command before it, what a policy would have a slot hold beyond its budget by another
+number of slots, and what touches a slot that an earlier adaptation is still
 busy with, or that another decision of the same epoch has touched. A spill changes no assignment, so
 a policy's is refused too when a policy's move or spill was obeyed since it was decided: it was
 meant for memory that has found relief. An epoch that restores lost slots carries out no move: the
@@ -47,6 +48,10 @@ class SlotMemory(Protocol):
     @property
     def budget_bytes(self) -> int:
         """What it may use."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Live rows in it."""
 
     @property
     def folder_bytes(self) -> int:
@@ -265,6 +270,8 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         numbered += begins - ends
     if numbered != command.slots:
         return f"the moves do not lead to {command.slots} slots"
+    if command.policy and (problem := _overfull(desk, command)):
+        return problem
     every = range(max(desk.slots, command.slots))
     desk.take(command, (move.group for move in command.moves), every)
     desk.owners, desk.counts = owners, counts
@@ -272,6 +279,27 @@ def _slots(desk: _Desk, command: Command) -> str | None:
     for move in command.moves:
         desk.queue[move.group] = move.model_copy(update={"command": command.id})
     desk.rearranged = True
+    return None
+
+
+def _overfull(desk: _Desk, command: Command) -> str | None:
+    """Which slot would get more than its budget holds, or None: it would only spill it.
+
+    A person may want that all the same. A slot that begins has the smallest budget that there is.
+    """
+    held = {slot: each.state_bytes for slot, each in desk.memory.items()}
+    budgets = {n: desk.budgets.get(n, each.budget_bytes) for n, each in desk.memory.items()}
+    came: Counter[int] = Counter()
+    for move in command.moves:
+        came[move.to] += move.bytes
+        came[desk.owners[move.group]] -= move.bytes
+    for slot, more in sorted(came.items()):
+        budget = budgets.get(slot, min(budgets.values(), default=0))
+        if more > 0 and budget and held.get(slot, 0) + more > budget:
+            return (
+                f"slot {slot} would hold {held.get(slot, 0) + more:,} bytes, over its budget of "
+                f"{budget:,}"
+            )
     return None
 
 

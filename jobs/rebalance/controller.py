@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jobs import calendar
 from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES
+from jobs.policy.registry import POLICIES, settings_for_policies
 from jobs.policy.slots import rearranged
 from jobs.policy.view import (
     Advice,
@@ -58,7 +58,7 @@ def run(
     if (busy := _busy(seen)) is not None:
         return Decision(busy, [])
     tally, chosen = seen.tally, POLICIES[policy]
-    given = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
+    given = settings_for_policies(settings)
     collected_s = settings.rebalance.collection_s
     now_ms = time.time_ns() // 1_000_000
     if chosen.in_rounds:
@@ -76,6 +76,7 @@ def run(
         chosen.advise(view, given),
         settings.rebalance.min_span_s,
         settings.rebalance.min_gain,
+        collected_s if chosen.in_rounds else None,
     )
     common: dict[str, object] = {
         "assignment_version": tally.assignment_version,

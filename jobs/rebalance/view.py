@@ -198,6 +198,7 @@ def view_of(
         collection_s=last.span_s,
         since_move_s=_since_s(tally.adaptations.moved_at, now_ms),
         since_forced_s=_since_s(tally.adaptations.forced_at, now_ms),
+        since_tuned_s=_since_s(tally.adaptations.tuned_at, now_ms),
         session_bytes=memory + session.spilled_bytes,
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
@@ -207,6 +208,7 @@ def view_of(
         rate=groups.rate,
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
+        spilled_bytes=groups.spilled_bytes,
     )
 
 

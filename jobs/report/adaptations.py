@@ -63,6 +63,8 @@ class Adaptations(BaseModel):
     """When the last epoch ended that moved a group."""
     forced_at: str | None = None
     """When the last epoch ended in which a policy had a slot spill."""
+    tuned_at: str | None = None
+    """When the last epoch ended in which a policy had a group split or merged."""
     moved_s: float = 0.0
     """How long the epochs took that carried out the last decision's moves."""
     moved_for: str = ""
@@ -118,6 +120,8 @@ class Adaptations(BaseModel):
             kind = outcome["kind"]
             if kind == "spill" and outcome["policy"]:
                 self.forced_at = entry["written_at"]
+            if kind in ("split", "merge") and outcome["policy"]:
+                self.tuned_at = entry["written_at"]
             found.obeyed[kind] = found.obeyed.get(kind, 0) + 1
             found.reason = found.reason or outcome["reason"]
             found.bytes += 0 if kind == "budget" else outcome["bytes"]

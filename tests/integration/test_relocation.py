@@ -159,6 +159,7 @@ def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
         return found
 
     day.extra["REBALANCE__MIN_SPAN_S"] = "0"
+    day.extra["REBALANCE__RELOCATION_BYTES"] = "0"
     day.extra["STATE__BUDGET_BYTES"] = str(8 << 20)
     day.produce(messages(1, 6_000, keys=6_000))
     with running(day, "stream", "--session", SESSION):

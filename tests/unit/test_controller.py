@@ -34,7 +34,11 @@ GROUPS = 8
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    overrides = {"warehouse.root": str(tmp_path / "w"), "rebalance.min_span_s": "0"}
+    overrides = {
+        "warehouse.root": str(tmp_path / "w"),
+        "rebalance.min_span_s": "0",
+        "rebalance.relocation_bytes": "0",
+    }
     return load_settings(overrides=overrides, environ={})[0]
 
 

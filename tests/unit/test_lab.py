@@ -12,7 +12,7 @@ import pytest
 from benchmarks.lab import cluster, exact, page
 from benchmarks.lab.claims import Claim, alike, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling, units_of
-from benchmarks.lab.control import Controller, active_when_short
+from benchmarks.lab.control import POLICIES, Controller, active_when_short
 from benchmarks.lab.experiments import experiments, memory_of
 from benchmarks.lab.lines import Line, Outcome, assigned, run
 from benchmarks.lab.picture import picture
@@ -27,7 +27,6 @@ from benchmarks.lab.workload import (
 )
 from jobs.engine.groups import GroupMap
 from jobs.engine.hashing import xxhash64
-from jobs.policy.disk import lazy_disk
 from jobs.policy.view import Advice, ForceSpill
 from schemas.journal import Prefix, SlotTotals
 
@@ -149,7 +148,7 @@ def test_results_of_generations_are_as_defined(day: Day):
 def moving(day: Day, victims: str = "productivity") -> Line:
     """Too little memory, two slots, unequal shares."""
     memory = round(day.arrivals.size * ROW_BYTES / 6)
-    return Line("moving", Spilling(memory, 0.3, victims), (2.0, 1.0), lazy_disk, 60)
+    return Line("moving", Spilling(memory, 0.3, victims), (2.0, 1.0), POLICIES["lazy-disk"], 60)
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +241,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
             "results": [2, 9, 1],
             "rows_in": [1, 2, 7],
             "rate": [0.5, 1.5, 9.0],
+            "spilled_bytes": [0, 5, 9],
             "resident": [True, True, False],
         }
     )
@@ -254,6 +254,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.results[[3, 40, 41]].tolist() == [2, 9, 0]
     assert view.processed[[3, 40, 41]].tolist() == [1, 2, 0]
     assert view.rate.sum() == 2
+    assert view.spilled_bytes.nonzero()[0].tolist() == [40]
     assert view.spilled.nonzero()[0].tolist() == [41]
     assert view.sampled.tolist() == [10, 12]
     assert view.session_bytes == 120 + 160

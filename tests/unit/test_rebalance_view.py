@@ -16,7 +16,7 @@ from jobs.decode import join_spec
 from jobs.engine.datafile import write_data_files
 from jobs.engine.results import result_schema
 from jobs.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
-from jobs.policy.registry import POLICIES
+from jobs.policy.registry import POLICIES, settings_for_policies
 from jobs.policy.sampling import ENTRY_PARTS, SlotFigures, slot_figures, work_of
 from jobs.policy.view import View, occupancy
 from jobs.rebalance.view import GroupStates, group_states, round_s, view_of
@@ -161,7 +161,7 @@ def test_rounds_halve_after_moves() -> None:
 def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
     view = seen(two_slots(epochs=0), collection_s=30)
     settings = load_settings(None, {})[0]
-    given = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
+    given = settings_for_policies(settings)
     for name, policy in POLICIES.items():
         found = policy.advise(view, given)
         # With no row there is no supplier: one slot would do.
@@ -299,7 +299,7 @@ def test_occupancy_before_the_first_epoch() -> None:
 def test_a_policy_s_settings_are_settings(name: str) -> None:
     """Each is a setting, with the policy's own default where it has one."""
     settings = load_settings(None, {})[0]
-    known = {**settings.rebalance.model_dump(), "fraction": settings.spill.fraction}
+    known = settings_for_policies(settings)
     defaults = inspect.signature(POLICIES[name].decide).parameters
     for each in POLICIES[name].settings:
         default = defaults[each].default

@@ -1,0 +1,54 @@
+"""Any policy, guards included, comes to rest where nothing changes, and noise hardly stirs it.
+
+A look every minute, as the DAG has it; the simulated system is in `tests.property.standing`. A
+round of Flux moves one group for each pair of slots, so a slot that has more groups too many than
+there are looks is not drawn.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.policy.registry import POLICIES
+from schemas.settings import Settings, load_settings
+from tests.property.standing import drawn
+
+LOOKS = 10
+LOOK_S = 60.0
+SETTINGS: Settings = load_settings(
+    overrides={"rebalance.relocation_bytes": "1", "state.groups": "2"}, environ={}
+)[0]
+"""Groups of some MB: no difference is too small to relocate, no group too small to merge."""
+SYSTEMS = [(slots, seed) for slots in (1, 2, 3, 4, 7, 16, 33) for seed in range(3)]
+LARGE = [(200, 3), (1000, 2)]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("slots", "seed"), [*SYSTEMS, *LARGE])
+def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, seed: int) -> None:
+    still = drawn(slots, seed)
+    for _ in range(LOOKS):
+        still.obey(still.decide(name, SETTINGS))
+        still.wait(LOOK_S)
+    for _ in range(LOOKS if slots < 100 else 2):
+        assert not still.decide(name, SETTINGS).suggestions
+        still.wait(LOOK_S)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("slots", "seed"), [*SYSTEMS[2::3], LARGE[0]])
+def test_noise_of_5_percent_gives_one_adaptation_a_minute_at_most(
+    name: str, slots: int, seed: int
+) -> None:
+    """Asked every 15 s for ten minutes, after it had come to rest."""
+    still = drawn(slots, seed)
+    for _ in range(LOOKS):
+        still.obey(still.decide(name, SETTINGS))
+        still.wait(LOOK_S)
+    adaptations = 0
+    for _ in range(40):
+        advice = still.decide(name, SETTINGS, noise=0.05, seed=seed)
+        adaptations += bool(advice.suggestions)
+        still.obey(advice)
+        still.wait(15.0)
+    assert adaptations <= 10
