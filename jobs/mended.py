@@ -105,8 +105,8 @@ def read_mended(text: bytes) -> tuple[list[Mended], list[Problem]]:
     """The rows of a file's bytes, and what is wrong with the lines that are none."""
     rows: list[Mended] = []
     problems: list[Problem] = []
-    # Not splitlines: it also breaks at characters that JSON allows inside a text.
-    for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+    # Bytes, not text: text also breaks at characters that JSON allows inside its strings.
+    for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if line.strip():
             found = _read_line(number, line)
             (rows if isinstance(found, Mended) else problems).append(found)  # type: ignore[arg-type]

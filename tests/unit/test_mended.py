@@ -114,12 +114,13 @@ def test_every_bad_line_is_told_at_once_and_kafka_is_not_asked(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mended, "cluster", lambda *_: pytest.fail("nothing may be asked"))
     file = tmp_path / "bad.jsonl"
-    file.write_text("\n".join([line(), "{", *[line(None)] * 11]))
+    file.write_text("\n".join([line("x"), "{", *[line(None)] * 11]))
     said = refused(capsys, file)
+    assert f"{file}, line 1, column 21: still wrong: not JSON" in said
     assert f"{file}, line 2, column 2: not JSON: Expecting property name" in said
-    assert f"{file}, line 11, column 21: value: null" in said
-    assert "line 12" not in said
-    assert said.endswith("... and 2 more\nNothing was sent: mend these lines or remove them\n")
+    assert f"{file}, line 10, column 21: value: null" in said
+    assert "line 11" not in said
+    assert said.endswith("... and 3 more\nNothing was sent: mend these lines or remove them\n")
 
 
 def test_no_file_and_an_empty_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
