@@ -466,29 +466,40 @@ class Stream:
         failure = self._failure or self._query.exception()
         if isinstance(failure, Ended | StorageError):
             raise failure
-        text = str(failure)
-        if any(mark in text for mark in LOST_DATA):
-            raise StreamFailed(
-                "Kafka no longer gives the rows that the journal's offsets name (retention too "
-                "short, or a topic was made anew). Nothing wrong was written. Check with "
-                f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
-            ) from failure
-        away = isinstance(failure, KafkaUnavailable) or any(mark in text for mark in AWAY)
-        if not away:
-            where = ""
-            if any(mark in text for mark in FULL):
-                where = f". Spark writes to its temporary folder (TMPDIR) and to {self._checkpoint}"
-            told = first_lines(failure) if failure is not None else "Spark does not say why"
-            raise StreamFailed(f"the stream failed: {told}{where}") from failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
-        if now - since > AWAY_S:
-            raise StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}") from failure
+        if ended := beyond_mending(failure, now - since, self._checkpoint):
+            raise ended from failure
         self.watcher.on_trouble("Kafka does not answer; trying again")
         self.watcher.stop.wait(min(5.0, 1.0 + (now - since) / 4))
         self._last = None
         self._start_query(spark)
         return since
+
+
+def beyond_mending(
+    failure: BaseException | None, away_s: float, checkpoint: Path
+) -> StreamFailed | None:
+    """What a failed query, `away_s` seconds after the first one, ends the stream with.
+
+    None: the broker is away and may come back.
+    """
+    text = str(failure)
+    if any(mark in text for mark in LOST_DATA):
+        return StreamFailed(
+            "Kafka no longer gives the rows that the journal's offsets name (retention too "
+            "short, or a topic was made anew). Nothing wrong was written. Check with "
+            f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
+        )
+    if not isinstance(failure, KafkaUnavailable) and not any(mark in text for mark in AWAY):
+        where = ""
+        if any(mark in text for mark in FULL):
+            where = f". Spark writes to its temporary folder (TMPDIR) and to {checkpoint}"
+        told = first_lines(failure) if failure is not None else "Spark does not say why"
+        return StreamFailed(f"the stream failed: {told}{where}")
+    if away_s > AWAY_S:
+        return StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}")
+    return None
 
 
 def _page(port: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, from_bat
 from jobs.engine.groups import GroupMap
 from jobs.engine.hashing import xxhash64
 from jobs.engine.task import StepTask
+from jobs.kafka.client import KafkaUnavailable
 from jobs.policy.sampling import SlotFigures
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
@@ -22,6 +23,7 @@ from jobs.stream.job import Placement
 from jobs.stream.pins import least_values
 from jobs.stream.process import rehearse_batches
 from jobs.stream.progress import epoch_line
+from jobs.stream.service import beyond_mending
 from jobs.stream.source import kafka_options
 from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
 from jobs.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
@@ -205,6 +207,33 @@ def test_a_slot_that_was_lost_need_not_go_back_where_it_was() -> None:
     placement = Hosts(None, False, {0: "a", 1: "a", 2: "b"})
     placement.alive = ("a", "b", "c")
     assert placement.place(range(3), unpin=[0]) == {0: "c", 1: "a", 2: "b"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "away_s", "says"),
+    [
+        (RuntimeError("OffsetOutOfRange: a\nstack"), 0.0, "Kafka no longer gives .*: Offset.*: a$"),
+        (RuntimeError("Some data may have been lost"), 0.0, "Kafka no longer gives the rows"),
+        (RuntimeError("TimeoutException, data loss"), 0.0, "Kafka no longer gives the rows"),
+        (RuntimeError("division by zero"), 0.0, "the stream failed: division by zero$"),
+        (None, 0.0, "the stream failed: Spark does not say why$"),
+        (
+            RuntimeError("No space left on device"),
+            0.0,
+            "the stream failed: No space left on device. Spark writes to .*TMPDIR.* and to /c$",
+        ),
+        (RuntimeError("Connection refused"), 599.0, None),
+        (RuntimeError("Connection refused"), 601.0, "Kafka has been away for 600 s: Connection"),
+        (KafkaUnavailable("no broker"), 0.0, None),
+        (KafkaUnavailable("no broker"), 601.0, "Kafka has been away for 600 s: no broker$"),
+    ],
+)
+def test_what_ends_a_stream_whose_query_failed(
+    failure: Exception | None, away_s: float, says: str | None
+) -> None:
+    found = beyond_mending(failure, away_s, Path("/c"))
+    assert (found is None) == (says is None)
+    assert says is None or re.match(says, str(found))
 
 
 # --- one line an epoch
