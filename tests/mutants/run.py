@@ -8,9 +8,9 @@ when the list does not fit the source any more or tests fail by themselves.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,12 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("named.toml")
 COPIED = ("jobs", "schemas", "plugins", "dags", "tests", "benchmarks", "docs", "pyproject.toml")
 FAILED = 1
 """What pytest ends with when tests failed; anything else but 0 says nothing of the mutant."""
 TIMEOUT_S = 600.0
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "hypothesis", "numpy", "pyarrow", "pandas", "pydantic"])
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,35 @@ def copy_of(root: Path, target: Path) -> Path:
     return target
 
 
-def tested(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run test files in a copy of the tree. Raises subprocess.TimeoutExpired."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [*pytest, "-m", "not server and not soak", *tests],
-        cwd=tree,
-        # Fixed seeds only, no bytecode of the text before, and the copy's own packages.
-        env={**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+def tested(tests: Sequence[str], tree: Path) -> tuple[int, str]:
+    """Run test files in a copy of the tree: what pytest ends with and what it prints.
+
+    Each in a process of its own, forked from one that has loaded the libraries already. Raises
+    TimeoutError.
+    """
+    output = tree / "output.txt"
+    process = FORKS.Process(target=_pytest, args=(tuple(tests), str(tree), str(output)))
+    process.start()
+    process.join(TIMEOUT_S)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"tests have not ended after {TIMEOUT_S:.0f} s")
+    return process.exitcode, output.read_text()
+
+
+def _pytest(tests: Sequence[str], tree: str, output: str) -> None:
+    """In the new process: nothing of ours is loaded but from the copy."""
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for name in [n for n in sys.modules if n.split(".")[0] in ("jobs", "schemas", "tests")]:
+        del sys.modules[name]
+    os.chdir(tree)
+    sys.path.insert(0, tree)
+    sys.dont_write_bytecode = True  # a mutant may come within a second of the text before
+    os.environ |= {"CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": tree}
+    options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", "-m", "not server and not soak"]
+    os._exit(int(pytest.main([*options, *tests])))
 
 
 def verdict(mutant: Mutant, tree: Path) -> str:
@@ -86,16 +107,16 @@ def verdict(mutant: Mutant, tree: Path) -> str:
     before = path.read_text()
     path.write_text(mutant.applied(before))
     try:
-        done = tested(mutant.tests, tree)
-    except subprocess.TimeoutExpired:
+        code, output = tested(mutant.tests, tree)
+    except TimeoutError:
         return "killed (it hangs)"
     finally:
         path.write_text(before)
-    if done.returncode == 0:
+    if code == 0:
         return "SURVIVED"
-    if done.returncode == FAILED:
+    if code == FAILED:
         return "killed"
-    return f"NOT RUN (pytest ended with {done.returncode}): {done.stdout[-2000:]}{done.stderr}"
+    return f"NOT RUN (pytest ended with {code}): {output[-2000:]}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trees.put(copy_of(ROOT, Path(scratch) / str(number)))
         tree = trees.get()
         files = sorted({test for each in mutants for test in each.tests})
-        done = tested(files, tree)
+        code, output = tested(files, tree)
         trees.put(tree)
-        if done.returncode:
-            print(f"tests fail without any mutant:\n{done.stdout[-4000:]}", file=sys.stderr)
+        if code:
+            print(f"tests fail without any mutant:\n{output[-4000:]}", file=sys.stderr)
             return 2
 
         def tried(mutant: Mutant) -> str:
