@@ -72,7 +72,7 @@ def balanced(
     """See the module."""
     if view.slots < 2:
         return declined("relocation", "there is one slot")
-    fill: F64 = view.memory / view.budget
+    fill = view.fill
     if fill.max() <= pressure and view.fits(pressure):
         return _even_work(view, th_imb, th_util, min_span_s, pressure, theta_d)
     if fill.min() < theta_d * fill.max():
@@ -227,7 +227,7 @@ def _room(view: View, source: int, to: int, pressure: float, theta_d: float) -> 
     if pressure:
         return (1 - 2 * NOISE) * pressure * at - float(view.memory[to])
     # Of all slots the emptiest must keep `theta_d` of the fullest, for certain.
-    fill = view.memory / view.budget
+    fill = view.fill
     even = min(theta_d * (1 + 2 * NOISE), 1.0)
     most = float(fill.min()) / even * at - float(view.memory[to])
     least = float(view.memory[source]) - even * float(fill.max()) * of
@@ -244,12 +244,12 @@ def _lessening(view: View, use: F64, work: F64, most: int, least: int, room: flo
     total, other = float(work[view.of_slot(most)].sum()), float(work[view.of_slot(least)].sum())
     # What a group brings the receiver, in utilisation; one that never worked is as fast as the
     # donor.
-    gives = use[most] * work / max(total, ROUNDING)
-    takes = use[least] * work / other if other and use[least] else gives
     order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
+    gives = use[most] * work[order] / max(total, ROUNDING)
+    takes = use[least] * work[order] / other if other and use[least] else gives
     chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
-    for g in order.tolist():
-        after, left = receiver + float(takes[g]), donor - float(gives[g])
+    for g, more, less in zip(order.tolist(), takes.tolist(), gives.tolist(), strict=True):
+        after, left = receiver + more, donor - less
         # One that turns the two round must help for certain: else it comes back.
         better = after <= left or (1 + NOISE) * after < (1 - NOISE) * donor
         if better and after <= 1 and size + int(view.bytes[g]) <= room:
@@ -283,6 +283,8 @@ def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Ad
     largest = int(mine[weight[mine].argmax()])
     share = float(weight[largest]) / max(float(weight[mine].sum()), ROUNDING)
     why = f"{said}; group {name(view.groups[largest])} alone is {share:.0%} of slot {slot}"
+    if share < 0.5 or not weight[largest]:
+        return declined(what, f"{why}, and no move evens it out")
     if one_key(view)[largest]:
         return Advice(
             declined=(
@@ -293,6 +295,4 @@ def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Ad
                 ),
             )
         )
-    if share < 0.5 or not weight[largest]:
-        return declined(what, f"{why}, and no move evens it out")
     return Advice((SplitGroup(view.groups[largest], f"{why}, so no move evens it out"),))

@@ -90,6 +90,12 @@ class View:
         return self.by_slot(self.bytes)
 
     @cached_property
+    def fill(self) -> F64:
+        """(s,) the share of its budget that each slot has in memory."""
+        share: F64 = self.memory / self.budget
+        return share
+
+    @cached_property
     def sizes(self) -> I64:
         """(g,) bytes of each group's whole state: in memory, and spilled."""
         return self.bytes + self.spilled_bytes if len(self.spilled_bytes) else self.bytes

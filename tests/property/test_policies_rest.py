@@ -19,8 +19,8 @@ SETTINGS: Settings = load_settings(
     overrides={"rebalance.relocation_bytes": "1", "state.groups": "2"}, environ={}
 )[0]
 """Groups of some MB: no difference is too small to relocate, no group too small to merge."""
-SYSTEMS = [(slots, seed) for slots in (1, 2, 3, 4, 7, 16, 33) for seed in range(3)]
-LARGE = [(200, 3), (1000, 2)]
+SYSTEMS = [(slots, seed) for slots in (1, 2, 3, 4, 8, 33) for seed in range(3)]
+LARGE = [(100, 3), (1000, 2)]
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -30,7 +30,7 @@ def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, see
     for _ in range(LOOKS):
         still.obey(still.decide(name, SETTINGS))
         still.wait(LOOK_S)
-    for _ in range(LOOKS if slots < 100 else 2):
+    for _ in range(3):
         assert not still.decide(name, SETTINGS).suggestions
         still.wait(LOOK_S)
 
@@ -40,15 +40,15 @@ def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, see
 def test_noise_of_5_percent_gives_one_adaptation_a_minute_at_most(
     name: str, slots: int, seed: int
 ) -> None:
-    """Asked every 15 s for ten minutes, after it had come to rest."""
+    """Asked every 15 s for five minutes, after it had come to rest."""
     still = drawn(slots, seed)
     for _ in range(LOOKS):
         still.obey(still.decide(name, SETTINGS))
         still.wait(LOOK_S)
     adaptations = 0
-    for _ in range(40):
+    for _ in range(20):
         advice = still.decide(name, SETTINGS, noise=0.05, seed=seed)
         adaptations += bool(advice.suggestions)
         still.obey(advice)
         still.wait(15.0)
-    assert adaptations <= 10
+    assert adaptations <= 5

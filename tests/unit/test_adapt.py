@@ -441,3 +441,21 @@ def test_a_new_slot_takes_its_share_of_the_bytes() -> None:
     after = Counter(slot for _, slot in moved(tuple(groups), moves))
     assert set(after.values()) == {4}
     assert len(moves) == 8
+
+
+def test_a_policy_s_number_of_slots_overfills_no_budget() -> None:
+    """Slot 0 has 60 of 100 bytes and would get 60 more; a person may want that."""
+    found = holding(("a", 100, 60, None), ("a", 100, 60, None))
+    totals = tuple(each.model_copy(update={"state_bytes": 60}) for each in found.totals)
+    groups = [Move(group=Prefix(2, v), to=0, bytes=20) for v in (1, 2, 3)]
+    fewer = Command(id="d/s", kind="slots", slots=1, moves=groups, policy="declustering")
+    full = replace(found, totals=totals)
+    over = "slot 0 would hold 120 bytes, over its budget of 100"
+    assert answers(full, fewer) == [over]
+    assert answers(full, fewer.model_copy(update={"policy": ""})) == ["obeyed"]
+    more = Command(id="d/b", kind="budget", slot=0, bytes=120)
+    assert answers(full, more, fewer) == ["obeyed", "obeyed"]
+    # What leaves a slot that goes on makes room there.
+    three = [Move(group=Prefix(2, 1), to=2, bytes=101)]
+    new = Command(id="d/s", kind="slots", slots=3, moves=three, policy="declustering")
+    assert answers(full, new) == ["slot 2 would hold 101 bytes, over its budget of 100"]

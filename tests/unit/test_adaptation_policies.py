@@ -519,6 +519,8 @@ def test_guards_hold_back_what_comes_too_soon() -> None:
     assert "forced 3 s ago, under 45 s" in why(guarded(lately, spill, 45, 0.001))
     split = Advice((SplitGroup(Prefix(8, 0), "test"),))
     assert guarded(seen, split, 45, 0.001) == split, "no row moves for a split"
+    tuned = replace(seen, since_tuned_s=59.0)
+    assert "the last of these were 59 s ago, under 60 s" in why(guarded(tuned, split, 45, 0.001))
 
 
 def test_no_slot_gets_more_than_its_budget_holds() -> None:
