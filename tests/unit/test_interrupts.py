@@ -1,0 +1,95 @@
+"""Ctrl-C and SIGTERM, without Spark (`tests/integration/test_terminal.py` has the real thing)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from jobs.stream import service
+from jobs.stream.service import Stream, Wanted, Watcher
+from schemas.query import load_query
+from schemas.settings import load_settings
+
+WAITING = """
+import sys, threading
+from jobs.stream.interrupts import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+print("ready", flush=True)
+while not stop.wait(0.05):
+    pass
+print("asked", flush=True)
+sys.stdin.read()
+print("ends", flush=True)
+"""
+
+
+def waiting() -> subprocess.Popen[str]:
+    """A process that waits to be asked to stop, and ends when its input does."""
+    pipe = subprocess.PIPE
+    made = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+    assert made.stdout is not None
+    assert made.stdout.readline() == "ready\n"
+    return made
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_asks_and_only_a_second_ctrl_c_insists(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    process = waiting()
+    process.send_signal(first)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(second)
+    if second == signal.SIGINT:
+        assert process.wait(10) == 130
+    out, said = process.communicate(timeout=10)
+    lines = said.splitlines()
+    assert lines[0] == "stopping after the epoch under way; Ctrl-C again ends at once"
+    if second == signal.SIGINT:
+        assert (out, len(lines)) == ("", 2)
+        assert lines[1].startswith("ended at once; nothing is lost")
+    else:
+        assert (out, len(lines), process.returncode) == ("ends\n", 1, 0)
+
+
+@pytest.fixture
+def stream(tmp_path: Any) -> Stream:
+    flags = {
+        "warehouse.root": str(tmp_path / "warehouse"),
+        "state.root": str(tmp_path / "state"),
+        "spark.master": "local[1]",
+    }
+    settings = load_settings(None, flags, environ={})[0]
+    return Stream(settings, load_query(settings.query), Wanted(), Watcher(), lambda: 0)
+
+
+def test_spark_is_not_started_on_the_main_thread(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There pyspark would put a handler of Ctrl-C in the place of ours."""
+    threads: list[threading.Thread] = []
+    told: list[str] = []
+    stream.watcher.on_progress = told.append
+    monkeypatch.setattr(
+        service, "spark_session", lambda *_, **__: threads.append(threading.current_thread())
+    )
+    stream._start_spark()
+    assert threads
+    assert threads[0] is not threading.main_thread()
+    assert told == ["starting Spark (local[1])"]
+
+
+def test_one_that_was_asked_to_stop_before_its_start_touches_nothing(stream: Stream) -> None:
+    stream.watcher.stop.set()
+    stream.run()
+    assert stream.warehouse.journal.last_n() == -1
