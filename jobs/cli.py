@@ -383,7 +383,7 @@ def status(
         if json_:
             sys.stdout.write(json.dumps([each.model_dump() for each in found]) + "\n")
         else:
-            out.print(groups_table(found), highlight=False)
+            out.print(groups_table(found, out), highlight=False)
         return
     status_command(
         settings, out, as_json=json_, watch=watch, report=report, adaptations=adaptations

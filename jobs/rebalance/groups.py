@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +33,8 @@ HEAD = (
     "spilled",
     "hottest key",
 )
+LEFT_OUT = ("of the session", "rows in", "generations", "a KiB", "results/s", "spilled")
+"""Columns that a narrow terminal does without, the first ones first."""
 
 
 class GroupStatus(BaseModel):
@@ -75,27 +81,47 @@ def largest_groups(warehouse: Warehouse, most: int) -> list[GroupStatus]:
     ]
 
 
-def groups_table(groups: list[GroupStatus]) -> Table:
-    """What people read."""
+def groups_table(groups: list[GroupStatus], console: Console) -> RenderableType:
+    """What people read. On a narrow terminal columns are left out, and it says which."""
+    unbound = console.options.update(width=1_000)
+    for count in range(len(LEFT_OUT) + 1):
+        gone = LEFT_OUT[:count]
+        table = _table(groups, gone)
+        if Measurement.get(console, unbound, table).maximum <= console.width:
+            break
+    if not gone:
+        return table
+    return Group(table, Text(f"left out for want of room: {', '.join(gone)} (--json has all)"))
+
+
+def _table(groups: list[GroupStatus], gone: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in HEAD:
-        table.add_column(title, justify="left" if title in ("group", HEAD[-1]) else "right")
+    shown = [at for at, title in enumerate(HEAD) if title not in gone]
+    for at in shown:
+        left = HEAD[at] in ("group", HEAD[-1])
+        table.add_column(HEAD[at], justify="left" if left else "right", no_wrap=True)
     for each in groups:
-        hot, rows = "", sum(each.rows)
-        if each.hot_key is not None and rows:
-            hot = f"{visible(each.hot_key)}, {part_text((each.hot_rows or 0) / rows)}"
-        table.add_row(
-            each.group,
-            str(each.slot),
-            bytes_text(each.bytes),
-            count_text(rows),
-            count_text(each.rows_in),
-            count_text(each.results),
-            count_text(each.session_results),
-            f"{each.rate:,.1f}",
-            f"{each.results * 1024 / max(each.bytes, 1):,.2f}",
-            count_text(each.generations),
-            bytes_text(each.spilled_bytes),
-            Text(hot),
-        )
+        cells = _cells(each)
+        table.add_row(*(Text(cells[at]) for at in shown))
     return table
+
+
+def _cells(each: GroupStatus) -> tuple[str, ...]:
+    """One group, by `HEAD`."""
+    hot, rows = "", sum(each.rows)
+    if each.hot_key is not None and rows:
+        hot = f"{visible(each.hot_key)}, {part_text((each.hot_rows or 0) / rows)}"
+    return (
+        each.group,
+        str(each.slot),
+        bytes_text(each.bytes),
+        count_text(rows),
+        count_text(each.rows_in),
+        count_text(each.results),
+        count_text(each.session_results),
+        f"{each.rate:,.1f}",
+        f"{each.results * 1024 / max(each.bytes, 1):,.2f}",
+        count_text(each.generations),
+        bytes_text(each.spilled_bytes),
+        hot,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from jobs.protocol.state import replay
 from jobs.rebalance import by_hand, controller
 from jobs.rebalance.asking import WishRefused, ask, look, now
 from jobs.rebalance.by_hand import Wishes
-from jobs.rebalance.groups import groups_table, largest_groups
+from jobs.rebalance.groups import HEAD, GroupStatus, groups_table, largest_groups
 from jobs.rebalance.shown import table
 from jobs.report import NothingYet
 from jobs.tables import Warehouse
@@ -286,7 +287,7 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
     ]
     assert (found[0].hot_key, found[0].hot_rows, found[0].rows) == ("ACME", 15, [5, 5, 5])
     out = Console(file=io.StringIO(), width=200)
-    out.print(groups_table(found))
+    out.print(groups_table(found, out))
     text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
     assert "3/0 0 220 KiB 15 15 0" in text
     assert "ACME, 100 %" in text
@@ -298,3 +299,36 @@ def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> N
         controller.run(settings, "balanced", "me")
     with pytest.raises(WishRefused, match="unknown policy"):
         controller.run(settings, "nonsense", "me")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_largest_groups_are_whole_at_any_width_and_what_is_left_out_is_told(width: int) -> None:
+    group = GroupStatus(
+        group="9/511",
+        session=DAY,
+        slot=1,
+        epoch=8,
+        bytes=12_345_678,
+        rows=[123_456, 12_345, 1],
+        rows_in=1_234_567,
+        results=12_345_678,
+        session_results=123_456_789,
+        rate=1_234.5,
+        generations=12,
+        spilled_bytes=123_456_789,
+        last_used_ms=0,
+        hot_key="AAPL",
+        hot_rows=100_000,
+    )
+    out = Console(file=io.StringIO(), width=width)
+    out.print(groups_table([group], out), highlight=False)
+    text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    head, row, *note = text.splitlines()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for cell in ("9/511", "11.8 MiB", "135,802", "12,345,678", "AAPL, 74 %"):
+        assert cell in row
+    gone = [title for title in HEAD if title not in re.split(r"\s{2,}", head.strip())]
+    told = [title for title in HEAD if any(title in line for line in note)]
+    assert set(gone) <= set(told)
+    assert bool(gone) == (width < 150)
