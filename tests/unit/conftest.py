@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,22 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for module in (command, launchers, session):
         monkeypatch.setattr(module, "setting", found.get)
     return found
+
+
+@pytest.fixture(scope="module")
+def no_watch_is_left() -> Iterator[None]:
+    """Ends threads that look at a warehouse: one in native code while the interpreter ends would
+    crash it."""
+    yield
+    from jobs.live import watch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("IDLE_S", "AGAIN_S", "SHARE"):
+            patch.setattr(watch, name, 0.0)
+        for thread in threading.enumerate():
+            if thread.name == "spillway-page":
+                thread.join(60)
+                assert not thread.is_alive()
 
 
 @pytest.fixture

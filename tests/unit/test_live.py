@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,8 @@ from tests.report_journal import (
     verdict,
     withdrawn_day,
 )
+
+pytestmark = pytest.mark.usefixtures("no_watch_is_left")
 
 
 def settings(root: Path) -> Settings:
@@ -335,16 +336,6 @@ def wait_for(done: Any, seconds: float = 50) -> None:
     while not done():
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-@pytest.fixture(autouse=True)
-def no_watch_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A thread in native code while the interpreter ends would crash it."""
-    yield
-    monkeypatch.undo()
-    monkeypatch.setattr(watch, "IDLE_S", 0.0)
-    monkeypatch.setattr(watch, "AGAIN_S", 0.02)
-    wait_for(lambda: "spillway-page" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_the_watch_follows_a_warehouse_from_nothing(

@@ -18,6 +18,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api import security
 from starlette.testclient import TestClient
 
+from jobs.live import watch
 from jobs.live.watch import Watch
 from schemas.settings import load_settings
 from spillway_airflow import command
@@ -27,6 +28,8 @@ from spillway_airflow.page.app import NAMES, build
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
+
+pytestmark = pytest.mark.usefixtures("no_watch_is_left")
 
 ORIGIN = "http://airflow.example:8080"
 BY_HAND = {"reason": "because of a test"}
@@ -68,6 +71,7 @@ def app(
         root = tmp_path / "warehouse"
         write_page_warehouse(root, page_day(**made))
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(watch, "FIRST_S", 60.0)  # on a busy machine
     manager = SimpleAuthManager()
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(security.DagModel, "get_team_name", lambda dag: None)
@@ -135,6 +139,27 @@ def test_without_login_nothing_is_done(
 ) -> None:
     assert client(None).post(path, json=ACTIONS[path]).status_code == 401
     assert told() == []
+
+
+@pytest.mark.parametrize("path", [*ACTIONS, "/nothing"])
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"{", "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b"null", "application/json"),
+        (b"x", "text/plain"),
+        (b"--x", "multipart/form-data; boundary=x"),
+        (iter([b"{", b"}"]), "application/json"),  # in chunks
+    ],
+    ids=range(6),
+)
+def test_without_login_whatever_is_sent_is_not_looked_at(
+    client: Client, path: str, content: Any, kind: str
+) -> None:
+    found = client(None).post(path, content=content, headers={"Content-Type": kind})
+    assert found.status_code == 401
+    assert HEADERS.keys() <= {name.encode() for name in found.headers}
 
 
 @pytest.mark.parametrize("role", ["viewer", "user", "op", "admin"])

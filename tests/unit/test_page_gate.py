@@ -75,6 +75,11 @@ class Client:
         return self.sent[0]["status"] if self.sent else None
 
     @property
+    def hung_up(self) -> bool:
+        """Whether the server was told to close the connection, and not to read on."""
+        return (b"connection", b"close") in self.sent[0]["headers"]
+
+    @property
     def says(self) -> Any:
         """The answer's JSON."""
         return json.loads(b"".join(m.get("body", b"") for m in self.sent[1:]))
@@ -151,6 +156,10 @@ SHAPES = {
 }
 
 
+LONG = ("huge", "beyond any number", "chunked", "both", "form", "no number", "negative")
+SHORT = [headers for name, headers in SHAPES.items() if name not in LONG]
+
+
 @pytest.mark.parametrize("headers", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "PROPFIND", ""])
 def test_of_a_stranger_s_request_nothing_is_read(
@@ -158,6 +167,7 @@ def test_of_a_stranger_s_request_nothing_is_read(
 ) -> None:
     assert stranger.ask(headers, untouched(), method) == 401
     assert stranger.says == {"detail": "Not authenticated"}
+    assert stranger.hung_up == (headers not in SHORT)
     assert (stranger.read, taken) == (0, [])
 
 
@@ -180,6 +190,7 @@ def test_a_user_s_body_is_refused_unread_by_what_it_declares(
 ) -> None:
     assert user.ask(SHAPES[shape], untouched()) == status
     assert user.says["detail"]
+    assert user.hung_up == (shape in LONG)
     assert (user.read, taken) == (0, [])
 
 
@@ -229,6 +240,7 @@ def test_a_client_that_leaves_or_waits_holds_nothing(
     monkeypatch.setattr(gate, "BODY_S", 0.01)
     silent = iter([{"type": "http.request", "body": b"{", "more_body": True}, None])
     assert user.ask([JSON, length(30)], silent) == 408
+    assert user.hung_up
     assert taken == []
 
 

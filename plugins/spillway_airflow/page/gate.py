@@ -5,7 +5,8 @@ POST of 28 MiB once held Airflow's API server for eight seconds. So this comes f
 
     login (401) -> declared length (400, 413) and type (415) -> read up to a limit (413, 408)
 
-A refused body is not waited for; the server throws away what still comes.
+A refused body is not waited for. Where it may be long the connection is closed: a server that threw
+away what still comes would be busy with fifty strangers' 16 MiB for seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from spillway_airflow.page import door
 
 MOST_BYTES = 16 << 10
 """Of a body. The longest that the page sends is a reason of 500 characters, 6 kB when escaped."""
+MOST_DIGITS = 18
+"""Of a length; Python refuses to read numbers of thousands."""
 BODY_S = 20.0
 """How long a body may take to come."""
 
@@ -40,18 +43,21 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let an HTTP request through, or answer it."""
+        headers = Headers(scope=scope)
+        refuse = send if _is_short(headers) else _hanging_up(send)
         refusal = await self._refusal(scope)
         if refusal:
             for message in refusal:
-                await send(message)
+                await refuse(message)
             return
         try:
             async with asyncio.timeout(BODY_S):
-                body = await _body(Headers(scope=scope), receive)
+                body = await _body(headers, receive)
         except TimeoutError:
-            await _answer(408, f"the body did not come within {BODY_S:g} s", scope, receive, send)
+            late = f"the body did not come within {BODY_S:g} s"
+            await _answer(408, late, scope, receive, _hanging_up(send))
         except HTTPException as error:
-            await _answer(error.status_code, error.detail, scope, receive, send)
+            await _answer(error.status_code, error.detail, scope, receive, refuse)
         else:
             if body is not None:
                 await self.app(scope, _again(body, receive), send)
@@ -75,13 +81,32 @@ class Gate:
         return [] if answer[0]["status"] == 204 else answer
 
 
+def _is_short(headers: Headers) -> bool:
+    """Whether a body is known to be within the limit before it comes."""
+    if "transfer-encoding" in headers:
+        return False
+    lengths = headers.getlist("content-length") or ["0"]
+    numbers = [int(each) for each in lengths if each.isdecimal() and len(each) <= MOST_DIGITS]
+    return len(numbers) == len(lengths) and max(numbers) <= MOST_BYTES
+
+
+def _hanging_up(send: Any) -> Any:
+    """A `send` after whose answer the server closes the connection."""
+
+    async def last(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return last
+
+
 async def _body(headers: Headers, receive: Any) -> bytes | None:
     """A request's body; None when its client has gone. Raises `HTTPException`."""
     lengths = headers.getlist("content-length")
     if len(lengths) > 1 or not all(each.isascii() and each.isdigit() for each in lengths):
         raise HTTPException(400, "a length is one number")
-    # (Python refuses to read numbers of thousands of digits.)
-    if any(len(each) > 18 or int(each) > MOST_BYTES for each in lengths):
+    if any(len(each) > MOST_DIGITS or int(each) > MOST_BYTES for each in lengths):
         raise _too_long()
     comes = "transfer-encoding" in headers or any(int(each) for each in lengths)
     if comes:
