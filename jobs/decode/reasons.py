@@ -19,6 +19,7 @@ _OF_THE_VALUE: tuple[tuple[str, str], ...] = (
     ("not_json", r"not JSON: "),
     ("not_object", r"a JSON object is needed$"),
     ("too_deep", r"nested too deeply$"),
+    ("too_large", r"larger than \d+ bytes, "),
 )
 _OF_A_FIELD: tuple[tuple[str, str], ...] = (
     ("missing", r"missing$"),

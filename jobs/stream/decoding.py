@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.decode import StreamPlan, decode, partition_digest, value_digest
+from jobs.decode.chunks import Chunk, chunks
 from jobs.engine.blocks import (
     REJECTED_SCHEMA,
     Block,
@@ -32,10 +32,6 @@ from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.stream.pins import salted
 from jobs.stream.process import freeze
 from schemas.journal import Offsets, PartitionCount
-
-CHUNK_BYTES = 64 << 20
-"""Values of one topic partition that are decoded at once, at most."""
-CHUNK_ROWS = 400_000
 
 I64 = npt.NDArray[np.int64]
 
@@ -60,22 +56,13 @@ class DecodeTask:
         return partition % (int(self.groups.slots.max()) + 1)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    topic: str
-    partition: int
-    values: Any
-    offsets: I64
-    kafka_ms: I64
-
-
 def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
     """Kafka rows (`topic, partition, offset, value, timestamp`) to blocks."""
     freeze()
     by_topic: dict[str, list[StreamPlan]] = {}
     for stream in task.streams:
         by_topic.setdefault(stream.topic, []).append(stream)
-    for chunk in _chunks(batches):
+    for chunk in chunks(batches):
         slot = task.slot_of_partition(chunk.partition)
         blocks: list[Block] = []
         counts: list[PartitionCount] = []
@@ -92,7 +79,7 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _decode_chunk(
-    task: DecodeTask, stream: StreamPlan, chunk: _Chunk
+    task: DecodeTask, stream: StreamPlan, chunk: Chunk
 ) -> tuple[PartitionCount, list[Block]]:
     decoded = decode(stream, chunk.values)
     count = PartitionCount(
@@ -151,7 +138,7 @@ def _only(rows: Any, where: Coordinates, mask: Bool | None) -> tuple[Any, Coordi
 
 
 def _rejected(
-    chunk: _Chunk, positions: I64, reasons: Sequence[str], session: str, stream: StreamPlan
+    chunk: Chunk, positions: I64, reasons: Sequence[str], session: str, stream: StreamPlan
 ) -> Any:
     values = chunk.values.take(pa.array(positions)).cast(pa.binary())
     columns = [
@@ -169,7 +156,7 @@ def _rejected(
 def _restored(
     task: DecodeTask,
     stream: StreamPlan,
-    chunk: _Chunk,
+    chunk: Chunk,
     session: SessionRestore,
     rows: Any,
     where: Coordinates,
@@ -224,47 +211,3 @@ def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callab
         a, b = place[cut.range.lo], place.get(cut.range.hi, len(edges))
         first[a:b] = np.maximum(first[a:b], offset)
     return lambda hashes: first[np.searchsorted(starts, hashes, side="right") - 1]
-
-
-def _chunks(batches: Iterable[Any]) -> Iterator[_Chunk]:
-    """Consecutive rows of one topic partition, bounded in rows and bytes."""
-    held: list[Any] = []
-    key: tuple[str, int] | None = None
-    rows = size = 0
-    for batch in batches:
-        for part_key, part in _partitions(batch):
-            too_large = rows >= CHUNK_ROWS or size >= CHUNK_BYTES
-            if held and (part_key != key or too_large):
-                assert key is not None
-                yield _chunk(key, held)
-                held, rows, size = [], 0, 0
-            key = part_key
-            held.append(part)
-            rows += part.num_rows
-            size += part.column(3).nbytes
-    if held:
-        assert key is not None
-        yield _chunk(key, held)
-
-
-def _partitions(batch: Any) -> Iterator[tuple[tuple[str, int], Any]]:
-    """A batch cut where topic or partition changes (a Kafka task reads one after another)."""
-    if not batch.num_rows:
-        return
-    partition = batch.column(1).to_numpy()
-    topics = batch.column(0).dictionary_encode()
-    codes = topics.indices.to_numpy()
-    changed = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partition) != 0)) + 1
-    edges = [0, *changed.tolist(), batch.num_rows]
-    for a, b in pairwise(edges):
-        yield (topics.dictionary[int(codes[a])].as_py(), int(partition[a])), batch.slice(a, b - a)
-
-
-def _chunk(key: tuple[str, int], parts: list[Any]) -> _Chunk:
-    table = pa.Table.from_batches(parts)
-    values = table.column(3).combine_chunks()
-    if isinstance(values, pa.ChunkedArray):
-        values = pa.concat_arrays([c.cast(pa.large_binary()) for c in values.chunks])
-    micros = table.column(4).cast(pa.int64()).to_numpy()
-    offsets: I64 = table.column(2).to_numpy()
-    return _Chunk(key[0], key[1], values, offsets, micros // 1000)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from jobs.decode import StreamPlan
+from jobs.decode.chunks import COLUMNS
 from jobs.stream.source import kafka_options, spark_offsets
 from jobs.verify.arithmetic import PRIMES
 from jobs.verify.workers import decoded
@@ -70,7 +71,7 @@ def input_rows(spark: Any, plan: StreamPlan, source: Source, salt: int) -> Any:
         pa.field("kept", pa.bool_()),
     ]
     schema = pa.schema(fields)
-    raw = _kafka(spark, plan.topic, source).select("partition", "offset", "value")
+    raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
     rows = raw.mapInArrow(partial(decoded, plan, schema), from_arrow_schema(schema))
     digest = _hash(salt, plan.index, "partition", "offset", payload)
     return rows.select(*names, "partition", "offset", digest.alias("hash"), sql.col("kept"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jobs.decode import StreamPlan, decode
+from jobs.decode.chunks import Chunk, chunks
 from jobs.verify.arithmetic import judge
 
 FEW_KEYS = 10_000
@@ -71,21 +73,24 @@ def judged(
 def decoded(
     plan: StreamPlan, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Kafka rows (`partition`, `offset`, `value`) to decoded rows with their coordinates.
+    """Kafka rows (`jobs.decode.chunks.COLUMNS`) to decoded rows with their coordinates.
 
     `schema`: keys, payload, `partition`, `offset`, `kept`. A rejected row has a coordinate only.
     """
-    for batch in batches:
-        partition, offset, value = batch.columns
-        found = decode(plan, value)
-        if len(found.kept):
-            kept = pa.array(found.kept)
-            yes = pa.repeat(pa.scalar(True), len(kept))
-            columns = [*found.rows.columns, partition.take(kept), offset.take(kept), yes]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        if len(found.rejected):
-            rejected = pa.array(found.rejected)
-            nothing = [pa.nulls(len(rejected), field.type) for field in schema][:-3]
-            no = pa.repeat(pa.scalar(False), len(rejected))
-            columns = [*nothing, partition.take(rejected), offset.take(rejected), no]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    for chunk in chunks(batches):
+        found = decode(plan, chunk.values)
+        if n := len(found.kept):
+            place = _place(chunk, found.kept)
+            yes = pa.repeat(pa.scalar(True), n)
+            yield pa.RecordBatch.from_arrays([*found.rows.columns, *place, yes], schema=schema)
+        if n := len(found.rejected):
+            nothing = [pa.nulls(n, field.type) for field in schema][:-3]
+            place = _place(chunk, found.rejected)
+            no = pa.repeat(pa.scalar(False), n)
+            yield pa.RecordBatch.from_arrays([*nothing, *place, no], schema=schema)
+
+
+def _place(chunk: Chunk, rows: npt.NDArray[np.int64]) -> list[pa.Array]:
+    """Partition and offset of rows of a chunk."""
+    partition = pa.repeat(pa.scalar(chunk.partition, pa.int32()), len(rows))
+    return [partition, pa.array(chunk.offsets[rows], pa.int64())]

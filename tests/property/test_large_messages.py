@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import large
-from schemas.messages import Message, Rejected, read
+from schemas.messages import Message, Rejected, contract, read, rule
 from tests.property.json_texts import contract_named, value_texts
 
 NAMES = ("every", "stock", "volume")
@@ -65,3 +66,23 @@ def test_parts_are_small_whatever_is_in_them() -> None:
         sizes = [len(part) for _, part in large.parts(value)]
         assert len(sizes) >= 3
         assert max(sizes) <= large.PART + 1_000
+
+
+def test_a_large_message_is_refused_where_a_field_is_json() -> None:
+    model = contract((rule("symbol", "string"), rule("j", "json?")))
+    right = b'{"symbol":"A","j":[1],"x":"%s"}'
+    assert verdict(model, right % (b"x" * (large.LARGE - len(right) + 2))) == repr(
+        read(model, right % b"")
+    )
+    reason = f"larger than {large.LARGE} bytes, the most for a stream with a json field"
+    assert verdict(model, right % (b"x" * (large.LARGE - len(right) + 3))) == reason
+    assert f"`{reason}`" in Path("docs/messages.md").read_text()
+
+
+def test_the_reason_says_where_a_large_message_is_broken() -> None:
+    value = b'{"x":[' + b"1," * large.LARGE + b'oops],"y":1}'
+    with pytest.raises(Rejected) as refused:
+        read(contract_named("stock"), value)
+    text, _, place = str(refused.value).partition(" behind byte ")
+    assert text == "not JSON: expected value"
+    assert 0 < value.index(b"oops") - int(place) <= large.PART + 1

@@ -125,6 +125,11 @@ BROKEN: list[tuple[str, bytes | None, str]] = [
         b'{"symbol":"AAAAAAAAAAAAAAAAAAAAAA',
         "not JSON: EOF while parsing a string at line 1 column 33",
     ),
+    (
+        "stock",
+        b'{"x":[' + b"1," * 600_000 + b"oops]}",
+        "not JSON: expected value behind byte 1048575",
+    ),
     ("stock", b"[1]", "a JSON object is needed"),
     ("stock", b'{"x":' * 250 + b"1" + b"}" * 250, "nested too deeply"),
     ("stock", b'{"symbol":"A","price":1.0}', "ts: missing"),

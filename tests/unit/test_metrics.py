@@ -246,6 +246,7 @@ def test_every_documented_reason_has_a_kind(reason: str) -> None:
         ("price: a finite number is needed", "not_finite"),
         ("rating: Input should be less than or equal to 5", "out_of_range"),
         ("ts: no such offset from UTC", "bad_time"),
+        ("larger than 1048576 bytes, the most for a stream with a json field", "too_large"),
         ("ts: not in the years 1 to 9999 (UTC)", "bad_time"),
         ("amount: does not fit decimal(18,4)", "bad_decimal"),
         ("amount: a JSON number keeps 15 digits only; send it as a string", "bad_decimal"),

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
 from jobs.protocol.recovery import SessionRestore, Since
 from jobs.stream import job
-from jobs.stream.decoding import _chunks, since_offsets
+from jobs.stream.decoding import since_offsets
 from jobs.stream.job import Placement
 from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
 from jobs.stream.source import OffsetLogError, batch_end, spark_offsets
@@ -53,26 +52,6 @@ def test_a_partition_younger_than_a_cut_is_read_from_its_start() -> None:
     hashes = np.array([0, 2**64 - 1], dtype=np.uint64)
     assert since_offsets(session, "t", 0)(hashes).tolist() == [8, 8]
     assert since_offsets(session, "t", 1)(hashes).tolist() == [0, 0]
-
-
-def test_chunks_hold_one_topic_partition_each() -> None:
-    def batch(rows: list[tuple[str, int, int]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict(
-            {
-                "topic": pa.array([t for t, _, _ in rows], pa.string()),
-                "partition": pa.array([p for _, p, _ in rows], pa.int32()),
-                "offset": pa.array([o for _, _, o in rows], pa.int64()),
-                "value": pa.array([b"{}" for _ in rows], pa.binary()),
-                "timestamp": pa.array([1_000 * o for _, _, o in rows], pa.timestamp("us", "UTC")),
-            }
-        )
-
-    batches = [batch([("a", 0, 1), ("a", 0, 2), ("a", 1, 1)]), batch([]), batch([("a", 1, 2)])]
-    batches.append(batch([("b", 1, 5)]))
-    found = [
-        (c.topic, c.partition, c.offsets.tolist(), c.kafka_ms.tolist()) for c in _chunks(batches)
-    ]
-    assert found == [("a", 0, [1, 2], [1, 2]), ("a", 1, [1, 2], [1, 2]), ("b", 1, [5], [5])]
 
 
 def test_offset_log(tmp_path: Path) -> None:

@@ -1,0 +1,347 @@
+"""Decoding without Spark: Arrow batches of Kafka's rows in, exact blocks out.
+
+What is expected is worked out row by row, from the definitions; every boundary is tried at every
+offset, so that one that is off by one is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.decode import chunks as chunking
+from jobs.decode import compile_streams, join_spec, partition_digest, value_digest
+from jobs.decode.chunks import COLUMNS, chunks
+from jobs.engine.blocks import Block, decode_counts, decode_rejected, decode_rows, from_batch
+from jobs.engine.groups import GroupMap
+from jobs.engine.hashing import xxhash64
+from jobs.protocol.recovery import Restore, SessionRestore, Since
+from jobs.stream.decoding import DecodeTask, decode_batches
+from jobs.verify.workers import decoded as verified
+from schemas.journal import Offsets, PartitionCount, Prefix
+from schemas.query import query_of
+from schemas.tomlfile import parse_toml
+
+QUERY = query_of(
+    parse_toml(
+        """
+[streams.all]
+topic = "t"
+fields = { symbol = "string", n = "int" }
+[streams.high]
+filter = "n > 5"
+fields = { symbol = "string", n = "int" }
+[streams.other]
+topic = "u"
+fields = { symbol = "string", n = "int" }
+[join]
+inputs = ["all", "high", "other"]
+on = ["symbol"]
+""",
+        Path("q.toml"),
+    )
+)
+ALL, HIGH, OTHER = compile_streams(QUERY)
+# A query refuses a topic that feeds two streams, but decoders take one.
+STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), join_spec(QUERY, 4)
+GROUPS = GroupMap([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 1)])
+SALTS = (70, 71, 72)
+DAY, NEXT = "2026-01-05", "2026-01-06"
+
+Row = tuple[str, int, int, bytes | None]
+"""Topic, partition, offset, value."""
+BAD: tuple[bytes | None, ...] = (b"oops", b'{"symbol":"A"}', None)
+
+
+def rows_of(topic: str, partition: int, offsets: Sequence[int]) -> list[Row]:
+    """Good values of several keys, every third one bad."""
+    rows: list[Row] = []
+    for i, offset in enumerate(offsets):
+        good = b'{"symbol":"%c","n":%d}' % (65 + (i * 5 + partition) % 11, offset)
+        rows.append((topic, partition, offset, BAD[i // 3 % 3] if i % 3 == 2 else good))
+    return rows
+
+
+def batches(rows: Sequence[Row], size: int) -> list[pa.RecordBatch]:
+    made = []
+    for begin in range(0, len(rows), size):
+        topics, parts, offsets, values = zip(*rows[begin : begin + size], strict=True)
+        columns = [
+            pa.array(topics, pa.string()),
+            pa.array(parts, pa.int32()),
+            pa.array(offsets, pa.int64()),
+            pa.array(values, pa.binary()),
+            pa.array([offset * 1_000 + 999 for offset in offsets], pa.timestamp("us", "UTC")),
+        ]
+        made += [pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))]
+        made += [made[-1].slice(0, 0)]
+    return made
+
+
+def task(**more: Any) -> DecodeTask:
+    facts: dict[str, Any] = {"session": DAY, "next_session": NEXT, "bound": None}
+    return DecodeTask(SPEC, STREAMS, GROUPS, SALTS, **(facts | more))
+
+
+def hash_of(symbol: str) -> int:
+    return int(xxhash64([pa.array([symbol], pa.string())])[0])
+
+
+def slot_of(symbol: str) -> int:
+    return int(GROUPS.slots[hash_of(symbol) >> 62])
+
+
+def found(given: DecodeTask, rows: Sequence[Row], size: int = 4) -> tuple[Counter[Any], list[Any]]:
+    """(what blocks hold, one entry a row; counts in the order of their blocks)."""
+    seen: Counter[Any] = Counter()
+    counts: list[Any] = []
+    for batch in decode_batches(given, batches(rows, size)):
+        for block in from_batch(batch):
+            assert block.operator == 4
+            slot = SALTS.index(block.slot)
+            if block.kind == "count":
+                counts.append((slot, block.input, decode_counts(block)))
+            elif block.kind == "rejected":
+                session, table = decode_rejected(block)
+                assert _stream(block) == STREAMS[block.input].name
+                seen.update(
+                    ("rejected", slot, block.input, session, *row.values())
+                    for row in table.to_pylist()
+                )
+            else:
+                session, table = decode_rows(SPEC, block)
+                assert _stream(block) == STREAMS[block.input].name
+                keys = table.column("key_hash").to_pylist()
+                assert keys == sorted(keys)
+                assert keys == [hash_of(symbol) for symbol in table.column("symbol").to_pylist()]
+                seen.update(
+                    (block.kind, slot, block.input, session, *list(row.values())[1:])
+                    for row in table.to_pylist()
+                )
+    return seen, counts
+
+
+def _stream(block: Block) -> str:
+    metadata = pa.ipc.open_stream(pa.py_buffer(block.data)).schema.metadata
+    return str(metadata[b"stream"].decode())
+
+
+def reason_of(value: bytes | None) -> str:
+    if value is None:
+        return "tombstone: the record has no value"
+    return "n: missing" if value.startswith(b"{") else "not JSON: expected value at line 1 column 1"
+
+
+def expected(rows: Sequence[Row], bound: Offsets | None) -> Counter[Any]:
+    """New rows and rejected rows, by the definitions."""
+    seen: Counter[Any] = Counter()
+    for topic, partition, offset, value in rows:
+        late = bound is not None and offset >= bound[topic][partition]
+        session = NEXT if late else DAY
+        for stream in STREAMS:
+            if stream.topic != topic:
+                continue
+            if value in BAD:
+                slot = partition % 3
+                place = (topic, partition, offset, reason_of(value), value, offset)
+                seen["rejected", slot, stream.index, session, *place] += 1
+                continue
+            assert value is not None
+            row = json.loads(value)
+            if stream.name == "high" and row["n"] <= 5:
+                continue
+            slot = slot_of(row["symbol"])
+            place = (row["symbol"], row["n"], partition, offset, offset)
+            seen["new", slot, stream.index, session, *place] += 1
+    return seen
+
+
+def count_of(rows: Sequence[Row], topic: str, partition: int, stream: str) -> PartitionCount:
+    mine = [row for row in rows if row[:2] == (topic, partition)]
+    values = pa.array([value for *_, value in mine], pa.binary())
+    offsets = pa.array([offset for _, _, offset, _ in mine], pa.int64()).to_numpy()
+    again = stream == "high"  # a topic that feeds two streams is read once
+    good = [row for row in mine if row[3] not in BAD]
+    return PartitionCount(
+        topic=topic,
+        partition=partition,
+        rows=0 if again else len(mine),
+        rejected=len(mine) - len(good),
+        filtered=sum(offset <= 5 for _, _, offset, _ in good) if again else 0,
+        bytes=0 if again else sum(len(value or b"") for *_, value in mine),
+        digest=0 if again else partition_digest(value_digest(values), offsets),
+    )
+
+
+OFFSETS = (3, 4, 5, 7, 8, 9, 10, 12, 15)
+ROWS = [
+    *rows_of("t", 0, OFFSETS),
+    *rows_of("t", 1, OFFSETS[:4]),
+    *rows_of("u", 1, OFFSETS[2:]),
+    *rows_of("t", 5, OFFSETS[:2]),
+]
+SLOT_OF_PARTITION = {("t", 0): 0, ("t", 1): 1, ("u", 1): 1, ("t", 5): 2}
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_rows_go_to_the_slots_of_their_keys_with_their_coordinates(size: int) -> None:
+    seen, counts = found(task(), ROWS, size)
+    assert seen == expected(ROWS, None)
+    assert {slot for kind, slot, *_ in seen if kind == "new"} == {0, 1, 2}
+    streams = {"t": ("all", "high"), "u": ("other",)}
+    assert counts == [
+        (slot, 0, [count_of(ROWS, topic, part, stream) for stream in streams[topic]])
+        for (topic, part), slot in SLOT_OF_PARTITION.items()
+    ]
+
+
+def test_no_rows_give_no_blocks() -> None:
+    assert list(decode_batches(task(), [])) == []
+    assert list(decode_batches(task(), [batches(ROWS, 4)[1]])) == []
+
+
+@pytest.mark.parametrize("bound", range(2, 17))
+def test_rows_at_or_beyond_the_end_are_the_next_sessions(bound: int) -> None:
+    ends = {"t": [bound, 5, 0, 0, 0, 4], "u": [99, bound]}
+    for size in (2, 100):
+        seen, counts = found(task(bound=ends), ROWS, size)
+        assert seen == expected(ROWS, ends)
+        assert [each for _, _, each in counts] == [each for _, _, each in found(task(), ROWS)[1]]
+
+
+def test_rejected_rows_alone_are_cut_at_the_end_too() -> None:
+    rows: list[Row] = [("u", 0, offset, b"oops") for offset in OFFSETS]
+    for bound in range(2, 17):
+        ends = {"u": [bound]}
+        assert found(task(bound=ends), rows)[0] == expected(rows, ends)
+
+
+def restored(rows: Sequence[Row], restore: Restore) -> Counter[Any]:
+    """What a restore brings back, by the definitions."""
+    seen: Counter[Any] = Counter()
+    for key, n in expected(rows, None).items():
+        kind, slot, input_, _, symbol, number, partition, offset, *_ = key
+        if kind != "new" or slot not in restore.slots:
+            continue
+        topic = STREAMS[input_].topic
+        for session in restore.sessions:
+            first = session.start[topic][partition]
+            for cut in session.cuts:
+                ends = cut.start.get(topic, [])
+                if cut.range.lo <= hash_of(symbol) < cut.range.hi and partition < len(ends):
+                    first = max(first, ends[partition])
+            if first <= offset < session.end[topic][partition]:
+                place = (symbol, number, partition, offset)
+                seen["restore", slot, input_, session.session, *place] += n
+    return seen
+
+
+def offsets_at(t: int, u: int) -> Offsets:
+    return {"t": [t, t, 0, 0, 0, t], "u": [0, u]}
+
+
+@pytest.mark.parametrize("slots", [{0}, {1}, {2}, {0, 1, 2}])
+def test_a_restore_brings_back_what_was_in_memory_of_the_lost_slots(slots: set[int]) -> None:
+    for start in (3, 5, 8):
+        for end in range(start, 17, 2):
+            # The whole key space was cut at 8 in one session; a quarter of it, and then an eighth
+            # of it, in the other.
+            first = SessionRestore(DAY, offsets_at(start, start), offsets_at(end, end), ())
+            cuts = (
+                Since(Prefix(2, 1), offsets_at(end + 1, end)),
+                Since(Prefix(3, 3), {"t": [end + 2]}),
+            )
+            second = SessionRestore(NEXT, offsets_at(end, end), offsets_at(16, 12), cuts)
+            restore = Restore(frozenset(slots), {}, {}, (first, second), ())
+            seen, counts = found(task(restore=restore, bound=offsets_at(9, 9)), ROWS)
+            assert seen == restored(ROWS, restore)
+            assert [(slot, again) for slot, again, _ in counts] == [
+                (slot, 1) for slot in SLOT_OF_PARTITION.values()
+            ]
+
+
+def test_a_restore_reads_rejected_rows_but_does_not_report_them_again() -> None:
+    ends = offsets_at(99, 99)
+    everything = SessionRestore(DAY, offsets_at(0, 0), ends, ())
+    restore = Restore(frozenset({0, 1, 2}), {}, {}, (everything,), ())
+    seen, counts = found(task(restore=restore), ROWS)
+    assert {kind for kind, *_ in seen} == {"restore"}
+    assert [each for *_, each in counts] == [each for *_, each in found(task(), ROWS)[1]]
+
+
+# --------------------------------------------------------------------------------------- chunks
+
+
+def shown(rows: Sequence[Row], size: int) -> list[tuple[str, int, list[int], list[Any], list[int]]]:
+    return [
+        (c.topic, c.partition, c.offsets.tolist(), c.values.to_pylist(), c.kafka_ms.tolist())
+        for c in chunks(batches(rows, size))
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_chunk_is_consecutive_rows_of_one_topic_partition(size: int) -> None:
+    # The same partition number in two topics, and a partition that comes back.
+    rows = [*ROWS, *rows_of("u", 5, [1, 2]), *rows_of("t", 5, [20])]
+    order = [*SLOT_OF_PARTITION, ("u", 5)]
+    whole = []
+    for topic, partition in order:
+        mine = [row for row in rows[:-1] if row[:2] == (topic, partition)]
+        offsets = [offset for _, _, offset, _ in mine]
+        whole.append((topic, partition, offsets, [value for *_, value in mine], offsets))
+    last = rows[-1]
+    assert shown(rows, size) == [*whole, ("t", 5, [20], [last[3]], [20])]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_a_chunk_has_no_more_rows_than_a_call_may_have(
+    monkeypatch: pytest.MonkeyPatch, size: int, most: int
+) -> None:
+    monkeypatch.setattr(chunking, "MOST_ROWS", most)
+    rows = rows_of("t", 0, range(40))
+    sizes = [len(offsets) for _, _, offsets, _, _ in shown(rows, size)]
+    assert max(sizes) <= most
+    assert sum(sizes) == 40
+    if size == 1:
+        assert sizes == [most] * (40 // most) + [40 % most] * (40 % most > 0)
+
+
+def test_a_chunk_that_has_its_bytes_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunking, "MOST_BYTES", 1)
+    assert [len(offsets) for _, _, offsets, _, _ in shown(rows_of("t", 0, range(6)), 2)] == [
+        2,
+        2,
+        2,
+    ]
+
+
+# --------------------------------------------------------------------------------------- verify
+
+
+def test_verify_decodes_as_the_stream_does() -> None:
+    stream = STREAMS[2]
+    rows = rows_of("u", 3, OFFSETS)
+    fields = [*stream.keys, *stream.payload]
+    schema = pa.schema([
+        *(field.with_nullable(True) for field in fields),
+        ("partition", pa.int32()), ("offset", pa.int64()), ("kept", pa.bool_()),
+    ])  # fmt: skip
+    made = pa.Table.from_batches(verified(stream, schema, batches(rows, 4)), schema).to_pylist()
+    seen: Counter[Any] = Counter()
+    for symbol, n, partition, offset, kept in (tuple(row.values()) for row in made):
+        assert kept == (symbol is not None)
+        seen[
+            ("new", symbol, n, partition, offset) if kept else ("rejected", partition, offset)
+        ] += 1
+    wanted: Counter[Any] = Counter()
+    for kind, _, _, _, *place in expected(rows, None):
+        wanted[(kind, *(place[:4] if kind == "new" else place[1:3]))] += 1
+    assert seen == wanted
