@@ -755,11 +755,12 @@ def test_what_was_lost_is_forgotten_with_the_epoch() -> None:
         reported(report(0, 1), report(1, 1, restored=READ_0)),
         Appended(),
     )
-    _, instructions = told(driver, offered(ends(7, 7, 7)))
-    (job,) = instructions
-    assert isinstance(job, RunJob)
-    assert (job.attempt, job.plan.restore) == (1, None)
-    assert job.plan.manifests == ((0, "m-1-0"), (1, "m-1-1"))
+    for attempt, events in enumerate([[], [JobFailed("an executor died")]], 1):
+        _, instructions = told(driver, offered(ends(7, 7, 7)), *events)
+        (job,) = instructions
+        assert isinstance(job, RunJob)
+        assert (job.attempt, job.plan.restore) == (attempt, None)
+        assert job.plan.manifests == ((0, "m-1-0"), (1, "m-1-1"))
 
 
 def test_a_slot_that_had_to_give_and_found_nothing_is_the_lost_one() -> None:
