@@ -229,6 +229,13 @@ def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name:
     try:
         try:
             _within(producer.init_transactions)
+        except (KafkaError, OSError) as error:
+            raise ReplayFailed(
+                f"Kafka began no transaction ({told(error, secrets)}). Nothing was sent: see that "
+                "the cluster takes transactions, and lets this user write under the transactional "
+                "id 'spillway-replay-*'"
+            ) from error
+        try:
             producer.begin_transaction()
             sent = [producer.send(row.topic, row.value) for row in rows]
             for row, future in zip(rows, sent, strict=True):

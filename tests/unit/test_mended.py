@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from jobs import mended
 from jobs.cli import main
 from jobs.decode import compile_streams
-from jobs.mended import Mended, Problem, contract_problems, read_mended, topic_problems
+from jobs.mended import (
+    Mended,
+    Problem,
+    ReplayFailed,
+    contract_problems,
+    read_mended,
+    topic_problems,
+)
 from schemas.query import load_query
 
 GOOD = '{"symbol": "A", "ts": "2026-01-05T14:30:00Z", "shares": 7}'
@@ -128,3 +139,99 @@ def test_no_file_and_an_empty_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "gone.jsonl cannot be read: No such file or directory" in said
     (tmp_path / "empty.jsonl").write_text("\n")
     assert "has no rows, so there is nothing to send" in refused(capsys, tmp_path / "empty.jsonl")
+
+
+# --- the transaction -----------------------------------------------------------------------------
+
+
+class Producer:
+    """kafka-python's producer: what it is asked for, and what fails."""
+
+    asked: list[str]
+    fails: dict[str, BaseException]
+
+    def __init__(self, **options: Any) -> None:
+        assert options["transactional_id"] == "spillway-replay-f00d"
+        Producer.asked = []
+
+    def _do(self, what: str) -> None:
+        Producer.asked.append(what)
+        if what in Producer.fails:
+            raise Producer.fails[what]
+
+    def init_transactions(self) -> None:
+        self._do("init")
+
+    def begin_transaction(self) -> None:
+        self._do("begin")
+
+    def send(self, topic: str, value: bytes) -> Any:
+        self._do(f"send {topic} {value!r}")
+        return SimpleNamespace(get=lambda timeout: self._do(f"wait {value!r}"))
+
+    def abort_transaction(self) -> None:
+        self._do("abort")
+
+    def commit_transaction(self) -> None:
+        self._do("commit")
+
+    def close(self, timeout: int) -> None:
+        self._do(f"close {timeout}")
+
+
+SENT = ["init", "begin", "send t b'1'", "send t b'2'", "wait b'1'", "wait b'2'"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "asked", "says"),
+    [
+        ({}, None, [*SENT, "commit"], ""),
+        (
+            {"init": KafkaTimeoutError("late")},
+            ReplayFailed,
+            ["init"],
+            "began no transaction (KafkaTimeoutError: late). Nothing was sent: see that the "
+            "cluster takes transactions",
+        ),
+        (
+            {"wait b'2'": KafkaTimeoutError("late")},
+            ReplayFailed,
+            [*SENT, "abort"],
+            "line 2: KafkaTimeoutError: late). Nothing was sent: send the file again",
+        ),
+        (
+            {"wait b'1'": KafkaTimeoutError("late"), "abort": KafkaTimeoutError("gone")},
+            ReplayFailed,
+            [*SENT[:-1], "abort"],
+            "line 1: KafkaTimeoutError: late). Nothing was sent",
+        ),
+        ({"wait b'2'": KeyboardInterrupt()}, KeyboardInterrupt, [*SENT, "abort"], ""),
+        (
+            {"commit": KafkaTimeoutError("late")},
+            ReplayFailed,
+            [*SENT, "commit"],
+            "did not say whether it has the 2 rows (KafkaTimeoutError: late). It has all or none",
+        ),
+    ],
+)
+def test_rows_are_committed_once_all_are_acknowledged_and_else_taken_back(
+    fails: dict[str, BaseException],
+    error: type[BaseException] | None,
+    asked: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kafka.KafkaProducer", Producer)
+    Producer.fails = fails
+    rows = [Mended(1, 1, "t", b"1"), Mended(2, 1, "t", b"2")]
+    with pytest.raises(error) if error else nullcontext() as it:
+        mended._send("b:1", {}, rows, "f00d")
+    assert Producer.asked == [*asked, "close 0"]
+    assert says in (str(it.value) if it is not None else "")
+
+
+def test_an_end_that_does_not_come_is_not_waited_for() -> None:
+    forever = threading.Event()
+    with pytest.raises(KafkaTimeoutError, match="no answer within 0 s"):
+        mended._within(forever.wait, 0.01)
+    forever.set()
