@@ -184,7 +184,7 @@ class Cluster:
             key=SecretBytes(b"k" * 32),
             slot=slot,
             epoch=self.epoch,
-            attempt="0" * 16,
+            attempt="a" * 16,
             warehouse_id="lab",
             session=SESSION,
             manifest=self.manifests.get(slot),
