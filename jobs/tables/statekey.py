@@ -16,7 +16,7 @@ from pydantic import SecretBytes
 from jobs.private import FILE_MODE, NotPrivate, open_private, refuse_link
 from jobs.storage import Folder
 
-NAME = "state.key"
+NAME = "state-key"
 KEY_BYTES = 32
 
 

@@ -50,7 +50,7 @@ def check_left(day: Day) -> None:
         assert code == 0, text
         assert SECRET not in text, arguments
     day.ok("status", "--report", str(day.folder / "report.html"))
-    key = day.folder / "warehouse" / "state.key"
+    key = day.folder / "warehouse" / "state-key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     forms = [SECRET.encode(), key.read_bytes(), key.read_bytes().hex().encode()]
     files = [p for root in (day.folder, day.state) for p in root.rglob("*") if p.is_file()]
