@@ -166,11 +166,14 @@ def test_a_seal_that_the_stream_has_not_read_is_withdrawn(
     assert place.commands()[-1].seal == place.commands()[-2].id, "the seal that is pending now"
 
 
-def test_a_pending_seal_is_withdrawn(place: Place) -> None:
+def test_a_pending_seal_is_withdrawn(place: Place, broker: list[int | None]) -> None:
     place.journal(*BEGUN, epoch(3, 1, ends(5, 5, 5), seal=seal(ends(5, 9, 9))))
     place.withdraw()
     [command] = place.commands()
     assert command.seal == "close"
+    assert place.withdraw() == f"no seal of {DAY} is pending: it is open"
+    place.seal()  # The stream will read it after the withdrawal.
+    assert [each.kind for each in place.commands()] == ["withdraw", "seal"]
 
 
 def test_a_seal_whose_end_was_passed_is_not_withdrawn(place: Place) -> None:
