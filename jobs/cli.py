@@ -212,7 +212,7 @@ def seal(
             )
     except SealRefused as error:
         _fail(str(error), FAILED)
-    out.print(_escaped(answer))
+    out.print(_escaped(answer), highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -36,6 +36,8 @@ def epoch_line(entry: Epoch) -> str:
         parts.append(f"| spilled {_mib(spilled)} MiB, {len(entry.cuts)} cuts")
     if entry.restored_slots:
         parts.append(f"| restored slots {entry.restored_slots}")
+    if entry.withdrawn:
+        parts.append("| seal withdrawn")
     if entry.sealed:
         parts.append(f"| sealed {entry.sealed.session}")
     parts.append(f"| {entry.seconds.get('job', 0.0):.2f} s")

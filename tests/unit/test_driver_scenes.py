@@ -557,6 +557,15 @@ def test_a_session_can_be_sealed_anew_in_the_epoch_of_the_withdrawal() -> None:
     ]
 
 
+def test_the_seal_that_was_accepted_anew_is_withdrawn_in_the_same_epoch_too() -> None:
+    commands = (withdrawing(), closing(ends(7, 7, 7), "again"), withdrawing("again", "back too"))
+    _, instructions = told(claimed(PENDING), offered(None, *commands))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert [outcome.obeyed for outcome in job.plan.outcomes] == [True, True, True]
+    assert (job.plan.seal, job.plan.accepted, job.plan.withdrawn) == (None, None, "close")
+
+
 @pytest.mark.parametrize(
     ("entry", "command", "why"),
     [

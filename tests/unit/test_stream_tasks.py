@@ -265,6 +265,9 @@ def test_the_line_of_an_epoch() -> None:
     assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
         "epoch 7: 0 rows, 0 results | state 0.0 of 0.0 MiB | 0.00 s"
     )
+    assert epoch_line(epoch(2, 8, ends(1, 1, 1), withdrawn="s")) == (
+        "epoch 8: 0 rows, 0 results | state 0.0 of 0.0 MiB | seal withdrawn | 0.00 s"
+    )
 
 
 # --- workers
