@@ -21,7 +21,7 @@ from jobs.tables import Warehouse
 from schemas.journal import Command
 from tests.integration.day import STREAMS, THEN, Day, messages, running, wait_for
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 EARLY, AFTER, LAST = "2023-07-03", "2023-07-05", "2023-07-06"
 ROWS = 1_200
