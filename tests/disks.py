@@ -40,7 +40,7 @@ class Disk:
 def mounted(path: Path, size: str) -> Iterator[Disk]:
     """A file system of its own at `path`; the test is skipped where this user may mount none."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")

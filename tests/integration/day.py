@@ -363,7 +363,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for(
-    condition: Callable[[], bool], timeout_s: float, what: str, every_s: float = 0.1
+    condition: Callable[[], object], timeout_s: float, what: str, every_s: float = 0.1
 ) -> None:
     """Wait until a condition holds."""
     until = time.monotonic() + timeout_s

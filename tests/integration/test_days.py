@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from jobs.kafka.broker import free_port
+from tests.disks import mounted
 from tests.integration import planted
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
@@ -206,6 +212,98 @@ def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
         assert frozen.wait(60) == 3
     day.finish(FIRST)
     day.check(FIRST)
+
+
+def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
+    """A second stream is started beside one that works, a third beside one that rests: the newest
+    goes on each time, and the other says so and ends, also when no row ever comes again."""
+    day = make_day(budget_bytes=128 << 10, max_rows=500)
+    enough = threading.Event()
+
+    def feed(send: Callable[..., None]) -> None:
+        for seed in itertools.count(100):
+            send(messages(seed, 200, keys=2_000))
+            if enough.wait(0.2):
+                return
+
+    with (
+        ThreadPoolExecutor(1) as pool,
+        day.producer() as send,
+        running(day, "stream", "--session", FIRST) as first,
+    ):
+        feeding = pool.submit(feed, send)
+        try:
+            wait_for(lambda: epochs_of(day, 1) > 1, 90, "the first stream works")
+            with running(day, "stream") as second:
+                assert first.wait(120) == 3, day.tail()
+                wait_for(lambda: epochs_of(day, 2) > 0, 60, "the second stream works")
+                enough.set()
+                feeding.result()
+                with running(day, "stream") as third:
+                    assert second.wait(120) == 3, day.tail()
+                    third.send_signal(signal.SIGTERM)
+                    assert third.wait(60) == 0, day.tail()
+        finally:
+            enough.set()
+    log = (day.folder / "log.txt").read_text()
+    for term in (2, 3):
+        assert re.search(rf"another stream has taken over this warehouse: .*, term {term}\.", log)
+    assert "Traceback" not in log
+    assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
+    day.finish(FIRST)
+    day.check(FIRST)
+
+
+def epochs_of(day: Day, term: int) -> int:
+    """Epochs that the journal has of a term; 0 when there is no journal yet."""
+    if not (day.folder / "warehouse" / "journal" / "_delta_log").exists():
+        return 0
+    return sum(entry["kind"] == "epoch" and entry["term"] == term for entry in day.entries())
+
+
+NO_SPACE = "no space is left: free some there, or choose another place in the settings"
+
+
+def test_disks_that_are_full_or_read_only(make_day: MakeDay) -> None:
+    """Each is named, once and without a trace, with exit code 3; what comes after is exact."""
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    with (
+        mounted(day.folder / "warehouse", "200m") as tables,
+        mounted(day.state, "64m") as state,
+    ):
+        for term, disk in enumerate((tables, state), start=1):
+            day.produce(messages(20 + term, ROWS // 6, keys=3_000))
+            with running(day, "stream", "--session", FIRST) as stream:
+                wait_for(partial(epochs_of, day, term), 90, "an epoch")
+                disk.fill()
+                day.produce(messages(30 + term, ROWS // 6, keys=3_000))
+                assert stream.wait(60) == 3, day.tail()
+            said = day.tail(8)
+            assert re.search(rf"epoch \d+ has failed: cannot write {disk.path}.*{NO_SPACE}", said)
+            assert "attempt 2" not in said
+            refused(day, "no space is left", "doctor")
+            refused(day, "no space is left", "stream")
+            disk.free()
+        day.ok("seal", "--session", FIRST)
+        day.ok("stream", "--until-sealed", FIRST)
+        tables.fill()
+        refused(day, NO_SPACE, "cleanup", "--session", FIRST)
+        tables.free()
+        tables.remount("ro")
+        refused(day, "the file system is read-only", "cleanup", "--session", FIRST)
+        refused(day, "Read-only file system", "doctor")
+        refused(day, "Read-only file system", "stream")
+        tables.remount("rw")
+        day.finish(FIRST, sealed=True)
+        assert day.check(FIRST)["cleanup"] > 0
+
+
+def refused(day: Day, text: str, *command: str) -> None:
+    """A command that ends with 3 and says why in a few plain lines."""
+    code, said = day.output(*command)
+    assert code == 3, said
+    assert text in " ".join(said.split()), said
+    assert not [noise for noise in ("Traceback", "\x1b", "at org.", "(os error") if noise in said]
 
 
 def stopped(pid: int) -> bool:
