@@ -23,7 +23,7 @@ from jobs.exits import INTERRUPTED
 _FIRST = b"stopping after the epoch under way; Ctrl-C again ends at once\n"
 _SECOND = b"ended at once; nothing is lost, the epoch under way is read again at the next start\n"
 _STDERR = 2
-HUSH_S = 1.0
+HUSH_S = 2.0
 """How long a JVM that does not answer may hold up the end."""
 
 
