@@ -220,11 +220,13 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
     day = make_day(budget_bytes=128 << 10, max_rows=500)
     enough = threading.Event()
 
-    def feed(send: Callable[..., None]) -> None:
-        for seed in itertools.count(100):
-            send(messages(seed, 200, keys=2_000))
-            if enough.wait(0.2):
-                return
+    def feed(send: Callable[..., None]) -> int:
+        """Slower than any machine joins; the number of rows sent."""
+        for number in itertools.count(1):
+            send(messages(100 + number, 50, keys=2_000))
+            if enough.wait(0.3):
+                return 50 * number
+        raise AssertionError
 
     with (
         ThreadPoolExecutor(1) as pool,
@@ -238,7 +240,8 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
                 assert first.wait(120) == 3, day.tail()
                 wait_for(lambda: epochs_of(day, 2) > 0, 60, "the second stream works")
                 enough.set()
-                feeding.result()
+                sent = feeding.result()
+                wait_for(lambda: rows_of(day) == sent, 120, "the second stream rests")
                 with running(day, "stream") as third:
                     assert second.wait(120) == 3, day.tail()
                     third.send_signal(signal.SIGTERM)
@@ -259,6 +262,12 @@ def epochs_of(day: Day, term: int) -> int:
     if not (day.folder / "warehouse" / "journal" / "_delta_log").exists():
         return 0
     return sum(entry["kind"] == "epoch" and entry["term"] == term for entry in day.entries())
+
+
+def rows_of(day: Day) -> int:
+    """Rows that the journal's epochs have read."""
+    epochs = (entry for entry in day.entries() if entry["kind"] == "epoch")
+    return sum(count["rows"] for entry in epochs for count in entry["read"])
 
 
 NO_SPACE = "no space is left: free some there, or choose another place in the settings"
