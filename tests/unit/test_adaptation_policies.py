@@ -299,6 +299,13 @@ def test_declustering_stays_between_too_many_slots_and_too_few() -> None:
     assert "their work is that of 3.30 slots, too much for 3" in why(declustering(seen))
 
 
+def test_fewer_slots_must_be_able_to_work() -> None:
+    """The work of 1.14 slots, of which one slot has 0.89 and would get half of another's."""
+    slots, none = [[10] * 8] * 3, [0.0] * 3
+    seen = view(slots, idle_s=[1.1, 9.5, 8.0], occupancy=none, cores=8)
+    assert "of 2 slots one would work 99% of the time" in why(declustering(seen))
+
+
 def test_fewer_slots_must_hold_the_state() -> None:
     """Three slots, hardly busy, each with 60 % of its budget: two would have 90 %, one 180 %."""
     seen = view([[75] * 8] * 3, idle_s=[9.5] * 3, occupancy=[0.0] * 3, cores=8)

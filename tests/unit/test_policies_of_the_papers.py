@@ -218,6 +218,26 @@ def test_a_slot_that_has_spilled_receives_nothing() -> None:
     assert moves(flux_memory(everywhere))
 
 
+def test_who_receives_where_some_slots_have_spilled() -> None:
+    """Excess -500, 0, 400 and 100 MB: the third has spilled, so the last one receives."""
+    seen = cluster([[100] * 10, [100] * 10, [100] * 10, [100] * 10], [500, 1000, 1400, 1100])
+    spilled = np.zeros(40, dtype=np.bool_)
+    spilled[[0, 20]] = True
+    found = moves(flux_memory(replace(seen, spilled=spilled)))
+    assert [(each.source, each.to) for each in found] == [(0, 3)]
+    # The three emptier ones have spilled: the middle pair leaves the receiver alone.
+    spilled[10] = True
+    lacking = replace(seen, spilled=spilled, budget=np.array([500, 600, 900, 1100]) * MB)
+    assert [(each.source, each.to) for each in moves(flux_memory(lacking))] == [(0, 3)]
+
+
+def test_the_threshold_is_on_excess() -> None:
+    """Excess 500 and 590 MB is 1.18 apart, though memory in use is 1.04."""
+    seen = cluster([[10] * 50, [10] * 48], [1000, 1070])
+    assert "less than th_imb 1.2 apart" in said(flux_memory(seen))
+    assert moves(flux_memory(replace(seen, budget=np.array([1000, 1090]) * MB)))
+
+
 def test_flux_hybrid_goes_by_load_again_once_all_would_be_resident() -> None:
     """Section 6.4. Spilled rows wait for cleanup here: that they would fit is what counts."""
     seen = replace(figure_11(), idle_s=np.array([8.0, 0.0, 9.0, 9.0]))
