@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from jobs import private as module
+from jobs.doctor.check import Check
+from jobs.doctor.disks import folders
 from jobs.private import NotPrivate, folder_problem, is_exchangeable, open_private, private_folder
 from jobs.storage import folder, private
 from jobs.tables.statekey import KEY_BYTES, NAME, state_key
 from schemas.setting_fields import State
+from schemas.settings import load_settings
+from spillway_airflow.launchers import LaunchFailed, ProcessLauncher
 
 
 def mode(path: Path | str) -> int:
@@ -115,6 +119,31 @@ def test_the_default_root_is_each_users_own(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         roots.add(State().root)
     assert len(roots) == 2 or roots == {"var/state"}
+
+
+def test_doctor_says_why_and_what_to_do(tmp_path: Path) -> None:
+    def state_check() -> Check:
+        settings, _ = load_settings(None, {"state.root": str(tmp_path / "state")}, {})
+        return next(each for each in folders(settings) if each.name == "state folder")
+
+    assert state_check().status == "ok"
+    (tmp_path / "state").symlink_to(tmp_path)
+    found = state_check()
+    assert (found.status, found.what.count("symbolic link")) == ("fail", 1)
+    assert "state.root" in found.mend
+    (tmp_path / "state").unlink()
+    tmp_path.chmod(0o777)
+    found = state_check()
+    assert (found.status, "chmod +t" in found.mend) == ("warn", True)
+
+
+def test_the_services_folder_is_private_too(tmp_path: Path) -> None:
+    """The note in it says which process gets SIGKILL."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "service").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LaunchFailed, match="symbolic link"):
+        ProcessLauncher(None, tmp_path / "service").start()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 # --- the key of the digests ------------------------------------------------------------------
