@@ -3,7 +3,7 @@
 Three stages, each handing on what it does not accept:
 
 1. values that look alike, together (`templates`), rules checked on whole columns (`rules`,
-   `timestamps`): about 1.5 million rows/s on one core;
+   `timestamps`): about a million rows/s on one core;
 2. values that look like no others, one by one through pydantic's JSON parser, the same rules on
    whole columns (`parse.parse_each`);
 3. what is left, and every row that breaks a rule, through the pydantic model

@@ -38,14 +38,17 @@ Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 MOST_TEMPLATES = 12
-"""Templates that are tried for a piece. One costs about as much as 100 values one by one."""
-WORTH = 32
-"""Values that a template must have matched for another to be tried."""
+"""Templates that are tried for a piece."""
+WORTH = 8
+"""A template must have matched one value in so many that it was tried on, for another to be tried:
+a try costs about a tenth of reading one by one."""
 LONGEST = 16 << 10
 """Bytes of a value that a template is made from."""
 LONGEST_LITERAL = 4_096
 """Bytes of a template, without its holes, and MOST_HOLES of its holes: more is not worth it."""
-MOST_HOLES = 256
+MOST_HOLES = 64
+MOST_IN_LISTS = 8
+"""Scalars without a name of their own: each costs a pass over all values."""
 
 _BEHIND = LONGEST_LITERAL + (MOST_HOLES + 1) * (LONGEST_SCALAR + 1) + 8
 """Zeros behind the values: a value that does not match may be followed so far."""
@@ -99,7 +102,7 @@ def template_of(value: bytes) -> Template | None:
     literals: list[bytes] = []
     holes: list[Hole] = []
     fields: dict[str, int | None] = {}
-    begin = depth = quotes = last = 0
+    begin = depth = quotes = last = unnamed = 0
     name: str | None = None
     for token in _TOKEN.finditer(value):
         text, hole = token.group(), None
@@ -125,7 +128,8 @@ def template_of(value: bytes) -> Template | None:
             depth += 1
         else:
             holes.append(hole)
-        if len(holes) > MOST_HOLES:
+        unnamed += hole is not None and not hole.behind
+        if len(holes) > MOST_HOLES or unnamed > MOST_IN_LISTS:
             return None
     literals.append(value[begin:])
     if sum(map(len, literals)) > LONGEST_LITERAL:
@@ -165,6 +169,7 @@ def read_alike(
         if not len(open_):
             break
         first = int(open_[0])
+        tried = len(open_)
         template = template_of(values[first].as_py())
         found = np.zeros(0, np.int64)
         if template is not None:
@@ -175,7 +180,7 @@ def read_alike(
                 open_ = open_[~taken[open_]]
         if len(open_) and open_[0] == first:
             open_ = open_[1:]
-        if len(found) < WORTH:
+        if len(found) * WORTH < tried:
             break
     return done, np.flatnonzero(~taken)
 

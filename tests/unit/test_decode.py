@@ -232,7 +232,10 @@ def test_values_that_would_line_up_by_accident(odd: list[bytes | None], bad: lis
         (b'{"symbol":"\xc3","n":7}', False),
     ],
 )
-def test_what_a_template_takes(value: bytes | None, expected: bool) -> None:
+def test_what_a_template_takes(
+    monkeypatch: pytest.MonkeyPatch, value: bytes | None, expected: bool
+) -> None:
+    monkeypatch.setattr(templates, "MOST_TEMPLATES", 1)
     first, last = b'{"symbol":"A","n":1}', b'{"symbol":"\\n","n":-12.25}'
     values = pa.array([first, value, last], pa.binary())
     done, left = templates.read_alike(STOCK.rules[:1], values, 1_000)
