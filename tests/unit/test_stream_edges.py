@@ -39,10 +39,10 @@ def test_rows_are_in_memory_since_the_last_cut_that_covers_them(
         end={"t": [99]},
         cuts=tuple(Since(prefix, {"t": [offset]}) for prefix, offset in ordered),
     )
-    hash_ = (top << 60) + 12345
-    covering = [offset for p, offset in cuts if p.lo <= hash_ < p.hi]
-    found = since_offsets(session, "t", 0)(np.array([hash_], dtype=np.uint64))
-    assert found.tolist() == [max([7, *covering])]
+    for hash_ in (top << 60, (top << 60) + 12345, (top << 60) + 2**60 - 1):
+        covering = [offset for p, offset in cuts if p.lo <= hash_ < p.hi]
+        found = since_offsets(session, "t", 0)(np.array([hash_], dtype=np.uint64))
+        assert found.tolist() == [max([7, *covering])]
 
 
 def test_a_partition_younger_than_a_cut_is_read_from_its_start() -> None:
