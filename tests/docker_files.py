@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,13 @@ def manifest() -> dict[str, dict[str, Any]]:
     kinds = {each["kind"]: each for each in found}
     assert len(kinds) == len(found), "two objects of one kind"
     return kinds
+
+
+def spark_defaults(folder: Path) -> dict[str, str]:
+    """Spark's options with a new secret, as `make-secrets` writes them into a folder."""
+    subprocess.run([DOCKER / "make-secrets", folder], check=True, capture_output=True)
+    lines = (folder / "spark_defaults").read_text().splitlines()
+    return dict(line.split() for line in lines)
 
 
 def version() -> str:

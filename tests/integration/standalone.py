@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from jobs.kafka.broker import free_port
+from tests.docker_files import spark_defaults
 from tests.integration.day import ROOT, wait_for
 
 
@@ -25,6 +28,7 @@ class Cluster:
     env: dict[str, str]
     jobs: int = 1
     """How many may run at a time, with a core and a GiB of each host."""
+    secret: str = ""
     url: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -89,16 +93,55 @@ class Cluster:
         process.wait(10)
         shutil.rmtree(self.folder / f"state-{host}", ignore_errors=True)
 
+    def shown(self, ui_port: int) -> tuple[dict[str, str], list[str]]:
+        """What the Spark UI of a job shows of its options, and every place where the secret is."""
+        jobs = f"http://127.0.0.1:{ui_port}/api/v1/applications"
+        [job] = json.loads(_got(jobs))
+        page = f"{jobs}/{job['id']}/environment"
+        places = {page: _got(page), "its page": _got(f"http://127.0.0.1:{ui_port}/environment/")}
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            words = process.info["cmdline"] or []
+            places[f"the command line of process {process.pid}"] = "\n".join(words)
+        for file in (each for each in self.folder.rglob("*") if each.is_file()):
+            if file.suffix == ".log" or file.name in ("stdout", "stderr"):
+                places[str(file)] = file.read_text(errors="replace")
+        assert len(places) > 10, "the test looks at too little"
+        return (
+            dict(json.loads(places[page])["sparkProperties"]),
+            [place for place, text in places.items() if self.secret in text],
+        )
+
     def stop(self) -> None:
         for name in list(self.processes):
             self.lose(name)
 
 
+def _got(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
 @contextlib.contextmanager
-def standalone(folder: Path, env: dict[str, str], *hosts: str, jobs: int = 1) -> Iterator[Cluster]:
-    """A cluster with a worker on each of some hosts, in a folder that is made."""
+def standalone(
+    folder: Path,
+    env: dict[str, str],
+    *hosts: str,
+    jobs: int = 1,
+    options: dict[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster with a worker on each of some hosts, in a folder that is made.
+
+    It is closed and encrypted as that of `docker/compose.yaml` is: by the same file, which is where
+    `SPARK_CONF_DIR` of the cluster's `env` leads, for its jobs as well. `options`: of Spark beside.
+    """
     folder.mkdir()
-    cluster = Cluster(folder, dict(env), jobs)
+    defaults = spark_defaults(folder / "secrets") | (options or {})
+    conf = folder / "conf"
+    conf.mkdir(mode=0o700)
+    lines = [f"{name} {value}\n" for name, value in defaults.items()]
+    (conf / "spark-defaults.conf").write_text("".join(lines))
+    secret = defaults["spark.authenticate.secret"]
+    cluster = Cluster(folder, {**env, "SPARK_CONF_DIR": str(conf)}, jobs, secret)
     try:
         cluster.start_master()
         for host in hosts:

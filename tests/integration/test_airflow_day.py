@@ -16,9 +16,10 @@ import pytest
 
 from jobs import calendar as exchange
 from jobs.demo.airflow import Airflow
+from jobs.kafka.broker import free_port
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
-from tests.integration.standalone import standalone
+from tests.integration.standalone import Cluster, standalone
 
 LASTS_S = 900
 DELAY_S = 600
@@ -46,31 +47,34 @@ def last_closed(calendar: str, at_s: float) -> str:
 
 
 @pytest.fixture
+def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster]:
+    """Two hosts. The stream takes one core of each: cleanup and verify need some beside it."""
+    options = {"spark.cores.max": "2"}
+    hosts = ("127.0.0.2", "127.0.0.3")
+    with standalone(tmp_path / "cluster", spark_env, *hosts, jobs=2, options=options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def day(
     calendar: str,
     tmp_path: Path,
     broker: str,
     topics: Callable[..., dict[str, str]],
-    spark_env: dict[str, str],
+    spark_cluster: Cluster,
 ) -> Iterator[Day]:
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    # The stream keeps its cores: cleanup and verify need some beside it.
-    (conf / "spark-defaults.conf").write_text("spark.cores.max 2\n")
-    env = {**spark_env, "SPARK_CONF_DIR": str(conf)}
-    with standalone(tmp_path / "cluster", spark_env, "127.0.0.2", "127.0.0.3", jobs=2) as cluster:
-        made = Day(
-            tmp_path / "airflow-day",
-            broker,
-            topics(*STREAMS, partitions=2),
-            env,
-            budget_bytes=128 << 10,
-            max_rows=2_000,
-            master=cluster.url,
-            extra={"SESSION__CALENDAR": calendar},
-        )
-        yield made
-        made.clean()
+    made = Day(
+        tmp_path / "airflow-day",
+        broker,
+        topics(*STREAMS, partitions=2),
+        spark_cluster.env,
+        budget_bytes=128 << 10,
+        max_rows=2_000,
+        master=spark_cluster.url,
+        extra={"SESSION__CALENDAR": calendar, "SPARK__UI_PORT": str(free_port())},
+    )
+    yield made
+    made.clean()
 
 
 @pytest.fixture
@@ -90,7 +94,9 @@ def server(day: Day, calendar: str, tmp_path: Path) -> Iterator[Airflow]:
             yield found
 
 
-def test_a_day_from_open_to_proof(day: Day, server: Airflow, calendar: str) -> None:
+def test_a_day_from_open_to_proof(
+    day: Day, server: Airflow, calendar: str, spark_cluster: Cluster
+) -> None:
     # Only a session that has closed can be planned by the scheduler, and backfilled.
     session = last_closed(calendar, time.time())
     day.ok("stream", "--session", session, "--available-now")  # the first day has a name
@@ -102,6 +108,7 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow, calendar: str) -> N
             "market_open", opened
         )
         assert server.xcom("market_open", opened, "ensure_stream") == {"started": True}
+        closed_and_encrypted(spark_cluster, day)
         seen = server.xcom("market_open", opened, "topics")
         assert {each["topic"]: each["created"] for each in seen} == dict.fromkeys(
             day.topics.values(), False
@@ -159,6 +166,15 @@ def test_a_day_from_open_to_proof(day: Day, server: Airflow, calendar: str) -> N
         pid = json.loads((server.home.parent / "service" / "stream.json").read_text())["pid"]
         os.kill(pid, 15)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
+
+
+def closed_and_encrypted(cluster: Cluster, day: Day) -> None:
+    """The stream runs on a cluster that knows it by a secret, which is seen nowhere."""
+    options, places = cluster.shown(int(day.extra["SPARK__UI_PORT"]))
+    assert places == []
+    on = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
+    assert {options[name] for name in on} == {"true"}
+    assert "redacted" in options["spark.authenticate.secret"]
 
 
 def planned(server: Airflow, session: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs.kafka.broker import free_port
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.standalone import Cluster, standalone
 
@@ -31,17 +32,16 @@ def day(
     tmp_path: Path,
     broker: str,
     topics: Callable[..., dict[str, str]],
-    spark_env: dict[str, str],
 ) -> Day:
     return Day(
         tmp_path / "day",
         broker,
         topics(*STREAMS, partitions=2),
-        spark_env,
+        spark_cluster.env,
         master=spark_cluster.url,
         budget_bytes=128 << 10,
         max_rows=1_000,
-        extra={"RECOVERY__WAIT_S": "5"},
+        extra={"RECOVERY__WAIT_S": "5", "SPARK__UI_PORT": str(free_port())},
     )
 
 
@@ -56,6 +56,7 @@ def test_a_host_is_lost_and_another_comes(spark_cluster: Cluster, day: Day) -> N
             tuple(s["host"] for s in e["slots"]) for e in day.entries() if e["kind"] == "epoch"
         ]
         assert len(set(placed)) == 1, "slots moved though no host was lost"
+        assert spark_cluster.shown(int(day.extra["SPARK__UI_PORT"]))[1] == [], "its secret is seen"
         spark_cluster.lose("127.0.0.3")
         day.produce(messages(2, 3_000, keys=1_500))
         wait_for(lambda: read(day) >= 9_000, 120, "the surviving host goes on")

@@ -332,6 +332,7 @@ def test_killed_while_hosts_come_and_go(make_day: MakeDay, spark_cluster: Cluste
     while a lost slot is restored, so more than two epochs in a row may move nothing.
     """
     day = make_day(spark_cluster.url)
+    day.spark_env = {**day.spark_env, "SPARK_CONF_DIR": spark_cluster.env["SPARK_CONF_DIR"]}
     mover = Mover(day, POLICIES[0])
     mover.run_through(AT_HOSTS[:1])
     for point, budget in zip(AT_HOSTS[1:], BUDGETS, strict=True):

@@ -27,6 +27,7 @@ from tests.docker_files import (
     airflow_options,
     compose,
     size,
+    spark_defaults,
     version,
 )
 
@@ -125,8 +126,11 @@ def test_secrets_are_in_files(service: dict[str, Any], tmp_path: Path) -> None:
             assert name.endswith(("_FILE", "_CMD")), name
             assert value.startswith(("/", "cat /run/secrets/")), name
     read = set(re.findall(r"/run/secrets/(\w+)", " ".join(words(service))))
-    assert read == set(service.get("secrets", ()))
-    assert read <= FILE["secrets"].keys()
+    given = service.get("secrets", ())
+    assert read == {each for each in given if isinstance(each, str)}
+    assert {each if isinstance(each, str) else each["source"] for each in given} <= (
+        FILE["secrets"].keys()
+    )
 
 
 def test_make_secrets_makes_them_all(tmp_path: Path) -> None:
@@ -146,6 +150,26 @@ def test_make_secrets_makes_them_all(tmp_path: Path) -> None:
     subprocess.run(script, check=True, capture_output=True)
     assert made == {each.name: each.read_text() for each in folder.iterdir()}, "made again"
     assert "docker/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_spark_is_closed_and_encrypted(tmp_path: Path) -> None:
+    """All of it reads one file, with the secret in it; no command line and no variable has one."""
+    options = spark_defaults(tmp_path)
+    assert len(options.pop("spark.authenticate.secret")) >= 43
+    assert options == {
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        "spark.network.crypto.saslFallback": "false",
+        "spark.io.encryption.enabled": "true",
+        "spark.io.encryption.keySizeBits": "256",
+    }
+    assert len(spark_defaults(tmp_path / "other")["spark.authenticate.secret"]) >= 43
+    for name in ("spark-master", *WORKERS, "stream"):
+        each = SERVICES[name]
+        assert each["secrets"] == [{"source": "spark_defaults", "target": "spark-defaults.conf"}]
+        assert environment(each)["SPARK_CONF_DIR"] == "/run/secrets"
+    assert not any("spark.authenticate" in word for each in OURS.values() for word in words(each))
 
 
 # --- healthy ---------------------------------------------------------------------------------

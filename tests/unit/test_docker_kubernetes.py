@@ -15,7 +15,15 @@ import pytest
 from jobs.stream.session import LOCAL_HEAP
 from schemas.settings import Settings, load_settings
 from spillway_airflow.launchers import GONE_S, STOP_S, KubernetesLauncher
-from tests.docker_files import HEADROOM, MANIFEST, USER, manifest, size, version
+from tests.docker_files import (
+    HEADROOM,
+    MANIFEST,
+    USER,
+    manifest,
+    size,
+    spark_defaults,
+    version,
+)
 
 OBJECTS = manifest()
 DEPLOYMENT = OBJECTS["Deployment"]
@@ -82,7 +90,17 @@ def test_cores_are_the_limits(settings: Settings) -> None:
     cores = int(CONTAINER["resources"]["limits"]["cpu"])
     assert settings.spark.master == f"local[{cores}]"
     assert settings.state.slots == cores
-    assert {each["value"] for each in CONTAINER["env"]} == {str(cores)}
+    assert {e["value"] for e in CONTAINER["env"] if e["name"].endswith("_THREADS")} == {str(cores)}
+
+
+def test_spark_is_encrypted_as_in_compose(tmp_path: Path) -> None:
+    """But for the secret: with a local master each start makes one up."""
+    written = spark_defaults(tmp_path)
+    del written["spark.authenticate.secret"]
+    text = OBJECTS["ConfigMap"]["data"]["spark-defaults.conf"]
+    assert dict(line.split() for line in text.splitlines()) == written
+    folder = next(e["value"] for e in CONTAINER["env"] if e["name"] == "SPARK_CONF_DIR")
+    assert MOUNTS[folder] is VOLUMES["settings"]
 
 
 def test_what_is_written_is_on_a_volume(settings: Settings) -> None:
