@@ -123,6 +123,9 @@ class SlotTotals(Record):
     results: int = 0
     spilled_bytes: int = 0
     """State bytes that left memory in this epoch."""
+    overflow_bytes: int = 0
+    """Of these, what the spill's rule would have kept: it left because the folder had no room for
+    the epoch's rows beside files of dead rows."""
     spilled_rows: int = 0
     groups: int = 0
     """Groups that hold rows."""

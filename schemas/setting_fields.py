@@ -312,14 +312,15 @@ class Spill(Section):
     """What leaves memory when a slot's budget is nearly used."""
 
     threshold: float = Field(
-        default=0.9,
+        default=0.8,
         gt=0,
         le=1,
         description="Part of the budget in use at which a slot spills (theta_m).",
         json_schema_extra=_about(
             "fraction of state.budget_bytes",
-            "The rest is room for one epoch's rows and for a merge of runs; what stays in memory "
-            "yields results at once. The papers give thresholds in MB (60 to 200), not shares.",
+            "The rest is room for an epoch's rows and for rewriting files of spilled rows. With "
+            "less of it epochs get smaller; with more, state leaves earlier than it must. The "
+            "papers give thresholds in MB (60 to 200), not shares.",
         ),
     )
     fraction: float = Field(

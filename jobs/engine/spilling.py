@@ -2,10 +2,13 @@
 
 Model: memory of a slot = bytes of its live rows, the epoch's included. Above `threshold` x
 budget the slot spills `fraction` of its memory (more when that would not bring it below the
-threshold), victims by policy; a victim is a (session, group) pair, with all inputs. Apart from
-that the new rows that stay must fit into the folder; where they do not, victims are added, in
-the policy's order, up to everything that came: rows of a victim go straight to the spill file,
-so a slot never fails because a group is large.
+threshold), victims by policy; a victim is a (session, group) pair, with all inputs.
+
+Apart from that rule the new rows that stay must fit into the folder, beside the files of dead rows
+that are not rewritten yet. Where they do not, victims are added, in the policy's order, until they
+do, in the end everything that came: rows of a victim go straight to the spill file, so a slot
+never fails because a group is large. What leaves for this reason is counted apart (`Victims`):
+intake and upkeep are shaped so that it hardly ever happens (decision 15).
 """
 
 from __future__ import annotations
@@ -36,16 +39,26 @@ class Limits:
     """To spill whatever the memory."""
 
 
+@dataclass(frozen=True)
+class Victims:
+    """What leaves memory."""
+
+    groups: Mapping[str, Bool]
+    """Per session the groups to spill, bool (g,)."""
+    overflow_bytes: int = 0
+    """State of those that the rule would have kept: they leave for want of room in the folder."""
+
+
 def choose_victims(
     figures: Mapping[str, Figures],
     limits: Limits,
     policy: str,
     moment: Moment,
-) -> dict[str, Bool]:
-    """Per session the groups to spill, bool (g,)."""
+) -> Victims:
+    """Which groups to spill: by the rule first, then for room."""
     sessions = list(figures)
     if not sessions:
-        return {}
+        return Victims({})
     size = np.concatenate([figures[s].bytes for s in sessions])
     intake = np.concatenate([figures[s].intake_bytes for s in sessions])
     chosen: Bool = np.zeros(len(size), dtype=np.bool_)
@@ -54,7 +67,7 @@ def choose_victims(
     wanted = max(int(limits.fraction * memory), memory - bound) if memory > bound else 0
     wanted = max(wanted, limits.forced_bytes)
     overflow = int(intake.sum()) - max(limits.room_bytes, 0)
-    freed = 0
+    freed = by_rule = 0
     if freed < wanted or overflow > 0:
         merged = GroupFigures(
             size,
@@ -66,15 +79,12 @@ def choose_victims(
             if not needed or not size[group]:
                 continue
             chosen[group] = True
+            by_rule += int(size[group]) if freed < wanted else 0
             freed += int(size[group])
             overflow -= int(intake[group])
     width = len(size) // len(sessions)
-    return {s: chosen[i * width : (i + 1) * width] for i, s in enumerate(sessions)}
-
-
-def all_intake(figures: Mapping[str, Figures]) -> dict[str, Bool]:
-    """Every group that something came for: the last resort of a full folder."""
-    return {session: each.intake_bytes > 0 for session, each in figures.items()}
+    groups = {s: chosen[i * width : (i + 1) * width] for i, s in enumerate(sessions)}
+    return Victims(groups, freed - by_rule)
 
 
 def rows_of(session: Session, segments: Segments, wanted: Bool) -> list[list[Rows]]:

@@ -45,12 +45,12 @@ from jobs.engine.loading import Loaded, load
 from jobs.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from jobs.engine.relocation import adopt
 from jobs.engine.results import complete, file_schema
-from jobs.engine.runs import FILE_OVERHEAD_BYTES, Missing, bytes_of
+from jobs.engine.runs import Missing, bytes_of
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import write_spill
 from jobs.engine.spilling import (
     Limits,
-    all_intake,
+    Victims,
     choose_victims,
     flush_ranges,
     rows_of,
@@ -79,6 +79,8 @@ from jobs.policy.victims import Moment
 from jobs.storage import Folder
 from schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
 
+FITS = 8
+"""New files that do not fit are encoded with less room, at most about so many times."""
 SAMPLE_EVERY = 64
 """One result in so many has its age measured (one in each batch at least)."""
 
@@ -153,6 +155,7 @@ class _Step:
         self.results: dict[str, int] = {}
         self.spilled_rows: dict[str, int] = {}
         self.spilled_bytes = 0
+        self.overflow_bytes = 0
         self.spilled: dict[str, Figures] = {}
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
         self.work: I64 = np.zeros(len(task.groups), dtype=np.int64)
@@ -342,7 +345,6 @@ class _Step:
 
         What moved or was restored is no reason to merge more in this very epoch.
         """
-        task = self.task
         fresh, other = (
             sum(
                 bytes_of(rows)
@@ -352,33 +354,10 @@ class _Step:
             )
             for kind in ("new", "installed")
         )
+        next_run, encoded, victims = self._fit(shelf)
+        self.overflow_bytes = victims.overflow_bytes
         with self.timed("spill"):
-            overhead = FILE_OVERHEAD_BYTES * sum(
-                bool(came)
-                for s in self.sessions.values()
-                for i in self.inputs
-                for came in (s.new[i], s.installed[i])
-            )
-            victims = choose_victims(
-                self.figures,
-                Limits(
-                    task.budget_bytes,
-                    task.threshold,
-                    task.fraction,
-                    shelf.room.left() - overhead,
-                    task.forced_bytes,
-                ),
-                task.victims,
-                Moment(task.now_ms, task.inactive_ms, task.seed),
-            )
-        with self.timed("store"):
-            next_run, encoded = self._encode(shelf, victims)
-            if sum(data.size for _, data in encoded) > max(shelf.room.left(), 0):
-                more = all_intake(self.figures)
-                victims = {s: victims[s] | more[s] for s in victims}
-                next_run, encoded = self._encode(shelf, victims)
-        with self.timed("spill"):
-            for name, groups in victims.items():
+            for name, groups in victims.groups.items():
                 self._spill(self.sessions[name], groups)
         with self.timed("store"):
             for part, data in encoded:
@@ -386,6 +365,29 @@ class _Step:
                 self.sessions[part.file.session].parts[part.file.input].append(part)
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
+
+    def _fit(self, shelf: Shelf) -> tuple[int, list[tuple[Part, Any]], Victims]:
+        """The next run's number, the files of what stays, not written yet, and the victims.
+
+        What a file takes beyond its rows is known once it is encoded. Files that do not fit are
+        encoded again with so much less room, a few times, then with none.
+        """
+        task = self.task
+        left = max(shelf.room.left(), 0)
+        room = left
+        while True:
+            with self.timed("spill"):
+                limits = Limits(
+                    task.budget_bytes, task.threshold, task.fraction, room, task.forced_bytes
+                )
+                moment = Moment(task.now_ms, task.inactive_ms, task.seed)
+                victims = choose_victims(self.figures, limits, task.victims, moment)
+            with self.timed("store"):
+                next_run, encoded = self._encode(shelf, victims.groups)
+                short = sum(data.size for _, data in encoded) - left
+            if short <= 0 or not room:
+                return next_run, encoded, victims
+            room = max(room - max(short, left // FITS), 0)
 
     def _encode(
         self, shelf: Shelf, victims: Mapping[str, Bool]
@@ -538,6 +540,7 @@ class _Step:
                 rows_in=rows_in,
                 results=sum(self.results.values()),
                 spilled_bytes=self.spilled_bytes,
+                overflow_bytes=self.overflow_bytes,
                 spilled_rows=sum(self.spilled_rows.values()),
                 groups=sum(int(f.held.sum()) for f in self.figures.values()),
                 skew=round(skew(self.work), 4),

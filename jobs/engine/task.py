@@ -43,7 +43,7 @@ class StepTask:
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
     """Sessions that this epoch seals, each with every range that was ever cut before."""
     budget_bytes: int = 1 << 30
-    threshold: float = 0.9
+    threshold: float = 0.8
     fraction: float = 0.3
     inactive_ms: int = 60_000
     victims: str = DEFAULT

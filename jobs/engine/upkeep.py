@@ -11,7 +11,8 @@ this matters only for budgets of a few kilobytes, or after many thrown-away atte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,13 +115,21 @@ class Shelf:
         self.room.used_bytes += data.size
 
     def write_if_room(
-        self, session: str, input_: int, run: int, rows: Rows, *, reclaiming: bool = False
+        self,
+        session: str,
+        input_: int,
+        run: int,
+        rows: Rows,
+        *,
+        reclaiming: bool = False,
+        kept_free: int = 0,
     ) -> Part | None:
-        """Write a file of rows; None when there is no room for it."""
-        if bytes_of(rows) > self.room.left(reclaiming=reclaiming):
+        """Write a file of rows; None when that would not leave `kept_free` bytes of room."""
+        room = self.room.left(reclaiming=reclaiming) - kept_free
+        if bytes_of(rows) > room:
             return None
         part, data = self.encode(session, input_, run, rows)
-        if data.size > self.room.left(reclaiming=reclaiming):
+        if data.size > room:
             return None
         self.write(part, data)
         return part
@@ -160,22 +169,37 @@ def upkeep(
         shelf.shape, [RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run
     )
     fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
+    tight = shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget
+    reclaimed = 0
+    if tight:
+        # Dead bytes go first, those of files that are being merged too: a merge that waits for
+        # room must not keep them.
+        reclaimed = _reclaim(shelf, sessions, _worn(sessions, live, frozenset()), fuel)
+    # What a merge has begun and not finished takes room twice, so it leaves the next intake's free.
+    kept_free = intake_bytes if tight else 0
     merged, left = 0, []
     for merging in due:
-        copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged)
+        copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged, kept_free)
         merged += copied
         if not done:
             left.append(merging)
-    busy = {(m.session, m.input, s) for m in left for s in m.sources}
-    worn = [
+    if not tight:
+        busy = {(m.session, m.input, s) for m in left for s in m.sources}
+        reclaimed = _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
+    return Upkeep(tuple(left), next_run, merged, reclaimed)
+
+
+def _worn(
+    sessions: dict[str, Session],
+    live: Mapping[str, tuple[int, int]],
+    busy: AbstractSet[tuple[str, int, int]],
+) -> list[Worn]:
+    """The files of before this step's merges, without those of `busy` runs."""
+    return [
         Worn(part.file.file, part.file.row_bytes, live[part.file.file][1])
         for session, part in _all(sessions)
         if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
     ]
-    wanted = to_reclaim(
-        shelf.shape, worn, folder_bytes=shelf.room.used_bytes, budget_bytes=budget, fuel=fuel
-    )
-    return Upkeep(tuple(left), next_run, merged, _reclaim(shelf, sessions, wanted))
 
 
 def _all(sessions: dict[str, Session]) -> Iterator[tuple[Session, Part]]:
@@ -191,13 +215,17 @@ def _live(part: Part, whole: Segments) -> tuple[int, int]:
     return int(rows[0]), int(sizes[0])
 
 
-def _advance(shelf: Shelf, session: Session, merging: Merging, fuel: int) -> tuple[int, bool]:
+def _advance(
+    shelf: Shelf, session: Session, merging: Merging, fuel: int, kept_free: int
+) -> tuple[int, bool]:
     """Work on a merge: (bytes written, whether it is done)."""
     parts = session.parts[merging.input]
     sources = [p for p in parts if p.file.run in merging.sources]
     hashes = [p.rows.key_hash for p in sources]
     rows = sum(len(h) for h in hashes)
     size = sum(bytes_of(p.rows) for p in sources)
+    if size <= min(fuel, shelf.room.left()):
+        kept_free = 0  # it ends in this step, and its sources go before the next intake comes
     aim = shelf.shape.file_bytes(shelf.room.budget_bytes)
     bounds: list[int] = []
     if size > aim + aim // 4:
@@ -216,7 +244,9 @@ def _advance(shelf: Shelf, session: Session, merging: Merging, fuel: int) -> tup
         made = None
         if stretch:
             rows_out = merge(stretch)
-            made = shelf.write_if_room(session.name, merging.input, merging.target, rows_out)
+            made = shelf.write_if_room(
+                session.name, merging.input, merging.target, rows_out, kept_free=kept_free
+            )
             if made is None:
                 return copied, False
             copied += made.file.bytes
@@ -239,8 +269,15 @@ def _from(part: Part, bound: int) -> Part | None:
     return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
 
 
-def _reclaim(shelf: Shelf, sessions: dict[str, Session], wanted: Sequence[str]) -> int:
-    """Rewrite the live part of files, in order, as long as there is room; bytes written."""
+def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], fuel: int) -> int:
+    """Rewrite the live part of the most worn files, as long as there is room; bytes written."""
+    wanted = to_reclaim(
+        shelf.shape,
+        worn,
+        folder_bytes=shelf.room.used_bytes,
+        budget_bytes=shelf.room.budget_bytes,
+        fuel=fuel,
+    )
     where = {
         part.file.file: (session, parts)
         for session in sessions.values()

@@ -4,6 +4,13 @@ A slot spills when its state has passed the threshold, after inserting the epoch
 lies above the threshold is shared by the intake and by reclaiming spilled rows' files, so an
 epoch may bring at most `INTAKE_SHARE` of it to any slot.
 
+Why a fifth. After a spill of the fraction k of the state, each file is dead to the share k.
+Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much one
+epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). R grows when i < k R,
+and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
+i < H k / (1 + k): 0.23 H for k = 0.3. With more, files of dead rows fill the folder and groups
+must leave for want of room.
+
 `rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew)`, where skew is the share
 of the fullest slot in the last epoch's rows, times the number of slots (1 when even).
 """
@@ -14,10 +21,10 @@ from collections.abc import Sequence
 
 from schemas.journal import SlotTotals
 
-INTAKE_SHARE = 0.5
+INTAKE_SHARE = 0.2
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
-LEAST_ROWS = 1_000
+LEAST_ROWS = 250
 """Below this an epoch costs more than its rows; slots spill more instead."""
 SHRINK, GROW = 0.8, 1.6
 """A change of the limit restarts the query, so it must be worth it: below or above these."""

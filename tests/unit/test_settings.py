@@ -33,7 +33,7 @@ def test_later_sources_win_and_every_value_knows_its_origin(tmp_path: Path) -> N
     environ = {"SPILLWAY_STATE__SLOTS": "3", "SPILLWAY_STATE__GROUPS": "128", "HOME": "/x"}
     settings, origins = load_settings(path, {"state.slots": 4, "stream.start": None}, environ)
     assert (settings.state.slots, settings.state.groups, settings.spill.fraction) == (4, 128, 0.5)
-    assert settings.spill.threshold == 0.9
+    assert settings.spill.threshold == 0.8
     assert str(origins["state.slots"]) == "--set state.slots"
     assert str(origins["state.groups"]) == "SPILLWAY_STATE__GROUPS"
     assert str(origins["spill.fraction"]) == f"{path}:5"
