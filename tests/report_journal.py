@@ -54,6 +54,7 @@ class Made:
     rejected: int = 0
     spills: int = 0
     spilled_bytes: int = 0
+    overflows: int = 0
     flushed_bytes: int = 0
     cuts: Counter = field(default_factory=Counter)
     peak: int = 0
@@ -146,13 +147,15 @@ def make_day(
         totals, cuts = [], []
         for slot in range(slots):
             state[slot] += rng.randrange(20_000, 60_000)
-            spilled = 0
+            spilled = overflow = 0
             if sealing:
                 spilled = state[slot]
                 made.flushed_bytes += spilled
             elif state[slot] > 0.9 * budget:
                 spilled = int(0.3 * state[slot])
                 made.spills += 1
+                overflow = spilled // 4 if made.spills % 3 == 0 else 0
+                made.overflows += overflow > 0
                 made.spilled_bytes += spilled
                 made.spill_epochs.append((epoch, slot))
             if spilled:
@@ -178,6 +181,7 @@ def make_day(
                     rows=state[slot] // 31,
                     results=sum(results.values()) // slots,
                     spilled_bytes=spilled,
+                    overflow_bytes=overflow,
                     spilled_rows=spilled // 31,
                     groups=count // slots,
                     busy_s=sum(step.values()),

@@ -193,6 +193,7 @@ def _figures(session: SessionStatus, phases: Sequence[Row]) -> list[Row]:
     budget = bytes_text(session.budget_bytes)
     rows += [
         ("spills", count_text(session.spills)),
+        ("of these for want of room", count_text(session.overflows)),
         ("spilled while it ran", bytes_text(session.spilled_bytes)),
         ("flushed by the seal", bytes_text(session.flushed_bytes)),
         ("rows spilled and flushed", count_text(session.spilled_rows)),

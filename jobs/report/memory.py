@@ -26,7 +26,7 @@ from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from jobs.tables.numbered import Numbered
 
-VERSION = 4
+VERSION = 5
 """Raised when `Memory` or `Tally` change their meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""

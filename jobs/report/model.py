@@ -142,6 +142,8 @@ class SessionStatus(Figures):
     cleanup_ranges_done: int
     spills: int
     """How often a slot has spilled (the flush at the seal is not one)."""
+    overflows: int
+    """How many of these took groups that the rule would have kept, for want of room."""
     spilled_rows: int
     """The flush included."""
     spilled_bytes: int

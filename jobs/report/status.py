@@ -253,6 +253,7 @@ def _session(
         cleanup_ranges=session.ranges,
         cleanup_ranges_done=max(0, done),
         spills=session.spills,
+        overflows=session.overflows,
         spilled_rows=session.spilled_rows,
         spilled_bytes=session.spilled_bytes,
         flushed_bytes=session.flushed_bytes,

@@ -83,6 +83,8 @@ class SessionTally(BaseModel):
     filtered: dict[str, int] = {}
     results: int = 0
     spills: int = 0
+    overflows: int = 0
+    """Spills that took more than their rule says, for want of room."""
     spilled_rows: int = 0
     spilled_bytes: int = 0
     flushed_bytes: int = 0
@@ -313,6 +315,7 @@ class Tally(BaseModel):
             slot.spills += 1
             slot.spilled_bytes += spilled
             session.spills += 1
+            session.overflows += totals.get("overflow_bytes", 0) > 0
             session.spilled_bytes += spilled
 
 

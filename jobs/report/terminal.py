@@ -104,6 +104,8 @@ def _head(status: Status, width: int) -> RenderableType:
     line.add_row("session", session)
     if open_ is not None and open_.seal_answers:
         line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
+    if open_ is not None and open_.overflows:
+        line.add_row("spills", Text(overflow_text(open_), style="yellow"))
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
@@ -125,6 +127,15 @@ def _head(status: Status, width: int) -> RenderableType:
     if width >= NARROW:
         line.add_row("warehouse", Text(status.warehouse_root))
     return line
+
+
+def overflow_text(session: SessionStatus) -> str:
+    """Which spills did not keep their rule, why, and what helps."""
+    return (
+        f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
+        "threshold: the folder had no room for new rows beside files of spilled ones. "
+        "Raise state.budget_bytes, or lower spill.threshold"
+    )
 
 
 def _seal_answer(answer: SealAnswer) -> Text:

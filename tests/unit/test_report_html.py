@@ -141,7 +141,7 @@ def test_every_spill_is_marked(day):
         assert chart.svg.count('class="mark spill"') == spills > 0
         assert chart.svg.count('class="mark flush"') == 1
         assert "budget 1.00 MiB" in chart.svg
-        assert "spills above 90 %" in chart.svg
+        assert "spills above 80 %" in chart.svg
 
 
 def test_a_budget_that_was_changed_is_drawn_as_it_was(day):

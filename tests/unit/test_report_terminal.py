@@ -238,3 +238,16 @@ def test_watching_waits_for_the_warehouse(settings, monkeypatch):
 def test_without_a_warehouse_the_error_says_what_to_do(settings):
     with pytest.raises(NoWarehouse, match="spillway stream"):
         Looker(settings).look()
+
+
+def test_spills_for_want_of_room_are_told_with_what_helps(settings) -> None:
+    warehouse = open_warehouse(settings.warehouse.root)
+    made = make_day(60)
+    fill_journal(warehouse, made.entries)
+    found = status(warehouse, settings, made.now(), None)
+    said = " ".join(shown(found, 80).split())
+    assert f"{made.overflows} of {made.spills} spills took groups below the threshold" in said
+    assert "Raise state.budget_bytes, or lower spill.threshold" in said
+    kept = found.sessions[0].model_copy(update={"overflows": 0})
+    rest = [kept, *found.sessions[1:]]
+    assert "threshold:" not in shown(found.model_copy(update={"sessions": rest}), 80)

@@ -21,6 +21,7 @@ from jobs.engine.task import StepTask
 from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.storage import folder
 from schemas.journal import SlotTotals
+from tests.property.slots import KEY
 
 DAY = "2026-01-05"
 THRESHOLD, FRACTION = 0.8, 0.3
@@ -70,6 +71,7 @@ def epochs(root: Path, budget: int, number: int, rows: int | None = None) -> Ite
             warehouse_id="w",
             session=DAY,
             manifest=manifest,
+            key=KEY,
             groups=GROUPS,
             budget_bytes=budget,
             threshold=THRESHOLD,

@@ -80,6 +80,7 @@ def test_figures_are_the_journals(settings, warehouse):
         assert session.generations == made.cuts[session.session]
     assert day.rejected + after.rejected == made.rejected
     assert (day.spills, day.spilled_bytes) == (made.spills, made.spilled_bytes)
+    assert 0 < made.overflows == day.overflows < made.spills
     assert day.spills > 2
     assert day.flushed_bytes == made.flushed_bytes > 0
     assert after.spills == 0
