@@ -224,8 +224,8 @@ def test_a_withdrawn_seal_is_one_too(tmp_path: Path) -> None:
     found = looked(warehouse, made.now())
     shown = views.decisions(found, (), most=9)
     assert [(s.session, s.what, s.by, s.reason) for s in shown.seals] == [
-        (DAY, "withdrawn", "bob", "too early"),
         (DAY, "not withdrawn", "bob", "no seal of 2026-01-05 is pending"),
+        (DAY, "withdrawn", "bob", "too early"),
     ]
     assert shown.decisions == [], "it adapts nothing"
     assert views.stage(views.shown(found, made.now())) == "open"
