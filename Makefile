@@ -7,7 +7,7 @@ LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-ver
 	--custom-compile-command "make lock"
 export VENV PYTHON
 
-.PHONY: help setup setup-runtime setup-airflow demo demo-fast check test soak bench lab profile docs lock clean
+.PHONY: help setup setup-runtime setup-airflow demo demo-fast check test mutants soak bench lab profile docs lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -35,6 +35,9 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 
 test: check ## Everything that check does, then the tests that start servers (under 25 minutes)
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" tests $(ARGS)
+
+mutants: setup ## Planted lies, one at a time: the tests must notice each (ARGS=NAME for one)
+	@$(PY) -m tests.mutants.run $(ARGS)
 
 soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 	@$(PY) -m pytest -q -m soak --timeout=0 tests $(ARGS)
