@@ -24,8 +24,8 @@ RIGHT = b'"symbol":"A","ts":"2026-01-05T14:30:00Z","price":1}'
 
 
 def one(unit: bytes) -> list[bytes]:
-    """A single message."""
-    return [b'{"x":[' + unit * (SIZE // len(unit)) + b"0]," + RIGHT]
+    """A single large message among so many small ones that columns are tried."""
+    return [b'{"x":[' + unit * (SIZE // len(unit)) + b"0]," + RIGHT, *[b"{" + RIGHT] * 50]
 
 
 def many(field: bytes) -> list[bytes]:
