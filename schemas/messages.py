@@ -406,7 +406,18 @@ def _fields_of_large(model: type[Message], value: bytes) -> dict[str, Any]:
             raise Rejected(_PLACE.sub(f" behind byte {begin}", _reason(error))) from None
     if not is_object:
         raise Rejected(_WORDS["model_type"])
-    return found
+    doubles = (rule.name for rule in fields_of(model) if rule.kind == "double")
+    return found | {name: _double(found[name]) for name in doubles if name in found}
+
+
+def _double(value: Any) -> Any:
+    """The value as a parser gives it that knows that a double is wanted."""
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf")
+    return value
 
 
 _PLACE = re.compile(r" at line \d+ column \d+$")

@@ -132,7 +132,7 @@ def _fewer(view: View, said: str) -> Advice:
     problem = f"their work is that of {load:.2f} slots, too much for {view.slots - 1}"
     # What does not fit so few may fit half-way; to try every number would go on for ever.
     for slots in sorted({least, (least + view.slots) // 2}):
-        if slots >= view.slots:
+        if slots >= min(view.slots, len(view.groups) + 1):
             break
         busiest, fullest = after_rearranging(view, use, slots)
         if busiest <= BUSY and fullest <= BUSY:

@@ -25,9 +25,10 @@ def rearranged(
     groups of a slot that ends go to the emptiest ones. `sizes`: bytes in state; a group that is
     not named has none. Raises ValueError when there are fewer groups than slots.
     """
-    held: Held = {}
-    for group, slot in groups:
-        held.setdefault(slot, []).append((sizes.get(group, 0), group))
+    owned = list(groups)
+    held: Held = {slot: [] for slot in range(1 + max((slot for _, slot in owned), default=-1))}
+    for group, slot in owned:
+        held[slot].append((sizes.get(group, 0), group))
     number = sum(map(len, held.values()))
     if not 1 <= slots <= number:
         raise ValueError(f"slots must be between 1 and the {number} groups, got {slots}")

@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as root:
             hashes = [pool, pool]
         else:
             hashes = [np.full(n, 10**18, np.uint64) for n in (2000, 2)]
-        record = write_spill(place, f"{epoch}", spec, "d", epoch, [[rows(i, h)] for i, h in
+        record = write_spill(place, f"{epoch}", spec, "2026-01-05", epoch, [[rows(i, h)] for i, h in
                                                                   enumerate(hashes)])
         spilled += sum(map(len, hashes))
         file = SpillFile(record.path, record.bytes, record.digest)

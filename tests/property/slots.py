@@ -240,7 +240,8 @@ class Slots:
         assert found.sealing == (seal is not None)
         if groups is None or lost:
             groups = GroupMap(state.groups)
-        slots = sorted({slot for _, slot in (*state.groups, *groups.assignment())})
+        # Slots are numbered without gaps, as the protocol keeps them.
+        slots = range(1 + max(slot for _, slot in (*state.groups, *groups.assignment())))
         return replace(
             found,
             groups=tuple(groups.assignment()),

@@ -43,7 +43,7 @@ def spilled(tmp_path, generations) -> Source:
     surveyed = []
     for epoch, (a, b) in generations.items():
         record = write_spill(
-            place, f"{epoch}.parquet", SPEC, "d", epoch, [[rows(0, a)], [rows(1, b)]]
+            place, f"{epoch}.parquet", SPEC, "2026-01-05", epoch, [[rows(0, a)], [rows(1, b)]]
         )
         file = SpillFile(record.path, record.bytes, record.digest)
         surveyed.append((file, survey(place, file, 0)))
@@ -214,7 +214,7 @@ def test_rows_of_another_query_are_named_not_misread(tmp_path):
 
 def test_a_file_that_vanishes_is_named(tmp_path):
     source = spilled(tmp_path, {1: ([1], [1]), 2: ([1], [1])})
-    source.folder.delete("session_date=d/2.parquet")
+    source.folder.delete("session_date=2026-01-05/2.parquet")
     with pytest.raises(SpillDamaged, match=r"2\.parquet: it is missing"):
         list(clean_ranges(SPEC, source, [ALL]))
 
