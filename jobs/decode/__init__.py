@@ -62,7 +62,7 @@ EACH_BYTES = 16 << 10
 """Larger values skip the second stage, which makes objects of all that they hold: the contract
 makes them of its own fields only, and its price a value no longer matters."""
 
-MOST_ROWS = 100_000
+MOST_ROWS = 65_536
 """Values of one call, at most, if its memory is to be bounded by their bytes: a row has columns
 however small its value is."""
 

@@ -29,7 +29,7 @@ from jobs.policy.view import (
 
 TH_IMB = 1.2
 TH_UTIL = 0.9
-THRESHOLD = 0.9
+THRESHOLD = 0.8
 """Of its budget, at which a slot spills."""
 ROUNDING = 1e-9
 """Less than this is no gain: two slots that only change places would do so for ever."""

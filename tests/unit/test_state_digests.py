@@ -31,14 +31,13 @@ def slots(tmp_path: Path) -> Slots:
     spec = spec_of(2, composite=False)
     made = Slots(spec, str(tmp_path), groups, hashing, options, 10**7)
     made.run([Row(DAYS[0], i % 2, key_of(i % 20, composite=False), 0, i) for i in range(60)])
-    made.epoch += 1
     runs._verified.clear()
     return made
 
 
 def stepped(slots: Slots, *, key: SecretBytes = KEY, manifest: str | None = None) -> SlotReport:
-    task = slots._task(0, manifest or slots.manifests[0], (), (), 0, None)
-    task = replace(task, key=key)
+    task = slots.tasks(slots.plan())[0]
+    task = replace(task, key=key, manifest=manifest or task.manifest)
     return step(slots.spec, task, [], slots.state(0), slots.warehouse.child)
 
 
@@ -97,7 +96,7 @@ def test_state_of_the_version_before_is_missing_and_so_restored(slots: Slots) ->
 
 
 def test_the_key_shows_in_no_text_of_a_task(slots: Slots) -> None:
-    task = slots._task(0, None, (), (), 0, None)
+    task = slots.tasks(slots.plan())[0]
     secret = KEY.get_secret_value()
     for text in (repr(task), str(task), f"{task}", repr(task.key)):
         assert secret.decode() not in text
