@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from jobs.jars import is_installed
 from jobs.kafka import broker as kafka_broker
@@ -27,6 +28,10 @@ if "AIRFLOW_HOME" not in os.environ:
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="spillway-airflow-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+
+# How long an example takes says more of what else the machine does than of the code.
+settings.register_profile("any machine", parent=settings.default, deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
