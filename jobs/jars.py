@@ -281,7 +281,12 @@ def java_version() -> tuple[int, str]:
     command = java_command()
     try:
         done = subprocess.run(
-            [command, "-version"], capture_output=True, text=True, check=True, timeout=30
+            [command, "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+            start_new_session=True,  # Ctrl-C in the terminal is not meant for it
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaError(f"{command} does not run: {error}") from error
