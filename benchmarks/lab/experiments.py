@@ -559,6 +559,7 @@ def lazy_or_active() -> Experiment:
         "Lazy or active",
         "Three slots; the partitions of the first have the join ratio 4, those of the others 1. "
         "Memory of a slot is a sixth of the day's state, half of what it needs. theta_f is 2. "
+        "Active-disk forces at most five quarters of a slot's memory in a day (DAX, slide 21). "
         "Other parameters as before. A quarter of the size.",
         workload,
         30,
