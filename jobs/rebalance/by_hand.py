@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from jobs.engine.least import least_budget
 from jobs.policy.slots import rearranged
 from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
 from jobs.rebalance.view import GroupStates, group_states
 from jobs.report.tally import Tally
+from jobs.report.words import bytes_text
 from schemas.journal import Command, Move, Prefix
+from schemas.query import load_query
 from schemas.settings import Settings
 
 
@@ -45,6 +48,7 @@ def request(
     sizes = {g: int(n) for (g, _), n in zip(seen.tally.groups, found.bytes, strict=True)}
     commands = _commands(seen.tally, sizes, wishes, reason, by)
     _refuse_undivided(wishes, seen.tally, found)
+    _refuse_too_small(commands, seen.tally, settings)
     return ask(seen, commands, dry_run=dry_run)
 
 
@@ -58,6 +62,26 @@ def _refuse_undivided(wishes: Wishes, tally: Tally, found: GroupStates) -> None:
             raise WishRefused(
                 f"all rows of group {text} are of the key {found.hot_key[g]!r}, which no split "
                 f"divides; the group has {share:.0%} of all memory"
+            )
+
+
+def _refuse_too_small(commands: Sequence[Command], tally: Tally, settings: Settings) -> None:
+    """A budget that no epoch fits into would spill every row; `stream` refuses it as well."""
+    budgets = [each.bytes for each in commands if each.kind == "budget" and each.bytes]
+    if not budgets:
+        return
+    least = least_budget(
+        len(load_query(settings.query).streams),
+        len(tally.groups),
+        len({slot for _, slot in tally.groups}),
+        settings.stream.max_rows_per_epoch,
+    )
+    for size in budgets:
+        if size < least:
+            raise WishRefused(
+                f"a budget of {bytes_text(size)} cannot hold an epoch: every row would be spilled, "
+                "and every result would wait for cleanup. The least that would do is "
+                f"{-(-least // 1024)}KiB; whatever shall stay in memory needs more"
             )
 
 

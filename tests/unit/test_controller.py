@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from jobs.engine.datafile import write_data_files
+from jobs.engine.least import least_budget
 from jobs.engine.statistics import STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES
 from jobs.policy.view import Declined
@@ -274,7 +275,14 @@ def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
     assert "budget of slot 0: 2.00 MiB would be asked for the day is long" in text
     assert "budget of slot 1: state.budget_bytes would be asked for" in text
-    for wrong, why in (("0", "write, for example, --budget 0:2GiB"), ("0:0", "not above zero")):
+    least = least_budget(3, GROUPS, 2, settings.stream.max_rows_per_epoch)
+    assert by_hand.request(settings, Wishes(budgets=(f"0:{least}",)), "", "me", dry_run=True)
+    wrongs = (
+        ("0", "write, for example, --budget 0:2GiB"),
+        ("0:0", "not above zero"),
+        (f"0:{least - 1}", rf"cannot hold an epoch.* least .* is {-(-least // 1024)}KiB;"),
+    )
+    for wrong, why in wrongs:
         with pytest.raises(WishRefused, match=why):
             by_hand.request(settings, Wishes(budgets=(wrong,)), "", "me")
 
