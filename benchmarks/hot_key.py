@@ -32,6 +32,7 @@ from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from jobs.storage import Folder, folder
+from schemas.setting_fields import Spill
 
 SPEC = JoinSpec(
     0,
@@ -83,6 +84,7 @@ def measure(rows: int, others: int, batch_bytes: int, place: str) -> dict[str, f
                 session=SESSION,
                 manifest=manifest,
                 groups=groups,
+                threshold=Spill().threshold,
                 budget_bytes=2 << 30,
                 batch_bytes=batch_bytes,
             )

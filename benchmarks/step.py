@@ -24,6 +24,7 @@ from jobs.engine.statistics import statistics_every_s
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from jobs.storage import folder
+from schemas.setting_fields import Spill
 
 EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")
@@ -128,6 +129,7 @@ def main() -> None:
                 session="2026-01-05",
                 manifest=manifest,
                 groups=groups,
+                threshold=Spill().threshold,
                 budget_bytes=args.budget,
                 now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,

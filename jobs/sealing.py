@@ -10,6 +10,7 @@ yet; the stream has the last word.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -61,18 +62,8 @@ def request_seal(
     topics = sorted({stream.topic for stream in compile_streams(query)})
     offsets = _end(settings, topics, at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
-    warehouse.commands.append(
-        Command(
-            id=f"seal/{session}/{uuid.uuid4().hex[:8]}",
-            kind="seal",
-            session=session,
-            at=rule,
-            offsets=offsets,
-            reason=reason,
-            by=by,
-            issued_at=rfc3339(now_ms),
-        )
-    )
+    more = {"at": rule, "offsets": offsets}
+    warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))
     where = "where its topics end now" if at_ms is None else f"at {rule}"
     return f"{session} will be sealed {where}: {offsets}"
 
@@ -91,18 +82,23 @@ def request_withdrawal(
     seal = "" if pending is None else pending.command
     if problem := not_withdrawable(state, pending, session, seal):
         raise SealRefused(f"the seal of {session} cannot be withdrawn: {problem}")
-    warehouse.commands.append(
-        Command(
-            id=f"withdraw/{session}/{uuid.uuid4().hex[:8]}",
-            kind="withdraw",
-            session=session,
-            seal=seal,
-            reason=reason,
-            by=by,
-            issued_at=rfc3339(clock()),
-        )
-    )
+    more = {"seal": seal}
+    warehouse.commands.append(_command("withdraw", session, reason, by, clock(), more))
     return f"the seal of {session} will be withdrawn, unless the stream passes its end before"
+
+
+def _command(
+    kind: str, session: str, reason: str, by: str, now_ms: int, more: Mapping[str, object]
+) -> Command:
+    common = {
+        "id": f"{kind}/{session}/{uuid.uuid4().hex[:8]}",
+        "kind": kind,
+        "session": session,
+        "reason": reason,
+        "by": by,
+        "issued_at": rfc3339(now_ms),
+    }
+    return Command.model_validate({**common, **more})
 
 
 def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:

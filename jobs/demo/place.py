@@ -22,7 +22,6 @@ from jobs.kafka import broker
 from jobs.private import open_private, private_folder
 from schemas.settings import Settings, load_settings
 
-THRESHOLD = 0.8
 SLOTS = 2
 SHARES = "3,1"
 HEAD = """# Settings of the demo's warehouse, written by `spillway demo`.
@@ -132,8 +131,7 @@ def _settings(base: Settings, folder: Path, budget_bytes: int) -> Settings:
         f'shares = "{SHARES}"                # uneven, for the controller to even out',
         f"budget_bytes = {budget_bytes}      # about a quarter of what the day's state needs",
         "[spill]",
-        # In so little memory an epoch's rows are a larger part of it: leave more room for them.
-        f"threshold = {min(base.spill.threshold, THRESHOLD)}",
+        f"threshold = {base.spill.threshold}",
         f"fraction = {base.spill.fraction}",
         f'victims = "{base.spill.victims}"',
         "[stream]",

@@ -34,6 +34,8 @@ class StepTask:
     """The assignment from this epoch on."""
     key: SecretBytes
     """The warehouse's key for the digests of state files. It shows in no text of this task."""
+    threshold: float
+    """Part of the budget at which the slot spills (`spill.threshold`)."""
     leaving: tuple[Prefix, ...] = ()
     """Ranges of this slot that move away in this epoch."""
     arriving: tuple[int, ...] = ()
@@ -43,7 +45,6 @@ class StepTask:
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
     """Sessions that this epoch seals, each with every range that was ever cut before."""
     budget_bytes: int = 1 << 30
-    threshold: float = 0.8
     fraction: float = 0.3
     inactive_ms: int = 60_000
     victims: str = DEFAULT
