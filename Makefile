@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 \
 	--custom-compile-command "make lock"
 export VENV PYTHON
+# Containers are often told to write no byte code: the tests would then be compiled in each process.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-runtime setup-airflow demo demo-fast check test mutants soak bench lab profile docs lock clean
 
