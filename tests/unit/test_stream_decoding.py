@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,7 +24,7 @@ from jobs.engine.blocks import Block, decode_counts, decode_rejected, decode_row
 from jobs.engine.groups import GroupMap
 from jobs.engine.hashing import xxhash64
 from jobs.protocol.recovery import Restore, SessionRestore, Since
-from jobs.stream.decoding import DecodeTask, decode_batches
+from jobs.stream.decoding import DecodeTask, decode_batches, since_offsets
 from jobs.verify.workers import decoded as verified
 from schemas.journal import Offsets, PartitionCount, Prefix
 from schemas.query import query_of
@@ -274,6 +275,13 @@ def test_a_restore_reads_rejected_rows_but_does_not_report_them_again() -> None:
     seen, counts = found(task(restore=restore), ROWS)
     assert {kind for kind, *_ in seen} == {"restore"}
     assert [each for *_, each in counts] == [each for *_, each in found(task(), ROWS)[1]]
+
+
+def test_an_edge_of_a_range_belongs_to_the_range_above_it() -> None:
+    cut = Prefix(2, 1)
+    session = SessionRestore(DAY, {"t": [3]}, {"t": [99]}, (Since(cut, {"t": [8]}),))
+    edges = np.array([0, cut.lo - 1, cut.lo, cut.hi - 1, cut.hi, 2**64 - 1], dtype=np.uint64)
+    assert since_offsets(session, "t", 0)(edges).tolist() == [3, 3, 8, 8, 3, 3]
 
 
 # --------------------------------------------------------------------------------------- chunks
