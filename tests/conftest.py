@@ -7,13 +7,14 @@ folders, and is ended by process id.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import os
 import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 # How long an example takes says more of what else the machine does than of the code.
 settings.register_profile("any machine", parent=settings.default, deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported now stays to the end: no search for garbage goes through it again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
