@@ -230,13 +230,12 @@ def make_day(
     return made
 
 
-def withdrawn_day() -> Made:
-    """A day whose seal was accepted after 10 epochs, and withdrawn before a row lay beyond it.
+def withdraw_a_seal(made: Made) -> Made:
+    """Have a day's seal accepted in epoch 10, and withdrawn before a row lay beyond it.
 
     Somebody tries to withdraw it once more in the epoch after. The seal named an end far ahead.
     """
-    made = make_day(16)
-    base = len(made.entries) - 16
+    base = next(i for i, entry in enumerate(made.entries) if isinstance(entry, Epoch))
     ahead = {topic: [10**6] * len(ends) for topic, ends in made.end.items()}
     seal = SealRequest(session=DAY, end=ahead, next_session=NEXT, command="s")
     asked = {"id": "s", "kind": "seal", "obeyed": True, "reason": "close", "by": "alice"}

@@ -32,7 +32,7 @@ from tests.integration.airflow_server import airflow
 from tests.integration.day import ROOT
 from tests.missing import without
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
-from tests.report_journal import fill_journal
+from tests.report_journal import fill_journal, withdraw_a_seal
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -90,7 +90,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_the_page_in_a_browser(scene: Scene) -> None:
     admin = scene.enter("admin")
-    made = page_day(60, slots=3)
+    made = withdraw_a_seal(page_day(60, slots=3))
     last = made.entries.pop()
     comes_alive(scene, admin, lambda: write_page_warehouse(scene.root, made))
     is_live(scene, admin, lambda: fill_journal(open_again(scene.root), [last]))
@@ -203,7 +203,9 @@ def shows_hostile_text_as_text(scene: Scene, page: Page) -> None:
 def shows_decisions(scene: Scene, page: Page) -> None:
     frame = scene.view(page, "#decisions")
     rows = frame.locator("tbody tr")
-    expect(rows).to_have_count(4)
+    expect(rows).to_have_count(6)
+    expect(rows.nth(4)).to_contain_text(re.compile("bob.*withdrawal of a seal.*refused"))
+    expect(rows.nth(5)).to_contain_text(re.compile("bob.*withdrawal of a seal.*obeyed.*too early"))
     expect(rows.nth(0)).to_contain_text("3 under way")
     expect(rows.nth(1)).to_contain_text("alice")
     expect(rows.nth(2)).to_contain_text("refused: decided on assignment 0")

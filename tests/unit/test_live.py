@@ -32,7 +32,7 @@ from tests.report_journal import (
     make_day,
     open_warehouse,
     verdict,
-    withdrawn_day,
+    withdraw_a_seal,
 )
 
 pytestmark = pytest.mark.usefixtures("no_watch_is_left")
@@ -218,7 +218,7 @@ def test_seals_are_decisions_too(tmp_path: Path) -> None:
 
 
 def test_a_withdrawn_seal_is_one_too(tmp_path: Path) -> None:
-    made = withdrawn_day()
+    made = withdraw_a_seal(make_day(16))
     warehouse = open_warehouse(str(tmp_path / "w"))
     fill_journal(warehouse, made.entries)
     found = looked(warehouse, made.now())

@@ -23,7 +23,7 @@ from tests.report_journal import (
     make_day,
     open_warehouse,
     verdict,
-    withdrawn_day,
+    withdraw_a_seal,
 )
 
 
@@ -89,7 +89,7 @@ def test_no_colour_and_no_control_characters_in_a_pipe(found):
 
 def test_a_withdrawn_seal_is_told(settings):
     warehouse = open_warehouse(settings.warehouse.root)
-    made = withdrawn_day()
+    made = withdraw_a_seal(make_day(16))
     fill_journal(warehouse, made.entries[:-3])
     head = shown(status(warehouse, settings, made.now(), None), 100)
     at = made.entries[-16 + 12].written_at

@@ -29,7 +29,7 @@ from tests.report_journal import (
     make_day,
     open_warehouse,
     verdict,
-    withdrawn_day,
+    withdraw_a_seal,
 )
 
 
@@ -95,7 +95,7 @@ def test_figures_are_the_journals(settings, warehouse):
 
 
 def test_a_withdrawn_seal_leaves_an_open_day(settings, warehouse):
-    made = withdrawn_day()
+    made = withdraw_a_seal(make_day(16))
     assert [s.date for s in replay(made.entries).sessions] == [DAY]
     ending = tallied(made.entries[: -16 + 11])
     assert sorted(ending.sessions) == [DAY, NEXT]
