@@ -331,7 +331,8 @@ class Spill(Section):
         json_schema_extra=_about(
             "fraction of the slot's state",
             "TR-05-04's default. Its Figure 9: the more is pushed at a time, the fewer results; "
-            "Figure 10: the fewer times it happens. 30 % balances the two.",
+            "Figure 10: the fewer times it happens. 30 % balances the two. With less than 0.3, "
+            "epochs are smaller too: a spill must free what the next ones bring.",
         ),
     )
     inactive_s: float = Field(

@@ -202,7 +202,7 @@ class _Step:
         held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
         files = held + 2 * len(self.inputs) * len(self.sessions)
         room = room_of(
-            task.shape,
+            task.shape_kept,
             task.budget_bytes,
             sum(left.values()),
             files,
@@ -216,7 +216,7 @@ class _Step:
             task.attempt,
             task.key,
             room,
-            task.shape,
+            task.shape_kept,
         )
         next_run, intake_bytes = self._spill_and_store(shelf)
         with self.timed("merge"):

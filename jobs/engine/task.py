@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import SecretBytes
 
@@ -60,6 +60,11 @@ class StepTask:
     batch_bytes: int = BATCH_BYTES
     piece_bytes: int = PIECE_BYTES
     shape: Shape = DEFAULT_SHAPE
+
+    @property
+    def shape_kept(self) -> Shape:
+        """`shape`, by which a file that one spill of `fraction` has worn is worth rewriting."""
+        return replace(self.shape, dead_share=min(self.shape.dead_share, self.fraction / 2))
 
     @property
     def born_before(self) -> int:

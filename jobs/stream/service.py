@@ -284,6 +284,7 @@ class Stream:
             min((each.budget_bytes for each in last), default=own),
             len(self.driver.state.slots),
             self.settings.spill.threshold,
+            self.settings.spill.fraction,
             self.settings.stream.max_rows_per_epoch,
         )
 

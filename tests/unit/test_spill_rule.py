@@ -43,12 +43,14 @@ class Spill:
     largest_group: int
 
 
-def epochs(root: Path, budget: int, number: int, rows: int | None = None) -> Iterator[SlotTotals]:
+def epochs(
+    root: Path, budget: int, number: int, rows: int | None = None, fraction: float = FRACTION
+) -> Iterator[SlotTotals]:
     """Epochs of `rows` rows, by default of as many as the policy allows."""
     state, tables = folder(str(root)).child("slot"), folder(str(root)).child("tables")
     draw = np.random.default_rng(5)
     manifest, offset = None, 0
-    limit = rows or rows_per_epoch([], budget, 1, THRESHOLD, 600_000)
+    limit = rows or rows_per_epoch([], budget, 1, THRESHOLD, fraction, 600_000)
     for epoch in range(number):
         each = limit // 2
         blocks = []
@@ -75,14 +77,14 @@ def epochs(root: Path, budget: int, number: int, rows: int | None = None) -> Ite
             groups=GROUPS,
             budget_bytes=budget,
             threshold=THRESHOLD,
-            fraction=FRACTION,
+            fraction=fraction,
             now_ms=epoch * 1000,
         )
         report = step(SPEC, task, blocks, state, tables.child)
         assert report.totals is not None
         manifest, offset = report.manifest, offset + each
         yield report.totals
-        wanted = rows_per_epoch([report.totals], budget, 1, THRESHOLD, 600_000)
+        wanted = rows_per_epoch([report.totals], budget, 1, THRESHOLD, fraction, 600_000)
         if rows is None and worth_changing(limit, wanted):
             limit = wanted
 
@@ -98,16 +100,18 @@ def spills(days: Iterator[SlotTotals]) -> list[Spill]:
     return found
 
 
-@pytest.mark.parametrize(("budget", "number"), [(1 << 20, 50), (3 << 20, 52)])
+@pytest.mark.parametrize(
+    ("budget", "number", "fraction"), [(1 << 20, 50, 0.3), (3 << 20, 52, 0.3), (1 << 20, 75, 0.15)]
+)
 def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
-    tmp_path: Path, budget: int, number: int
+    tmp_path: Path, budget: int, number: int, fraction: float
 ) -> None:
-    found = spills(epochs(tmp_path, budget, number))
+    found = spills(epochs(tmp_path, budget, number, fraction=fraction))
     bound = int(THRESHOLD * budget)
     assert len(found) >= 3
     assert [s for s in found if s.before <= bound] == []
     for spill in found:
-        rule = max(FRACTION * spill.before, spill.before - bound)
+        rule = max(fraction * spill.before, spill.before - bound)
         assert rule <= spill.took - spill.overflow <= rule + spill.largest_group
     assert sum(spill.overflow > 0 for spill in found) <= len(found) / 10
 
