@@ -26,6 +26,7 @@ from jobs.decode import StreamPlan, compile_streams, decode
 from jobs.kafka.client import Cluster, KafkaUnavailable, cluster, demand_listener, told
 from jobs.kafka.options import python_options
 from schemas.query import Query
+from schemas.secret import Options
 from schemas.settings import Settings
 
 SHOWN = 10
@@ -84,7 +85,10 @@ def replay_rows(settings: Settings, query: Query, path: Path) -> int:
     demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
         _refuse(path, topic_problems(view, rows, int(options["max_request_size"])))
-    _send(settings.kafka.bootstrap_servers, options, rows, hashlib.sha256(text).hexdigest()[:16])
+    # The translated password lacks the quotes and escapes that it has in the settings.
+    secrets = {**settings.kafka.options, "password": options.get("sasl_plain_password", "")}
+    name = hashlib.sha256(text).hexdigest()[:16]
+    _send(settings.kafka.bootstrap_servers, options, secrets, rows, name)
     return len(rows)
 
 
@@ -209,11 +213,12 @@ def topic_problems(view: Cluster, rows: Sequence[Mended], max_request: int) -> l
     return problems
 
 
-def _send(bootstrap: str, options: dict[str, Any], rows: Sequence[Mended], name: str) -> None:
+def _send(
+    bootstrap: str, options: dict[str, Any], secrets: Options, rows: Sequence[Mended], name: str
+) -> None:
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
-    secrets = {name: value for name, value in options.items() if isinstance(value, str)}
     try:
         producer = KafkaProducer(
             **options,

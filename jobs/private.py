@@ -13,6 +13,7 @@ not sticky, such as a Kubernetes `emptyDir`), that is up to whoever shares it. `
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -47,10 +48,13 @@ def private_folder(path: str | Path, *, whole_way: bool = False) -> Path:
             pass  # somebody was faster: it is looked at like any other
     if problem := folder_problem(folder, whole_way=whole_way):
         raise NotPrivate(problem)
-    # By a descriptor, so that it is the folder that was looked at.
+    # By a descriptor, and its owner again: in between, another folder may have taken its place.
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if stat.S_IMODE(os.fstat(fd).st_mode) & _OTHERS:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            raise NotPrivate(f"{folder} was exchanged by user {found.st_uid} a moment ago")
+        if stat.S_IMODE(found.st_mode) & _OTHERS:
             os.fchmod(fd, FOLDER_MODE)
     finally:
         os.close(fd)
@@ -118,21 +122,36 @@ def refuse_link(path: str | Path) -> None:
 def open_private(path: str | Path, flags: int) -> int:
     """A descriptor of a private file: made with 0600, and refused when it is a link.
 
-    Has the form of `open`'s `opener`. Raises NotPrivate for a link and for a file that somebody
-    else owns or everybody may write.
+    Has the form of `open`'s `opener`. Raises NotPrivate for a link, for what is no file, and for a
+    file that somebody else owns or everybody may write; what is refused stays as it is.
     """
+    # It is emptied once it was looked at. Without O_NONBLOCK a pipe would wait for its other end.
+    careful = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        fd = os.open(path, careful, FILE_MODE)
     except OSError as error:
         refuse_link(path)
-        raise error
-    found = os.fstat(fd)
-    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise _no_file(path) from error
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(path)
+        if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+            raise NotPrivate(
+                f"{path} belongs to user {found.st_uid} or can be written by every user: remove "
+                f"it, or make sure of what is in it and run `chmod 600 {path}`"
+            )
+        if found.st_mode & _OTHERS:
+            os.fchmod(fd, FILE_MODE)
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
+    except BaseException:
         os.close(fd)
-        raise NotPrivate(
-            f"{path} belongs to user {found.st_uid} or can be written by every user: remove it, or "
-            f"make sure of what is in it and run `chmod 600 {path}`"
-        )
-    if found.st_mode & _OTHERS:
-        os.fchmod(fd, FILE_MODE)
+        raise
     return fd
+
+
+def _no_file(path: str | Path) -> NotPrivate:
+    return NotPrivate(f"{path} is no regular file: remove it")

@@ -32,6 +32,8 @@ _RENAMED = {
     "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
 }
 _JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class OptionError(ValueError):
@@ -79,7 +81,7 @@ def _defaults(role: Role) -> dict[str, Any]:
 def _special(name: str, value: str, options: Mapping[str, str]) -> dict[str, Any] | None:
     """Options whose meaning is spelt differently; None for all others."""
     if name == "sasl.jaas.config":
-        fields = {m[1]: m[2] or m[3] or m[4] or "" for m in _JAAS.finditer(value)}
+        fields = {m[1]: _unquoted(m) for m in _JAAS.finditer(value)}
         if "username" not in fields or "password" not in fields:
             raise OptionError(
                 "kafka.options: sasl.jaas.config needs username and password (kafka-python knows "
@@ -106,6 +108,17 @@ def _special(name: str, value: str, options: Mapping[str, str]) -> dict[str, Any
     if name in ("ssl.key.password", "ssl.keystore.password"):
         return {"ssl_password": value}
     return None
+
+
+def _unquoted(field: re.Match[str]) -> str:
+    """A field's value as Java's login parser (`StreamTokenizer`) reads it, escapes and all."""
+    quoted = field[2] if field[2] is not None else field[3]
+    return field[4] if quoted is None else _ESCAPE.sub(_character, quoted)
+
+
+def _character(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _CONTROLS.get(code, code)
 
 
 def _typed(name: str, value: str, default: Any) -> Any:

@@ -5,13 +5,15 @@ offsets that Kafka gives for that time. So it does not matter when the stream co
 late because the broker was away, or days late because the stream was down. No row of the evening
 gets into the day. It does not seal
 
-* a session that has a pending seal: a person was faster, and theirs holds;
+* a session that has a pending seal, or one that waits to be obeyed: a person was faster, and
+  theirs holds. Should it be withdrawn, the calendar's own is still to come;
 * a session whose calendar seal was obeyed before, and then withdrawn by a person;
 * a session that is no trading day, for it has no close: only `spillway seal` ends it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jobs import calendar
@@ -42,14 +44,18 @@ class Closing:
         )
 
 
-def closing(state: JournalState, name: str, grace_s: float, now_ms: int) -> Closing | None:
+def closing(
+    state: JournalState, waiting: Iterable[Command], name: str, grace_s: float, now_ms: int
+) -> Closing | None:
     """The end of the open session, when the calendar `name` has one and it has come; else None.
 
-    `now_ms`: the exchange's time, in ms since 1970. Raises `CalendarError` for a date that the
-    calendar does not reach.
+    `waiting`: commands that the journal has not seen. `now_ms`: the exchange's time, in ms since
+    1970. Raises `CalendarError` for a date that the calendar does not reach.
     """
     date = state.session.date
     if state.seal is not None or _id(date) in state.seen:
+        return None
+    if any(each.kind == "seal" and each.session == date for each in waiting):
         return None
     if not calendar.is_trading_day(name, date):
         return None

@@ -242,11 +242,15 @@ class Stream:
         self._tell_sealed(state)
         self._max_rows = self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
-        session = self.settings.session
-        problem = never_closes(state, session.calendar) if session.boundary == "calendar" else None
-        if problem:
-            self.watcher.on_trouble(problem)
+        self._tell_never_closes()
         return True
+
+    def _tell_never_closes(self) -> None:
+        session = self.settings.session
+        if session.boundary != "calendar":
+            return
+        if problem := never_closes(self.driver.state, session.calendar):
+            self.watcher.on_trouble(problem)
 
     def _refreshed(self, state: JournalState) -> JournalState:
         """The journal's state now: whoever is to be relieved goes on, and may seal a session."""
@@ -361,11 +365,13 @@ class Stream:
 
     def _epoch(self, end: Offsets, batch: Batch | None) -> None:
         commands = self._commands()
-        date = self.driver.state.session.date
+        date, last = self.driver.state.session.date, self._last
         after = self._session_after(date)
         self.driver.epoch(end, batch, commands, after, limit_rows=self._max_rows)
         if self.driver.state.session.date != date:
             self._tell_sealed(self.driver.state)
+        if self._last is not None and self._last is not last and self._last.withdrawn:
+            self._tell_never_closes()
 
     def _session_after(self, date: str) -> str:
         return calendar.session_after(self.settings.session.calendar, date)
@@ -377,17 +383,17 @@ class Stream:
         self._pending = unseen(self.driver.state, self._pending)
         commands = list(self._pending)
         if self.settings.session.boundary == "calendar":
-            commands += self._calendar_seal()
+            commands += self._calendar_seal(commands)
         return commands
 
-    def _calendar_seal(self) -> list[Command]:
+    def _calendar_seal(self, waiting: list[Command]) -> list[Command]:
         """The calendar's own end of the open session, once close and grace have passed.
 
         Raises `KafkaUnavailable`: a batch must not be joined without it, for rows of the evening
         would become the day's.
         """
         session, kafka = self.settings.session, self.settings.kafka
-        due = closing(self.driver.state, session.calendar, session.grace_s, self.clock())
+        due = closing(self.driver.state, waiting, session.calendar, session.grace_s, self.clock())
         if due is None:
             return []
         with cluster(kafka.bootstrap_servers, kafka.options) as view:

@@ -51,7 +51,7 @@ def open_state(date: str, *entries: Epoch) -> JournalState:
     ],
 )
 def test_a_session_closes_at_close_and_grace(date: str, now: str, at: str | None) -> None:
-    found = closing(open_state(date), "XNYS", GRACE_S, ms(now))
+    found = closing(open_state(date), [], "XNYS", GRACE_S, ms(now))
     assert found == (None if at is None else Closing(date, ms(at)))
 
 
@@ -72,13 +72,24 @@ def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeate
     common = {"session": EARLY}
     for pending, commands, again in ((mine, [], True), (calendars, asked, False)):
         accepted = epoch(2, 0, ends(1, 1, 1), seal=pending, commands=commands, **common)
-        assert closing(open_state(EARLY, accepted), "XNYS", GRACE_S, LATE) is None
+        assert closing(open_state(EARLY, accepted), [], "XNYS", GRACE_S, LATE) is None
         withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=pending.command, **common)
         state = open_state(EARLY, accepted, withdrawn)
-        assert (closing(state, "XNYS", GRACE_S, LATE) is not None) == again
+        assert (closing(state, [], "XNYS", GRACE_S, LATE) is not None) == again
         says = f"{EARLY} had its calendar's seal withdrawn: end it with "
         says += f"`spillway seal --session {EARLY}`"
         assert never_closes(state, "XNYS") == (None if again else says)
+
+
+def test_the_calendar_s_seal_is_not_used_up_on_a_person_s() -> None:
+    """Both in one epoch would count as obeyed; with the person's withdrawn, the day never ended."""
+    state = open_state(EARLY)
+    mine = Closing(EARLY, LATE).seal({"a": [3]}).model_copy(update={"id": "mine"})
+    other = mine.model_copy(update={"session": AFTER})
+    back = mine.model_copy(update={"kind": "withdraw"})
+    assert closing(state, [other, mine], "XNYS", GRACE_S, LATE) is None
+    for waiting in ([], [other], [back]):
+        assert closing(state, waiting, "XNYS", GRACE_S, LATE) is not None
 
 
 def test_a_day_without_a_close_is_said_to_have_none() -> None:
@@ -216,6 +227,34 @@ def test_no_batch_is_joined_without_the_seal_that_is_due(
     stream.watcher.stop.set()  # Do not wait for it.
     assert stream._again("spark", None) is not None
     assert started == ["spark"]
+
+
+def test_a_person_s_seal_keeps_the_calendar_s_back(tmp_path: Path, kafka: Kafka) -> None:
+    kafka.away = False
+    stream, driver = streaming(tmp_path, "2023-07-03T15:00:00-04:00", [])
+    mine = Closing(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
+    stream.warehouse.commands.append(mine)
+    stream._idle_epoch()
+    assert [ids for _, ids, _ in driver.offered] == [["mine"]]
+
+
+def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Path) -> None:
+    troubles: list[str] = []
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", troubles)
+    theirs = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER)
+    theirs = theirs.model_copy(update={"command": f"calendar/{EARLY}"})
+    asked = [CommandOutcome(id=theirs.command, kind="seal", obeyed=True)]
+    accepted = epoch(2, 0, ends(1, 1, 1), seal=theirs, commands=asked, session=EARLY)
+    withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=theirs.command, session=EARLY)
+
+    def journaled(*_: Any, **__: Any) -> None:
+        driver.state, stream._last = open_state(EARLY, accepted, withdrawn), withdrawn
+
+    driver.epoch = journaled  # type: ignore[method-assign]
+    for _ in range(2):
+        stream._epoch(ends(1, 1, 1), None)
+    assert len(troubles) == 1
+    assert f"{EARLY} had its calendar's seal withdrawn: end it with" in troubles[0]
 
 
 def test_kafka_is_not_asked_before_the_close(tmp_path: Path, kafka: Kafka) -> None:

@@ -40,6 +40,23 @@ def test_jaas_gives_user_and_password():
     }
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r'"pass\"word9"', 'pass"word9'),
+        (r"'it\'s'", "it's"),
+        (r'"a\\b"', r"a\b"),
+        (r'"tab\there"', "tab\there"),
+        (r'"\101\60\377"', "A0\xff"),
+        (r'"\4777"', "'77"),
+        (r"bare\n", r"bare\n"),
+    ],
+)
+def test_escapes_are_java_s(written: str, meant: str) -> None:
+    jaas = f"x.PlainLoginModule required username=ann password={written};"
+    assert python_options({"sasl.jaas.config": jaas}, "admin")["sasl_plain_password"] == meant
+
+
 def test_pem_stores_are_files():
     options = {
         "ssl.truststore.location": "/ca.pem",

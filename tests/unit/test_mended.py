@@ -225,7 +225,7 @@ def test_rows_are_committed_once_all_are_acknowledged_and_else_taken_back(
     Producer.fails = fails
     rows = [Mended(1, 1, "t", b"1"), Mended(2, 1, "t", b"2")]
     with pytest.raises(error) if error else nullcontext() as it:
-        mended._send("b:1", {}, rows, "f00d")
+        mended._send("b:1", {}, {}, rows, "f00d")
     assert Producer.asked == [*asked, "close 0"]
     assert says in (str(it.value) if it is not None else "")
 

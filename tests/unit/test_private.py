@@ -105,6 +105,27 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     assert [each.bytes for each in state.list()] != [4], "what it leads to is not looked at"
 
 
+@pytest.mark.parametrize("flag", ["r", "w", "a"])
+def test_a_private_file_is_looked_at_before_it_is_touched(tmp_path: Path, flag: str) -> None:
+    theirs, pipe, own = tmp_path / "theirs", tmp_path / "pipe", tmp_path / "own"
+    theirs.write_bytes(b"precious")
+    theirs.chmod(0o666)
+    with pytest.raises(NotPrivate, match=f"written by every user.*chmod 600 {theirs}"):
+        open(theirs, flag, opener=open_private)  # noqa: SIM115
+    assert theirs.read_bytes() == b"precious"
+    os.mkfifo(pipe)
+    for odd in (pipe, tmp_path):
+        with pytest.raises((NotPrivate, IsADirectoryError), match=r"regular file|Is a directory"):
+            open(odd, flag, opener=open_private)  # noqa: SIM115
+    own.write_bytes(b"old and long")
+    own.chmod(0o640)
+    with open(own, flag, opener=open_private) as file:
+        if flag != "r":
+            file.write("new")
+    assert own.read_bytes() == {"r": b"old and long", "w": b"new", "a": b"old and longnew"}[flag]
+    assert mode(own) == 0o600
+
+
 def test_where_others_may_rename_is_known(tmp_path: Path) -> None:
     assert not is_exchangeable(tmp_path / "state")
     tmp_path.chmod(0o1777)
