@@ -113,8 +113,7 @@ def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> S
     """The seal that is pending once the stream has read every command that there is."""
     commands = unseen(state, [each.command for each in warehouse.commands.read()])
     after = calendar.session_after(settings.session.calendar, state.session.date)
-    obeyed = obey(state, [c for c in commands if c.kind in BOUNDARY], after)
-    return obeyed.seal or (None if obeyed.withdrawn else state.seal)
+    return obey(state, [c for c in commands if c.kind in BOUNDARY], after).pending
 
 
 def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
@@ -156,5 +155,6 @@ def _time(text: str) -> int:
             f"--at {text!r}: write now, close, or a time such as 2026-01-05T16:00:00-05:00"
         ) from None
     if moment.tzinfo is None:
-        raise StartRefused(f"--at {text!r} has no offset; write e.g. {text}-05:00 or {text}Z")
+        whole = text if "T" in text else f"{text}T16:00:00"
+        raise StartRefused(f"--at {text!r} has no offset; write e.g. {whole}-05:00 or {whole}Z")
     return int(moment.timestamp() * 1000)

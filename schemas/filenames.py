@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import date
 from typing import Literal, NamedTuple
+
+from schemas.session_date import is_session_date
 
 
 class Origin(NamedTuple):
@@ -85,19 +86,12 @@ def origin(path: str) -> Origin | None:
         if match := pattern.fullmatch(path):
             found = match.groupdict()
             day, session = found.get("day") or "", found.get("session") or ""
-            if not all(_is_date(each) for each in (day, session) if each):
+            if not all(is_session_date(each) for each in (day, session) if each):
                 return None
             if day and session and day != session:
                 return None
             return Origin(writer, int(found["n"]), session)
     return None
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def _number(value: int) -> int:
@@ -107,7 +101,7 @@ def _number(value: int) -> int:
 
 
 def _session(session: str) -> str:
-    if not _is_date(session):
+    if not is_session_date(session):
         raise ValueError(f"a session is a date such as 2026-01-05, not {session!r}")
     return session
 

@@ -18,16 +18,21 @@ class SessionDateError(ValueError):
     """A text is not a session's date (exit code 2)."""
 
 
+def is_session_date(text: str) -> bool:
+    """Whether a text is a date in canonical form, e.g. `2026-01-05`."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 def session_date(text: str) -> str:
-    """The text itself when it is a date in canonical form, e.g. `2026-01-05`.
+    """The text itself when it is a date in canonical form.
 
     Raises `SessionDateError`, which names the canonical form of what may have been meant.
     """
-    try:
-        if date.fromisoformat(text).isoformat() == text:
-            return text
-    except ValueError:
-        pass
+    if is_session_date(text):
+        return text
     meant = _meant(text)
     hint = f"write {meant}" if meant else "write YYYY-MM-DD, e.g. 2026-01-05"
     raise SessionDateError(f"{text!r} is not a session's date: {hint}")

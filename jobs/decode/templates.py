@@ -40,8 +40,8 @@ Mask = npt.NDArray[np.bool_]
 MOST_TEMPLATES = 12
 """Templates that are tried for a piece."""
 WORTH = 8
-"""A template must have matched one value in so many that it was tried on, for another to be tried:
-a try costs about a tenth of reading one by one."""
+"""No further template is tried once one has matched fewer than 1 in WORTH of the values that it was
+tried on: a try costs about a tenth of reading one by one."""
 LONGEST = 16 << 10
 """Bytes of a value that a template is made from."""
 LONGEST_LITERAL = 4_096
@@ -52,12 +52,6 @@ MOST_IN_LISTS = 8
 
 _BEHIND = LONGEST_LITERAL + (MOST_HOLES + 1) * (LONGEST_SCALAR + 1) + 8
 """Zeros behind the values: a value that does not match may be followed so far."""
-
-# glibc keeps freed memory up to twice the largest block that was mapped and freed. Without it, the
-# vectors of each piece are given back to the system, and their pages made anew for the next: half
-# of the time.
-del_ = np.empty(16 << 20, np.uint8)
-del del_
 
 QUOTE, BACKSLASH = b'"\\'
 

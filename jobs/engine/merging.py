@@ -45,7 +45,7 @@ class Shape:
     reclaim_from: float = 0.5
     """Folder bytes / budget above which dead bytes are reclaimed ..."""
     reclaim_hard_from: float = 0.75
-    """... and above which everything that the room allows is, whatever the fuel."""
+    """... and above which fuel no longer limits reclaiming."""
     dead_share: float = 0.15
     """A file with a smaller share of dead bytes is not rewritten."""
 

@@ -80,9 +80,9 @@ from jobs.storage import Folder
 from schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
 
 FITS = 8
-"""New files that do not fit are encoded with less room, at most about so many times."""
+"""How often files that do not fit are encoded again with a smaller allowance, roughly."""
 SAMPLE_EVERY = 64
-"""One result in so many has its age measured (one in each batch at least)."""
+"""The age of 1 result in SAMPLE_EVERY is measured (of one in each batch at least)."""
 
 
 def step(

@@ -51,7 +51,7 @@ class StepTask:
     now_ms: int = 0
     """The stream's clock."""
     written_at_us: int = 0
-    """When the epoch's rows are said to be committed, us since 1970."""
+    """The commit time that the epoch's rows are stamped with, us since 1970."""
     statistics: bool = False
     """Write the statistics of all groups in this epoch (they are when something is spilled)."""
     did: SlotFigures | None = None

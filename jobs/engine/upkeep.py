@@ -42,7 +42,7 @@ MANIFEST_GROUP_BYTES = 72
 MANIFEST_BASE_BYTES = 4096
 """Generous estimates of a manifest's size, from which room is set aside."""
 SLACK_PARTS = 16
-"""At most one part in so many of the budget is kept for reclaiming alone."""
+"""At most 1 / SLACK_PARTS of the budget is kept for reclaiming alone."""
 
 
 @dataclass

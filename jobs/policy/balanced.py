@@ -10,7 +10,7 @@ fullest slot. So:
    would not fit there again), by *memory*: lazy-disk's rule, but of shares of the budgets, so that
    slots may differ, and never into a slot that will be the fuller one before groups may move
    again: one that has just spilled has room, but if it got most of the rows until now it needs
-   that itself. Groups that have spilled move as others do (see docs/decisions/0018).
+   that itself. Groups that have spilled move as others do (see docs/decisions/0016).
 3. When memory is even and nearly all of it is in use, by *productivity*: active-disk's forced
    spill, with two changes that the laboratory taught. It waits until memory is short, for what is
    forced out earlier would have had room. And slots are not compared by their average output

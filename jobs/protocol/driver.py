@@ -189,7 +189,7 @@ class End:
 Instruction = ReadJournal | Look | Sync | Append | Apply | RunJob | Ready | End
 
 MAX_CLAIMS = 100
-"""Times that a claim may come behind another driver's epoch. Reading what is new takes far less
+"""How often a claim may lose to another driver's epoch. Reading what is new takes far less
 time than an epoch does, so more means that something else is wrong."""
 
 

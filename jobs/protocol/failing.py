@@ -1,4 +1,4 @@
-"""An attempt at an epoch has failed: is there any use in another one?
+"""An attempt at an epoch has failed: is another one worth making?
 
 Nothing of a failed attempt is journaled, so trying again is always safe. But each attempt leaves
 the files behind that its tasks had finished, which only `maintain` may delete, a day later; and

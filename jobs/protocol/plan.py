@@ -92,8 +92,7 @@ def plan_epoch(
     slots = sorted({slot for _, slot in state.groups} | owners)
     outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
     accepted = obeyed.seal and _widened(obeyed.seal, end)
-    pending = None if obeyed.withdrawn else state.seal
-    seal = accepted or (pending and _widened(pending, end))
+    seal = obeyed.pending and _widened(obeyed.pending, end)
     sealing = seal is not None and reaches(end, seal.end)
     return Plan(
         epoch=state.epoch + 1,

@@ -43,6 +43,8 @@ class Obeyed:
     """The seal that is accepted now."""
     withdrawn: str = ""
     """The id of the pending seal that is taken back now."""
+    pending: SealRequest | None = None
+    """The seal that is pending then: this one, or one of an earlier epoch."""
 
 
 def obey(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
@@ -82,7 +84,7 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
                 by=command.by,
             )
         )
-    return Obeyed(tuple(outcomes), accepted, withdrawn)
+    return Obeyed(tuple(outcomes), accepted, withdrawn, pending)
 
 
 def not_sealable(state: JournalState, session: str, next_session: str) -> str:

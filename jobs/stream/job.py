@@ -52,7 +52,7 @@ class Batch:
     """A batch of the query, as Spark has planned it."""
 
     rows: Any
-    """The Kafka rows, a frame of `source.COLUMNS`."""
+    """The Kafka rows, a frame of `jobs.decode.chunks.COLUMNS`."""
     hosts: frozenset[str]
     """Where executors were then or just before: Spark holds the batch's tasks back for them."""
 

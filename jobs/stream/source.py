@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from jobs.decode.chunks import COLUMNS
 from schemas.journal import Offsets
 from schemas.secret import Options, revealed
 
-COLUMNS = ("topic", "partition", "offset", "value", "timestamp")
 """What the decoder takes, in this order."""
 
 
