@@ -150,7 +150,9 @@ class Segments:
     def slices(self, rows: Rows, born: int, wanted: Bool) -> list[Rows]:
         """What lives in the wanted buckets, bool (buckets,), as few slices, zero-copy."""
         flags = (self.last < born) & (self.bucket >= 0) & wanted[self.bucket]
-        turns = np.flatnonzero(np.diff(flags, prepend=False))
+        before = np.zeros_like(flags)
+        before[1:] = flags[:-1]
+        turns = np.flatnonzero(flags != before)
         at = np.searchsorted(rows.key_hash, self.edges[turns])
         if len(at) % 2:
             at = np.append(at, len(rows.key_hash))

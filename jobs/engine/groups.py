@@ -85,7 +85,9 @@ class GroupMap:
         return len(self.prefixes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, GroupMap) and self.assignment() == other.assignment()
+        return self is other or (
+            isinstance(other, GroupMap) and self.assignment() == other.assignment()
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self.assignment()))
@@ -134,6 +136,8 @@ def relocations(before: GroupMap, after: GroupMap) -> dict[tuple[int, int], tupl
 
     Groups may be split and merged in the same change: a range is the finer of the two groups.
     """
+    if before == after:
+        return {}
     edges = np.union1d(before.starts, after.starts)
     old, new = before.group_of(edges), after.group_of(edges)
     found: dict[tuple[int, int], list[Prefix]] = {}

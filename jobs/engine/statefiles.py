@@ -61,6 +61,10 @@ class Merging(NamedTuple):
     target: int
 
 
+NO_FIGURES = FIGURES_SCHEMA.empty_table()
+"""Made once: Arrow takes longer for it than for a row."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The state of one slot at the end of one epoch."""
@@ -73,7 +77,7 @@ class Manifest:
     drops: Mapping[str, Drops] = field(default_factory=dict)
     """Per session; sessions without files are not kept."""
     merges: tuple[Merging, ...] = ()
-    figures: pa.Table = field(default_factory=FIGURES_SCHEMA.empty_table)
+    figures: pa.Table = field(default_factory=lambda: NO_FIGURES)
 
 
 def encode_manifest(manifest: Manifest) -> pa.Buffer:

@@ -7,6 +7,7 @@ know began at offset 0, so shorter lists are padded with zeros.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from schemas.journal import Offsets
 
@@ -22,25 +23,17 @@ def padded(offsets: Offsets, like: Offsets) -> Offsets:
 
 def greater(a: Offsets, b: Offsets) -> Offsets:
     """Partition by partition the greater offset."""
-    like = wider(a, b)
-    left, right = padded(a, like), padded(b, like)
-    return {t: [max(x, y) for x, y in zip(left[t], right[t], strict=True)] for t in like}
+    return {topic: [max(x, y) for x, y in both] for topic, both in _both(a, b)}
 
 
 def lesser(a: Offsets, b: Offsets) -> Offsets:
     """Partition by partition the lesser offset."""
-    like = wider(a, b)
-    left, right = padded(a, like), padded(b, like)
-    return {t: [min(x, y) for x, y in zip(left[t], right[t], strict=True)] for t in like}
+    return {topic: [min(x, y) for x, y in both] for topic, both in _both(a, b)}
 
 
 def reaches(a: Offsets, b: Offsets) -> bool:
     """Whether `a` is at or beyond `b` on every partition."""
-    return all(
-        x >= y
-        for topic, ends in padded(a, wider(a, b)).items()
-        for x, y in zip(ends, padded(b, wider(a, b))[topic], strict=True)
-    )
+    return all(x >= y for _, both in _both(a, b) for x, y in both)
 
 
 def wider(a: Offsets, b: Offsets) -> Offsets:
@@ -59,6 +52,12 @@ def partitions(offsets: Offsets) -> Iterable[tuple[str, int, int]]:
 def rows_between(start: Offsets, end: Offsets) -> int:
     """Offsets from `start` to `end`: an upper bound of the rows between them."""
     return sum(e - s for s, e in _pairs(start, end))
+
+
+def _both(a: Offsets, b: Offsets) -> Iterable[tuple[str, Iterable[tuple[int, int]]]]:
+    """Each topic of either, with both offsets of each partition."""
+    topics = a if a.keys() == b.keys() else {**a, **b}
+    return ((t, zip_longest(a.get(t, ()), b.get(t, ()), fillvalue=0)) for t in topics)
 
 
 def _pairs(start: Offsets, end: Offsets) -> Iterable[tuple[int, int]]:

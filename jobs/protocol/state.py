@@ -321,7 +321,9 @@ def _open_sessions(state: JournalState, entry: Epoch) -> tuple[Session, ...]:
     if not named <= known:
         raise JournalBroken(f"epoch {entry.epoch} writes to closed sessions {named - known}")
     return tuple(
-        replace(
+        s
+        if s.date not in named
+        else replace(
             s,
             last_cuts={
                 **s.last_cuts,

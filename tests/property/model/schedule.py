@@ -117,6 +117,22 @@ class Schedule:
         self.folded = 0
         self.noticed = ""
         self.sealed: dict[str, Epoch] = {}
+        dangers = (
+            (self.faults.host_lost, self.lose_host),
+            (self.faults.topic_refilled, self.refill),
+            (self.faults.retention, self.retain),
+            (self.faults.power_lost, self.lose_power),
+            (self.faults.vacuum, self.start_vacuum),
+            (self.faults.compaction, self.start_compaction),
+            (self.faults.dropping, self.start_dropping),
+            (self.faults.second_driver, self.start_driver),
+            (self.faults.adapts, self.adapt),
+            (self.faults.seal_odd, self.odd_command),
+            (self.faults.seal_withdrawn, self.withdraw),
+            (self.faults.partition_added, self.add_partition),
+        )
+        self.dangers = [(rate, happens) for rate, happens in dangers if rate > 0]
+        """What may go wrong in each tick, and how often."""
 
     def drawn_keys(self) -> list[int]:
         """A few keys, some of them neighbours."""
@@ -376,43 +392,51 @@ class Schedule:
 
     def break_things(self) -> None:
         """Faults that come from outside."""
-        context, faults, world = self.context, self.faults, self.world
-        if context.flip(faults.host_lost):
-            index = self.rng.randrange(len(world.hosts))
-            world.lose_host(index)
-            world.say(f"host {index} lost")
-        if context.flip(faults.topic_refilled):
-            index = self.rng.randrange(world.inputs)
-            world.refill(index, self.rng.randrange(len(world.log[index])), self.keys)
-        if context.flip(faults.retention):
-            index = self.rng.randrange(world.inputs)
-            world.cut(index, self.rng.randrange(len(world.log[index])))
-        if context.flip(faults.power_lost):
-            self.drivers, self.frozen, self.keepers = [], [], []
-            context.hung.clear()
-            world.lose_power()
-            self.look()
-        if context.flip(faults.vacuum):
-            self.start_vacuum()
-        if context.flip(faults.compaction):
-            name = self.name("compaction ")
-            self.keepers.append((name, compaction(context, name)))
-        if context.flip(faults.dropping):
-            name = self.name("dropping ")
-            self.keepers.append((name, dropping(context, name)))
-        if context.flip(faults.second_driver):
-            self.start_driver()
-        if context.flip(faults.adapts):
-            self.adapt()
-        if context.flip(faults.seal_odd):
-            self.odd_command()
-        if context.flip(faults.seal_withdrawn):
-            self.withdraw()
-        if context.flip(faults.partition_added):
-            parts = self.rng.choice(world.log)
-            if len(parts) < 3:
-                parts.append([])
-                world.say(f"topic {world.log.index(parts)} has {len(parts)} partitions")
+        chance = self.rng.random
+        for rate, happens in self.dangers:
+            if chance() < rate:
+                happens()
+
+    def lose_host(self) -> None:
+        """A host's memory is gone."""
+        index = self.rng.randrange(len(self.world.hosts))
+        self.world.lose_host(index)
+        self.world.say(f"host {index} lost")
+
+    def refill(self) -> None:
+        """Somebody makes a topic anew."""
+        index = self.rng.randrange(self.world.inputs)
+        self.world.refill(index, self.rng.randrange(len(self.world.log[index])), self.keys)
+
+    def retain(self) -> None:
+        """Kafka deletes a partition's first rows."""
+        index = self.rng.randrange(self.world.inputs)
+        self.world.cut(index, self.rng.randrange(len(self.world.log[index])))
+
+    def lose_power(self) -> None:
+        """Everything ends at once."""
+        self.drivers, self.frozen, self.keepers = [], [], []
+        self.context.hung.clear()
+        self.world.lose_power()
+        self.look()
+
+    def start_compaction(self) -> None:
+        """A compaction."""
+        name = self.name("compaction ")
+        self.keepers.append((name, compaction(self.context, name)))
+
+    def start_dropping(self) -> None:
+        """A dropping."""
+        name = self.name("dropping ")
+        self.keepers.append((name, dropping(self.context, name)))
+
+    def add_partition(self) -> None:
+        """A topic grows."""
+        world = self.world
+        parts = self.rng.choice(world.log)
+        if len(parts) < 3:
+            parts.append([])
+            world.say(f"topic {world.log.index(parts)} has {len(parts)} partitions")
 
     def finished(self) -> bool:
         """Whether every session is sealed and cleaned, and a driver waits with nothing to do."""

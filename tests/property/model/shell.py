@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from random import Random
 
@@ -58,6 +59,8 @@ from .world import (
 )
 
 TaskRun = Generator[None, None, SlotReport]
+map_of = lru_cache(maxsize=64)(GroupMap)
+"""One object for all that ask for the same groups: they make few assignments, and ask often."""
 SETTINGS = JobSettings(
     spec=SPEC,
     streams=(),
@@ -93,7 +96,7 @@ class Context:
 
     def flip(self, rate: float) -> bool:
         """Whether a fault happens."""
-        return not self.quiet and rate > 0 and self.rng.random() < rate
+        return rate > 0 and not self.quiet and self.rng.random() < rate
 
 
 def topics(world: World) -> list[Topic]:
@@ -271,7 +274,7 @@ class Shell:
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)
-        tasks = step_tasks(SETTINGS, plan, GroupMap(plan.groups), now_ms=0)
+        tasks = step_tasks(SETTINGS, plan, map_of(plan.groups), now_ms=0)
         yield from self.extract(plan, tasks, blocks, attempt)
         works = {slot: Work(task, blocks[slot], context.spill_rate) for slot, task in tasks.items()}
         live: dict[int, tuple[str, int, TaskRun]] = {}
@@ -332,9 +335,8 @@ class Shell:
         Runs where the slot is pinned, or on a wrong host, before any step of the same job.
         """
         context, world = self.context, self.world
-        for (source, target), ranges in relocations(
-            GroupMap(plan.before), GroupMap(plan.groups)
-        ).items():
+        moves = relocations(map_of(plan.before), map_of(plan.groups))
+        for (source, target), ranges in moves.items():
             task = tasks[source]
             host = world.placement.setdefault(source, source % len(world.hosts))
             if context.flip(context.faults.extract_misplaced):
@@ -428,7 +430,7 @@ def drawn_end(world: World, rng: Random, start: Offsets, generous: bool) -> Offs
 
 def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
     """The epoch's input as blocks per slot: new rows, and rows read again for lost slots."""
-    groups = GroupMap(plan.groups)
+    groups = map_of(plan.groups)
     out = {slot: Blocks() for slot, _ in plan.manifests}
     task = decode_task(SETTINGS, plan, groups, ())
     for i, p, offsets, values in values_of(world, rules, plan.start, plan.end):
