@@ -9,29 +9,93 @@ joins the open session. The quarantined original stays where it is: the record o
 from __future__ import annotations
 
 import base64
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from jobs.tables import Warehouse
+from jobs.storage import Folder
+from jobs.tables import ActiveFile, Warehouse
+
+I64 = npt.NDArray[np.int64]
+
+READ_ROWS = 1_024
+"""Rows whose values are in memory at the same time."""
 
 
 def list_rows(warehouse: Warehouse, session: str | None, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` quarantined rows (of one session), newest first."""
+    """The newest `limit` quarantined rows (of one session), newest first.
+
+    Values may be large and rows may be many, so they are chosen by their numbers, and of the
+    files that may have one of them: values are read of chosen rows only.
+    """
     files = warehouse.files("quarantine")
     if session is not None:
         files = [f for f in files if f.partition["session_date"] == session]
+    files = sorted(files, key=lambda file: file.path)
     place = warehouse.folder("quarantine")
-    found: list[dict[str, Any]] = []
-    for file in sorted(files, key=lambda f: f.path, reverse=True):
-        part = pq.read_table(pa.BufferReader(place.read(file.path)))
-        part = part.sort_by([("epoch", "descending"), ("offset", "descending")])
-        found += [_row(row, file.partition["session_date"]) for row in part.to_pylist()]
-    found.sort(key=lambda row: (row["epoch"], row["kafka_timestamp"]), reverse=True)
-    return found[:limit]
+    chosen = _newest(place, files, limit)
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for at in np.unique(chosen[:, _FILE]).tolist():
+        wanted = np.sort(chosen[chosen[:, _FILE] == at, _ROW])
+        day = files[at].partition["session_date"]
+        for row, found in zip(wanted.tolist(), _rows(place, files[at].path, wanted), strict=True):
+            rows[at, row] = _row(found, day)
+    return [rows[at, row] for at, row in chosen[:, (_FILE, _ROW)].tolist()]
+
+
+_ROW, _OFFSET, _FILE, _TIME, _EPOCH = range(5)
+"""Columns of rows that are being chosen; the last one counts most."""
+
+
+def _newest(place: Folder, files: Sequence[ActiveFile], limit: int) -> I64:
+    """The newest rows, newest first (n, 5)."""
+    held = np.zeros((0, 5), np.int64)
+    for at in sorted(range(len(files)), key=lambda at: _last_epoch(files[at]), reverse=True):
+        if len(held) == limit and _last_epoch(files[at]) < held[-1, _EPOCH]:
+            break
+        with place.open(files[at].path) as source:
+            names = ["offset", "kafka_timestamp", "epoch"]
+            part = pq.ParquetFile(source).read(columns=names, use_threads=False)
+        # As numbers: a record's time is its producer's, and may be of the year 290,000.
+        offset, time, epoch = (c.cast(pa.int64()).to_numpy() for c in part.select(names).columns)
+        row = np.arange(part.num_rows)
+        fresh = np.stack([row, offset, np.full_like(row, at), time, epoch], axis=1)
+        held = np.concatenate([held, fresh])
+        held = held[np.lexsort(held.T)[::-1][:limit]]
+    return held
+
+
+def _last_epoch(file: ActiveFile) -> float:
+    return math.inf if file.greatest is None else file.greatest
+
+
+def _rows(place: Folder, path: str, wanted: I64) -> Iterator[dict[str, Any]]:
+    """Rows of one file by their places (n,), ascending."""
+    with place.open(path) as source:
+        file = pq.ParquetFile(source)
+        begin = 0
+        for group in range(file.num_row_groups):
+            end = begin + file.metadata.row_group(group).num_rows
+            if ((wanted >= begin) & (wanted < end)).any():
+                for batch in file.iter_batches(READ_ROWS, row_groups=[group], use_threads=False):
+                    here = wanted[(wanted >= begin) & (wanted < begin + batch.num_rows)]
+                    picked = batch.take(pa.array(here - begin))
+                    at = picked.schema.get_field_index("kafka_timestamp")
+                    time = picked.column(at).cast(pa.int64())
+                    yield from (
+                        picked.set_column(at, "kafka_timestamp", time)
+                        .drop_columns(["written_at"])
+                        .to_pylist()
+                    )
+                    begin += batch.num_rows
+            begin = end
 
 
 def _row(row: dict[str, Any], session: str) -> dict[str, Any]:
@@ -42,7 +106,7 @@ def _row(row: dict[str, Any], session: str) -> dict[str, Any]:
         "offset": row["offset"],
         "reason": row["reason"],
         "epoch": row["epoch"],
-        "kafka_timestamp": row["kafka_timestamp"].isoformat(),
+        "kafka_timestamp": _time(row["kafka_timestamp"]),
     }
     value: bytes | None = row["value"]
     if value is None:
@@ -51,6 +115,11 @@ def _row(row: dict[str, Any], session: str) -> dict[str, Any]:
         return {**shown, "value": value.decode()}
     except UnicodeDecodeError:
         return {**shown, "value_base64": base64.b64encode(value).decode()}
+
+
+def _time(micros: int) -> str:
+    """ISO 8601, also of years that Python's datetime does not have."""
+    return f"{np.datetime64(micros, 'us')}".removesuffix(".000000") + "+00:00"
 
 
 def table(rows: list[dict[str, Any]]) -> RichTable:
