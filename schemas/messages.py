@@ -58,6 +58,9 @@ MAX_DECIMAL_PRECISION = 38
 EXACT_DIGITS = 15
 """Decimal digits that every double keeps."""
 
+OUTSIDE_YEARS = "not in the years 1 to 9999 (UTC)"
+"""The reason for a day or time that no reader of a table can be trusted with."""
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What a field, key or stream may be called: a plain column name everywhere downstream."""
 
@@ -100,7 +103,7 @@ def parse_timestamp(value: object) -> datetime:
     try:
         return local + offset if sign == "-" else local - offset
     except OverflowError:
-        raise PydanticCustomError("timestamp", "not in the years 1 to 9999 (UTC)") from None
+        raise PydanticCustomError("timestamp", OUTSIDE_YEARS) from None
 
 
 def micros_of(time: datetime) -> int:

@@ -19,7 +19,8 @@ One call takes at most 8 times the bytes of its values and 64 MiB, whatever the 
 has no more than `MOST_ROWS` of them: pieces are small, and what is skipped builds no objects.
 
 Then, where the query asks for it, the filter and derived keys are evaluated on the rows
-(`expressions`); a null join key is a reason to reject.
+(`expressions`); a null join key is a reason to reject, and so is a day or time that no field may
+have.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from jobs.decode.layout import Layout
 from jobs.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
 from jobs.decode.plan import StreamPlan, compile_streams, join_spec
 from jobs.decode.rules import check, columns_of, row_schema
-from schemas.messages import FieldRule, Rejected, read
+from schemas.messages import OUTSIDE_YEARS, FieldRule, Rejected, read
 
 __all__ = [
     "Decoded",
@@ -116,6 +117,10 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
             for at in np.flatnonzero(null):
                 reasons.setdefault(int(rows[at]), f"{field.name}: the join key is null")
             keep &= ~null
+        if not plain and (outside := _outside_years(key)) is not None:
+            for at in np.flatnonzero(outside):
+                reasons.setdefault(int(rows[at]), f"{field.name}: {OUTSIDE_YEARS}")
+            keep &= ~outside
         keys.append(key)
     arrays = [*keys, *(_whole(table.column(name)) for name in plan.payload.names)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
@@ -225,6 +230,23 @@ def _whole(column: Any) -> Any:
         return column.chunk(0)
     joined = column.combine_chunks()
     return pa.array([], column.type) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _outside_years(key: Any) -> npt.NDArray[np.bool_] | None:
+    """Where days or times lie outside the years of a `timestamp` field; None: nowhere. What reads
+    tables and figures knows no others."""
+    if pa.types.is_timestamp(key.type) and key.type.unit != "ns":  # those end in 2262
+        unit, numbers = key.type.unit, key.cast(pa.int64())
+    elif pa.types.is_date32(key.type):
+        unit, numbers = "D", key.cast(pa.int32()).cast(pa.int64())
+    else:
+        return None
+    first, after = (
+        np.datetime64(day, unit).astype(np.int64) for day in ("0001-01-01", "10000-01-01")
+    )
+    found = numbers.fill_null(0).to_numpy()
+    outside: npt.NDArray[np.bool_] = (found < first) | (found >= after)
+    return outside if outside.any() else None
 
 
 def _note(reasons: dict[int, str], rows: Rows, failed: dict[int, str], what: str) -> None:

@@ -327,7 +327,7 @@ def _object(members: Mapping[str, str]) -> str:
 
 def _value(kind: pa.DataType, statistics: Any, which: str) -> Any:
     # As integers: years that Python's datetime does not know must not raise here.
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return getattr(statistics, f"{which}_raw")
     return getattr(statistics, which)
 
@@ -344,7 +344,8 @@ def _bound(kind: pa.DataType, value: Any, *, up: bool) -> str | None:
         text = string_above(value) if up else value[:STRING_BOUND_CHARS]
         return None if text is None else json.dumps(text)
     if pa.types.is_date32(kind):
-        return json.dumps(value.isoformat())
+        day = np.int64(value).astype("datetime64[D]")
+        return json.dumps(str(day)) if _YEARS[0] <= day <= _YEARS[1] else None
     if pa.types.is_timestamp(kind):
         return _timestamp(kind, value)
     return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from jobs.engine.arrangement import Segments, Session
 from jobs.engine.groups import I64
@@ -27,11 +29,11 @@ def hot_keys(
         wanted[group] = True
         pieces = [piece for pieces in rows_of(session, segments, wanted) for piece in pieces]
         if pieces:
-            found[group] = _hottest(spec, pieces)
+            found[group] = hottest(spec, pieces)
     return found
 
 
-def _hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
+def hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
     """Two keys of one hash are taken for one: with 64 bits that does not happen."""
     hashes, counts = zip(*(_runs(piece) for piece in pieces), strict=True)
     distinct, at = np.unique(np.concatenate(hashes), return_inverse=True)
@@ -40,7 +42,7 @@ def _hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
     for piece in pieces:
         first = int(np.searchsorted(piece.key_hash, distinct[hottest]))
         if first < len(piece.key_hash) and piece.key_hash[first] == distinct[hottest]:
-            key = [piece.table.column(i)[first].as_py() for i in range(len(spec.keys))]
+            key = [_value(piece.table.column(i)[first]) for i in range(len(spec.keys))]
             return _text(key), int(rows[hottest])
     raise AssertionError("a hash that was counted is in no piece")
 
@@ -49,6 +51,15 @@ def _runs(piece: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The distinct hashes of sorted rows, and how many rows each has."""
     starts = np.flatnonzero(np.diff(piece.key_hash, prepend=~piece.key_hash[:1]))
     return piece.key_hash[starts], np.diff(starts, append=len(piece.key_hash))
+
+
+def _value(scalar: Any) -> object:
+    """A key's value; numpy's where Python's datetime does not have the year."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        unit: Any = "D" if pa.types.is_date32(scalar.type) else scalar.type.unit
+        return np.datetime64(scalar.value, unit)
 
 
 def _text(key: list[object]) -> str:

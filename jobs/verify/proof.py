@@ -282,7 +282,8 @@ class _Proof:
         schema = pa.schema([*keys, *TOTALS])
         rows = summed.mapInArrow(partial(judged, m, len(keys), schema), from_arrow_schema(schema))
         rows = rows.toArrow()
-        parts = rows.filter(pc.is_valid(rows["expected"])).to_pylist()
+        counted = rows.filter(pc.is_valid(rows["expected"]))
+        parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
         totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
         return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
 

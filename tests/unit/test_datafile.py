@@ -154,6 +154,8 @@ def test_rolls_over_to_new_files(tmp_path):
         ),
         # A year that no reader can parse: no bounds.
         (pa.array([-(2**60)], pa.timestamp("us", "UTC")), (None, None, 0)),
+        (pa.array([2**31 - 1], pa.date32()), (None, None, 0)),
+        (pa.array([-(2**31)], pa.date32()), (None, None, 0)),
         (pa.array([[1]]), None),
     ],
     ids=str,

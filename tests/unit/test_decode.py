@@ -418,6 +418,30 @@ def test_a_null_derived_key_is_rejected() -> None:
     assert result.kept.tolist() == [0, 2]
 
 
+@pytest.mark.parametrize(
+    "key", ["at + interval '1 day'", "try_cast(at + interval '1 day' as date)"]
+)
+@pytest.mark.parametrize("few_rows", [0, 99])
+def test_a_derived_key_stays_in_the_years_of_a_field(key: str, few_rows: int) -> None:
+    text = """[streams.left]
+fields = { at = "timestamp" }
+[streams.right]
+fields = { at = "timestamp" }
+[join]
+inputs = ["left", "right"]
+on = [{ name = "key", expression = "KEY" }]
+"""
+    left = plans(text.replace("KEY", key))[0]
+    days = ("9999-12-30T23:59:59.999999Z", "9999-12-31T00:00:00Z", "2026-01-05T00:00:00Z")
+    result = check(left, [b'{"at":"%s"}' % day.encode() for day in days], few_rows=few_rows)
+    assert result.kept.tolist() == [0, 2]
+    assert result.reasons == ["key: not in the years 1 to 9999 (UTC)"]
+    early = plans(text.replace("KEY", key.replace("+", "-")))[0]
+    result = check(early, [b'{"at":"0001-01-0%dT00:00:00Z"}' % day for day in (1, 2)])
+    assert result.kept.tolist() == [1]
+    assert result.reasons == ["key: not in the years 1 to 9999 (UTC)"]
+
+
 def test_decimal_and_json_streams_are_read_by_the_contract() -> None:
     text = OWN.replace('price = "double?"', 'price = "decimal(10,2)?", raw = "json?"').replace(
         '"trade.size"', '"trade.price", "trade.raw"'
