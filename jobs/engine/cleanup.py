@@ -200,7 +200,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
         np.maximum.at(greatest, bucket, hashes)
     pieces: list[tuple[int, int]] = []
     start, held = lo, 0.0
-    for k in range(buckets):
+    for k in np.flatnonzero(weight).tolist():
         begin, end = lo + k * width, min(hi, lo + (k + 1) * width)
         large = weight[k] > piece_bytes
         if held and (large or held + weight[k] > piece_bytes):
@@ -211,7 +211,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
             # Every level looks at a smaller range, so this ends, at a single hash at the latest.
             pieces += [(a, b)] if b - a == 1 else cut(source, a, b, piece_bytes)
             start = end
-        elif weight[k]:
+        else:
             start = begin if not held else start
             held += float(weight[k])
     if held:

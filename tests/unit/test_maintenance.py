@@ -1,14 +1,12 @@
 """`spillway maintain` on real tables: whole sets of rows before and after, whatever comes between.
 
 The warehouse holds one real day (spilled, cleaned by the real cleanup, called complete) and the
-day after it, which is open: its epochs are written as the stream writes them. Races run in
-spawned processes: deltalake does not survive a fork.
+day after it, which is open: its epochs are written as the stream writes them.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
 import os
 import shutil
 from collections import Counter
@@ -47,6 +45,7 @@ from tests.integration.spilled_day import (
     random_rows,
     rows_of,
 )
+from tests.racers import race
 
 TABLES = ("journal", "commands", "sessions", "spill", "quarantine", "statistics", "results")
 LATER_S = datetime(2036, 1, 1, tzinfo=UTC).timestamp()
@@ -566,14 +565,8 @@ def _stream(root: str, epochs: int) -> None:
 def test_two_runs_and_a_stream_at_once(root: Path) -> None:
     before, at = contents(root), transactions(root)
     epochs = 24
-    context = mp.get_context("spawn")
-    given = [(_tidy, 3), (_tidy, 3), (_stream, epochs)]
-    racers = [context.Process(target=f, args=(str(root), n)) for f, n in given]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(120)
-        assert racer.exitcode == 0
+    where = str(root)
+    race((_tidy, (where, 3)), (_tidy, (where, 3)), (_stream, (where, epochs)))
     after, wanted = contents(root), without(before, DAY, "spill", "statistics")
     w = opened(root)
     assert w.journal.last_n() == at["journal"][TABLES.index("journal") + 2] + epochs  # type: ignore[operator]

@@ -1,11 +1,7 @@
-"""The tables on a real delta-rs: journal, apply once, cleanup's commits, upkeep, repair.
-
-Races run in spawned processes: deltalake does not survive a fork.
-"""
+"""The tables on a real delta-rs: journal, apply once, cleanup's commits, upkeep, repair."""
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 from collections import Counter
 from datetime import UTC, datetime
@@ -34,6 +30,7 @@ from jobs.tables.definitions import SESSION_DATE
 from jobs.tables.repair import DAMAGED, repair
 from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
+from tests.racers import race
 
 DAY = "2026-01-05"
 GOOD, BAD = "900d900d900d", "bad0bad0bad0"
@@ -98,16 +95,6 @@ def values(root: Path) -> Counter[int]:
     return Counter(table["v"].to_pylist())
 
 
-def spawn(*targets: tuple[Any, tuple[Any, ...]]) -> None:
-    context = mp.get_context("spawn")
-    racers = [context.Process(target=target, args=args) for target, args in targets]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(120)
-        assert racer.exitcode == 0
-
-
 # --- opening ---------------------------------------------------------------------------------
 
 
@@ -140,7 +127,7 @@ def _open(root: str) -> None:
 
 
 def test_two_processes_may_make_the_warehouse_at_once(tmp_path: Path) -> None:
-    spawn((_open, (str(tmp_path),)), (_open, (str(tmp_path),)))
+    race((_open, (str(tmp_path),)), (_open, (str(tmp_path),)))
     assert Warehouse(str(tmp_path)).journal.last_n() == -1
 
 
@@ -227,7 +214,7 @@ def test_racing_drivers_take_each_number_once(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
     upto = 60
-    spawn(*[(_race_for_numbers, (str(tmp_path), me, upto)) for me in range(3)])
+    race(*[(_race_for_numbers, (str(tmp_path), me, upto)) for me in range(3)])
     reader = Warehouse(str(tmp_path))
     entries = reader.journal.read()
     last = reader.journal.last_n()
@@ -429,7 +416,7 @@ def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> No
     for n in range(ranges):
         write(w, cleanup_name(DAY, n, "aaaaaaaaaaaa", 0), [1000 + n])
     root = str(tmp_path)
-    spawn(
+    race(
         (_apply_all, (root, epochs)),
         (_apply_all, (root, epochs)),
         (_clean_all, (root, ranges)),
@@ -455,7 +442,7 @@ def _command(root: str, me: int) -> None:
 
 def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
-    spawn(*[(_command, (str(tmp_path), me)) for me in range(2)])
+    race(*[(_command, (str(tmp_path), me)) for me in range(2)])
     found = w.commands.read()
     assert [n for n, _ in found] == list(range(20))
     assert Counter(c.id for _, c in found) == Counter(
@@ -556,11 +543,11 @@ def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
 def test_vacuum_with_a_checkpoint_that_names_no_removal(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
-    for epoch in range(120):  # enough for checkpoints of tables that are not compacted
+    for epoch in range(20):
         files = [write(w, data_name(epoch, GOOD, 0, 0), [epoch], table="spill")]
         w.journal.append(epoch_entry(epoch + 1, epoch, files))
         w.apply("spill", epoch, files)
-    w.maintain()
+    assert w.table("spill").checkpoint(every=20)
     assert list((tmp_path / "spill" / "_delta_log").glob("*.checkpoint.parquet"))
     lost = write(w, data_name(5, BAD, 0, 0), [5], table="spill")
     assert [i.name for i in w.vacuum(min_age_s=0)["spill"].delete] == [lost.path]
