@@ -28,7 +28,7 @@ from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
 from jobs.plain import plain
 from jobs.private import open_private
-from schemas.secret import hide
+from schemas.secret import hide, hide_credentials
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
@@ -76,7 +76,10 @@ def common(
 def _flag(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"{text.split()[0]!r}: write --set section.name=value")
+        first = hide_credentials(next(iter(text.split()), ""))
+        raise typer.BadParameter(f"{first!r}: write --set section.name=value")
+    if not name.strip():
+        raise typer.BadParameter("a name is missing: write --set section.name=value")
     return name.strip(), value.strip()
 
 
@@ -132,7 +135,7 @@ def stream(
     settings = _settings()
     watcher = Watcher(stop=stop)
     watcher.on_trouble = lambda text: err.print(
-        f"[yellow]{_escaped(in_short(text))}[/]", highlight=False, soft_wrap=True
+        f"[yellow]{_escaped(in_short(_told(text)))}[/]", highlight=False, soft_wrap=True
     )
     if not quiet:
         watcher.on_epoch = lambda entry: out.print(
@@ -648,7 +651,7 @@ def _escaped(text: str) -> str:
 
 
 def _told(text: str) -> str:
-    """Text without the secrets of the settings: libraries quote values in their errors."""
+    """Text without secrets of the settings and of addresses: libraries quote them in errors."""
     return hide(text, _loaded.get("secrets", {}))
 
 

@@ -51,7 +51,15 @@ _SPLIT = re.compile(r"""[\s;="',:]+""")
 _JAAS_WORDS = re.compile(r"required|requisite|sufficient|optional|username|password|[\w.]+Module")
 _USER = re.compile(r"""username\s*=\s*(?:"[^"]*"|'[^']*'|[^\s;]*)""")
 """Of a login module's line. It is no secret, and often a word that stands elsewhere, too."""
-_CREDENTIALS = re.compile(r"""[^\s/@'"(,]+@(?=[\w.\[-]+)""")
+_WORD = re.compile(r"\S+")
+_CREDENTIALS = re.compile(
+    r"""://(?!/)                           # scheme://NAME:SECRET@host, not file:///a@b
+    | (?:^|['"`(\[{<,;=])(?![/.])(?=[^:='"`(\[{<,;]*:(?!//))  # NAME:SECRET@host""",
+    re.VERBOSE,
+)
+"""What credentials come behind, in what stands before the last @ of a word."""
+_AT = re.compile(r"@(?=[\w.\[-])")
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def revealed(options: Options) -> dict[str, str]:
@@ -65,16 +73,34 @@ def shown(options: Options) -> dict[str, str]:
 
 
 def hide(text: str, options: Options) -> str:
-    """The text with every secret value in it, or word of one, replaced."""
+    """The text with every secret value in it, or word of one, and all credentials replaced.
+
+    Hide first, then cut: a part of a secret is not found.
+    """
     pieces = {piece for each in _secrets(options) for piece in _pieces(each)}
     for piece in sorted(pieces, key=len, reverse=True):
         text = text.replace(piece, HIDDEN)
-    return text
+    return hide_credentials(text)
 
 
 def hide_credentials(text: str) -> str:
-    """The text without what stands before the @ of an address: `s3://key:secret@bucket`."""
-    return _CREDENTIALS.sub(f"{HIDDEN}@", text)
+    """The text without what stands before the @ of an address: `s3://key:secret@bucket`.
+
+    A secret may hold any character, so it ends with the last @ of its word.
+    """
+    return _WORD.sub(_without_credentials, text) if "@" in text else text
+
+
+def hide_before_at(value: str) -> str:
+    """A value that should be an address or a place, without what stands before its last @."""
+    return f"{HIDDEN}@{value.rpartition('@')[2]}" if "@" in value else value
+
+
+def _without_credentials(word: re.Match[str]) -> str:
+    text = word[0]
+    last = max((at.start() for at in _AT.finditer(text)), default=0)
+    found = _CREDENTIALS.search(text, 0, last)
+    return f"{text[: found.end()]}{HIDDEN}{text[last:]}" if found else text
 
 
 def _is_harmless(name: str) -> bool:
@@ -93,6 +119,8 @@ def _secrets(options: Options) -> Iterable[str]:
 
 def _pieces(secret: str) -> Iterator[str]:
     """The value and its words: an error may quote one word of a login module's line."""
-    for piece in (secret, repr(secret)[1:-1], *_SPLIT.split(_USER.sub("", secret))):
+    plain = _ESCAPED.sub(r"\1", secret)  # a login module's line may escape characters
+    words = (word for each in (secret, plain) for word in _SPLIT.split(_USER.sub("", each)))
+    for piece in (secret, plain, repr(secret)[1:-1], *words):
         if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
             yield piece

@@ -29,6 +29,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from schemas.secret import hide_before_at
+
 ENV_PREFIX = "SPILLWAY_"
 ENV_DELIMITER = "__"
 
@@ -86,6 +88,7 @@ def _is_place(text: str) -> bool:
 
 
 def _servers(value: str) -> str:
+    _refuse_credentials(value)
     servers = [server.strip() for server in value.split(",")]
     for server in servers:
         if not _is_place(server):
@@ -93,10 +96,19 @@ def _servers(value: str) -> str:
     return ",".join(servers)
 
 
+def _refuse_credentials(servers: str) -> None:
+    """They are not repeated: where one ends and the next begins is not known."""
+    if "@" in servers:
+        raise ValueError(
+            "host:port is needed, without what is before the @: a login belongs into kafka.options"
+        )
+
+
 def _listener(value: str) -> str:
     place = value.strip()
     if place and ("," in place or not _is_place(place)):
-        raise ValueError(f"{place!r} is not host:port, such as 127.0.0.1:9464; empty: off")
+        told = hide_before_at(place)
+        raise ValueError(f"{told!r} is not host:port, such as 127.0.0.1:9464; empty: off")
     return place
 
 
@@ -135,9 +147,15 @@ def _start(value: str) -> str:
 def _location(value: str) -> str:
     if not value.strip():
         raise ValueError("an empty path; give a folder")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@", value):
+    scheme, colon, rest = value.strip().partition(":")
+    if colon and "/" not in scheme and "@" in _may_be_secret(scheme, rest):
         raise ValueError("credentials do not belong into a path: leave out what is before the @")
     return value.removeprefix("file://") if value.startswith("file:///") else value
+
+
+def _may_be_secret(scheme: str, rest: str) -> str:
+    """What credentials may stand in: a secret can hold a slash, the name of a folder an @."""
+    return rest.removeprefix("//").partition("/")[0] if scheme == "file" else rest
 
 
 Location = Annotated[str, AfterValidator(_location)]

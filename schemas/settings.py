@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings import SettingsError as EnvironmentError_
 
-from schemas.secret import hide_credentials, shown
+from schemas.secret import hide_before_at, hide_credentials, shown
 from schemas.setting_fields import (
     ENV_DELIMITER,
     ENV_PREFIX,
@@ -405,7 +405,7 @@ def _says(origin: Origin | None) -> bool:
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
+    text = repr(hide_before_at(value)) if isinstance(value, str) else hide_before_at(repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

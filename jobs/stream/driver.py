@@ -28,6 +28,7 @@ from jobs.stream.genesis import rfc3339
 from jobs.stream.job import Batch, EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
+from schemas.secret import Options, hide
 
 
 class Ended(Exception):
@@ -52,6 +53,7 @@ class Driver:
         on_trouble: Callable[[str], None],
         *,
         cores: int,
+        secrets: Options | None = None,
     ) -> None:
         self._warehouse = warehouse
         self._topics = topics
@@ -60,6 +62,7 @@ class Driver:
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
         self._cores = cores
+        self._secrets = secrets
         self._job: EpochJob | None = None
         self._batch: Batch | None = None
         self._limit_rows = 0
@@ -192,7 +195,7 @@ class Driver:
                 did=slot_figures(self._works, len(plan.manifests), self._interval_s),
             )
         except Exception as error:
-            detail = first_lines(error)
+            detail = first_lines(error, self._secrets)
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
@@ -232,11 +235,15 @@ def _cause(text: str) -> Literal["lost", "raised", "storage"]:
     return "raised" if "Traceback (most recent call last)" in text else "lost"
 
 
-def first_lines(error: BaseException, most: int = 600) -> str:
-    """The telling part of an error: Spark puts the Python worker's last line far down."""
-    if told := _STORAGE.search(str(error)):
+def first_lines(error: BaseException, secrets: Options | None = None, most: int = 600) -> str:
+    """The telling part of an error: Spark puts the Python worker's last line far down.
+
+    Without `secrets`, and without parts of them: they are hidden before anything is cut.
+    """
+    text = hide(str(error), secrets or {})
+    if told := _STORAGE.search(text):
         return told[1][:most]
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [ln for ln in lines if "Error: " in ln or "Exception: " in ln]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
 

@@ -38,7 +38,7 @@ from jobs.stream.tasks import JobSettings
 from jobs.tables import JournalConflict, SessionEvent, Warehouse
 from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
-from schemas.secret import Options
+from schemas.secret import Options, hide
 from schemas.settings import Settings
 
 POLL_S = 0.1
@@ -235,6 +235,7 @@ class Stream:
             self._journaled,
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
+            secrets=self.settings.kafka.options,
         )
         state = self.driver.state
         placement.hosts = dict(state.hosts)
@@ -475,7 +476,8 @@ class Stream:
             raise failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
-        if ended := beyond_mending(failure, now - since, self._checkpoint):
+        secrets = self.settings.kafka.options
+        if ended := beyond_mending(failure, now - since, self._checkpoint, secrets):
             raise ended from failure
         self.watcher.on_trouble("Kafka does not answer; trying again")
         self.watcher.stop.wait(min(5.0, 1.0 + (now - since) / 4))
@@ -485,24 +487,28 @@ class Stream:
 
 
 def beyond_mending(
-    failure: BaseException | None, away_s: float, checkpoint: Path
+    failure: BaseException | None,
+    away_s: float,
+    checkpoint: Path,
+    secrets: Options | None = None,
 ) -> StreamFailed | None:
     """What a failed query, `away_s` seconds after the first one, ends the stream with.
 
-    None: the broker is away and may come back.
+    None: the broker is away and may come back. `secrets` are not told.
     """
-    text = str(failure)
-    if any(mark in text for mark in LOST_DATA):
+    said = str(failure)
+    text = hide(said, secrets or {})
+    if any(mark in said for mark in LOST_DATA):
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "
             "short, or a topic was made anew). Nothing wrong was written. Check with "
             f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
         )
-    if not isinstance(failure, KafkaUnavailable) and not any(mark in text for mark in AWAY):
+    if not isinstance(failure, KafkaUnavailable) and not any(mark in said for mark in AWAY):
         where = ""
-        if any(mark in text for mark in FULL):
+        if any(mark in said for mark in FULL):
             where = f". Spark writes to its temporary folder (TMPDIR) and to {checkpoint}"
-        told = first_lines(failure) if failure is not None else "Spark does not say why"
+        told = first_lines(failure, secrets) if failure is not None else "Spark does not say why"
         return StreamFailed(f"the stream failed: {told}{where}")
     if away_s > AWAY_S:
         return StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}")

@@ -101,6 +101,16 @@ MISTAKES = [
         "there is no setting state.slotz; did you mean state.slots?",
     ),
     Mistake(
+        "a flag of nothing",
+        ("--set", "", "stream"),
+        "'': write --set section.name=value",
+    ),
+    Mistake(
+        "a setting without a name",
+        ("--set", "=4", "stream"),
+        "a name is missing: write --set section.name=value",
+    ),
+    Mistake(
         "a setting without a value",
         ("--set", "state.slots", "stream"),
         "'state.slots': write --set section.name=value",

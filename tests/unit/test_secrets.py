@@ -6,8 +6,10 @@ import asyncio
 import json
 import pickle
 import subprocess
+import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
@@ -18,6 +20,9 @@ import spillway_airflow.alerts as alerts
 from jobs.engine.groups import GroupMap
 from jobs.kafka.client import told
 from jobs.kafka.options import OptionError, python_options
+from jobs.storage import StorageError
+from jobs.stream.driver import first_lines
+from jobs.stream.service import Watcher, beyond_mending
 from jobs.stream.source import kafka_options
 from schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown
 from schemas.settings import SettingsError, load_settings, values
@@ -66,6 +71,16 @@ BAD = [
     f"[warehouse]\nroot = 's3://key:{SECRET}@bucket/day'\n",
     f"[kafka]\nbootstrap_servers = 'spillway:{SECRET}@broker:9092'\n",
     f"[kafka]\nbootstrap_servers = 'SASL://spillway:{SECRET}@broker'\n",
+    f"[warehouse]\nroot = ' s3://AKIA:abc/{SECRET}@bucket/day'\n",
+    f"[warehouse]\nroot = 's3://AKIA:{SECRET}@abc@bucket/day'\n",
+    f"[warehouse]\nroot = 's3:AKIA:{SECRET}@bucket/day'\n",
+    f"[warehouse]\nroot = 'file://u:{SECRET}@host/day'\n",
+    f"[warehouse]\nroot = ['s3://u:{'x' * 60}{SECRET}@host/day']\n",
+    f"[kafka]\nbootstrap_servers = 'user:pa/{SECRET}@host:9092'\n",
+    f"[kafka]\nbootstrap_servers = 'user:{SECRET},{SECRET}@host:9092'\n",
+    f'[kafka]\nbootstrap_servers = "user:a\'{SECRET} {SECRET}@host:9092"\n',
+    f"[stream]\nstart = 's3://user:{SECRET} {'x' * 60}@host:9092'\n",
+    f"[metrics]\nlisten = 'user:{SECRET} x@host:9092'\n",
     # No TOML at all.
     f"[kafka.options]\nssl.key.password = {SECRET}\n",
     f"[kafka.options]\nssl.key.password = '{SECRET}\n",
@@ -149,6 +164,7 @@ def test_errors_of_the_environment_repeat_none(variable: str, value: str) -> Non
         f"kafka.options={SECRET}",
         f"kafka.password={SECRET}",
         f"ssl.key.password {SECRET}",
+        f"s3://me:{SECRET}@bucket",
     ],
 )
 def test_errors_of_flags_repeat_none(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +235,78 @@ def test_credentials_of_an_address_are_hidden() -> None:
     text = f"s3://key:{SECRET}@bucket/x and user:{SECRET}@host:1"
     assert is_free_of_it(hide_credentials(text))
     assert hide_credentials("it is @ noon; me@") == "it is @ noon; me@"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot read s3://AKIA:abc/defS@bucket/x:", f"cannot read s3://{HIDDEN}@bucket/x:"),
+        ("'s3://token@bucket/x'", f"'s3://{HIDDEN}@bucket/x'"),
+        ("'user:pa/ss'wo\"rd@host:9092' is none", f"'{HIDDEN}@host:9092' is none"),
+        ("at=user:p@ss@[::1]:9092", f"at={HIDDEN}@[::1]:9092"),
+        ("user:p://x@host", f"{HIDDEN}@host"),
+        ("user:pass@host?a=me@", f"{HIDDEN}@host?a=me@"),
+        ("a:b@h,c:d@i", f"{HIDDEN}@i"),
+        # No credentials.
+        ("file:///home/me@work/x", "file:///home/me@work/x"),
+        ('File "/home/me@work/x.py", line 3', 'File "/home/me@work/x.py", line 3'),
+        ("org.apache.kafka.Thing@1a2b3c", "org.apache.kafka.Thing@1a2b3c"),
+        ("x:y@", "x:y@"),
+    ],
+)
+def test_credentials_end_with_the_last_at_of_a_word(text: str, shown: str) -> None:
+    assert hide_credentials(text) == shown
+
+
+def test_long_texts_are_looked_through_once() -> None:
+    began = time.monotonic()
+    for text in (
+        "'x," * 300_000 + "@h",
+        "a:" * 300_000,
+        "x@" * 300_000,
+        ":@ " * 300_000,
+        "@" * 300_000,
+    ):
+        hide_credentials(text)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("root", ["file:///data/me@work", "/data/me@work", "data/a:b@c"])
+def test_a_folder_may_have_an_at_in_its_name(root: str) -> None:
+    settings, _ = load_settings(None, {"warehouse.root": root}, environ={})
+    assert settings.warehouse.root.endswith(root.removeprefix("file://"))
+
+
+def test_a_secret_is_hidden_before_anything_is_cut(tmp_path: Path) -> None:
+    options = {"sasl.jaas.config": SecretStr(JAAS)}
+    for gap in range(570, 600):
+        error = RuntimeError(f"KafkaException: {'x' * gap} password={SECRET} is bad")
+        for text in (
+            first_lines(error, options),
+            str(beyond_mending(error, 0, tmp_path, options)),
+        ):
+            assert not any(SECRET[:n] in text for n in range(4, len(SECRET)))
+    lost = RuntimeError(f"data may have been lost: {SECRET}\nmore")
+    assert is_free_of_it(str(beyond_mending(lost, 0, tmp_path, options)))
+
+
+def test_troubles_of_the_stream_are_hidden_before_names_are_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9eyJzdWIiOiJh-b3JkZXIx-Zm9vYmFy.c2lnbmF0dXJl"
+
+    class Stream:
+        def __init__(self, *arguments: Any) -> None:
+            [watcher] = [each for each in arguments if isinstance(each, Watcher)]
+            watcher.on_trouble(f"bad token {token}")
+            raise StorageError("that is all")
+
+    monkeypatch.setattr("jobs.stream.service.Stream", Stream)
+    path = tmp_path / "spillway.toml"
+    path.write_text(f"[kafka.options]\nsasl.oauthbearer.token = '{token}'\n")
+    text = printed(capsys, "--config", str(path), "stream")
+    assert f"bad token {HIDDEN}" in text
+    assert token[:8] not in text
 
 
 # --- Airflow's configured commands -----------------------------------------------------------
