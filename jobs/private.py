@@ -23,6 +23,8 @@ FILE_MODE = 0o600
 _OTHERS_WRITE = 0o002
 """A group's right to write is taken away: `umask 002` gives it, mostly to a group of one."""
 _OTHERS = 0o077
+_MOST_LINKS = 40
+"""On the way to a folder, as Linux has it."""
 _NOBODY = 65534
 """The owner, in a user namespace, of what the namespace does not know: the host's own folders."""
 
@@ -40,6 +42,8 @@ def private_folder(path: str | Path, *, whole_way: bool = False) -> Path:
     """
     folder = Path(os.path.abspath(path))
     if not os.path.lexists(folder):
+        if whole_way and (problem := _above(folder)):
+            raise NotPrivate(problem)
         if not folder.parent.exists():
             private_folder(folder.parent, whole_way=whole_way)
         try:
@@ -89,18 +93,31 @@ def folder_problem(folder: Path, *, whole_way: bool = False) -> str | None:
 
 
 def _above(folder: Path) -> str | None:
-    """A folder above that somebody else owns: that user can exchange what is below it."""
+    """A folder above, or a link on the way, that somebody else owns: that user can exchange what
+    is below it. The way is the one that the system goes, through every link."""
     me = os.geteuid()
-    for above in folder.parents:
+    way = list(reversed(Path(os.path.abspath(folder)).parts[:-1]))
+    above, links = Path("/"), 0
+    while way:
+        part = way.pop()
+        here = above.parent if part == ".." else above / part
         try:
-            owner = os.stat(above).st_uid
+            found = os.lstat(here)
         except FileNotFoundError:
-            continue
-        if owner not in (0, me, _NOBODY):
+            return None  # and so there is nothing below
+        is_link = stat.S_ISLNK(found.st_mode)
+        if found.st_uid not in (0, me, _NOBODY):
             return (
-                f"{above} belongs to user {owner}, who can exchange {folder}: name a folder that "
-                "lies in folders of yours or of root"
+                f"{here}{' is a link that' if is_link else ''} belongs to user {found.st_uid}, who "
+                f"can exchange {folder}: name a folder that lies in folders of yours or of root"
             )
+        if not is_link:
+            above = here
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            return f"{folder} lies behind too many links: name the folder itself"
+        way += reversed(Path(os.readlink(here)).parts)  # an absolute one begins with the root
     return None
 
 

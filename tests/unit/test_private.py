@@ -76,17 +76,65 @@ def test_what_others_may_have_made_is_refused(
 def test_a_folder_in_somebody_elses_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = {tmp_path: 1234}
-    real = os.stat
+    owned_by(monkeypatch, {tmp_path: 1234})
+    with pytest.raises(NotPrivate, match=f"{tmp_path} belongs to user 1234, who can exchange"):
+        private_folder(tmp_path / "a" / "b", whole_way=True)
+    assert list(tmp_path.iterdir()) == [], "nothing was made there"
 
-    def stat_of(path: object, **how: object) -> object:
+
+def owned_by(patch: pytest.MonkeyPatch, owner: dict[Path, int]) -> None:
+    """As if these paths, and no others, were somebody else's."""
+    real = os.lstat
+
+    def lstat(path: object, **how: object) -> object:
         found = real(path, **how)  # type: ignore[call-overload]
         uid = owner.get(Path(str(path)), os.geteuid())
         return os.stat_result((*found[:4], uid, *found[5:10]))
 
-    monkeypatch.setattr(module.os, "stat", stat_of)
-    with pytest.raises(NotPrivate, match="belongs to user 1234, who can exchange"):
-        private_folder(tmp_path / "a" / "b", whole_way=True)
+    patch.setattr(module.os, "lstat", lstat)
+
+
+def test_a_link_on_the_way_is_roots_or_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, shared = tmp_path / "real", tmp_path / "shared"
+    for each in (real, shared):
+        each.mkdir(0o700)
+    (shared / "link").symlink_to("../real")
+    (shared / "whole").symlink_to(real)
+    for name in ("link", "whole"):
+        private_folder(shared / name / "ours", whole_way=True)
+        with monkeypatch.context() as patch:
+            owned_by(patch, {shared / name: 1234})
+            with pytest.raises(NotPrivate, match=f"{name} is a link that belongs to user 1234"):
+                private_folder(shared / name / "deep" / "state", whole_way=True)
+            assert folder_problem(shared / name / "ours", whole_way=True)
+            owned_by(patch, {real: 1234})
+            with pytest.raises(NotPrivate, match=f"{real} belongs to user 1234"):
+                private_folder(shared / name / "deep" / "state", whole_way=True)
+    assert [each.name for each in real.iterdir()] == ["ours"]
+    (shared / "round").symlink_to("round")
+    with pytest.raises(NotPrivate, match="too many links"):
+        private_folder(shared / "round" / "state", whole_way=True)
+
+
+def test_a_private_file_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"theirs")
+    (tmp_path / "a").chmod(0o600)
+    monkeypatch.setattr(module.os, "geteuid", lambda: 4242)
+    with pytest.raises(NotPrivate, match="belongs to user"):
+        open(tmp_path / "a", "rb", opener=open_private)  # noqa: SIM115
+
+
+@pytest.mark.parametrize(("uid", "fine"), [(0, True), (65534, True), (1, False), (1000, False)])
+def test_folders_above_are_roots_ours_or_of_nobody_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, fine: bool
+) -> None:
+    monkeypatch.setattr(module.os, "geteuid", lambda: 4242)
+    owned_by(monkeypatch, {tmp_path: uid})
+    assert (folder_problem(tmp_path / "state", whole_way=True) is None) == fine
 
 
 def test_links_lead_nowhere(tmp_path: Path) -> None:
