@@ -6,6 +6,7 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,3 +254,35 @@ def test_refusals_take_no_memory(stranger: Client) -> None:
         assert tracemalloc.get_traced_memory()[1] < MIB
     finally:
         tracemalloc.stop()
+
+
+def test_a_websocket_is_closed_whoever_asks(
+    stranger: Client, user: Client, taken: list[Any]
+) -> None:
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    for client in (stranger, user):
+        client.sent = []
+
+        async def send(message: Any, client: Client = client) -> None:
+            client.sent.append(message)
+
+        scope = {"type": "websocket", "path": "/spillway/act", "root_path": "", "headers": []}
+        asyncio.run(client.behind(scope, receive, send))
+        assert [message["type"] for message in client.sent] == ["websocket.close"]
+    assert taken == []
+
+
+def test_a_body_that_does_not_come_is_waited_for_a_short_time(
+    user: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def timeout(seconds: float) -> Any:
+        waited.append(seconds)
+        return asyncio.timeouts.timeout(0)
+
+    monkeypatch.setattr(gate, "asyncio", SimpleNamespace(timeout=timeout))
+    assert user.ask([JSON, CHUNKED], iter([None])) == 408
+    assert waited == [20]

@@ -43,6 +43,10 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let an HTTP request through, or answer it."""
+        if scope["type"] == "websocket":
+            # The page has none. Closed before it is open, it is answered with 403.
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            return
         headers = Headers(scope=scope)
         refuse = send if _is_short(headers) else _hanging_up(send)
         refusal = await self._refusal(scope)
