@@ -4,8 +4,14 @@ A library evaluates expressions (`jobs.decode.expressions`); nothing here parses
 module only cuts the text into tokens and refuses every token that is not on a list: columns,
 literals, operators, a few keywords, and functions that look at one row and nothing else.
 What is not listed cannot reach the library: no sub-select, no file or table function, no
-aggregate or window (their value would depend on how rows were batched), no clock, no chance,
-and no cast that fails on a row (`try_cast` gives null).
+aggregate or window, no clock, no chance, and no cast that fails on a row (`try_cast` gives null).
+
+A value must follow from its row alone, however rows are batched. So these are refused, too:
+
+* a cast of text to a date or a time: the library takes the format from the first text of a batch;
+* patterns, formats and counts that are no literals: the library compiles one for a batch, or one
+  a row, and takes another way for a single row;
+* a pattern of `strpos` with a character that means something in a regular expression.
 
 Brackets must balance and never close more than was opened, so that `(<expression>)` stays one
 expression whatever it holds.
@@ -39,8 +45,7 @@ KEYWORDS = _words(
 )
 TYPES = _words(
     """
-    int integer bigint smallint double float real varchar text string boolean bool date
-    timestamp
+    int integer bigint smallint double float real varchar text string boolean bool
     """
 )
 """What may follow `try_cast(x as`."""
@@ -52,6 +57,17 @@ PARTS = _words(
     """
 )
 """What `extract(<part> from x)` may name."""
+
+LITERAL_AFTER_FIRST = _words(
+    """
+    strpos replace starts_with ends_with left right substr substring round strftime
+    """
+)
+"""Functions whose arguments must be literals, all but the first."""
+LITERAL_FIRST = _words("date_trunc date_part concat_ws")
+"""Functions whose first argument must be a literal."""
+_PATTERN = re.compile(r"[.^$*+?()\[\]{}|\\]")
+"""What means something in a regular expression."""
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -115,6 +131,7 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
             used.add(_column(token.strip('"'), columns))
         elif kind == "name":
             _name(token, before, after, columns, used)
+            _literals(token.lower(), tokens[position + 1 :])
     if depth:
         raise ExpressionError("( without )")
     if not used:
@@ -132,12 +149,63 @@ def _name(token: str, before: str, after: str, columns: frozenset[str], used: se
                 f"function {token} is not allowed; allowed: {', '.join(sorted(FUNCTIONS))}"
             )
     elif before.lower() == "as":
+        if lower in ("date", "timestamp"):
+            raise ExpressionError(
+                f"a cast to {lower} is not allowed: how a text is read would depend on the texts "
+                "beside it. Give the field the type timestamp in the stream's fields, and use "
+                "date_trunc('day', field) for its day"
+            )
         if lower not in TYPES:
             raise ExpressionError(f"type {token} is not allowed; allowed: {_listed(TYPES)}")
     elif lower in PARTS and before == "(" and after.lower() == "from":
         pass  # extract(<part> from ...)
     elif lower not in KEYWORDS or (lower in ("date", "timestamp") and not after.startswith("'")):
         used.add(_column(token, columns))
+
+
+def _literals(name: str, rest: list[tuple[str, str]]) -> None:
+    """Refuse a column where a function, or `like`, takes one pattern or count for all rows."""
+    if name in ("like", "ilike"):
+        if not rest or not rest[0][0] == "text":
+            raise ExpressionError(f"{name} needs a pattern in quotes behind it")
+        return
+    if not rest or rest[0][1] != "(":
+        return
+    if name in LITERAL_AFTER_FIRST:
+        wanted = _arguments(rest)[1:]
+    elif name in LITERAL_FIRST:
+        wanted = _arguments(rest)[:1]
+    else:
+        return
+    for argument in wanted:
+        if not _is_literal(argument):
+            which = "the first argument" if name in LITERAL_FIRST else "all arguments but the first"
+            raise ExpressionError(f"{name} takes literals only as {which}")
+        if name == "strpos" and (odd := _PATTERN.search(argument[0][1])):
+            raise ExpressionError(
+                f"strpos takes no {odd[0]!r}: it would be read as a regular expression. Use like"
+            )
+
+
+def _arguments(rest: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """The tokens of each argument, from the function's bracket on."""
+    found: list[list[tuple[str, str]]] = [[]]
+    depth = 0
+    for kind, token in rest:
+        depth += (token == "(") - (token == ")")
+        if not depth:
+            break
+        if token == "," and depth == 1:
+            found.append([])
+        elif token != "(" or depth > 1:
+            found[-1].append((kind, token))
+    return found
+
+
+def _is_literal(tokens: list[tuple[str, str]]) -> bool:
+    if len(tokens) == 2 and tokens[0][1] in ("-", "+"):
+        return tokens[1][0] == "number"
+    return len(tokens) == 1 and tokens[0][0] in ("text", "number")
 
 
 def _column(name: str, columns: frozenset[str]) -> str:

@@ -198,6 +198,9 @@ COLUMNS = frozenset({"symbol", "ts", "price", "date", "n"})
         ("case when n > 0 then 'p' else symbol end = 'p'", {"n", "symbol"}),
         ("not (price < 0 or n % 2 = 0)", {"price", "n"}),
         ("n - -1 > 0", {"n"}),
+        ("strpos(lower(symbol), 'a-b') > 0", {"symbol"}),
+        ("round(price, -2) > substr(coalesce(symbol, date), 1, 3)", {"price", "symbol", "date"}),
+        ("concat_ws('-', symbol, date) not like '%a'", {"symbol", "date"}),
     ],
 )
 def test_expressions_that_are_allowed(text: str, used: set[str]) -> None:
@@ -233,6 +236,15 @@ def test_expressions_that_are_allowed(text: str, used: set[str]) -> None:
         ("ｎ > 1", "is not allowed here"),
         ("rows_.n", "is not allowed here"),
         ("prise > 1", "did you mean price?"),
+        ("try_cast(symbol as date) > ts", "a cast to date is not allowed: how a text is read"),
+        ("try_cast(n as Timestamp) > ts", "a cast to timestamp is not allowed"),
+        ("strpos(symbol, date) = 1", "strpos takes literals only as all arguments but the first"),
+        ("strpos(symbol, 'a.b') = 1", "strpos takes no '.': it would be read as a regular"),
+        ("substr(symbol, 1, n) = 'a'", "substr takes literals only"),
+        ("left(symbol, (1)) = 'a'", "left takes literals only"),
+        ("concat_ws(symbol, date) = 'a'", "concat_ws takes literals only as the first argument"),
+        ("symbol like date", "like needs a pattern in quotes"),
+        ("upper(symbol) ilike (date)", "function ilike is not allowed"),
     ],
 )
 def test_expressions_that_are_refused(text: str, message: str) -> None:
