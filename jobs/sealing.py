@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from jobs import calendar
-from jobs.clock import Clock
+from jobs.clock import Clock, rfc3339
 from jobs.decode import compile_streams
 from jobs.kafka.client import cluster
 from jobs.protocol.plan import unseen
 from jobs.protocol.seal import BOUNDARY, not_sealable, not_withdrawable, obey
 from jobs.protocol.state import JournalState, replay
 from jobs.report.words import span_text
-from jobs.stream.genesis import StartRefused, rfc3339
+from jobs.stream.genesis import StartRefused
 from jobs.tables import Warehouse
 from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from jobs.clock import rfc3339
 from jobs.protocol.adapt import adapt, decision
 from jobs.report import memory as remembering
 from jobs.report.memory import Memory
 from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
-from jobs.stream.genesis import rfc3339
 from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jobs import calendar
+from jobs.clock import rfc3339
 from jobs.protocol.state import JournalState
-from jobs.stream.genesis import rfc3339
 from schemas.journal import Command, Offsets
 
 

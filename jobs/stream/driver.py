@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from jobs.clock import rfc3339
 from jobs.engine.statistics import statistics_every_s
 from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
 from jobs.protocol import driver as protocol
@@ -24,7 +25,6 @@ from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.protocol.state import JournalState
-from jobs.stream.genesis import rfc3339
 from jobs.stream.job import Batch, EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from jobs import calendar
+from jobs.clock import rfc3339
 from jobs.engine.groups import GroupMap
 from jobs.kafka.client import Cluster
 from jobs.protocol.state import JournalState, changed_topics
@@ -121,8 +122,3 @@ def check_same(
                     "warehouse.root to begin again with what is left."
                 )
     return now
-
-
-def rfc3339(ms: int) -> str:
-    """Milliseconds since 1970 as RFC 3339, UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -25,6 +25,8 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "schemas": (set(), PURE | {"pydantic_settings", "polars"}),
     "jobs.policy": ({"schemas"}, PURE),
     "jobs.protocol": ({"schemas", "jobs.policy"}, PURE),
+    "jobs.clock": (set(), set()),
+    "jobs.plain": (set(), set()),
     "jobs.private": (set(), set()),
     "jobs.storage": ({"jobs.private"}, PURE),
     "jobs.engine": ({"schemas", "jobs.policy", "jobs.storage"}, PURE),
