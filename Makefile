@@ -36,7 +36,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(PY) -m pytest -q -n 2 -m "not server and not soak" tests $(ARGS)
 
 test: check ## Everything that check does, then the tests that start servers (under 25 minutes)
-	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" tests $(ARGS)
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" --durations 15 tests $(ARGS)
 
 mutants: setup ## Planted lies, one at a time: the tests must notice each (ARGS=NAME for one)
 	@$(PY) -m tests.mutants.run $(ARGS)
