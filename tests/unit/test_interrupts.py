@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from jobs.stream import service
+from jobs.stream import interrupts, service
 from jobs.stream.service import Stream, Wanted, Watcher
 from schemas.query import load_query
 from schemas.settings import load_settings
@@ -93,3 +95,75 @@ def test_one_that_was_asked_to_stop_before_its_start_touches_nothing(stream: Str
     stream.watcher.stop.set()
     stream.run()
     assert stream.warehouse.journal.last_n() == -1
+
+
+def test_a_terminal_that_is_gone_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, bytes]] = []
+    monkeypatch.setattr("os.write", lambda *what: told.append(what))
+    interrupts._say(b"it ends")
+    assert told == [(2, b"it ends")]
+
+    def gone(*_: object) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr("os.write", gone)
+    interrupts._say(b"it ends")
+
+
+def test_the_jvm_is_silenced_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = MagicMock()
+    fake = SimpleNamespace(SparkContext=SimpleNamespace(_jvm=jvm))
+    monkeypatch.setitem(sys.modules, "pyspark", fake)
+    interrupts._hush()
+    stream = jvm.java.io.PrintStream
+    stream.assert_called_once_with(jvm.java.io.OutputStream.nullOutputStream.return_value)
+    jvm.java.lang.System.setErr.assert_called_once_with(stream.return_value)
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setAllLevels.assert_called_once_with("", log4j.Level.OFF)
+    for nothing in (
+        SimpleNamespace(SparkContext=SimpleNamespace(_jvm=None)),
+        SimpleNamespace(SparkContext=SimpleNamespace()),
+        SimpleNamespace(),
+        None,
+    ):
+        monkeypatch.setitem(sys.modules, "pyspark", nothing)
+        interrupts._hush()
+    monkeypatch.delitem(sys.modules, "pyspark")
+    interrupts._hush()
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_second_ctrl_c_ends_in_a_moment(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    """In this process: a JVM that does not answer holds it up no longer than is allowed."""
+    handlers: dict[int, Any] = {}
+    told: list[bytes] = []
+    hushed, let_go = threading.Event(), threading.Event()
+
+    def hush() -> None:
+        hushed.set()
+        if hangs:
+            let_go.wait(10)
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(interrupts, "HUSH_S", 0.05)
+    monkeypatch.setattr(interrupts, "_hush", hush)
+    monkeypatch.setattr(interrupts, "_say", told.append)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+    stop = threading.Event()
+    interrupts.stop_on_signals(stop)
+    assert set(handlers) == {signal.SIGTERM, signal.SIGINT}
+    handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert stop.is_set()
+    handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert told == [b"stopping after the epoch under way; Ctrl-C again ends at once\n"]
+    with pytest.raises(SystemExit) as ended:
+        handlers[signal.SIGINT](signal.SIGINT, None)
+    let_go.set()
+    assert hushed.is_set()
+    assert ended.value.code == 130
+    assert told[1:] == [
+        b"ended at once; nothing is lost, the epoch under way is read again at the next start\n"
+    ]

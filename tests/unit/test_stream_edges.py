@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
 from jobs.protocol.recovery import SessionRestore, Since
@@ -20,7 +22,7 @@ from jobs.stream import job
 from jobs.stream.decoding import since_offsets
 from jobs.stream.job import Placement
 from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
-from jobs.stream.source import OffsetLogError, batch_end, spark_offsets
+from jobs.stream.source import OffsetLogError, batch_end, batch_rows, spark_offsets, stream_rows
 from schemas.journal import Prefix, SlotTotals
 
 PREFIXES = st.integers(0, 4).flatmap(
@@ -65,6 +67,51 @@ def test_offset_log(tmp_path: Path) -> None:
     log.write_text("what?")
     with pytest.raises(OffsetLogError, match="unknown form"):
         batch_end(tmp_path, 3)
+
+
+class Frames:
+    """Spark as far as reading goes: notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("read", "readStream"):
+            self.asked.append((name,))
+            return self
+
+        def note(*given: object, **named: object) -> Frames:
+            self.asked.append((name, *given, *named.items()))
+            return self
+
+        return note
+
+
+def test_rows_are_read_from_where_they_begin_to_where_they_end() -> None:
+    options = {"subscribe": "a", "kafka.sasl.jaas.config": SecretStr("x")}
+    given = ("options", ("subscribe", "a"), ("kafka.sasl.jaas.config", "x"))
+    columns = ("select", "topic", "partition", "offset", "value", "timestamp")
+    stream, batch = Frames(), Frames()
+    assert stream_rows(stream, options, {"a": [2, 3]}, 700) is stream
+    assert stream.asked == [
+        ("readStream",),
+        ("format", "kafka"),
+        given,
+        ("option", "startingOffsets", '{"a": {"0": 2, "1": 3}}'),
+        ("option", "maxOffsetsPerTrigger", "700"),
+        ("load",),
+        columns,
+    ]
+    assert batch_rows(batch, options, {"a": [2, 3]}, {"a": [4, 5]}) is batch
+    assert batch.asked == [
+        ("read",),
+        ("format", "kafka"),
+        given,
+        ("option", "startingOffsets", '{"a": {"0": 2, "1": 3}}'),
+        ("option", "endingOffsets", '{"a": {"0": 4, "1": 5}}'),
+        ("load",),
+        columns,
+    ]
 
 
 def totals(slot: int, rows: int, state_bytes: int, rows_in: int) -> SlotTotals:

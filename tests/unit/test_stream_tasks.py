@@ -18,11 +18,12 @@ from jobs.kafka.client import KafkaUnavailable
 from jobs.policy.sampling import SlotFigures
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
+from jobs.protocol.state import replay
 from jobs.stream.decoding import DecodeTask
 from jobs.stream.job import Placement
 from jobs.stream.pins import least_values
 from jobs.stream.process import rehearse_batches
-from jobs.stream.progress import epoch_line
+from jobs.stream.progress import epoch_line, start_line
 from jobs.stream.service import beyond_mending
 from jobs.stream.source import kafka_options
 from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
@@ -30,7 +31,19 @@ from jobs.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_bat
 from schemas.journal import Prefix, SlotReport, SlotTotals
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
-from tests.protocol_entries import DAY, NEXT, count, cut, ends, epoch, report, seal, sealed
+from tests.protocol_entries import (
+    DAY,
+    NEXT,
+    claim,
+    count,
+    cut,
+    ends,
+    epoch,
+    genesis,
+    report,
+    seal,
+    sealed,
+)
 
 SPEC = spec_of(3, composite=False)
 SALTS = (11, 7)
@@ -242,6 +255,12 @@ def test_what_ends_a_stream_whose_query_failed(
 def totals(slot: int, **more: Any) -> SlotTotals:
     facts = {"budget_bytes": 4 << 20, "state_bytes": 3 << 19, "folder_bytes": 0, "rows": 0}
     return SlotTotals(slot=slot, **(facts | more))
+
+
+def test_the_line_of_a_start() -> None:
+    state = replay([genesis(), claim(1, 1), epoch(2, 0, ends(1, 1, 1)), claim(3, 2)])
+    assert state is not None
+    assert start_line(state) == f"term 2: session {DAY}, epoch 1 is next, 4 groups on 2 slots"
 
 
 def test_the_line_of_an_epoch() -> None:

@@ -1,0 +1,227 @@
+"""How a warehouse's journal begins, and what must be as it was on every later start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.engine.groups import GroupMap
+from jobs.protocol.state import JournalState, fold
+from jobs.stream.genesis import StartRefused, check_same, first_entry
+from schemas.journal import Genesis, Offsets, Topic
+from schemas.settings import load_settings
+from tests.protocol_entries import DAY, TOPICS, claim, ends, epoch, genesis
+
+NOON_MS = 1_767_632_400_000
+"""2026-01-05T17:00:00Z, noon in New York on the first trading day of that week."""
+
+
+@dataclass
+class Kafka:
+    """A cluster with the topics of the entries; notes what it is asked."""
+
+    id: str = "c"
+    topics_now: tuple[Topic, ...] = TOPICS
+    first: Offsets = field(default_factory=lambda: ends(0, 0, 0))
+    asked: list[Any] = field(default_factory=list)
+
+    def cluster_id(self) -> str:
+        return self.id
+
+    def topics(self, names: list[str]) -> list[Topic]:
+        assert names == ["a", "b"]
+        return list(self.topics_now)
+
+    def beginning_offsets(self, names: list[str]) -> Offsets:
+        assert names == ["a", "b"]
+        return self.first
+
+    def end_offsets(self, names: list[str]) -> Offsets:
+        assert names == ["a", "b"]
+        return ends(7, 8, 9)
+
+    def offsets_for_time(self, names: list[str], at_ms: int) -> Offsets:
+        assert names == ["a", "b"]
+        self.asked.append(at_ms)
+        return ends(4, 5, 6)
+
+
+def state() -> JournalState:
+    """A journal that ends at 4, 5 and 6."""
+    found: JournalState | None = None
+    for entry in (genesis(), claim(1, 1), epoch(2, 0, ends(4, 5, 6))):
+        found = fold(found, entry)
+    assert found is not None
+    return found
+
+
+def checked(kafka: Kafka, query: str = "q") -> list[Topic]:
+    return check_same(state(), query, kafka, ["b", "a", "b"])  # type: ignore[arg-type]
+
+
+def refused(kafka: Kafka, query: str = "q") -> str:
+    with pytest.raises(StartRefused) as error:
+        checked(kafka, query)
+    return str(error.value)
+
+
+def test_the_same_query_and_topics_may_go_on() -> None:
+    assert checked(Kafka()) == list(TOPICS)
+
+
+def test_rows_may_be_gone_up_to_where_the_journal_ends() -> None:
+    assert checked(Kafka(first=ends(4, 5, 6))) == list(TOPICS)
+
+
+@pytest.mark.parametrize(
+    ("first", "place", "end", "gone"),
+    [(ends(5, 0, 0), "a/0", 4, 1), (ends(0, 9, 0), "a/1", 5, 4), (ends(0, 0, 8), "b/0", 6, 2)],
+)
+def test_rows_that_were_never_read_must_be_there(
+    first: Offsets, place: str, end: int, gone: int
+) -> None:
+    assert refused(Kafka(first=first)) == (
+        f"Kafka no longer holds {place} from offset {end}, where the journal ends: the first "
+        f"offset is {end + gone}. {gone} offsets are gone (retention too short, or the stream was "
+        "down too long). Rows that were never read cannot be joined; raise the topic's retention, "
+        "and name a new warehouse.root to begin again with what is left."
+    )
+
+
+def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
+    wider = Topic(name="b", id="id-b", partitions=2)
+    kafka = Kafka(topics_now=(TOPICS[0], wider), first={"a": [0, 0], "b": [0, 0]})
+    assert checked(kafka) == [TOPICS[0], wider]
+    kafka.first = {"a": [0, 0], "b": [0, 1]}
+    assert "no longer holds b/1 from offset 0" in refused(kafka)
+    kafka.first = {"a": [0, 0], "b": [0, 0], "c": [1]}
+    assert "no longer holds c/0 from offset 0" in refused(kafka)
+
+
+def test_another_query_is_refused() -> None:
+    assert refused(Kafka(), "0123456789abcdef") == (
+        "This warehouse holds another query's state and results (fingerprint q, now "
+        "0123456789ab). Go back to the old query file, or name a new warehouse.root for the new "
+        "query."
+    )
+
+
+def test_another_cluster_is_refused() -> None:
+    assert refused(Kafka(id="d")) == (
+        "Kafka cluster d is not the one that the journal's offsets belong to (c). Check "
+        "kafka.bootstrap_servers, or name a new warehouse.root."
+    )
+
+
+def test_a_topic_that_was_made_anew_is_refused() -> None:
+    anew = Topic(name="b", id="other", partitions=1)
+    assert refused(Kafka(topics_now=(TOPICS[0], anew))) == (
+        "The input is not the journal's any more: topic b was made anew: its id was id-b and is "
+        "other. Its offsets mean other rows now. Nothing was written. Name a new warehouse.root "
+        "to begin again."
+    )
+
+
+def begun(
+    root: Path, kafka: Kafka, session: str | None = DAY, now_ms: int = NOON_MS, **more: str
+) -> Genesis:
+    flags = {"warehouse.root": str(root), "session.boundary": "command"}
+    flags |= {name.replace("__", "."): value for name, value in more.items()}
+    settings = load_settings(None, flags, environ={})[0]
+    return first_entry(
+        settings,
+        "q",
+        ["b", "a", "b"],
+        kafka,  # type: ignore[arg-type]
+        session=session,
+        now_ms=now_ms,
+    )
+
+
+def test_a_journal_begins_with_what_it_is_of(tmp_path: Path) -> None:
+    kafka = Kafka()
+    entry = begun(tmp_path, kafka, state__groups="8", state__slots="3", stream__start="earliest")
+    assert len(entry.warehouse_id) == 12
+    assert begun(tmp_path, kafka).warehouse_id != entry.warehouse_id
+    assert entry == Genesis(
+        warehouse_id=entry.warehouse_id,
+        cluster_id="c",
+        topics=list(TOPICS),
+        query="q",
+        session=DAY,
+        start=ends(0, 0, 0),
+        start_rule="earliest",
+        inputs=3,
+        groups=GroupMap.initial(8, 3, ()).assignment(),
+        written_at="2026-01-05T17:00:00.000+00:00",
+    )
+
+
+def test_shares_divide_the_first_groups(tmp_path: Path) -> None:
+    more = {"state__groups": "8", "state__slots": "2"}
+    entry = begun(tmp_path, Kafka(), state__shares="3,1", **more)
+    assert entry.groups == GroupMap.initial(8, 2, (3.0, 1.0)).assignment()
+    with pytest.raises(StartRefused, match=r"^state\.shares = '3,1,1': "):
+        begun(tmp_path, Kafka(), state__shares="3,1,1", **more)
+
+
+def test_without_a_session_it_is_the_calendars(tmp_path: Path) -> None:
+    assert begun(tmp_path, Kafka(), session=None).session == DAY
+    saturday = NOON_MS - 2 * 86_400_000
+    assert begun(tmp_path, Kafka(), session=None, now_ms=saturday).session == DAY
+
+
+@pytest.mark.parametrize(
+    ("rule", "start", "told", "asked"),
+    [
+        ("earliest", ends(0, 0, 0), "earliest", []),
+        ("latest", ends(7, 8, 9), "latest", []),
+        (
+            "previous-close",
+            ends(4, 5, 6),
+            "previous-close 2026-01-02T21:05:00.000+00:00",
+            [1_767_387_900_000],
+        ),
+        (
+            "2026-01-05T09:30:00-05:00",
+            ends(4, 5, 6),
+            "2026-01-05T09:30:00-05:00 2026-01-05T14:30:00.000+00:00",
+            [1_767_623_400_000],
+        ),
+    ],
+)
+def test_where_it_begins(
+    rule: str, start: Offsets, told: str, asked: list[int], tmp_path: Path
+) -> None:
+    kafka = Kafka()
+    more = {"stream__start": rule, "session__grace_s": "300"}
+    entry = begun(tmp_path, kafka, **more)
+    assert (entry.start, entry.start_rule, kafka.asked) == (start, told, asked)
+
+
+@pytest.mark.parametrize(("early", "told"), [(0, "previous-close 2"), (1, "earliest (2")])
+def test_before_the_previous_close_all_rows_are_the_days(
+    early: int, told: str, tmp_path: Path
+) -> None:
+    kafka = Kafka()
+    more = {"stream__start": "previous-close", "session__grace_s": "300"}
+    entry = begun(tmp_path, kafka, now_ms=1_767_387_900_000 - early, **more)
+    assert entry.start_rule.startswith(told)
+    if early:
+        assert entry.start == ends(0, 0, 0)
+        assert entry.start_rule == "earliest (2026-01-02T21:05:00.000+00:00 is to come)"
+
+
+def test_a_day_that_would_never_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartRefused) as error:
+        begun(tmp_path, Kafka(), session="2026-01-04", session__boundary="calendar")
+    name = load_settings(None, {}, environ={})[0].session.calendar
+    assert str(error.value) == (
+        f"2026-01-04 is no trading day of {name}, and session.boundary = 'calendar' ends trading "
+        "days only. Begin with --session 2026-01-05, the next one, or set session.boundary to "
+        "'command'"
+    )
+    assert begun(tmp_path, Kafka(), session__boundary="calendar").session == DAY
