@@ -3,6 +3,8 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
+SEED ?= 1
+SIZE ?= 400
 LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 \
 	--custom-compile-command "make lock"
 export VENV PYTHON
@@ -38,8 +40,9 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 test: check ## Everything that check does, then the tests that start servers (under 25 minutes)
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" --durations 15 tests $(ARGS)
 
-mutants: setup ## Planted lies, one at a time: the tests must notice each (ARGS=NAME for one)
+mutants: setup ## Planted lies (ARGS=NAME for one), then a sample (SEED=1 SIZE=400): tests must notice
 	@$(PY) -m tests.mutants.run $(ARGS)
+	@$(if $(ARGS),,$(PY) -m tests.mutants.sample --seed $(SEED) --size $(SIZE))
 
 soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 	@$(PY) -m pytest -q -m soak --timeout=0 tests $(ARGS)

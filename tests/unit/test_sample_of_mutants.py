@@ -1,0 +1,112 @@
+"""What counts as killed, how sure the score is, and that the page's list fits the source."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import signal
+from functools import reduce
+
+import pytest
+
+from tests.mutants.sample import (
+    PAGE,
+    Mutant,
+    Reached,
+    equivalents,
+    judged,
+    mutated_files,
+    percent,
+    report,
+    wilson,
+)
+
+GONE = Mutant("jobs.sealing.x_seal__mutmut_1", "jobs/sealing.py", ("-    a = 1", "+    a = 2"))
+METHOD = Mutant("jobs.engine.join.xǁJoinǁadd__mutmut_12", "jobs/engine/join.py", ())
+
+
+def test_mutants_are_named_as_python_names_their_place() -> None:
+    assert GONE.change == ("jobs.sealing.seal", "a = 1", "a = 2")
+    assert METHOD.place == "jobs.engine.join.Join.add"
+    assert METHOD.function == "jobs.engine.join.xǁJoinǁadd"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, "SURVIVED"),
+        (1, "killed"),
+        (2, "NOT RUN (pytest ended with 2)"),
+        (5, "NOT RUN (pytest ended with 5)"),
+        (-signal.SIGXCPU, "killed (it hangs)"),
+        (-signal.SIGSEGV, "killed (signal 11)"),
+    ],
+)
+def test_only_a_failed_test_kills(code: int, expected: str) -> None:
+    assert judged(code, True, 60.0) == expected
+
+
+def test_what_cannot_be_loaded_with_a_mutant_kills_it() -> None:
+    assert judged(4, True, 60.0, anew=True) == "killed (it cannot be loaded)"
+    assert judged(0, True, 60.0, anew=True) == "SURVIVED"
+
+
+def test_what_is_called_on_loading_is_of_all_tests_of_its_module() -> None:
+    tests = {"a": (1.0, ["jobs.a.x_f"]), "b": (1.0, ["jobs.b.x_g"]), "c": (2.0, ["jobs.a.xǁCǁm"])}
+    known = Reached(tests, frozenset(), frozenset({"jobs.a.x_table"}))
+    assert known.of("jobs.a.x_table", 60.0) == (["a", "c"], 3.0, True)
+
+
+def test_a_survivor_of_some_tests_says_so() -> None:
+    assert judged(0, False, 60.0) == "SURVIVED 60 s of tests"
+
+
+def test_the_quickest_tests_come_first_and_no_more_than_allowed() -> None:
+    tests = {"slow": (50.0, ["f"]), "quick": (1.0, ["f", "g"]), "some": (20.0, ["f"])}
+    known = Reached(tests | {"bad": (0.1, ["f"])}, frozenset({"bad"}), frozenset())
+    assert known.of("f", 100.0) == (["quick", "some", "slow"], 71.0, True)
+    assert known.of("f", 60.0) == (["quick", "some"], 21.0, False)
+    assert known.of("f", 0.5) == (["quick"], 1.0, False)
+    assert known.of("h", 60.0) == ([], 0.0, True)
+
+
+def test_the_interval_is_wilsons() -> None:
+    # As in the tables of Newcombe (1998): 81 of 263, and 0 of 20.
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert percent(95, 100) == "95 of 100 = 95.0% (95 % interval 88.8% to 97.8%)"
+
+
+@pytest.mark.parametrize(("least", "code"), [(50.0, 0), (50.1, 1)])
+def test_too_low_a_score_ends_with_1(
+    least: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report([GONE, METHOD], {GONE.name: "SURVIVED"}, least, 60.0) == code
+    printed = capsys.readouterr().out
+    assert f"{GONE.name}: SURVIVED\n-    a = 1\n+    a = 2\n" in printed
+    assert "1 of 2 = 50.0%" in printed
+
+
+def test_modules_of_spark_are_left_out() -> None:
+    names = {str(file) for file in mutated_files()}
+    assert {"jobs/sealing.py", "jobs/engine/step.py", "jobs/stream/decoding.py"} <= names
+    assert not names & {"jobs/stream/session.py", "jobs/verify/proof.py", "jobs/engine/runs.py"}
+
+
+def _at(place: str) -> object:
+    """What a dotted name means: the longest part of it is a module."""
+    parts = place.split(".")
+    for n in range(len(parts), 0, -1):
+        try:
+            return reduce(getattr, parts[n:], importlib.import_module(".".join(parts[:n])))
+        except ModuleNotFoundError:
+            continue
+    raise LookupError(place)
+
+
+@pytest.mark.parametrize("where", sorted({place for place, _, _ in equivalents()}))
+def test_changes_that_change_nothing_fit_the_source(where: str) -> None:
+    lines = [line.strip() for line in inspect.getsource(_at(where)).splitlines()]  # type: ignore[arg-type]
+    for place, old, _ in equivalents():
+        if place == where:
+            assert set(old.splitlines()) <= set(lines), f"{where}: {old!r} is not there; {PAGE}"
