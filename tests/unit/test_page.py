@@ -59,24 +59,33 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def built(root: Path) -> Gate:
+    given = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
+    return build(Watch(lambda: load_settings(None, given)[0]))
+
+
+@pytest.fixture(scope="module")
+def usual(root: Path) -> Gate:
+    return built(root)
+
+
 @pytest.fixture
 def app(
-    request: pytest.FixtureRequest, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+    request: pytest.FixtureRequest, usual: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Gate:
     """The real app over a real warehouse, asking a real auth manager of Airflow.
 
     Over another one, made of the day given, when a test asks for that.
     """
-    if made := getattr(request, "param", None):
-        root = tmp_path / "warehouse"
-        write_page_warehouse(root, page_day(**made))
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
     monkeypatch.setattr(watch, "FIRST_S", 60.0)  # on a busy machine
     manager = SimpleAuthManager()
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(security.DagModel, "get_team_name", lambda dag: None)
-    given = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
-    return build(Watch(lambda: load_settings(None, given)[0]))
+    if made := getattr(request, "param", None):
+        write_page_warehouse(tmp_path / "warehouse", page_day(**made))
+        return built(tmp_path / "warehouse")
+    return usual
 
 
 Client = Callable[..., TestClient]
