@@ -21,6 +21,7 @@ from jobs.doctor.inputs import judge_close_delay, kafka, query_file, sessions
 from jobs.doctor.machine import budget, memory, programs
 from jobs.doctor.ports import metrics
 from jobs.plain import plain
+from schemas.query import Query
 from schemas.settings import Settings
 
 __all__ = ["Check", "blocking", "check_all", "table"]
@@ -47,7 +48,7 @@ def check_all(
         *([] if query is None else [budget(settings, query)]),
         *kafka(settings, query, spans),
         *metrics(settings),
-        *_tables(settings),
+        *_tables(settings, query),
     ]
 
 
@@ -71,19 +72,23 @@ def table(checks: Sequence[Check]) -> Any:
     return shown
 
 
-def _tables(settings: Settings) -> list[Check]:
+def _tables(settings: Settings, query: Query | None) -> list[Check]:
     if "://" in settings.warehouse.root:
         return []  # said already, by the check of the folder
+    from jobs.stream.genesis import StartRefused, state_of_query
     from jobs.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
 
     root = settings.warehouse.root
     try:
-        found = Warehouse(root).check()
+        warehouse = Warehouse(root)
+        if query is not None:
+            state_of_query(warehouse, query)
+        found = warehouse.check()
     except NoWarehouse:
         return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:
         return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
-    except (WarehouseError, OSError, ValueError) as error:
+    except (StartRefused, WarehouseError, OSError, ValueError) as error:
         return [Check("tables", "fail", str(error), "see the runbook in docs/")]
     if found:
         return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]

@@ -8,10 +8,14 @@ from datetime import datetime
 
 from jobs import calendar
 from jobs.clock import rfc3339
+from jobs.decode import join_spec
 from jobs.engine.groups import GroupMap
+from jobs.engine.results import result_schema
 from jobs.kafka.client import Cluster
-from jobs.protocol.state import JournalState, changed_topics
+from jobs.protocol.state import JournalState, changed_topics, replay
+from jobs.tables import Warehouse
 from schemas.journal import Genesis, Offsets, Topic
+from schemas.query import Query
 from schemas.session_date import session_date
 from schemas.settings import Settings
 
@@ -85,17 +89,34 @@ def _start(
     return cluster.offsets_for_time(topics, at_ms), f"{rule} {rfc3339(at_ms)}"
 
 
+def check_same_query(state: JournalState, fingerprint: str) -> None:
+    """Raise `StartRefused` when the journal is of another query."""
+    if state.genesis.query != fingerprint:
+        raise StartRefused(
+            "This warehouse holds another query's state and results (fingerprint "
+            f"{state.genesis.query[:12]}, now {fingerprint[:12]}). Go back to the old query file, "
+            "or name a new warehouse.root for the new query."
+        )
+
+
+def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
+    """What a stream would find; None for an empty journal. Makes nothing.
+
+    Raises `StartRefused` or `WrongTable` when the warehouse is another query's.
+    """
+    state = replay(warehouse.journal.read())
+    if state is not None:
+        check_same_query(state, query.fingerprint)
+    warehouse.compare_results(result_schema(join_spec(query)))
+    return state
+
+
 def check_same(
     state: JournalState, fingerprint: str, cluster: Cluster, topics: Sequence[str]
 ) -> list[Topic]:
     """The topics as they are now. Raises `StartRefused` when the journal is of something else."""
+    check_same_query(state, fingerprint)
     genesis = state.genesis
-    if genesis.query != fingerprint:
-        raise StartRefused(
-            "This warehouse holds another query's state and results (fingerprint "
-            f"{genesis.query[:12]}, now {fingerprint[:12]}). Go back to the old query file, or "
-            "name a new warehouse.root for the new query."
-        )
     found = cluster.cluster_id()
     if found != genesis.cluster_id:
         raise StartRefused(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from jobs.protocol.state import JournalState, fold, replay
 from jobs.storage import StorageError, private
 from jobs.stream.boundary import closing, never_closes
 from jobs.stream.driver import FULL, Driver, Ended, first_lines
-from jobs.stream.genesis import check_same, first_entry
+from jobs.stream.genesis import check_same, check_same_query, first_entry, state_of_query
 from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
 from jobs.stream.tasks import JobSettings
-from jobs.tables import JournalConflict, SessionEvent, Warehouse
+from jobs.tables import JournalConflict, SessionEvent, Warehouse, exists
 from schemas.journal import Command, Epoch, Offsets
 from schemas.query import Query
 from schemas.secret import Options, hide
@@ -105,9 +106,6 @@ class Stream:
         self.streams = compile_streams(query)
         self.spec = join_spec(query)
         self.topics = [stream.topic for stream in self.streams]
-        self.warehouse = Warehouse(
-            settings.warehouse.root, result_schema(self.spec), fsync=settings.warehouse.fsync
-        )
         self._lock = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
@@ -124,9 +122,25 @@ class Stream:
         self._told_away = False
         """Whether it was said that the calendar's seal waits for Kafka."""
 
+    @cached_property
+    def warehouse(self) -> Warehouse:
+        """The tables. Those that are missing are made at the first use: not before a start."""
+        return Warehouse(
+            self.settings.warehouse.root,
+            result_schema(self.spec),
+            fsync=self.settings.warehouse.fsync,
+            later={"results"},
+        )
+
     def is_done(self) -> bool:
-        """Whether the session to stream until is sealed already."""
-        state = replay(self.warehouse.journal.read())
+        """Whether the session to stream until is sealed already. Makes nothing.
+
+        Raises `StartRefused` or `WrongTable` when the warehouse is another query's.
+        """
+        if not exists(self.settings.warehouse.root):
+            return False
+        found = Warehouse(self.settings.warehouse.root, fsync=False)
+        state = state_of_query(found, self.query)
         return state is not None and self.wanted.until_sealed in state.sealed
 
     def run(self) -> None:
@@ -172,6 +186,8 @@ class Stream:
             state = replay(self.warehouse.journal.read())
         if state is None:
             raise StreamFailed("the journal is empty after its first entry was written")
+        check_same_query(state, self.query.fingerprint)
+        self.warehouse.table("results")  # made now that the journal is this query's
         return state
 
     def _check_session(self, state: JournalState) -> None:

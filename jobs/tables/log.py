@@ -339,6 +339,29 @@ class Table:
             if number.isdigit() and int(number) < oldest and info.modified_s < written_before:
                 self.place.delete(f"{LOG}/{info.name}")
 
+    def change_columns(self, schema: pa.Schema) -> None:
+        """Give a table that has no files other columns.
+
+        Raises `TableConflict` when somebody else has committed since this process looked.
+        """
+        try:
+            self._handle.create_write_transaction(
+                [],
+                mode="overwrite",
+                schema=deltalake.Schema.from_arrow(schema),
+                partition_by=list(self.definition.partition_by),
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as error:
+            raise TableConflict(f"{self.name}: another process has changed it: {error}") from error
+        except (DeltaError, OSError) as error:
+            if explained := storage_error("write", self.place.path(LOG), error):
+                raise explained from error
+            raise
+        self._handle.update_incremental()
+        self.sync_log()
+
     def _create(self, path: str) -> None:
         try:
             deltalake.DeltaTable.create(
@@ -369,11 +392,12 @@ class Table:
         found = json.loads(self._handle.schema().to_json())
         by = list(self._handle.metadata().partition_columns)
         if wanted != found or by != list(self.definition.partition_by):
+            of_query = self.name == "results"
+            what = "the query has changed" if of_query else "another version of spillway made this"
+            else_ = "Bring the old query file back, or use" if of_query else "Use"
             raise WrongTable(
-                f"{self.name} at {self.place.path()} has the columns {_columns(found)} "
-                f"partitioned by {by}, but {_columns(wanted)} partitioned by "
-                f"{list(self.definition.partition_by)} are needed: the query has changed. "
-                "Use another warehouse.root"
+                f"{what}: {self.name} at {self.place.path()} {_differences(found, wanted)}. "
+                f"{else_} another warehouse.root"
             )
 
 
@@ -385,5 +409,21 @@ def _sessions(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return None if first is None or last is None else (first, last)
 
 
-def _columns(schema: dict[str, Any]) -> str:
-    return ", ".join(f"{f['name']} {f['type']}" for f in schema["fields"])
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """In which columns a table is not as it should be."""
+    has, needs = _columns(found), _columns(wanted)
+    parts = []
+    if gone := [name for name in needs if name not in has]:
+        parts.append(f"lacks {', '.join(gone)}")
+    if more := [name for name in has if name not in needs]:
+        parts.append(f"has {', '.join(more)}, which it should not")
+    changed = [n for n in has if n in needs and has[n] != needs[n]]
+    parts += [f"has {name} as {has[name]}, not {needs[name]}" for name in changed]
+    return " and ".join(parts) or "has the same columns in another order or partition"
+
+
+def _columns(schema: dict[str, Any]) -> dict[str, str]:
+    return {
+        f["name"]: f"{f['type']}{'' if f['nullable'] else ' that is never null'}"
+        for f in schema["fields"]
+    }

@@ -19,8 +19,9 @@ own. It must not be made before a `fork` (deltalake does not survive one): spawn
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import deltalake
 import pyarrow as pa
@@ -30,8 +31,8 @@ from jobs.protocol.redo import settled_epoch
 from jobs.storage import Folder, folder
 from jobs.tables.compaction import APP as COMPACTION
 from jobs.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
-from jobs.tables.definitions import DATA_TABLES, REMOVED_KNOWN_S, definitions
-from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict
+from jobs.tables.definitions import DATA_TABLES, REMOVED_KNOWN_S, TableDefinition, definitions
+from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict, WrongTable
 from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from jobs.tables.journal import Journal
@@ -63,11 +64,20 @@ class Warehouse:
     """All tables under one root.
 
     With `results` (that table's schema) every table that is not there yet is made; without it
-    existing tables are opened as they are (what readers do).
+    existing tables are opened as they are (what readers do). A `results` of other columns that
+    nobody has ever used is made anew. Tables of `later` wait for their first use: a stream makes
+    `results` when the journal says that the warehouse is its query's.
     Raises `NoWarehouse`, `WrongTable`, `DamagedTable`; ValueError for a root that is no path.
     """
 
-    def __init__(self, root: str, results: pa.Schema | None = None, fsync: bool = True) -> None:
+    def __init__(
+        self,
+        root: str,
+        results: pa.Schema | None = None,
+        fsync: bool = True,
+        *,
+        later: Collection[str] = (),
+    ) -> None:
         self.place: Folder = folder(root)
         self._create = results is not None
         self._fsync = fsync
@@ -75,10 +85,7 @@ class Warehouse:
         self._tables: dict[str, Table] = {}
         self._looked: dict[str, int] = {}
         """Per table: the version at which `maintain` last looked for small files."""
-        if self._create:
-            for name in self._definitions:
-                self.table(name)
-        elif not exists(root):
+        if not self._create and not exists(root):
             raise NoWarehouse(
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"
@@ -86,17 +93,35 @@ class Warehouse:
         self.journal = Journal(self.table("journal"))
         self.commands = Commands(self.table("commands"))
         self.sessions = Sessions(self.table("sessions"))
+        if self._create:
+            for name in self._definitions:
+                if name not in later:
+                    self.table(name)
 
     def table(self, name: str) -> Table:
         """Return one table, opened on first use. Raises KeyError for a name that is none."""
         if name not in self._tables:
-            self._tables[name] = Table(
-                self.place.child(name),
-                self._definitions[name],
-                create=self._create,
-                fsync=self._fsync,
-            )
+            definition = self._definitions[name]
+            try:
+                self._tables[name] = self._opened(definition, create=self._create)
+            except WrongTable:
+                unused = self._unused_results() if name == "results" and self._create else None
+                if unused is None or definition.schema is None:
+                    raise
+                with suppress(TableConflict):  # another process was faster
+                    unused.change_columns(definition.schema)
+                self._tables[name] = self._opened(definition, create=False)
         return self._tables[name]
+
+    def compare_results(self, results: pa.Schema) -> None:
+        """Raise `WrongTable` when a query with these results cannot go on here; makes nothing."""
+        try:
+            self._opened(replace(self._definitions["results"], schema=results), create=False)
+        except NoWarehouse:
+            pass
+        except WrongTable:
+            if self._unused_results() is None:
+                raise
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -264,6 +289,18 @@ class Warehouse:
         return problems
 
     # --- inside --------------------------------------------------------------------------
+
+    def _opened(self, definition: TableDefinition, *, create: bool) -> Table:
+        place = self.place.child(definition.name)
+        return Table(place, definition, create=create, fsync=self._fsync)
+
+    def _unused_results(self) -> Table | None:
+        """The `results` table as it is, when no epoch is journaled and it never had a file."""
+        table = self._opened(replace(self._definitions["results"], schema=None), create=False)
+        unused = table.transaction(APP) < 0 and not table.files()
+        if unused and not any(isinstance(e, Epoch) for e in self.journal.read()):
+            return table
+        return None
 
     def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
         table = self.table(name)

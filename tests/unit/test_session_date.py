@@ -95,8 +95,11 @@ def test_a_session_that_is_not_open_is_told_alike(
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
     monkeypatch.setattr("jobs.doctor.check_all", lambda *_: [])
     root = tmp_path / "w"
-    schema = result_schema(join_spec(load_query(load_settings(None, {})[0].query)))
-    fill_journal(Warehouse(str(root), schema, fsync=False), make_day(3).entries)
+    query = load_query(load_settings(None, {})[0].query)
+    schema = result_schema(join_spec(query))
+    begun, *more = make_day(3).entries
+    begun = begun.model_copy(update={"query": query.fingerprint})
+    fill_journal(Warehouse(str(root), schema, fsync=False), [begun, *more])
     with pytest.raises(SystemExit) as it:
         main(["--set", f"warehouse.root={root}", *command, "--session", session])
     assert it.value.code == 3

@@ -37,6 +37,8 @@ GOOD, BAD = "900d900d900d", "bad0bad0bad0"
 """Attempts."""
 RESULTS = pa.schema([pa.field("v", pa.int64(), nullable=False), SESSION_DATE])
 FILE = pa.schema([RESULTS.field("v")])
+OTHER = pa.schema([pa.field("w", pa.string()), pa.field("v", pa.string()), SESSION_DATE])
+"""Another query's."""
 TIME = "2026-01-05T10:00:00Z"
 OFFSETS: Offsets = {"stock": [1]}
 
@@ -116,10 +118,52 @@ def test_a_reader_needs_no_query_but_a_warehouse(tmp_path: Path) -> None:
 
 
 def test_another_query_is_refused(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    for entry in (genesis(), claim(1), epoch_entry(2, 0)):
+        w.journal.append(entry)
+    for refused in (lambda: Warehouse(str(tmp_path), OTHER), lambda: w.compare_results(OTHER)):
+        with pytest.raises(WrongTable) as it:
+            refused()
+        assert str(it.value) == (
+            f"the query has changed: results at {tmp_path}/results lacks w and has v as long that "
+            "is never null, not string. Bring the old query file back, or use another "
+            "warehouse.root"
+        )
+    with pytest.raises(WrongTable, match="results lacks w and has v, which it should not"):
+        w.compare_results(pa.schema([OTHER.field("w"), SESSION_DATE]))
+    w.compare_results(RESULTS)
+
+
+def test_results_that_nobody_has_used_take_another_query_s_columns(tmp_path: Path) -> None:
+    """A start that came to nothing does not tie the place to its query."""
     warehouse(tmp_path)
-    other = RESULTS.insert(0, pa.field("w", pa.string()))
-    with pytest.raises(WrongTable, match="the query has changed"):
-        Warehouse(str(tmp_path), other, fsync=False)
+    Warehouse(str(tmp_path)).compare_results(OTHER)
+    assert Warehouse(str(tmp_path)).table("results").definition.schema == RESULTS, "only a look"
+    Warehouse(str(tmp_path), OTHER, fsync=True)
+    assert Warehouse(str(tmp_path)).table("results").definition.schema == OTHER
+    w = warehouse(tmp_path)
+    for entry in (genesis(), claim(1), epoch_entry(2, 0)):
+        w.journal.append(entry)
+    w.apply("results", 0, [write(w, data_name(0, GOOD, 0, 0), [1, 2])])
+    assert values(tmp_path) == Counter([1, 2])
+    assert w.check() == []
+
+
+def test_results_of_a_journal_that_is_gone_are_not_made_anew(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    w.apply("results", 0, [write(w, data_name(0, GOOD, 0, 0), [1])])
+    assert w.journal.last_n() == -1
+    for refused in (lambda: Warehouse(str(tmp_path), OTHER), lambda: w.compare_results(OTHER)):
+        with pytest.raises(WrongTable, match="the query has changed"):
+            refused()
+
+
+def test_results_can_wait_for_their_first_use(tmp_path: Path) -> None:
+    w = Warehouse(str(tmp_path), RESULTS, fsync=False, later={"results"})
+    w.compare_results(RESULTS)
+    assert not (tmp_path / "results").exists()
+    assert w.table("results").files() == []
+    assert (tmp_path / "results").exists()
 
 
 def _open(root: str) -> None:
