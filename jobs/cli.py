@@ -680,7 +680,7 @@ def _usage_errors() -> tuple[type[BaseException], ...]:
 
 def _nothing_yet_errors() -> tuple[type[BaseException], ...]:
     """Errors of asking before a stream has begun."""
-    return _loaded_errors(("jobs.tables", "NoWarehouse"), ("jobs.report.status", "NothingYet"))
+    return _loaded_errors(("jobs.tables", "NoWarehouse"), ("jobs.tables", "NothingYet"))
 
 
 def _loaded_errors(*names: tuple[str, str]) -> tuple[type[BaseException], ...]:

@@ -22,8 +22,8 @@ from jobs.protocol.plan import unseen
 from jobs.protocol.seal import BOUNDARY, not_sealable, not_withdrawable, obey
 from jobs.protocol.state import JournalState, replay
 from jobs.report.words import span_text
-from jobs.stream.genesis import StartRefused
-from jobs.tables import Warehouse
+from jobs.stream.genesis import StartRefused, check_same_query
+from jobs.tables import NothingYet, Warehouse
 from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query
 from schemas.settings import Settings
@@ -46,7 +46,7 @@ def request_seal(
     """Write the seal's command; what to tell the person who asked.
 
     Raises `SealRefused` for a session that is not open and for a time that is still ahead,
-    `StartRefused` for a wrong `at`.
+    `StartRefused` for a wrong `at` and for another query, `NothingYet` for an empty journal.
     """
     warehouse, state = _opened(settings)
     if session in state.sealed:
@@ -59,6 +59,7 @@ def request_seal(
         raise SealRefused(f"{session} cannot be sealed: {problem}")
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
+    check_same_query(state, query.fingerprint)  # its topics are where the session ends
     topics = sorted({stream.topic for stream in compile_streams(query)})
     offsets = _end(settings, topics, at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
@@ -105,7 +106,7 @@ def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     state = replay(warehouse.journal.read())
     if state is None:
-        raise SealRefused("the journal is empty: start `spillway stream` first")
+        raise NothingYet(warehouse.place.path())
     return warehouse, state
 
 

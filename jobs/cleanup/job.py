@@ -41,7 +41,7 @@ from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile
 from jobs.protocol.state import replay
 from jobs.storage import StorageError
-from jobs.tables import SessionEvent, Warehouse
+from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Sealed
 
 WAIT_S = 60.0
@@ -103,12 +103,16 @@ def run_cleanup(
     `fingerprint` is the query's, compared with the warehouse's when not empty.
     `tell` hears of another cleanup of the session at the same time; when that stands still for
     `stalled_s`, this one goes on.
-    Raises `CleanupRefused` (not sealed, tables behind), `SpillDamaged`, `OutcomeUnknown`.
+    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
+    `OutcomeUnknown`.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
     entries = warehouse.journal.read()
-    sealed = sealed_session(replay(entries), session, fingerprint)
+    state = replay(entries)
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    sealed = sealed_session(state, session, fingerprint)
     if event := _cleaned_event(warehouse, session):
         return _summary(sealed, event, already=True)
     _wait_for_tables(warehouse, entries, sealed, wait_s)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import SpillFile
 from jobs.protocol.redo import Apply, redo
+from jobs.protocol.seal import not_sealed
 from jobs.protocol.state import JournalState
 from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 
@@ -31,35 +32,19 @@ class CleanupRefused(Exception):
     """Cleanup cannot be done now; says why and what to do."""
 
 
-def sealed_session(state: JournalState | None, session: str, fingerprint: str) -> Sealed:
+def sealed_session(state: JournalState, session: str, fingerprint: str) -> Sealed:
     """The session's sealed record. Raises `CleanupRefused` when there is none.
 
     `fingerprint` is the query's; an empty one is not compared.
     """
-    if state is None:
-        raise CleanupRefused("the journal is empty: there is no session to clean")
     if fingerprint and fingerprint != state.genesis.query:
         raise CleanupRefused(
             "this warehouse was written with another query: its spilled rows cannot be read with "
             "this one. Use the query file that `stream` was started with"
         )
-    if session in state.sealed:
-        return state.sealed[session]
-    if state.seal is not None and state.seal.session == session:
-        raise CleanupRefused(
-            f"session {session} is being sealed, but not all of its input has been read yet: "
-            f"let `spillway stream --until-sealed {session}` reach its end first"
-        )
-    open_ = [s.date for s in state.sessions]
-    if session in open_:
-        raise CleanupRefused(
-            f"session {session} is not sealed: more rows may come. Run "
-            f"`spillway seal --session {session}`, and let `spillway stream` obey it"
-        )
-    known = ", ".join(sorted(state.sealed)) or "none"
-    raise CleanupRefused(
-        f"session {session} is not in the journal (sealed: {known}; open: {', '.join(open_)})"
-    )
+    if problem := not_sealed(state, session):
+        raise CleanupRefused(problem)
+    return state.sealed[session]
 
 
 def owed(

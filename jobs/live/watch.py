@@ -33,9 +33,8 @@ from jobs.report.command import Looker
 from jobs.report.detail import cleaning
 from jobs.report.html import report_html
 from jobs.report.model import Cleaning, Point, SessionStatus, Status
-from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
-from jobs.tables import NoWarehouse
+from jobs.tables import NothingYet, NoWarehouse
 from schemas.journal import Command
 from schemas.settings import Settings, SettingsError
 

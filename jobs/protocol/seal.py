@@ -100,6 +100,25 @@ def not_sealable(state: JournalState, session: str, next_session: str) -> str:
     return ""
 
 
+def not_sealed(state: JournalState, session: str) -> str:
+    """Why a session is not sealed, and what to do; empty when it is."""
+    if session in state.sealed:
+        return ""
+    if state.seal is not None and state.seal.session == session:
+        return (
+            f"session {session} is being sealed, but not all of its input has been read yet: "
+            f"let `spillway stream --until-sealed {session}` reach its end first"
+        )
+    open_ = [s.date for s in state.sessions]
+    if session in open_:
+        return (
+            f"session {session} is not sealed: more rows may come. Run "
+            f"`spillway seal --session {session}`, and let `spillway stream` obey it"
+        )
+    known = ", ".join(sorted(state.sealed)) or "none"
+    return f"session {session} is not in the journal (sealed: {known}; open: {', '.join(open_)})"
+
+
 def not_withdrawable(
     state: JournalState, pending: SealRequest | None, session: str, seal: str
 ) -> str:

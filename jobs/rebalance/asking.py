@@ -11,9 +11,8 @@ from jobs.clock import rfc3339
 from jobs.protocol.adapt import adapt, decision
 from jobs.report import memory as remembering
 from jobs.report.memory import Memory
-from jobs.report.status import NothingYet
 from jobs.report.tally import Tally
-from jobs.tables import SessionEvent, Warehouse
+from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
 
@@ -44,7 +43,7 @@ def look(settings: Settings) -> Look:
     memory = remembering.load(warehouse.place.path())
     tally = remembering.caught_up(warehouse, memory)
     if tally.n < 0:
-        raise NothingYet("the journal is empty: start `spillway stream` first")
+        raise NothingYet(warehouse.place.path())
     unanswered = waiting(warehouse, memory, datetime.now(UTC))
     remembering.save(memory, warehouse.place.path())
     names = dict.fromkeys(decision(command.id) for command in unanswered)

@@ -16,6 +16,6 @@ Nothing here imports Spark.
 from jobs.report.command import Looker, status_command
 from jobs.report.html import write_report
 from jobs.report.model import Status
-from jobs.report.status import NothingYet
+from jobs.tables import NothingYet
 
 __all__ = ["Looker", "NothingYet", "Status", "status_command", "write_report"]

@@ -17,9 +17,9 @@ from jobs.report.ends import kafka_ends
 from jobs.report.html import write_report
 from jobs.report.memory import Memory
 from jobs.report.model import Status
-from jobs.report.status import NothingYet, status, topics_of
+from jobs.report.status import status, topics_of
 from jobs.report.terminal import render, updated_text
-from jobs.tables import NoWarehouse, Warehouse
+from jobs.tables import NothingYet, NoWarehouse, Warehouse
 from schemas.settings import Settings
 
 WATCH_EVERY_S = 1.0

@@ -35,7 +35,7 @@ from jobs.report.tally import (
     delay_quantile_ms,
     summed_delay,
 )
-from jobs.tables import SessionEvent, Warehouse
+from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Offsets
 from schemas.settings import Settings
 
@@ -47,10 +47,6 @@ MOST_REASONS_A_FILE = 500
 OTHER = "(other reasons)"
 PLACE_IN_VALUE = r"( at line \d+ column \d+| \(byte \d+\))$"
 """Where in its value a row is broken: told of each row, left out where rows are counted."""
-
-
-class NothingYet(Exception):
-    """The journal is empty: no stream has run on this warehouse yet."""
 
 
 def status(
@@ -72,16 +68,13 @@ def status(
         memory: what an earlier call has found; it is brought up to date. Kept on disk otherwise.
         detail_session: with a date, `detail` holds that session's history and groups.
 
-    Raises `NothingYet`, and what the tables raise (`jobs.tables.errors`).
+    Raises what the tables raise (`jobs.tables.errors`), `NothingYet` among them.
     """
     place = warehouse.place.path()
     known = remembering.load(place) if memory is None else memory
     tally = remembering.caught_up(warehouse, known)
     if tally.n < 0:
-        raise NothingYet(
-            f"the journal of {place} is empty: start `spillway stream`, or name another "
-            "warehouse.root"
-        )
+        raise NothingYet(place)
     reasons = _reasons(warehouse, known)
     remembering.save(known, place)
     events = warehouse.sessions.read()

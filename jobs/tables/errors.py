@@ -11,6 +11,16 @@ class NoWarehouse(WarehouseError):
     """There is no warehouse (or not this table) at that place yet."""
 
 
+class NothingYet(WarehouseError):
+    """The journal is empty: no stream has run on this warehouse yet."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"the journal of {place} is empty: start `spillway stream`, or name another "
+            "warehouse.root"
+        )
+
+
 class WrongTable(WarehouseError):
     """A table is there but is not the one that was asked for (columns, partitions, protocol)."""
 

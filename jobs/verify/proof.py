@@ -30,7 +30,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.decode import StreamPlan, compile_streams
 from jobs.kafka.client import Cluster, TopicProblem, cluster
-from jobs.tables import SessionEvent, Warehouse
+from jobs.protocol.seal import not_sealed
+from jobs.protocol.state import JournalState, replay
+from jobs.tables import NothingYet, SessionEvent, Warehouse
 from jobs.verify.difference import Difference, difference
 from jobs.verify.progress import Progress, tasks_of
 from jobs.verify.rows import (
@@ -110,14 +112,19 @@ def verify(
     is something to prove. `client`: Java client options. `salt`:
     for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
     each step.
-    Raises `WrongQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and KafkaUnavailable when no broker
-    answers.
+    Raises `NothingYet`, `WrongQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and
+    KafkaUnavailable when no broker answers.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
     entries = warehouse.journal.read()
-    _same_query(entries, query)
-    sealed = _sealed(entries, session)
+    state = replay(entries)
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    _same_query(state, query)
+    if problem := not_sealed(state, session):
+        raise NotSealed(problem)
+    sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
     plans = compile_streams(query)
     source = Source(bootstrap, client or {}, _padded(sealed), sealed.end)
@@ -288,30 +295,13 @@ class _Proof:
         return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
 
 
-def _same_query(entries: Sequence[Genesis | Claim | Epoch], query: Query) -> None:
-    for entry in entries:
-        if isinstance(entry, Genesis) and entry.query != query.fingerprint:
-            raise WrongQuery(
-                f"this warehouse holds the results of another query (fingerprint "
-                f"{entry.query[:12]}, this one's is {query.fingerprint[:12]}): name its query "
-                "file, or its warehouse.root"
-            )
-
-
-def _sealed(entries: Sequence[Genesis | Claim | Epoch], session: str) -> Sealed:
-    seals = {e.sealed.session: e.sealed for e in entries if isinstance(e, Epoch) and e.sealed}
-    if session in seals:
-        return seals[session]
-    open_ = [e.session for e in entries if isinstance(e, Genesis | Epoch)][-1:]
-    if session not in open_:
-        raise NotSealed(
-            f"the session {session} is not in the journal (sealed: {', '.join(seals) or 'none'}; "
-            f"open: {', '.join(open_) or 'none'})"
+def _same_query(state: JournalState, query: Query) -> None:
+    if state.genesis.query != query.fingerprint:
+        raise WrongQuery(
+            f"this warehouse holds the results of another query (fingerprint "
+            f"{state.genesis.query[:12]}, this one's is {query.fingerprint[:12]}): name its query "
+            "file, or its warehouse.root"
         )
-    raise NotSealed(
-        f"the session {session} is not sealed: run `spillway seal --session {session}`, let the "
-        "stream reach the seal, and clean the session up"
-    )
 
 
 def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:

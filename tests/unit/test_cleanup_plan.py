@@ -97,7 +97,6 @@ def test_a_sealed_session_is_found():
 @pytest.mark.parametrize(
     ("entries", "session", "query", "why"),
     [
-        ([], DAY, "q", "journal is empty"),
         (journal(), DAY, "q", f"not sealed.*spillway seal --session {DAY}"),
         (journal(pending=True), DAY, "q", f"being sealed.*--until-sealed {DAY}"),
         (journal(sealed=True), NEXT, "q", "not sealed"),

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.doctor import check_all
+from schemas.settings import load_settings
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -29,15 +31,29 @@ def main_ok(*arguments: str) -> None:
     assert code(*arguments) == 0
 
 
-@pytest.mark.parametrize("command", ["rebalance", "status"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["rebalance"],
+        ["status"],
+        ["seal", "--session", DAY],
+        ["seal", "--withdraw", "--session", DAY],
+        ["cleanup", "--session", DAY],
+        ["verify", "--session", DAY],
+    ],
+    ids=" ".join,
+)
 def test_nothing_yet_is_an_exit_code_of_its_own(
-    tmp_path: Path, settings: list[str], command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, settings: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code(*settings, command) == 4
+    assert code(*settings, *command) == 4
     assert "there is no warehouse" in capsys.readouterr().err
     open_warehouse(str(tmp_path / "w"))
-    assert code(*settings, command) == 4
-    assert "is empty: start `spillway stream`" in capsys.readouterr().err
+    assert code(*settings, *command) == 4
+    assert capsys.readouterr().err.endswith(
+        f"spillway: the journal of {tmp_path}/w is empty: start `spillway stream`, or name another "
+        "warehouse.root\n"
+    )
     assert not (tmp_path / "var" / "last-error.txt").exists(), "nothing is wrong"
 
 
@@ -53,6 +69,32 @@ def test_wrong_usage_is_told_before_there_is_a_warehouse(
 ) -> None:
     assert code(*settings, *arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_start_that_is_refused_makes_nothing(
+    tmp_path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the place would be tied to the query of a start that came to nothing."""
+    kafka = ["--set", "kafka.bootstrap_servers=127.0.0.1:1", "--set", "metrics.listen="]
+    assert code(*settings, *kafka, "stream", "--session", DAY) == 3
+    assert "nothing listens at 127.0.0.1:1" in capsys.readouterr().out
+    assert not (tmp_path / "w").exists()
+
+
+def test_another_query_is_refused_before_anything_is_started(
+    tmp_path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_journal(open_warehouse(str(tmp_path / "w")), make_day(3).entries)
+    assert code(*settings, "stream", "--until-sealed", DAY) == 2
+    said = capsys.readouterr()
+    assert "holds another query's state and results" in said.err
+    assert said.out == "", "nothing was checked and no Spark was started"
+    checks = {
+        each.name: each
+        for each in check_all(load_settings(None, dict([settings[1].split("=", 1)]))[0])
+    }
+    assert checks["tables"].status == "fail"
+    assert "holds another query's state and results" in checks["tables"].what
 
 
 def test_a_day_is_not_sealed_before_its_grace_is_over(

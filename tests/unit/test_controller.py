@@ -303,7 +303,7 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
 
 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
-    with pytest.raises(NothingYet, match="start `spillway stream` first"):
+    with pytest.raises(NothingYet, match="is empty: start `spillway stream`, or name"):
         controller.run(settings, "balanced", "me")
     with pytest.raises(WishRefused, match="unknown policy"):
         controller.run(settings, "nonsense", "me")

@@ -21,6 +21,7 @@ from jobs.cli import main
 from jobs.plain import plain
 from jobs.stream.progress import in_short
 from schemas.query import load_query
+from tests.protocol_entries import claim, ends, epoch, genesis, seal
 from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
 
 QUERY = """\
@@ -380,6 +381,25 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return root
 
 
+@pytest.mark.parametrize("command", ["cleanup", "verify"])
+def test_a_day_whose_seal_is_pending_is_told(
+    command: str, tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is to seal it again."""
+    end = ends(9, 9, 9)
+    begun = genesis().model_copy(update={"query": load_query("symbol").fingerprint})
+    entries = [begun, claim(1, 1), epoch(2, 0, ends(4, 4, 4), seal=seal(end))]
+    written = [each.model_copy(update={"written_at": f"{DAY}T21:00:00Z"}) for each in entries]
+    fill_journal(open_warehouse(str(tmp_path / "w")), written)
+    with pytest.raises(SystemExit) as it:
+        main(["--set", f"warehouse.root={tmp_path / 'w'}", command, "--session", DAY])
+    assert it.value.code == 3
+    assert (
+        f"session {DAY} is being sealed, but not all of its input has been read yet: let `spillway "
+        f"stream --until-sealed {DAY}` reach its end first" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -395,11 +415,11 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> str:
             "written with another query: its spilled rows cannot be read with this one. Use the "
             "query file that `stream` was started with",
         ),
-        (("verify", "--session", NEXT), 3, f"not sealed: run `spillway seal --session {NEXT}`"),
+        (("verify", "--session", NEXT), 3, "is not sealed: more rows may come. Run `spillway seal"),
         (
             ("verify", "--session", "2025-01-06"),
             3,
-            f"the session 2025-01-06 is not in the journal (sealed: {DAY}; open: {NEXT})",
+            f"session 2025-01-06 is not in the journal (sealed: {DAY}; open: {NEXT})",
         ),
         (("verify", "--session", DAY), 3, f"run 'spillway cleanup --session {DAY}', then verify"),
         (

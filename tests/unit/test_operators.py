@@ -138,6 +138,15 @@ def test_there_is_nothing_to_decide_before_there_is_a_stream(fake: Fake) -> None
         RebalanceOperator(task_id="decide").execute({})
 
 
+def test_a_day_cannot_be_closed_before_there_is_a_stream(fake: Fake) -> None:
+    """Only the controller has nothing to do then: a day that was not closed is a failure."""
+    fake(answering(None, 4, "the journal is empty"))
+    day: Any = {"dag": SimpleNamespace(dag_id="market_close")}
+    for operator in (SealOperator, CleanupOperator, VerifyOperator):
+        with pytest.raises(CommandFailed, match="ended with code 4:\nthe journal is empty"):
+            operator(task_id="close", session=DAY).execute(day)
+
+
 @pytest.mark.parametrize(
     ("code", "says"), [(2, "unknown policy 'nonsense'"), (3, "the journal is damaged")]
 )

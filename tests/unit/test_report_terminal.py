@@ -11,10 +11,10 @@ from rich.console import Console
 from jobs.report import command
 from jobs.report.command import Looker, status_command
 from jobs.report.model import Status
-from jobs.report.status import NothingYet, status
+from jobs.report.status import status
 from jobs.report.terminal import memory_bar, render
 from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
-from jobs.tables import DamagedTable, NoWarehouse
+from jobs.tables import DamagedTable, NothingYet, NoWarehouse
 from schemas.settings import load_settings
 from tests.report_journal import (
     DAY,

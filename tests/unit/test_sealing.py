@@ -12,7 +12,8 @@ import pytest
 
 from jobs import sealing
 from jobs.sealing import SealRefused, request_seal, request_withdrawal
-from jobs.tables import Warehouse
+from jobs.stream.genesis import StartRefused
+from jobs.tables import NothingYet, Warehouse
 from schemas.journal import Claim, Command, Epoch, Genesis, Offsets
 from schemas.query import load_query
 from schemas.settings import Settings, load_settings
@@ -28,7 +29,12 @@ from tests.protocol_entries import (
 )
 from tests.report_journal import fill_journal, open_warehouse
 
-BEGUN = [genesis(), claim(1, 1), epoch(2, 0, ends(4, 4, 4))]
+QUERY = load_query("symbol")
+BEGUN = [
+    genesis().model_copy(update={"query": QUERY.fingerprint}),
+    claim(1, 1),
+    epoch(2, 0, ends(4, 4, 4)),
+]
 CLOSE = "2026-01-05T16:05:00-05:00"
 """Of `DAY` at the New York exchange, with the default grace."""
 
@@ -80,9 +86,8 @@ class Place:
         return [each.command for each in self.warehouse.commands.read()]
 
     def seal(self, session: str = DAY, at: str = "now", now: str = CLOSE) -> str:
-        query = load_query(self.settings.query)
         return request_seal(
-            self.settings, query, session, at, "why", "alice", clock=lambda: ms(now)
+            self.settings, QUERY, session, at, "why", "alice", clock=lambda: ms(now)
         )
 
     def withdraw(self, session: str = DAY) -> str:
@@ -135,9 +140,20 @@ def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
     assert len(place.commands()) == 1
 
 
+def test_another_query_s_topics_are_not_where_the_session_ends(
+    place: Place, broker: list[int | None]
+) -> None:
+    place.journal(*BEGUN)
+    other = load_query("symbol_minute")
+    with pytest.raises(StartRefused, match="holds another query's state"):
+        request_seal(place.settings, other, DAY, "now", "why", "me", clock=lambda: ms(CLOSE))
+    assert (place.commands(), broker) == ([], [])
+
+
 def test_what_cannot_be_sealed(place: Place, broker: list[int | None]) -> None:
-    with pytest.raises(SealRefused, match="journal is empty"):
-        place.seal()
+    for ask in (place.seal, place.withdraw):
+        with pytest.raises(NothingYet, match="is empty: start `spillway stream`, or name another"):
+            ask()
     place.journal(*BEGUN)
     with pytest.raises(SealRefused, match=f"{NEXT} cannot be sealed: not the open .* {DAY}$"):
         place.seal(NEXT)

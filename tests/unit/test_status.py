@@ -14,9 +14,9 @@ from jobs.report import memory as remembering
 from jobs.report.ends import kafka_ends
 from jobs.report.memory import Memory
 from jobs.report.model import Status
-from jobs.report.status import MOST_REASONS, OTHER, NothingYet, status
+from jobs.report.status import MOST_REASONS, OTHER, status
 from jobs.report.tally import MOST_POINTS, RECENT_EPOCHS, Tally, delay_quantile_ms, thinned
-from jobs.tables import SessionEvent, Warehouse
+from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import DELAY_EDGES_MS
 from schemas.settings import load_settings
 from tests.report_journal import (
