@@ -145,7 +145,22 @@ def _drawn(name: str, number: int) -> list[bytes]:
 
 _TOKENS = [
     *(b"-Inf", b"Infinity", b"NaN", b"1e400", b"-0", b"01", b"1" * 5_000, b"\\ud800", b"\\u0041"),
-    *(b'"', b"\\", b",", b":", b"{", b"}", b"[", b"]", b" ", b"\n", b"\x00", b"\xc3", b"\xa9"),
+    *(
+        b'"',
+        b"\\",
+        b",",
+        b":",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b" ",
+        b"\n",
+        b"\x00",
+        b"\x1f",
+        b"\xc3",
+        b"\xa9",
+    ),
     *(
         b'"symbol":',
         b'"\\u0073ymbol":',

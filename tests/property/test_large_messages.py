@@ -44,6 +44,8 @@ def test_parts_and_whole_agree(name: str) -> None:
     @example(b'[{"symbol":"A"},2,3]', 1)
     @example(b'{"symbol":"A","x":"a,\\"b,[","y":[{"a":[1,2],"b":{}},3,[]],"i":7}', 1)
     @example(b'{"symbol":["A","B"],"i":7}', 1)
+    @example(b"[1,oops", 1)  # it is no object, and no JSON either
+    @example(b"[1,2]", 1)
     @example(b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":%s}' % (b"1" * 400), 1)
     @example(b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","shares":%s}' % (b"1" * 5000), 1)
     @example(b'{"symbol":"A",\\",","i":7}', 1)

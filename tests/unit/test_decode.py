@@ -224,6 +224,8 @@ def test_values_that_would_line_up_by_accident(odd: list[bytes | None], bad: lis
         (b'{"symbol":null,"n":7}', False),
         (b'{"symbol":"B\n","n":7}', False),
         (b'{"symbol":"B\x00","n":7}', False),
+        (b'{"symbol":"B\x1f","n":7}', False),
+        (b'{"symbol":"B\x20\x7f","n":7}', True),
         (b'{"symbol":"B\\","n":7}', False),
         (b'{"symbol":"\\x","n":7}', False),
         (b'{"symbol":"\\u00g0","n":7}', False),
@@ -252,6 +254,14 @@ def test_values_larger_than_a_piece_take_no_template() -> None:
     values = pa.array([stock(1)])
     assert templates.read_alike(STOCK.rules, values, len(stock(1)))[1].tolist() == []
     assert templates.read_alike(STOCK.rules, values, len(stock(1)) - 1)[1].tolist() == [0]
+
+
+def test_no_template_is_made_of_a_long_value() -> None:
+    bare = len(b'{"symbol":""}')
+    long = [b'{"symbol":"%s"}' % (b"x" * (templates.LONGEST - bare + more)) for more in (0, 1)]
+    assert [len(value) - templates.LONGEST for value in long] == [0, 1]
+    assert templates.template_of(long[0]) is not None
+    assert templates.template_of(long[1]) is None
 
 
 def test_a_template_of_a_wrong_kind_takes_nothing() -> None:

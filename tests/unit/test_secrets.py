@@ -190,6 +190,25 @@ def test_texts_of_libraries_are_told_without() -> None:
     assert is_free_of_it(hide(f"Value not specified for key '{SECRET}' in JAAS config", two))
 
 
+def test_of_two_secrets_the_longer_is_looked_for_first() -> None:
+    options = {"a.password": "river", "b.password": "riverbank"}
+    assert hide("no riverbank", options) == f"no {HIDDEN}"
+
+
+def test_a_secret_is_known_as_python_writes_it_and_as_java_escapes_it() -> None:
+    odd = "ab\tcd\tef"
+    assert hide(f"no {odd!r}", {"x.password": odd}) == f"no '{HIDDEN}'"
+    escaped = {"sasl.jaas.config": 'X required password="a\\"b\\"c\\"d\\"e";'}
+    assert hide('no "river"', escaped) == 'no "river"'
+    long = {"sasl.jaas.config": 'X required password="riv\\er-bank";'}
+    assert hide("no river-bank", long) == f"no {HIDDEN}"
+
+
+def test_words_of_four_letters_may_be_secrets() -> None:
+    assert hide("a 1234 b", {"x.pin": "1234"}) == f"a {HIDDEN} b"
+    assert hide("a 123 b", {"x.pin": "123"}) == "a 123 b"
+
+
 def test_an_error_of_a_library_is_printed_and_kept_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

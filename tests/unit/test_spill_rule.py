@@ -13,12 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from jobs.engine.arrangement import Drops, Session
 from jobs.engine.blocks import Coordinates, route
 from jobs.engine.groups import GroupMap
+from jobs.engine.join import Rows
+from jobs.engine.merging import Shape
 from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.engine.spilling import Limits, choose_victims
+from jobs.engine.statefiles import Merging
+from jobs.engine.statistics import Counters, Figures
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
+from jobs.engine.upkeep import Shelf, room_of, upkeep
 from jobs.policy.intake import rows_per_epoch, worth_changing
+from jobs.policy.victims import Moment
 from jobs.storage import folder
 from schemas.journal import SlotTotals
 from tests.property.slots import KEY
@@ -124,3 +132,83 @@ def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:
     assert below
     assert all(s.overflow == s.took for s in below), "none of it by the rule"
     assert all(s.overflow < s.took for s in found if s not in below)
+
+
+def victims(sizes: list[int], intake: list[int], limits: Limits) -> tuple[list[int], int]:
+    """The groups that leave, the largest first, and what of it is for want of room."""
+    size = np.array(sizes, np.int64)
+    figures = Figures(size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)))
+    found = choose_victims({DAY: figures}, limits, "largest", Moment(0, 0, 0))
+    return np.flatnonzero(found.groups[DAY]).tolist(), found.overflow_bytes
+
+
+def test_what_is_forced_is_no_more_than_what_the_rule_takes_anyway() -> None:
+    sizes = [400, 300, 200, 100]
+    rule = Limits(budget_bytes=1_000, threshold=0.8, fraction=0.3, room_bytes=1_000)
+    assert victims(sizes, [0] * 4, rule) == ([0], 0)
+    for forced, leave in ((300, [0]), (400, [0]), (401, [0, 1])):
+        limits = Limits(1_000, 0.8, 0.3, 1_000, forced_bytes=forced)
+        assert victims(sizes, [0] * 4, limits) == (leave, 0)
+    below = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=1)
+    assert victims(sizes, [0] * 4, below) == ([0], 0)
+
+
+def test_for_want_of_room_only_what_has_just_come_leaves() -> None:
+    sizes, intake = [400, 300, 200, 100], [0, 50, 0, 60]
+    for room, leave, overflow in (
+        (110, [], 0),
+        (60, [1], 300),
+        (59, [1, 3], 400),
+        (-5, [1, 3], 400),
+    ):
+        limits = Limits(budget_bytes=10_000, threshold=0.8, fraction=0.3, room_bytes=room)
+        assert victims(sizes, intake, limits) == (leave, overflow)
+
+
+def shelf_of(root: Path, shape: Shape) -> Shelf:
+    room = room_of(shape, 1 << 30, 0, 10, 10)
+    return Shelf(SPEC, folder(str(root)).child("slot"), "w", 1, "a" * 16, KEY, room, shape)
+
+
+def run_of(shelf: Shelf, session: Session, input_: int, run: int, rows: int) -> None:
+    """A run of one file, written."""
+    hashes = np.sort(np.random.default_rng(run).integers(0, 2**63, rows).astype(np.uint64))
+    schema = SPEC.row_schema(input_)
+    columns = [["k"] * rows, [0.5] * rows, ["t"] * rows, [0] * rows, list(range(rows))]
+    arrays = [pa.array(each, f.type) for each, f in zip(columns, schema, strict=True)]
+    part, data = shelf.encode(
+        session.name, input_, run, Rows(hashes, pa.table(arrays, schema=schema))
+    )
+    shelf.write(part, data)
+    session.parts[input_].append(part)
+
+
+def test_a_merge_of_a_session_that_has_gone_is_forgotten(tmp_path: Path) -> None:
+    shelf = shelf_of(tmp_path, Shape())
+    session = Session(DAY, Drops(), [[], []])
+    run_of(shelf, session, 0, 5, 10)
+    old = [Merging("2026-01-02", 0, (1, 2), 3), Merging(DAY, 0, (1, 2), 4)]
+    kept = upkeep(shelf, {DAY: session}, old, 6, 0)
+    assert (kept.merges, kept.next_run) == ((), 6)
+
+
+def test_merges_of_one_epoch_share_their_fuel(tmp_path: Path) -> None:
+    shape = Shape(fan_in=2, least_file_bytes=4 << 10, most_file_bytes=4 << 10, fuel_files=1)
+    shelf = shelf_of(tmp_path, shape)
+    session = Session(DAY, Drops(), [[], []])
+    for input_ in (0, 1):
+        for run in (1, 2):
+            run_of(shelf, session, input_, run, 500)
+    sizes = [sum(p.file.row_bytes for p in parts) for parts in session.parts]
+    assert min(sizes) > 3 * (4 << 10)
+    kept = upkeep(shelf, {DAY: session}, [], 3, 0)
+    assert len(kept.merges) == 2, "neither could end"
+    touched = [any(p.file.run not in (1, 2) for p in parts) for parts in session.parts]
+    assert touched == [True, False], "the first took all of it"
+    rest = list(kept.merges)
+    for _ in range(100):
+        if not rest:
+            break
+        rest = list(upkeep(shelf, {DAY: session}, rest, 5, 0).merges)
+    assert rest == []
+    assert [sum(len(p.rows.key_hash) for p in parts) for parts in session.parts] == [1_000, 1_000]

@@ -11,10 +11,11 @@ import pytest
 from pydantic import SecretBytes
 
 from jobs.engine import runs
-from jobs.engine.digests import keyed_digest
+from jobs.engine.digests import is_genuine, keyed_digest
 from jobs.engine.groups import GroupMap
 from jobs.engine.statefiles import encode_manifest, load_manifest, manifest_name
 from jobs.engine.step import step
+from jobs.storage import folder
 from schemas.journal import SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
@@ -48,6 +49,26 @@ def put(slots: Slots, name: str, data: bytes) -> None:
 
 def test_own_files_are_taken(slots: Slots) -> None:
     assert stepped(slots).status == "done"
+
+
+def test_every_digit_of_a_digest_counts() -> None:
+    digest = keyed_digest(KEY, b"rows")
+    assert len(digest) == 32
+    assert is_genuine(KEY, b"rows", digest)
+    for at, digit in enumerate(digest):
+        other = f"{digest[:at]}{int(digit, 16) ^ 1:x}{digest[at + 1 :]}"
+        assert not is_genuine(KEY, b"rows", other)
+    assert not is_genuine(KEY, b"rows", digest[:-1])
+
+
+def test_a_file_that_was_checked_says_nothing_of_its_namesake(tmp_path: Path) -> None:
+    digest = keyed_digest(KEY, b"rows")
+    here, there = (folder(str(tmp_path)).child(name) for name in ("slot-0", "slot-1"))
+    for place, data in ((here, b"rows"), (there, b"rowz")):
+        place.write_new("a.arrow", data)
+    runs.verify_digest(here, "a.arrow", here.map("a.arrow"), digest, KEY)
+    with pytest.raises(runs.Missing, match="is damaged"):
+        runs.verify_digest(there, "a.arrow", there.map("a.arrow"), digest, KEY)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "manifest"])
