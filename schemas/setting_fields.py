@@ -612,7 +612,9 @@ class Session(Section):
         default="command",
         description=(
             "Who says where a session ends: the `seal` command, or the calendar (close plus "
-            "grace, which a later `seal --at close` confirms)."
+            "grace, which a later `seal --at close` confirms). The calendar's end is looked up by "
+            "the records' times: give the topics message.timestamp.type = LogAppendTime, or one "
+            "record that is dated ahead moves it."
         ),
         json_schema_extra=_about(
             "command/calendar",

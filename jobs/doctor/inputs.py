@@ -18,6 +18,8 @@ from schemas.query import Query, load_query
 from schemas.settings import Settings
 
 DAY_MS = 24 * 3600 * 1000
+LAST_MS = (2**63 - 1) // 1000
+"""The latest time of a record that Spark's reader takes, which counts in microseconds."""
 SESSIONS_AHEAD = 10
 CONNECT_S = 10.0
 
@@ -78,9 +80,9 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
             configs = view.topic_configs(names)
             grace_ms = int(settings.session.grace_s * 1000)
             for topic in topics:
-                checks += judge_topic(
-                    topic.name, topic.partitions, configs[topic.name], spans, grace_ms
-                )
+                config = configs[topic.name]
+                checks += judge_topic(topic.name, topic.partitions, config, spans, grace_ms)
+                checks += judge_times(topic.name, config, settings.session.boundary)
         return checks
     except TopicProblem as error:
         return [*checks, Check("topics", "fail", error.what, error.remedy)]
@@ -110,6 +112,30 @@ def _absent(settings: Settings, problem: str) -> Check:
         )
     remedy = absent_remedy(settings.kafka.bootstrap_servers)
     return Check("broker", "fail", f"nothing listens at {server}", remedy)
+
+
+def judge_times(name: str, config: Mapping[str, str], boundary: str) -> list[Check]:
+    """What the times of a topic's records may do: whoever produces sets them with `CreateTime`.
+
+    Kafka answers for a time with the first record that bears that time or a later one. So a record
+    that is dated ahead moves the end of a day that is sought by time.
+    """
+    if config.get("message.timestamp.type") != "CreateTime":
+        return []
+    title, checks = f"times of topic {name}", []
+    if boundary == "calendar":
+        what = "producers date its records: one dated ahead moves where the calendar's day ends"
+        mend = "set the topic's message.timestamp.type to LogAppendTime"
+        checks.append(Check(title, "warn", what, mend))
+    ahead_ms = int(config.get("message.timestamp.after.max.ms", "0"))
+    if ahead_ms > DAY_MS:
+        some = "any time" if ahead_ms >= LAST_MS else days(ahead_ms)
+        what = f"producers may date records {some} ahead of the broker"
+        if ahead_ms >= LAST_MS:
+            what += "; Spark cannot read one dated after the year 294246, and the stream ends"
+        mend = f"set the topic's message.timestamp.after.max.ms to {DAY_MS} or less"
+        checks.append(Check(title, "warn", what, mend))
+    return checks
 
 
 def judge_topic(

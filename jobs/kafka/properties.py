@@ -16,6 +16,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 RETENTION_MS = 14 * 24 * 3600 * 1000
 """Two weeks: a session is cleaned on the evening of its day, a long outage included."""
 FOREVER_MS = 2**63 - 1
+AHEAD_MS = 24 * 3600 * 1000
+"""How far ahead of the broker's clock a producer may date a record."""
 
 
 def server_properties(data: Path, port: int, controller_port: int) -> str:
@@ -47,9 +49,11 @@ def server_properties(data: Path, port: int, controller_port: int) -> str:
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "replica.fetch.max.bytes": MAX_MESSAGE_BYTES,
         "log.retention.ms": RETENTION_MS,
-        # Replays may carry the timestamps of another day, also of one to come.
+        # Replays may carry the timestamps of a day long ago. Of one to come: no further ahead than
+        # clocks and time zones are wrong, since a record of the year 2100 would hold up what looks
+        # for offsets by time.
         "log.message.timestamp.before.max.ms": FOREVER_MS,
-        "log.message.timestamp.after.max.ms": FOREVER_MS,
+        "log.message.timestamp.after.max.ms": AHEAD_MS,
         "log.segment.bytes": 256 * 1024 * 1024,
         "num.network.threads": 2,
         "num.io.threads": 4,

@@ -214,7 +214,22 @@ class Driver:
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
         seconds = {"job": round(time.monotonic() - self._began, 4)}
-        return protocol.Reported(reports, _now(), seconds, self._limit_rows)
+        sane = [dated(report, time.time_ns() // 1_000_000) for report in reports]
+        return protocol.Reported(sane, _now(), seconds, self._limit_rows)
+
+
+AHEAD_MS = 3_600_000
+"""How far ahead of this host's clock the stream's own clock may go."""
+
+
+def dated(report: SlotReport, now_ms: int) -> SlotReport:
+    """A report whose newest input is no further ahead than a clock may be wrong.
+
+    Producers date records, and one of the year 2100 would stop the stream's clock: no group would
+    be inactive ever after. Only that clock is bounded: nothing that rows give depends on it.
+    """
+    newest = max(0, min(report.recent_input_ms, now_ms + AHEAD_MS))
+    return report.model_copy(update={"recent_input_ms": newest})
 
 
 _STORAGE = re.compile(r"StorageError: (cannot .*)")

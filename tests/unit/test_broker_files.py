@@ -26,6 +26,8 @@ def test_every_listener_is_on_loopback():
             assert address.rpartition("//")[2].startswith("127.0.0.1:"), name
     assert int(lines["message.max.bytes"]) > 5_000_000
     assert int(lines["log.retention.ms"]) >= 7 * 24 * 3600 * 1000
+    assert int(lines["log.message.timestamp.after.max.ms"]) == 24 * 3600 * 1000
+    assert int(lines["log.message.timestamp.before.max.ms"]) == 2**63 - 1, "replays are of old days"
 
 
 def test_a_folder_without_a_broker(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from jobs.doctor import blocking, check_all, table
 from jobs.doctor.check import days, size
-from jobs.doctor.inputs import judge_topic, sessions
+from jobs.doctor.inputs import judge_times, judge_topic, sessions
 from jobs.doctor.machine import (
     judge_jars,
     judge_memory,
@@ -120,6 +121,28 @@ def test_a_topic_must_keep_a_session(config, statuses):
     assert [check.status for check in checks] == statuses
     assert all(check.name == "topic stock" for check in checks)
     assert all(check.mend for check in checks if check.status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("boundary", "kind", "ahead_ms", "says"),
+    [
+        ("command", "CreateTime", 24 * HOUR, []),
+        ("command", "CreateTime", 24 * HOUR + 1, ["may date records 24"]),
+        ("command", "CreateTime", 2**63 - 1, ["may date records any time ahead.*Spark cannot"]),
+        ("calendar", "CreateTime", HOUR, ["moves where the calendar's day ends"]),
+        ("calendar", "CreateTime", 48 * HOUR, ["the calendar's day", "may date records 2"]),
+        ("calendar", "LogAppendTime", 2**63 - 1, []),
+        ("command", "LogAppendTime", 2**63 - 1, []),
+    ],
+)
+def test_whoever_dates_records_may_move_a_days_end(boundary, kind, ahead_ms, says):
+    config = {"message.timestamp.type": kind, "message.timestamp.after.max.ms": str(ahead_ms)}
+    checks = judge_times("stock", config, boundary)
+    assert [check.status for check in checks] == ["warn"] * len(says)
+    for check, text in zip(checks, says, strict=True):
+        assert re.search(text, check.what)
+        assert "message.timestamp." in check.mend
+    assert judge_times("stock", {}, "calendar") == []
 
 
 def test_sessions_ahead_know_weekends_and_holidays():

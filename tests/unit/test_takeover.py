@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.protocol.plan import Plan
-from jobs.stream.driver import Driver, Ended, _cause, first_lines
+from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, SlotReport
 from tests.protocol_entries import NEXT, TOPICS, count, ends, genesis, report
@@ -172,6 +173,30 @@ def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: s
         run_epoch(driver(opened(root), job, troubles))
     assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing of it counts")
     assert (job.attempts, troubles) == (1, [f"epoch 0, attempt 1: {says}"])
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "told_ms"),
+    [(0, 0), (-1, 0), (1_000, 1_000), (3_610_000, 3_610_000), (3_610_001, 3_610_000)],
+)
+def test_one_record_of_a_far_day_does_not_stop_the_streams_clock(
+    newest_ms: int, told_ms: int
+) -> None:
+    found = report(0, 0).model_copy(update={"recent_input_ms": newest_ms})
+    assert dated(found, now_ms=10_000).recent_input_ms == told_ms
+
+
+def test_the_journals_newest_input_is_bounded_by_this_hosts_clock(root: str) -> None:
+    class Ahead(Job):
+        def run(self, *arguments: Any, **named: Any) -> Sequence[SlotReport]:
+            found = super().run(*arguments, **named)
+            return [r.model_copy(update={"recent_input_ms": 4_102_444_800_000}) for r in found]
+
+    one = driver(opened(root), Ahead())
+    began_ms = time.time_ns() // 1_000_000
+    run_epoch(one)
+    ended_ms = time.time_ns() // 1_000_000
+    assert began_ms <= one.state.recent_input_ms - 3_600_000 <= ended_ms
 
 
 def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:
