@@ -29,21 +29,23 @@ def is_session_date(text: str) -> bool:
 def session_date(text: str) -> str:
     """The text itself when it is a date in canonical form.
 
-    Raises `SessionDateError`, which names the canonical form of what may have been meant.
+    Raises `SessionDateError`, which names the canonical form of what may have been meant, or says
+    that there is no such day.
     """
     if is_session_date(text):
         return text
-    meant = _meant(text)
-    hint = f"write {meant}" if meant else "write YYYY-MM-DD, e.g. 2026-01-05"
-    raise SessionDateError(f"{text!r} is not a session's date: {hint}")
+    raise SessionDateError(f"{text!r} is not a session's date: {_hint(text)}")
 
 
-def _meant(text: str) -> str | None:
+def _hint(text: str) -> str:
     found = _PARTS.fullmatch(text.strip())
+    if not found:
+        return "write YYYY-MM-DD, e.g. 2026-01-05"
+    year, month, day = map(int, found.groups())
     try:
-        return date(*map(int, found.groups())).isoformat() if found else None
+        return f"write {date(year, month, day).isoformat()}"
     except ValueError:
-        return None
+        return f"there is no day {year:04}-{month:02}-{day:02}"
 
 
 SessionDate = Annotated[str, AfterValidator(session_date)]

@@ -20,8 +20,11 @@ from jobs.engine.merging import DEFAULT_SHAPE
 from jobs.engine.runs import FILE_OVERHEAD_BYTES
 from jobs.engine.upkeep import room_of
 from jobs.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
+from jobs.report.words import bytes_text
 from jobs.storage import StorageError, folder, storage_error
 from jobs.tables import Warehouse
+from schemas.query import load_query
+from schemas.settings import catalogue, load_settings
 from tests.disks import Disk, mounted
 from tests.protocol_entries import claim, genesis
 
@@ -184,6 +187,15 @@ def test_with_the_least_budget_the_smallest_epoch_just_fits(
     assert left(least) >= 0
     # The room for a manifest ends at a quarter of the budget, so with many groups less would do.
     assert left(least - 32) < 0 or room_of(DEFAULT_SHAPE, least, 0, 0, 0).reserve_bytes < least // 4
+
+
+def test_the_least_budget_is_as_the_settings_say() -> None:
+    settings = load_settings(None, {}, environ={})[0]
+    inputs = len(load_query(settings.query).streams)
+    least = least_budget(inputs, settings.state.groups, 2, settings.stream.max_rows_per_epoch)
+    [budget] = [each for each in catalogue() if each.name == "state.budget_bytes"]
+    assert f"({bytes_text(least)} with the shipped query, 512 groups and 2 slots)" in budget.why
+    assert settings.state.groups == 512
 
 
 def test_a_budget_that_holds_no_epoch_is_refused_with_the_least() -> None:
