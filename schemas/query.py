@@ -62,6 +62,14 @@ class QueryError(ValueError):
     """A query that cannot be used. One line for each problem: file, line, what is allowed."""
 
 
+class _Misplaced(ValueError):
+    """What is wrong with one place of a part; `place` is below the part's own."""
+
+    def __init__(self, message: str, *place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
 class Part(BaseModel):
     """Base of a query's parts."""
 
@@ -83,12 +91,17 @@ class Stream(Part):
         if (self.contract is None) == (self.fields is None):
             raise ValueError("give either schema (a shipped contract) or fields (your own)")
         if self.contract is not None and self.contract not in SHIPPED:
-            raise ValueError(f"there is no schema {self.contract!r}; there are: {_list(SHIPPED)}")
+            raise _Misplaced(
+                f"there is no schema {self.contract!r}; there are: {_list(SHIPPED)}", "schema"
+            )
         if self.fields is not None:
             if not self.fields:
-                raise ValueError("fields is empty; write for example symbol = 'string'")
+                raise _Misplaced("it is empty; write for example symbol = 'string'", "fields")
             for name, text in self.fields.items():
-                rule(name, text)
+                try:
+                    rule(name, text)
+                except ValueError as error:
+                    raise _Misplaced(str(error), "fields", name) from error
         return self
 
     @property
@@ -109,7 +122,9 @@ class JoinKey(Part):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no column name: letters, digits and _ are allowed")
+            raise _Misplaced(
+                f"{self.name!r} is no column name: letters, digits and _ are allowed", "name"
+            )
         if self.expression is not None and self.columns is not None:
             raise ValueError("give expression (the same for all inputs) or columns, not both")
         return self
@@ -346,6 +361,9 @@ def _column_problems(query: Query) -> Iterator[str]:
         if field not in names:
             allowed = [f"{s}.{r.name}" for s in query.inputs for r in query.streams[s].rules]
             yield f"{where}: there is no {each!r}; there are: {_list(allowed)}"
+    listed = query.results.columns or []
+    for each in dict.fromkeys(each for each in listed if listed.count(each) > 1):
+        yield f"{where}: {each!r} is there twice; name each column once"
     names = [key.name for key in query.join.keys] + sorted(RESULT_COLUMNS)
     for stream in query.inputs:
         names += [f"{stream}_{each.name}" for each in query.payload(stream)]
@@ -378,6 +396,8 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
             for before, part in zip((None, *loc), loc, strict=False)
             if not (isinstance(before, int) and part in _TAGS)
         )
+        if isinstance(cause := item.get("ctx", {}).get("error"), _Misplaced):
+            key = (*key, *cause.place)
         dotted = ".".join(str(part) for part in key)
         text = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":

@@ -185,7 +185,40 @@ MISTAKES = [
     query_file(
         "a type that does not exist",
         QUERY.replace('"int"', '"integer"'),
-        "q.toml:1: streams.a: 'integer' is no type; allowed: string, int, double",
+        "q.toml:2: streams.a.fields.symbol: 'integer' is no type; allowed: string, int, double",
+    ),
+    query_file(
+        "a type that does not exist, in a table of its own",
+        GOOD.replace(
+            'fields = { symbol = "string", size = "int" }',
+            '[streams.b.fields]\nsymbol = "string"\nsize = "text"',
+        ),
+        "q.toml:7: streams.b.fields.size: 'text' is no type; allowed: string, int, double",
+    ),
+    query_file(
+        "a decimal that does not exist",
+        QUERY.replace('"double"', '"decimal(40,2)"'),
+        "q.toml:2: streams.a.fields.price: 'decimal(40,2)': decimal(p,s) needs 1 <= p <= 38",
+    ),
+    query_file(
+        "a field that is no name",
+        QUERY.replace("price", '"the price"'),
+        "q.toml:2: streams.a.fields.the price: 'the price' is no field name: letters, digits",
+    ),
+    query_file(
+        "no field",
+        QUERY.replace('{ symbol = "int", price = "double" }', "{}"),
+        "q.toml:2: streams.a.fields: it is empty; write for example symbol = 'string'",
+    ),
+    query_file(
+        "a schema that is not shipped",
+        QUERY.replace('fields = { symbol = "int", price = "double" }', 'schema = "stocks"'),
+        "q.toml:2: streams.a.schema: there is no schema 'stocks'; there are: ",
+    ),
+    query_file(
+        "a result twice",
+        GOOD + '[results]\ncolumns = ["a.price", "b.size", "a.price"]\n',
+        "q.toml:10: 'a.price' is there twice; name each column once",
     ),
     query_file(
         "a key that no stream has",

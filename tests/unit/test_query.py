@@ -121,12 +121,12 @@ on = ["symbol"]
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ('schema = "stock"', 'schema = "stok"', 2, "there is no schema 'stok'; there are: stock"),
+        ('schema = "stock"', 'schema = "stok"', 3, "there is no schema 'stok'; there are: stock"),
         ('schema = "stock"', 'schem = "stock"', 3, "allowed: topic, schema, fields, filter"),
-        ('schema = "stock"', "fields = {}", 2, "fields is empty"),
-        ('schema = "stock"', 'fields = { symbol = "text" }', 2, "allowed: string, int, double"),
-        ('schema = "stock"', 'fields = { symbol = "decimal(40,2)" }', 2, "p <= 38"),
-        ('schema = "stock"', 'fields = { "a b" = "int" }', 2, "'a b' is no field name"),
+        ('schema = "stock"', "fields = {}", 3, "it is empty"),
+        ('schema = "stock"', 'fields = { symbol = "text" }', 3, "allowed: string, int, double"),
+        ('schema = "stock"', 'fields = { symbol = "decimal(40,2)" }', 3, "p <= 38"),
+        ('schema = "stock"', 'fields = { "a b" = "int" }', 3, "'a b' is no field name"),
         ('schema = "stock"', 'topic = "stock"', 2, "give either schema"),
         ('"stock"\n', '"stock"\ntopic = "a/b"\n', 4, "'a/b' is no name of a topic"),
         ('"stock"\n', '"stock"\ntopic = "volume"\n', 2, "topic volume feeds two streams"),
