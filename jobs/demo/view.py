@@ -187,6 +187,8 @@ def what_next(outcome: Outcome, place: Place) -> list[str]:
     query = (
         f"import polars as pl; print(pl.scan_delta({results!r}).group_by('phase').len().collect())"
     )
+    # Double quotes keep it readable, where nothing in it means something to the shell.
+    quoted = shlex.quote(query) if set('"$`\\!') & set(query) else f'"{query}"'
     return [
         f"report   {place.report}",
         f"results  {results}",
@@ -197,7 +199,7 @@ def what_next(outcome: Outcome, place: Place) -> list[str]:
         f"  {spillway} status",
         f"  {spillway} status --adaptations",
         f"  {spillway} quarantine list",
-        f"  {shlex.quote(_short(Path(sys.executable)))} -c {shlex.quote(query)}",
+        f"  {shlex.quote(_short(Path(sys.executable)))} -c {quoted}",
     ]
 
 
