@@ -21,7 +21,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from jobs.clock import Clock, system_clock
 from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
@@ -533,6 +532,8 @@ def produce(
     from jobs.produce.bar import progress_bar
     from jobs.produce.replay import replay as replay_file
     from jobs.produce.run import produce as produce_scenario
+    from jobs.produce.summary import sent
+    from jobs.topics import unread
     from schemas.scenario import load_scenario
 
     settings = _settings()
@@ -561,14 +562,12 @@ def produce(
                 processes=processes,
                 progress=progress,
             )
-    table = Table("topic", "rows", "malformed", "late", "repeated", "bytes", box=None)
-    for each in summary.topics:
-        counts = (each.rows, sum(each.malformed.values()), each.late, each.repeated)
-        table.add_row(each.topic, *(f"{n:,}" for n in counts), f"{each.value_bytes:,}")
-    out.print(table)
+    out.print(sent(summary, made=replay is None))
     out.print(
         f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second"
     )
+    if problem := unread([each.topic for each in summary.topics], settings.query):
+        err.print(f"[yellow]{_escaped(problem)}[/]", highlight=False, soft_wrap=True)
 
 
 # ------------------------------------------------------------------------------- quarantine

@@ -6,13 +6,13 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs.decode import compile_streams
 from jobs.kafka.client import cluster, demand_listener
-from schemas.query import Query
+from schemas.query import Query, load_query
 from schemas.settings import Settings
 
 
@@ -34,6 +34,22 @@ class InputTopic:
 def topic_names(query: Query) -> list[str]:
     """The topics that a query reads, in order, each once."""
     return sorted({stream.topic for stream in compile_streams(query)})
+
+
+def unread(topics: Iterable[str], query: str) -> str:
+    """What to say of topics that were written to and are none of the query's; else empty."""
+    try:
+        read = topic_names(load_query(query))
+    except ValueError as error:
+        return f"whether the query reads these topics cannot be said: {error}"
+    others = sorted(set(topics) - set(read))
+    if not others:
+        return ""
+    return (
+        f"no stream of the query {query} reads {', '.join(others)}: it reads {', '.join(read)}. "
+        "Rows elsewhere are not joined: name the topic with --topic, or another query with "
+        "--set query=FILE"
+    )
 
 
 def look(settings: Settings, query: Query, *, create: bool) -> list[InputTopic]:

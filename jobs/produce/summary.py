@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rich.markup import escape
+from rich.table import Table
+
 
 @dataclass
 class Tally:
@@ -73,3 +76,15 @@ class Summary:
     def rows_per_s(self) -> float:
         """Average rate."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+
+def sent(summary: Summary, *, made: bool) -> Table:
+    """What was sent, for people. Only of messages that were made here is it known how they are."""
+    counted = ("malformed", "late", "repeated") if made else ()
+    table = Table("topic", "rows", *counted, "bytes", box=None)
+    for each in summary.topics:
+        counts = [each.rows]
+        if made:
+            counts += [sum(each.malformed.values()), each.late, each.repeated]
+        table.add_row(escape(each.topic), *(f"{n:,}" for n in (*counts, each.value_bytes)))
+    return table

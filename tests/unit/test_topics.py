@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs import cli, topics
+from jobs.produce.summary import Summary, Tally
 from schemas.journal import Topic
 
 SERVER = "kafka.example:9092"
@@ -87,3 +88,41 @@ def test_missing_topics_are_made_and_no_other_is_changed(
     assert again[:2] == (0, [{**each, "created": False} for each in made])
     assert len(broker.made) == 2
     assert broker.there["other"] == 1
+
+
+def produced(topic: str, **counts: int) -> Summary:
+    return Summary(topics=[Tally(topic, rows=3, value_bytes=90, **counts)], seconds=1, processes=1)
+
+
+@pytest.mark.parametrize("topic", ["orders", "stock"])
+def test_rows_that_no_query_reads_are_told(
+    topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are sent: the query may come later."""
+    monkeypatch.setattr("jobs.produce.replay.replay", lambda *_, **__: produced(topic))
+    with pytest.raises(SystemExit) as it:
+        cli.main(["produce", "--replay", "orders.jsonl"])
+    assert it.value.code in (0, None)
+    said = capsys.readouterr()
+    told = "no stream of the query symbol reads orders: it reads review, stock, volume."
+    assert (told in said.err) == (topic == "orders")
+    assert "malformed" not in said.out, "a recording does not say which of its rows are"
+    assert said.out.split()[:6] == ["topic", "rows", "bytes", topic, "3", "90"]
+
+
+def test_rows_that_were_made_are_counted_by_kind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jobs.produce.run.produce", lambda *_, **__: produced("stock", late=2))
+    with pytest.raises(SystemExit):
+        cli.main(["produce", "sample-day"])
+    said = capsys.readouterr()
+    counts = ["topic", "rows", "malformed", "late", "repeated", "bytes", "stock", "3", "0", "2"]
+    assert said.out.split()[:10] == counts
+    assert "no stream" not in said.err
+
+
+def test_a_query_that_cannot_be_read_keeps_nobody_from_sending() -> None:
+    says = topics.unread(["stock"], "no-such-query.toml")
+    assert says.startswith("whether the query reads these topics cannot be said: ")
+    assert "there is no such file" in says
