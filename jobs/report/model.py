@@ -267,7 +267,8 @@ class Status(Figures):
     """Rows read, over the last minute (or the last epochs, where a minute holds too many)."""
     results_per_s: float
     delay_p50_ms: int | None
-    """Production delay over the last epochs: age of a result's newest input row."""
+    """Production delay over the last epochs: age of a result's newest input row. None until the
+    open session has a result."""
     delay_p99_ms: int | None
     lag_rows: int | None
     threshold: float

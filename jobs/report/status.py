@@ -81,7 +81,8 @@ def status(
     done = {date: _cleanup_done(warehouse, date) for date, s in tally.sessions.items() if s.ranges}
     stored = _stored_results(warehouse)
     rows_per_s, results_per_s = _rates(tally, now)
-    delay = summed_delay(tally.recent)
+    # Of the open session: the last epochs may be of the one before.
+    delay = summed_delay(tally.recent) if any(tally.sessions[tally.open].delay) else []
     topics, lag_rows = topics_of(tally, ends)
     return Status(
         at=_text(now),

@@ -254,7 +254,9 @@ def _verdict(session: SessionStatus) -> Text:
 def _quarantine(status: Status, width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("quarantined", justify="right", no_wrap=True)
-    table.add_column("reason", overflow="ellipsis", no_wrap=True, max_width=max(20, width - 14))
+    table.add_column(
+        "reason (whole warehouse)", overflow="ellipsis", no_wrap=True, max_width=max(20, width - 14)
+    )
     shown = list(status.quarantine.items())
     for reason, rows in shown[:5]:
         table.add_row(count_text(rows), Text(visible(reason)))

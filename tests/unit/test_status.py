@@ -300,6 +300,18 @@ def test_rates_fall_when_the_stream_is_silent(settings, warehouse):
     assert (silent.rows_per_s, silent.results_per_s) == (0, 0)
 
 
+def test_the_delay_is_not_the_session_s_before(settings, warehouse):
+    """The head of `status` is the open session's."""
+    made = make_day(40, seal_after=20)
+    at_seal = next(i for i, e in enumerate(made.entries) if getattr(e, "sealed", None))
+    fill_journal(warehouse, made.entries[: at_seal + 1])
+    sealed = status(warehouse, settings, made.now(), None)
+    assert sealed.session_of(DAY).delay_p50_ms is not None
+    assert (sealed.session, sealed.delay_p50_ms, sealed.delay_p99_ms) == (NEXT, None, None)
+    fill_journal(warehouse, made.entries)
+    assert status(warehouse, settings, made.now(), None).delay_p50_ms is not None
+
+
 def test_an_empty_journal_says_what_to_do(settings, warehouse):
     with pytest.raises(NothingYet, match="start `spillway stream`"):
         status(warehouse, settings, make_day(1).now(), None)
