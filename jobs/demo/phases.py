@@ -43,7 +43,7 @@ class Phase:
 
     name: str
     says: str
-    state: Literal["waiting", "running", "done", "failed"] = "waiting"
+    state: Literal["waiting", "running", "done", "failed", "stopped"] = "waiting"
     detail: str = ""
     began: float = 0.0
     seconds: float = 0.0
@@ -129,10 +129,14 @@ class DemoDay:
         self.view(self)
         try:
             yield phase
-        except BaseException:
+        except BaseException as error:
+            # A Ctrl-C in the terminal reaches what the phase has started, too: that fails then.
+            stopped = self.stop.is_set()
             if phase.state == "running":
-                phase.seconds, phase.state = phase.lasted(), "failed"
+                phase.seconds, phase.state = phase.lasted(), "stopped" if stopped else "failed"
             self.view(self)
+            if stopped and isinstance(error, Exception):
+                raise Stopped from error
             raise
         if not leave_open:
             self._done(phase)
@@ -172,7 +176,7 @@ class DemoDay:
                 self.scenario, servers, speed=self.speed, processes=1, progress=progress
             )
         except Stopped:
-            phase.seconds, phase.state = phase.lasted(), "failed"
+            phase.seconds, phase.state = phase.lasted(), "stopped"
             return
         except Exception as error:  # noqa: BLE001 - told by the thread that waits for it
             phase.detail = f"{type(error).__name__}: {error}"

@@ -76,7 +76,8 @@ def _line(phase: Phase) -> Text:
     detail = phase.detail or phase.says
     if phase.state == "running":
         return Text(f"{phase.name}: {detail} ({span_text(phase.lasted())})")
-    return Text(f"{phase.name}: {phase.state} in {span_text(phase.seconds)}. {detail}")
+    within = "after" if phase.state == "stopped" else "in"
+    return Text(f"{phase.name}: {phase.state} {within} {span_text(phase.seconds)}. {detail}")
 
 
 def _picture(day: DemoDay, out: Console) -> RenderableType:
@@ -103,6 +104,8 @@ def _sign(phase: Phase, fancy: bool) -> tuple[str, str]:
         return ("✓" if fancy else "+"), "green"
     if phase.state == "failed":
         return ("✗" if fancy else "x"), "red"
+    if phase.state == "stopped":
+        return ("■" if fancy else "="), "yellow"
     if phase.state == "running":
         return ("▶" if fancy else ">"), "cyan"
     return ("·" if fancy else "."), "dim"

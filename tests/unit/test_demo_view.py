@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jobs.demo.day import Day
+from jobs.demo.phases import PhaseFailed, Stopped
 from jobs.demo.place import Place
-from jobs.demo.view import what_next
+from jobs.demo.view import _line, what_next
+from schemas.scenario import load_scenario
 from schemas.settings import load_settings
 
 
@@ -32,6 +36,30 @@ def test_the_logs_that_are_named_are_there(made: tuple[str, ...], tmp_path: Path
     )
     named = [line.split()[1] for line in lines if line.startswith("logs")]
     assert named == [str(tmp_path / name) for name in made]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("error", [PhaseFailed("its log ends here"), Stopped()], ids=repr)
+def test_what_ctrl_c_ends_was_stopped_and_has_not_failed(
+    error: Exception, *, stopped: bool, tmp_path: Path
+) -> None:
+    """In a terminal it reaches what the phase has started as well, which fails then."""
+    place = Place(tmp_path, load_settings(None, {}, {})[0])
+    day = Day(place, load_scenario("demo"), threading.Event(), lambda _: None)
+
+    def work() -> None:
+        with day._phase("cleanup"):
+            if stopped:
+                day.stop.set()
+            raise error
+
+    with pytest.raises(Stopped if stopped else type(error)):
+        work()
+    phase = day.phases["cleanup"]
+    assert phase.state == ("stopped" if stopped else "failed")
+    assert _line(phase).plain.startswith(
+        "cleanup: stopped after " if stopped else "cleanup: failed"
+    )
 
 
 def test_a_strange_path_reaches_the_query_as_it_is(tmp_path: Path) -> None:
