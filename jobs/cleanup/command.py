@@ -29,10 +29,10 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
     started: list[Any] = []
 
     bar = _Bar(console, session) if console is not None and console.is_terminal else None
+    lines = _Lines(session)
 
     def start_spark() -> Any:
-        if bar is not None:
-            bar.start()
+        (lines if bar is None else bar).starting()
         spark = spark_session(settings.spark.master, f"spillway cleanup {session}")
         started.append(spark)
         return spark
@@ -45,7 +45,7 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
             session,
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if console is None else console.print,
-            on_progress=_Lines(session).show if bar is None else bar.show,
+            on_progress=lines.show if bar is None else bar.show,
         )
     finally:
         if bar is not None:
@@ -87,6 +87,10 @@ class _Lines:
         self._session = session
         self._told_s = -LINES_EVERY_S
 
+    def starting(self) -> None:
+        """Spark is started: it takes seconds."""
+        print(f"cleanup {self._session}: starting Spark", file=sys.stderr, flush=True)
+
     def show(self, progress: Progress) -> None:
         """Take over what the job reports."""
         done = progress.ranges_done == progress.ranges_total
@@ -116,10 +120,12 @@ class _Bar:
             console=console,
         )
         self._started = False
-        self._task = self._bars.add_task(f"cleanup {session}", total=None, rows=0, rate=0.0)
+        self._name = f"cleanup {session}"
+        self._task = self._bars.add_task(self._name, total=None, rows=0, rate=0.0)
 
-    def start(self) -> None:
-        """Show it: there is work to do."""
+    def starting(self) -> None:
+        """Show it: there is work to do, and Spark is started first."""
+        self._bars.update(self._task, description=f"{self._name}: starting Spark")
         self._bars.start()
         self._started = True
 
@@ -132,6 +138,7 @@ class _Bar:
         """Take over what the job reports."""
         self._bars.update(
             self._task,
+            description=self._name,
             completed=progress.ranges_done,
             total=progress.ranges_total,
             rows=progress.rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from jobs.protocol.state import JournalState
+from jobs.report.words import bytes_text, times_text
 from schemas.journal import Epoch
 
 
@@ -30,10 +31,10 @@ def epoch_line(entry: Epoch) -> str:
         parts.append(f"({rejected:,} quarantined)")
     state = sum(slot.state_bytes for slot in entry.slots)
     budget = sum(slot.budget_bytes for slot in entry.slots)
-    parts.append(f"| state {_mib(state)} of {_mib(budget)} MiB")
+    parts.append(f"| state {bytes_text(state)} of {bytes_text(budget)}")
     spilled = sum(slot.spilled_bytes for slot in entry.slots)
     if spilled:
-        parts.append(f"| spilled {_mib(spilled)} MiB, {len(entry.cuts)} cuts")
+        parts.append(f"| spilled {bytes_text(spilled)}, {times_text(len(entry.cuts), 'cut')}")
     if entry.restored_slots:
         parts.append(f"| restored slots {entry.restored_slots}")
     if entry.withdrawn:
@@ -42,7 +43,3 @@ def epoch_line(entry: Epoch) -> str:
         parts.append(f"| sealed {entry.sealed.session}")
     parts.append(f"| {entry.seconds.get('job', 0.0):.2f} s")
     return " ".join(parts)
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f}"

@@ -192,16 +192,20 @@ def test_rows_of_a_range():
 def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     """The first range, the last, and not more than one a second in between."""
     lines = _Lines(DAY)
+    lines.starting()
     for done in range(101):
         lines.show(Progress(done, 100, 10 * done, done * 0.03))
     told = capsys.readouterr()
     assert told.out == "", "standard output is for the outcome"
     assert told.err.splitlines() == [
-        f"cleanup {DAY}: {done} of 100 ranges, {rows} results, {seconds} s"
-        for done, rows, seconds in (
-            (0, "0", "0.0"),
-            (34, "340", "1.0"),
-            (68, "680", "2.0"),
-            (100, "1,000", "3.0"),
-        )
+        f"cleanup {DAY}: starting Spark",
+        *(
+            f"cleanup {DAY}: {done} of 100 ranges, {rows} results, {seconds} s"
+            for done, rows, seconds in (
+                (0, "0", "0.0"),
+                (34, "340", "1.0"),
+                (68, "680", "2.0"),
+                (100, "1,000", "3.0"),
+            )
+        ),
     ]

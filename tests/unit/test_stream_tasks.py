@@ -278,14 +278,14 @@ def test_the_line_of_an_epoch() -> None:
         seconds={"job": 1.234},
     )
     assert epoch_line(entry) == (
-        "epoch 0: 1,234 rows, 1,001 results (3 quarantined) | state 3.0 of 8.0 MiB "
-        f"| spilled 1.0 MiB, 2 cuts | restored slots [1] | sealed {DAY} | 1.23 s"
+        "epoch 0: 1,234 rows, 1,001 results (3 quarantined) | state 3.00 MiB of 8.00 MiB "
+        f"| spilled 1.00 MiB, 2 cuts | restored slots [1] | sealed {DAY} | 1.23 s"
     )
     assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
-        "epoch 7: 0 rows, 0 results | state 0.0 of 0.0 MiB | 0.00 s"
+        "epoch 7: 0 rows, 0 results | state 0 B of 0 B | 0.00 s"
     )
     assert epoch_line(epoch(2, 8, ends(1, 1, 1), withdrawn="s")) == (
-        "epoch 8: 0 rows, 0 results | state 0.0 of 0.0 MiB | seal withdrawn | 0.00 s"
+        "epoch 8: 0 rows, 0 results | state 0 B of 0 B | seal withdrawn | 0.00 s"
     )
 
 
