@@ -119,16 +119,15 @@ def _schedules(gains: F64, held: F64, price: F64) -> tuple[float, F64]:
     """Every group's best cuts at these prices: (what they give net, (e + 1,) rows then held).
 
     A generation that begins before epoch a and is cut in epoch b - 1 pays for the ends of the
-    epochs a ... b - 2; the last one pays for its last epoch too.
+    epochs a ... b - 2. So does the last one: a cut in the day's last epoch costs no results.
     """
     epochs, groups = gains.shape[0], gains.shape[2]
     paid, prices = (price[:, None] * held).cumsum(axis=0), price.cumsum()
     best = np.zeros((epochs + 1, groups))
     start = np.zeros((epochs + 1, groups), dtype=np.int64)
     for b in range(1, epochs + 1):
-        last = b if b == epochs else b - 1
         a = np.arange(b)
-        cost = paid[last] - paid[a] - held[a] * (prices[last] - prices[a])[:, None]
+        cost = paid[b - 1] - paid[a] - held[a] * (prices[b - 1] - prices[a])[:, None]
         net = best[:b] + gains[:b, b] - cost
         start[b] = net.argmax(axis=0)
         best[b] = np.take_along_axis(net, start[b][None], axis=0)[0]
@@ -137,7 +136,6 @@ def _schedules(gains: F64, held: F64, price: F64) -> tuple[float, F64]:
     for end in range(epochs, 0, -1):
         # `at`: the end of the generation that holds epoch end - 1.
         begin = start[at, every]
-        counted = (end < at) | (at == epochs)
-        in_memory[end] = (held[end] - held[begin, every])[counted].sum()
+        in_memory[end] = (held[end] - held[begin, every])[end < at].sum()
         at = np.where(begin == end - 1, begin, at)
     return float(best[epochs].sum()), in_memory

@@ -35,6 +35,8 @@ class Done:
     """By the names of the lines that spilled."""
     cpu_s: float = 0.0
     """That all of it took."""
+    digest: str = ""
+    """Of the code and the parameters that it came from: see `benchmarks.lab.digest`."""
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -127,6 +129,7 @@ def dump(done: Iterable[Done]) -> str:
             "outcomes": [asdict(o) for o in each.outcomes.values()],
             "limits": {name: asdict(limit) for name, limit in each.limits.items()},
             "cpu_s": each.cpu_s,
+            "digest": each.digest,
         }
         for each in done
     }
@@ -146,5 +149,6 @@ def restore(text: str, experiments: Iterable[Experiment]) -> list[Done]:
             if list(outcomes) != [line.name for line in experiment.lines]:
                 continue
             limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
-            found.append(Done(experiment, outcomes, limits, each["cpu_s"]))
+            digest = each.get("digest", "")
+            found.append(Done(experiment, outcomes, limits, each["cpu_s"], digest))
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.lab.clairvoyant import best_static, ceiling
 from benchmarks.lab.cluster import ROW_BYTES
+from benchmarks.lab.digest import digest
 from benchmarks.lab.experiments import AMPLE, Experiment
 from benchmarks.lab.lines import Outcome, run
 from benchmarks.lab.page import Done, Limit
@@ -33,7 +34,8 @@ def carry_out(
         outcomes[line.name] = run(line, day, say)
         finished(outcomes[line.name])
     limits = _limits(experiment, day, outcomes)
-    return Done(experiment, outcomes, limits, round(time.process_time() - began, 1))
+    took_s = round(time.process_time() - began, 1)
+    return Done(experiment, outcomes, limits, took_s, digest(experiment))
 
 
 def _limits(experiment: Experiment, day: Day, outcomes: Mapping[str, Outcome]) -> dict[str, Limit]:

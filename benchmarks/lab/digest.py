@@ -1,0 +1,77 @@
+"""Whether what is shown of an experiment came from the code that there is.
+
+A digest takes in an experiment's parameters, and the code that decides what its lines come to: the
+laboratory's, and the policies' where lines have any. Comments and texts do not count. The engine
+does not, either: it decides nothing, and every run is checked to be exact.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from benchmarks.lab.experiments import Experiment
+from jobs.places import project_root
+
+LABORATORY = ("clairvoyant", "cluster", "exact", "lines", "running", "workload")
+POLICIES = ("balanced", "disk", "view")
+
+
+def digest(experiment: Experiment) -> str:
+    """Of what an experiment's figures come from."""
+    found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY), "jobs/policy/victims.py"]
+    if any(line.policy for line in experiment.lines):
+        found += [*(f"jobs/policy/{name}.py" for name in POLICIES), "benchmarks/lab/control.py"]
+    given = (experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling)
+    parts = [*map(_code, found), *_parameters(given)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def _code(path: str) -> str:
+    return " ".join(_shape(ast.parse((project_root() / path).read_text())))
+
+
+def _shape(node: object) -> Iterator[str]:
+    """What a program does, without its texts; the same for every version of Python."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())):
+            pass
+        case ast.JoinedStr() | ast.Constant(value=str()):
+            yield "text"
+        case ast.AST():
+            yield f"({type(node).__name__}"
+            for name, value in ast.iter_fields(node):
+                if value not in (None, []) and name != "ctx":
+                    yield name
+                    yield from _shape(value)
+            yield ")"
+        case list():
+            for each in node:
+                yield from _shape(each)
+        case _:
+            yield repr(node)
+
+
+def _parameters(given: object) -> Iterator[str]:
+    match given:
+        case np.ndarray():
+            yield str(given.tolist())
+        case partial():
+            yield f"{given.func.__name__} {sorted(given.keywords.items())}"
+        case tuple():
+            for each in given:
+                yield from _parameters(each)
+        case _ if is_dataclass(given):
+            for each in fields(given):
+                yield each.name
+                yield from _parameters(getattr(given, each.name))
+        case _ if callable(given):
+            yield getattr(given, "__name__", "")
+        case _:
+            yield repr(given)
