@@ -337,8 +337,8 @@ class Spill(Section):
         json_schema_extra=_about(
             "fraction of state.budget_bytes",
             "The rest is room for an epoch's rows and for rewriting files of spilled rows. With "
-            "less of it epochs get smaller; with more, state leaves earlier than it must. The "
-            "papers give thresholds in MB (60 to 200), not shares.",
+            "less of it epochs get smaller; with more, state leaves earlier than it must. A share, "
+            "as the papers' rule (M_u / M_a > theta_m); their experiments have 60 to 200 MB.",
         ),
     )
     fraction: float = Field(
