@@ -22,7 +22,6 @@ class SlotWork(BaseModel):
 
     busy_s: float
     results: int
-    groups: int
     skew: float
 
 
@@ -42,7 +41,7 @@ ENTRY_PARTS: Any = {
     "written_at": True,
     "limit_rows": True,
     "read": {"__all__": {"rows"}},
-    "slots": {"__all__": {"slot", "busy_s", "results", "groups", "skew"}},
+    "slots": {"__all__": {"slot", "busy_s", "results", "skew"}},
 }
 """The parts of a journal entry that `work_of` looks at, as pydantic's `include` takes them."""
 
@@ -58,7 +57,6 @@ def work_of(entry: Mapping[str, Any]) -> Work:
             each["slot"]: SlotWork(
                 busy_s=each["busy_s"],
                 results=each["results"],
-                groups=each["groups"],
                 skew=each["skew"],
             )
             for each in entry["slots"]
@@ -83,7 +81,7 @@ class Sample:
     """(e,) whether the epoch read as many rows as it might: more were waiting."""
     results: I64
     groups: I64
-    """That hold rows, in the last epoch."""
+    """That each slot has, with or without rows."""
     skew: F64
     """The largest group's share of the work, on average."""
 
@@ -95,7 +93,7 @@ class Sample:
 
     @property
     def output_rate(self) -> F64:
-        """(s,) results of the sample for each group (TR-05-04, section 6)."""
+        """(s,) results of the sample for each group of a slot (TR-05-04, section 6)."""
         rate: F64 = self.results / np.maximum(self.groups, 1)
         return rate
 
@@ -104,9 +102,10 @@ class Sample:
         return occupancy(self.busy_s, interval_s, self.full)
 
 
-def sample_of(works: Sequence[Work], slots: int) -> Sample:
-    """The sample of some epochs, for slots 0 to `slots` - 1."""
-    none = SlotWork(busy_s=0.0, results=0, groups=0, skew=0.0)
+def sample_of(works: Sequence[Work], groups: Sequence[int]) -> Sample:
+    """The sample of some epochs. `groups`: how many each slot has, from slot 0 on."""
+    slots = len(groups)
+    none = SlotWork(busy_s=0.0, results=0, skew=0.0)
     work = [[each.slots.get(slot, none) for slot in range(slots)] for each in works]
 
     def of(what: str) -> F64:
@@ -118,7 +117,7 @@ def sample_of(works: Sequence[Work], slots: int) -> Sample:
         busy_s=of("busy_s"),
         full=np.array([0 < FULL * e.limit_rows <= e.rows for e in works], dtype=np.bool_),
         results=of("results").sum(axis=0).astype(np.int64),
-        groups=of("groups")[-1].astype(np.int64) if works else np.zeros(slots, dtype=np.int64),
+        groups=np.array(groups, dtype=np.int64),
         skew=of("skew").mean(axis=0) if works else np.zeros(slots),
     )
 
@@ -134,15 +133,18 @@ class SlotFigures:
     skew: float
 
 
-def slot_figures(works: Iterable[Work], slots: int, interval_s: float) -> list[SlotFigures]:
+def slot_figures(
+    works: Iterable[Work], groups: Sequence[int], interval_s: float
+) -> list[SlotFigures]:
     """Each slot's figures over some epochs; none when there are none.
 
-    `interval_s`: the time between the beginnings of two epochs, as it is set.
+    `groups`: how many each slot has. `interval_s`: the time between the beginnings of two epochs,
+    as it is set.
     """
     taken = list(works)
     if not taken:
         return []
-    found = sample_of(taken, slots)
+    found = sample_of(taken, groups)
     columns = (
         found.busy_s.sum(axis=0),
         found.idle_s,

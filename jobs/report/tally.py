@@ -147,10 +147,10 @@ class Tally(BaseModel):
 
     def sample(self, seconds: float) -> Sample:
         """What the slots of the assignment did in the last `seconds` of epochs."""
-        slots = len({slot for _, slot in self.groups})
+        owned = Counter(slot for _, slot in self.groups)
         now_ms = self.recent[-1].ended_ms if self.recent else 0
         last = [each for each in self.recent if each.ended_ms > now_ms - seconds * 1000]
-        return sample_of(last, slots)
+        return sample_of(last, [owned[slot] for slot in range(len(owned))])
 
     @property
     def moves(self) -> tuple[Move, ...]:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -183,6 +183,7 @@ class Driver:
         if attempt > 1:
             self._job.placement.wait(self._wait_s)
         now_ms = self.state.recent_input_ms
+        owned = Counter(slot for _, slot in plan.groups)
         due = self._statistics_at + statistics_every_s(len(plan.groups))
         statistics = plan.sealing or time.monotonic() >= due
         try:
@@ -192,7 +193,11 @@ class Driver:
                 attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,
-                did=slot_figures(self._works, len(plan.manifests), self._interval_s),
+                did=slot_figures(
+                    self._works,
+                    [owned[slot] for slot in range(len(plan.manifests))],
+                    self._interval_s,
+                ),
             )
         except Exception as error:
             detail = first_lines(error, self._secrets)
