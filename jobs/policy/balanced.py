@@ -11,13 +11,14 @@ fullest slot. So:
    slots may differ, and never into a slot that will be the fuller one before groups may move
    again: one that has just spilled has room, but if it got most of the rows until now it needs
    that itself. Groups that have spilled move as others do (see docs/decisions/0016).
-3. When memory is even and nearly all of it is in use, by *productivity*: active-disk's forced
-   spill, with two changes that the laboratory taught. It waits until memory is short, for what is
-   forced out earlier would have had room. And slots are not compared by their average output
-   rate, which is low right after every spill, so that a slot that spills is told to spill again;
-   but by their margins: what the least productive part of each slot's memory yields, as much of
-   it as the next spill will take (`fraction`). The slot whose margin is lowest spills that part
-   when another's is `theta_f` times as high; then groups of the fullest slot move in.
+3. When memory is even and nearly all that slots hold before they spill is in use, by
+   *productivity*: active-disk's forced spill, with two changes that the laboratory taught. It waits
+   until memory is short, for what is forced out earlier would have had room. And slots are not
+   compared by their average output rate, which is low right after every spill, so that a slot that
+   spills is told to spill again; but by their margins: what the least productive part of each
+   slot's memory yields, as much of it as the next spill will take (`fraction`). The slot whose
+   margin is lowest spills that part when another's is `theta_f` times as high; then groups of the
+   fullest slot move in.
 4. When memory is even and there is nothing to force, by work again, as far as memory stays even.
 5. A group that alone is too much for its slot, so that no move helps, is split; unless one key
    makes it up, which no split divides.
@@ -32,12 +33,13 @@ from __future__ import annotations
 import numpy as np
 
 from jobs.policy.clusters import ONE_KEY, one_key, undivided_by
-from jobs.policy.disk import forced_spills, productive_first, yields
+from jobs.policy.disk import cluster_bytes, forced_spills, productive_first, yields
 from jobs.policy.flux import ROUNDING, utilisation
 from jobs.policy.view import (
     F64,
     I64,
     NOISE,
+    THRESHOLD,
     Advice,
     Declined,
     MoveGroup,
@@ -52,9 +54,7 @@ from jobs.policy.view import (
 
 PRESSURE = 0.6
 SHORT = 0.8
-"""Of the memory of all slots: a forced spill before would take what has room."""
-CALM_S = 60.0
-"""Between two relocations that figures off by `NOISE` may explain."""
+"""Of what all slots hold before they spill: a forced spill before would take what has room."""
 IDLE = 0.05
 """Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
 
@@ -68,6 +68,7 @@ def balanced(
     th_imb: float,
     th_util: float,
     pressure: float = PRESSURE,
+    threshold: float = THRESHOLD,
 ) -> Advice:
     """See the module."""
     if view.slots < 2:
@@ -77,7 +78,7 @@ def balanced(
         return _even_work(view, th_imb, th_util, min_span_s, pressure, theta_d)
     if fill.min() < theta_d * fill.max():
         return _even_memory(view, fill, theta_d, min_span_s)
-    forced = _spill_at_the_margin(view, theta_f, fraction)
+    forced = _spill_at_the_margin(view, theta_f, fraction, threshold)
     if forced.suggestions:
         return forced
     even = _even_work(view, th_imb, th_util, min_span_s, 0.0, theta_d)
@@ -101,9 +102,8 @@ def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Ad
                 f"{soon[least]:.0%}, slot {most} {soon[most]:.0%}",
             )
             continue
-        span_s = _span_s(fill[least] / fill[most], theta_d, min_span_s)
-        if view.since_move_s < span_s:
-            return declined(what, f"{said}, but {too_soon(view, span_s)}")
+        if view.since_move_s < min_span_s:
+            return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
         # So much that both have the same share of their budgets: half of the difference when these
         # are equal.
         of, to = float(view.budget[most]), float(view.budget[least])
@@ -121,15 +121,6 @@ def _even_memory(view: View, fill: F64, theta_d: float, min_span_s: float) -> Ad
     return first
 
 
-def _span_s(ratio: float, threshold: float, min_span_s: float) -> float:
-    """How long ago the last moves must be: what may be chance waits for `CALM_S` at least.
-
-    Who sets no time, 0, wants to wait for nothing.
-    """
-    chance = ratio * (1 + NOISE) >= threshold * (1 - NOISE)
-    return max(min_span_s, CALM_S) if chance and min_span_s else min_span_s
-
-
 def growth(view: View) -> F64:
     """(s,) bytes that each slot's state grows by in a second: the session's growth so far, shared
     out by the rows that came lately."""
@@ -140,10 +131,12 @@ def growth(view: View) -> F64:
     return grown
 
 
-def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
-    used = view.memory.sum() / view.budget.sum()
+def _spill_at_the_margin(view: View, theta_f: float, fraction: float, threshold: float) -> Advice:
+    # No slot holds more than that at the end of an epoch.
+    used = view.memory.sum() / cluster_bytes(view, threshold)
     if used < SHORT:
-        return declined("forced spill", f"memory is even, and {used:.0%} of all of it is in use")
+        why = f"memory is even, and {used:.0%} of what slots hold before they spill is in use"
+        return declined("forced spill", why)
     margin = margins(view, fraction)
 
     def said(high: int, low: int) -> str:
@@ -153,7 +146,7 @@ def _spill_at_the_margin(view: View, theta_f: float, fraction: float) -> Advice:
         )
 
     order = np.argsort(-margin, kind="stable")
-    return forced_spills(view, margin, order, theta_f, fraction, said)
+    return forced_spills(view, margin, order, theta_f, fraction, said, threshold)
 
 
 def margins(view: View, fraction: float) -> F64:
@@ -201,9 +194,8 @@ def _even_work(
         if use[least] > th_util:
             first = first or declined(what, f"{said}: the receiver is above th_util {th_util:g}")
             break
-        span_s = _span_s(use[least] / use[most], 1 / th_imb, min_span_s)
-        if view.since_move_s < span_s:
-            return declined(what, f"{said}, but {too_soon(view, span_s)}")
+        if view.since_move_s < min_span_s:
+            return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
         chosen = _lessening(
             view, use, work, most, least, _room(view, most, least, pressure, theta_d)
         )
@@ -272,7 +264,8 @@ def _moves(view: View, chosen: I64, source: int, to: int, why: str) -> Advice:
         return declined("relocation", f"{why}, but slot {source} has one group, which it keeps")
     return Advice(
         tuple(
-            MoveGroup(view.groups[g], source, to, int(view.bytes[g]), why) for g in chosen.tolist()
+            MoveGroup(view.groups[g], source, to, int(view.bytes[g]), why, sure=False)
+            for g in chosen.tolist()
         )
     )
 

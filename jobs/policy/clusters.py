@@ -33,6 +33,7 @@ from jobs.policy.view import (
     View,
     declined,
     name,
+    surely_below,
 )
 from schemas.journal import Prefix
 
@@ -93,7 +94,10 @@ def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON
             continue
         g = rng.choice(fitting)
         why = f"occupancy {view.occupancy[source]:.2f} and {view.occupancy[to]:.2f}"
-        moves.append(MoveGroup(view.groups[g], source, to, int(view.bytes[g]), why))
+        # Occupancy is what work is over an interval.
+        sure = surely_below(1 + th_sup, 1.0, load[source])
+        sure = sure and surely_below(load[to], 1 + th_con, 1.0)
+        moves.append(MoveGroup(view.groups[g], source, to, int(view.bytes[g]), why, sure))
     return Advice(tuple(moves), tuple(passed))
 
 

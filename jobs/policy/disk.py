@@ -19,6 +19,8 @@ from jobs.policy.victims import GroupFigures, productivity
 from jobs.policy.view import (
     F64,
     I64,
+    NOISE,
+    THRESHOLD,
     Advice,
     Declined,
     ForceSpill,
@@ -27,7 +29,7 @@ from jobs.policy.view import (
     declined,
     from_both_ends,
     name,
-    too_soon,
+    surely_below,
 )
 
 THETA_D = 0.8
@@ -46,7 +48,7 @@ def lazy_disk(
     min_span_s: float = MIN_SPAN_S,
     relocation_bytes: int = RELOCATION_BYTES,
 ) -> Advice:
-    """Relocate when M_least / M_most < `theta_d` and the last time is `min_span_s` ago.
+    """Relocate when M_least / M_most < `theta_d` and the last time is over `min_span_s` ago.
 
     (M_most - M_least) / 2 bytes, when that is over `relocation_bytes`, go from the fullest slot to
     the emptiest, the most productive groups first, as far as they fit: a group that is larger than
@@ -67,8 +69,9 @@ def lazy_disk(
         left = int(memory[most] - memory[least]) // 2
         if memory[least] >= theta_d * memory[most]:
             why: str | None = f"{said}, not below theta_d {theta_d:g}"
-        elif view.since_move_s < min_span_s:
-            why = f"{said}, but {too_soon(view, min_span_s)}"
+        elif view.since_move_s <= min_span_s:
+            why = f"{said}, but the last was {view.since_move_s:.0f} s ago, not over "
+            why += f"{min_span_s:g} s"
         elif left <= relocation_bytes:
             why = f"{said}, but half of the difference is {left:,} bytes, not over "
             why += f"{relocation_bytes:,}"
@@ -78,8 +81,14 @@ def lazy_disk(
             passed += [Declined(what, why)] if not moves and not passed else []
             break
         chosen = productive_first(view, most, left, spilled=False)
+        certain = left - NOISE * float(memory[most] + memory[least])
+        sure = (
+            surely_below(float(memory[least]), theta_d, float(memory[most]))
+            and certain > relocation_bytes
+            and bool((view.bytes[chosen] * (1 + NOISE) <= certain).any())
+        )
         moves += [
-            MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said)
+            MoveGroup(view.groups[g], most, least, int(view.bytes[g]), said, sure)
             for g in chosen.tolist()
         ]
         if len(chosen):
@@ -146,9 +155,9 @@ def productive_first(view: View, slot: int, most_bytes: int, *, spilled: bool = 
 
 
 def output_rate(view: View) -> F64:
-    """(s,) results in the sampling time / groups in memory, of each slot (section 6)."""
-    held = np.bincount(view.slot[view.bytes > 0], minlength=view.slots)
-    rate: F64 = view.sampled / np.maximum(held, 1)
+    """(s,) results in the sampling time / groups that each slot has (section 6)."""
+    owned = np.bincount(view.slot, minlength=view.slots)
+    rate: F64 = view.sampled / np.maximum(owned, 1)
     return rate
 
 
@@ -156,6 +165,11 @@ def query_bytes(view: View) -> int:
     """M_query: what the whole session's state would take, at its growth so far."""
     # From less than a second no growth can be told.
     return int(view.session_bytes * (1 + view.left_s / max(view.elapsed_s, 1.0)))
+
+
+def cluster_bytes(view: View, threshold: float) -> int:
+    """M_cluster: what all slots may hold before they spill, at `threshold` of their budgets."""
+    return max(int(threshold * float(view.budget.sum())), 1)
 
 
 def active_disk(
@@ -166,13 +180,15 @@ def active_disk(
     fraction: float = 0.3,
     relocation_bytes: int = RELOCATION_BYTES,
     forced_bytes: int = FORCED_BYTES,
+    threshold: float = THRESHOLD,
 ) -> Advice:
     """As `lazy_disk`; when memory is balanced, force the slot of the lowest output rate to spill.
 
     When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled (as a spill of
     its own would), and over the session at most M_query - M_cluster, so that no more leaves
-    memory than must in the end, and at most `forced_bytes`. Memory counts as balanced, too, while
-    the difference is too small to relocate.
+    memory than must in the end, and at most `forced_bytes`. M_cluster is what slots may hold before
+    they spill, `threshold` of their budgets. Memory counts as balanced, too, while the difference
+    is too small to relocate.
     """
     advice = lazy_disk(view, theta_d, min_span_s, relocation_bytes)
     memory = view.memory
@@ -187,7 +203,7 @@ def active_disk(
     def said(high: int, low: int) -> str:
         return f"output rates {rate[high]:.3g} (slot {high}) and {rate[low]:.3g} (slot {low})"
 
-    forced = forced_spills(view, rate, order, theta_f, fraction, said, forced_bytes)
+    forced = forced_spills(view, rate, order, theta_f, fraction, said, threshold, forced_bytes)
     return Advice(forced.suggestions, advice.declined + forced.declined)
 
 
@@ -198,6 +214,7 @@ def forced_spills(
     theta_f: float,
     fraction: float,
     said: Callable[[int, int], str],
+    threshold: float,
     most_bytes: int | None = None,
 ) -> Advice:
     """Of each pair from both ends of `order`, the slot of the lower `rate` spills `fraction` of its
@@ -207,7 +224,7 @@ def forced_spills(
     most `most_bytes`. `said(high, low)`: the figures of a pair.
     """
     what = "forced spill"
-    whole = query_bytes(view) - int(view.budget.sum())
+    whole = query_bytes(view) - cluster_bytes(view, threshold)
     left = min(whole, whole if most_bytes is None else most_bytes) - view.forced_bytes
     found: list[ForceSpill] = []
     for high, low in from_both_ends(order):
@@ -218,18 +235,18 @@ def forced_spills(
             return declined(what, f"{why}, not over theta_f {theta_f:g} apart")
         amount = min(int(fraction * view.memory[low]), left)
         if amount <= 0 and not found:
-            return declined(what, f"{why}, but {_spent(view, most_bytes)}")
+            return declined(what, f"{why}, but {_spent(view, threshold, most_bytes)}")
         if amount > 0:
             found.append(ForceSpill(low, amount, why))
             left -= amount
     return Advice(tuple(found))
 
 
-def _spent(view: View, most_bytes: int | None) -> str:
+def _spent(view: View, threshold: float, most_bytes: int | None) -> str:
     """Why nothing more is forced."""
     if most_bytes is not None and view.forced_bytes >= most_bytes:
         return f"{view.forced_bytes:,} bytes were forced already, of at most {most_bytes:,}"
     return (
         f"M_query - M_cluster leaves nothing to force: about {query_bytes(view):,} bytes by the "
-        f"close, {int(view.budget.sum()):,} of memory, {view.forced_bytes:,} forced already"
+        f"close, {cluster_bytes(view, threshold):,} of memory, {view.forced_bytes:,} forced already"
     )

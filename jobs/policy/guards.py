@@ -13,7 +13,9 @@ import numpy as np
 from jobs.policy.clusters import after_rearranging
 from jobs.policy.flux import utilisation
 from jobs.policy.view import (
+    CALM_S,
     F64,
+    NOISE,
     Advice,
     Declined,
     ForceSpill,
@@ -45,7 +47,10 @@ def guarded(
     until as long after the last forced one, splits and merges until `TUNING_SPAN_S` after the
     last of these. For a policy in rounds, moves wait for `round_s`, the round's collection time, in
     place of `min_span_s`: what they are decided from was seen after the last moves. What else
-    keeps rounds from moving to and fro is in `jobs.policy.flux`. The moves between two slots must
+    keeps rounds from moving to and fro is in `jobs.policy.flux`. All but moves that are `sure` may
+    be what figures a little off suggest, and wait until `CALM_S` after the last adaptation of any
+    kind; sure moves only after one that was not of moves. That does not hold when `min_span_s` is
+    0: who sets that wants to wait for nothing. The moves between two slots must
     lessen the memory, the work or the utilisation of the one that has more of it by `min_gain` of
     that, or the share of the budget that its whole state would take, judged on these two slots
     alone. No slot gets more than its budget holds, by moves or by another number of slots: it would
@@ -57,11 +62,13 @@ def guarded(
     busy: dict[int, object] = {}
     room = (view.budget - view.memory).tolist()
     tuned = _tuned(view, advice.suggestions)
-    poor = _poor(view, [s for s in advice.suggestions if isinstance(s, MoveGroup)], min_gain)
+    moves = [s for s in advice.suggestions if isinstance(s, MoveGroup)]
+    poor, doubtful = (_poor(view, moves, min_gain, off) for off in (0.0, NOISE))
     for each in advice.suggestions:
         key, slots = _adaptation(view, each, tuned)
         taken = [s for s in slots if busy.get(s, key) != key]
         span_s = min_span_s if round_s is None or isinstance(each, SetSlots) else round_s
+        calm_s = _calm_s(view, each, sure=key not in doubtful)
         if isinstance(each, MoveGroup | SetSlots) and view.since_move_s < span_s:
             why = f"the last moves were {view.since_move_s:.3g} s ago, under {span_s:.3g} s"
         elif isinstance(each, SplitGroup | MergeGroups) and view.since_tuned_s < TUNING_SPAN_S:
@@ -69,6 +76,9 @@ def guarded(
             why += f", under {TUNING_SPAN_S:g} s"
         elif isinstance(each, ForceSpill) and view.since_forced_s < min_span_s:
             why = f"the last was forced {view.since_forced_s:.0f} s ago, under {min_span_s:g} s"
+        elif min_span_s and calm_s < CALM_S:
+            why = "it may be chance (figures are a little off), and the last adaptation was "
+            why += f"{calm_s:.0f} s ago, under {CALM_S:g} s"
         elif why_poor := poor.get(key):
             why = why_poor
         elif isinstance(each, MoveGroup) and each.bytes > room[each.to]:
@@ -87,6 +97,16 @@ def guarded(
             said.add(why)
             held.append(Declined(_what(each), why))
     return Advice(tuple(kept), advice.declined + tuple(held))
+
+
+def _calm_s(view: View, each: Suggestion, *, sure: bool) -> float:
+    """Seconds since the last adaptation that a suggestion must keep apart from.
+
+    `sure`: moves between these two slots gain enough, too, when figures are off.
+    """
+    other = min(view.since_forced_s, view.since_tuned_s)
+    sure = sure and isinstance(each, MoveGroup) and each.sure
+    return other if sure else min(other, view.since_move_s)
 
 
 def _tuned(view: View, suggestions: Iterable[Suggestion]) -> dict[Prefix, list[int]]:
@@ -124,8 +144,8 @@ def _fullest(view: View, wanted: SetSlots) -> float:
     return after_rearranging(view, utilisation(view), wanted.slots)[1]
 
 
-def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float) -> dict[object, str]:
-    """Per pair of slots whose moves gain too little, why."""
+def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float, off: float) -> dict[object, str]:
+    """Per pair of slots whose moves gain too little when figures are so much off, why."""
     pairs: dict[tuple[int, int], list[int]] = {}
     index = {group: g for g, group in enumerate(view.groups)}
     for move in moves:
@@ -133,7 +153,7 @@ def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float) -> dict[objec
     weights = _weights(view) if pairs else []
     found: dict[object, str] = {}
     for (source, to), groups in pairs.items():
-        gain = max(_gain(view, *each, source, to, groups) for each in weights)
+        gain = max(_gain(view, *each, source, to, groups, off) for each in weights)
         if gain < min_gain:
             found["move", source, to] = (
                 f"moves from slot {source} to {to} would lessen what the fuller one holds by "
@@ -156,9 +176,12 @@ def _weights(view: View) -> list[tuple[F64, F64]]:
     ]
 
 
-def _gain(view: View, weight: F64, unit: F64, source: int, to: int, groups: list[int]) -> float:
+def _gain(
+    view: View, weight: F64, unit: F64, source: int, to: int, groups: list[int], off: float
+) -> float:
     """What moves lessen the larger of two slots' weight by, as a share of it."""
     one, other = unit[source], unit[to] if unit[to] else unit[source]
+    one, other = (1 - off) * one, (1 + off) * other
     of = [float(weight[view.of_slot(s)].sum() * u) for s, u in ((source, one), (to, other))]
     moved = float(weight[groups].sum())
     if max(of) <= 0:

@@ -46,7 +46,7 @@ class Policy:
 
 
 DISK = ("theta_d", "min_span_s")
-FORCED = ("theta_f", "fraction")
+FORCED = ("theta_f", "fraction", "threshold")
 FLUX = ("th_imb", "th_util")
 BUFFERS = ("th_sup", "th_con")
 
@@ -55,7 +55,9 @@ POLICIES: dict[str, Policy] = {
     "lazy-disk": Policy(lazy_disk, (*DISK, "relocation_bytes")),
     "active-disk": Policy(active_disk, (*DISK, *FORCED, "relocation_bytes", "forced_bytes")),
     "flux-load": Policy(partial(flux_load, noise=NOISE), FLUX, in_rounds=True),
-    "flux-memory": Policy(partial(flux_memory, noise=NOISE), ("th_imb",), in_rounds=True),
+    "flux-memory": Policy(
+        partial(flux_memory, noise=NOISE), ("th_imb", "threshold"), in_rounds=True
+    ),
     "flux-hybrid": Policy(partial(flux_hybrid, noise=NOISE), (*FLUX, "threshold"), in_rounds=True),
     "supplier-consumer": Policy(supplier_consumer, BUFFERS),
     "declustering": Policy(declustering, ("beta", *BUFFERS)),

@@ -24,6 +24,10 @@ Bool = npt.NDArray[np.bool_]
 NOISE = 0.05
 """Figures of a moment differ from the lasting ones by as much: no policy shall move to and fro
 for that."""
+CALM_S = 60.0
+"""Between an adaptation and the next that figures off by `NOISE` may explain."""
+THRESHOLD = 0.8
+"""Of its budget, at which a slot spills."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +117,20 @@ class View:
         """(s,) whether a slot's groups have anything on disk."""
         return self.by_slot(self.spilled.astype(np.int64)) > 0
 
-    def fits(self, share: float) -> bool:
-        """Whether each slot that has spilled could have all of it in `share` of its budget again.
+    def lacks(self, share: float) -> Bool:
+        """(s,) whether a slot has spilled what it could not have in `share` of its budget again.
 
         Spilled rows stay on disk until cleanup. What Flux asks, whether every partition is
         resident again, is answered by whether it could be: its own spilled partitions come back
         as soon as there is room. Where it is not known how much was spilled, it does not fit.
         """
         known = self.state > self.memory
-        return bool((known & (self.state <= share * self.budget))[self.has_spilled].all())
+        lacking: Bool = self.has_spilled & ~(known & (self.state <= share * self.budget))
+        return lacking
+
+    def fits(self, share: float) -> bool:
+        """Whether no slot lacks room in `share` of its budget for what it has spilled."""
+        return not self.lacks(share).any()
 
     def by_slot(self, weights: I64) -> I64:
         """(s,) sums of whole numbers (g,)."""
@@ -150,6 +159,8 @@ class MoveGroup:
     to: int
     bytes: int
     why: str
+    sure: bool = True
+    """Whether it would be suggested, too, if every figure were off by `NOISE`."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +248,11 @@ def from_both_ends(order: I64) -> list[tuple[int, int]]:
     """Slots in pairs: the first of `order` with the last, the second with the last but one, ..."""
     half = len(order) // 2
     return list(zip(order[:half].tolist(), order[::-1][:half].tolist(), strict=True))
+
+
+def surely_below(less: float, share: float, more: float) -> bool:
+    """Whether `less` is below `share` of `more`, though both may be off by `NOISE`."""
+    return less * (1 + NOISE) < share * more * (1 - NOISE)
 
 
 def too_soon(view: View, min_span_s: float) -> str:

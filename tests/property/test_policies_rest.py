@@ -2,10 +2,13 @@
 
 A look every minute, as the DAG has it; the simulated system is in `tests.property.standing`. A
 round of Flux moves one group for each pair of slots, so a slot that has more groups too many than
-there are looks is not drawn.
+there are looks is not drawn. Active-disk goes on until it has forced what it may, a spill and what
+moves after it at a time.
 """
 
 from __future__ import annotations
+
+from copy import deepcopy
 
 import pytest
 
@@ -21,13 +24,16 @@ SETTINGS: Settings = load_settings(
 """Groups of some MB: no difference is too small to relocate, no group too small to merge."""
 SYSTEMS = [(slots, seed) for slots in (1, 2, 3, 4, 8, 33) for seed in range(3)]
 LARGE = [(100, 3), (1000, 2)]
+NOISY = [(2, 2), (3, 1), (4, 2), (8, 2), (10, 0), (33, 7), LARGE[0]]
+"""Of one slot there is nothing to move; in the fifth and the sixth Flux's policies once moved
+something in every look."""
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("slots", "seed"), [*SYSTEMS, *LARGE])
 def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, seed: int) -> None:
     still = drawn(slots, seed)
-    for _ in range(LOOKS):
+    for _ in range(LOOKS if name != "active-disk" else 2 * LOOKS):
         still.obey(still.decide(name, SETTINGS))
         still.wait(LOOK_S)
     for _ in range(3):
@@ -36,19 +42,21 @@ def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, see
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize(("slots", "seed"), [*SYSTEMS[2::3], LARGE[0]])
+@pytest.mark.parametrize(("slots", "seed"), NOISY)
 def test_noise_of_5_percent_gives_one_adaptation_a_minute_at_most(
     name: str, slots: int, seed: int
 ) -> None:
-    """Asked every 15 s for five minutes, after it had come to rest."""
-    still = drawn(slots, seed)
+    """Asked every 15 s for five minutes, after it had come to rest; in the closest minute."""
+    at_rest = drawn(slots, seed)
     for _ in range(LOOKS):
-        still.obey(still.decide(name, SETTINGS))
-        still.wait(LOOK_S)
-    adaptations = 0
-    for _ in range(20):
-        advice = still.decide(name, SETTINGS, noise=0.05, seed=seed)
-        adaptations += bool(advice.suggestions)
-        still.obey(advice)
-        still.wait(15.0)
-    assert adaptations <= 5
+        at_rest.obey(at_rest.decide(name, SETTINGS))
+        at_rest.wait(LOOK_S)
+    for noise in range(2 if slots > 10 else 4):
+        still, adapted = deepcopy(at_rest), [float("-inf")]
+        for _ in range(20):
+            advice = still.decide(name, SETTINGS, noise=0.05, seed=noise)
+            if advice.suggestions:
+                assert still.now_s - adapted[-1] >= 60, (noise, advice.suggestions)
+                adapted.append(still.now_s)
+            still.obey(advice)
+            still.wait(15.0)

@@ -14,7 +14,7 @@ import pytest
 
 from jobs.policy.balanced import balanced
 from jobs.policy.clusters import THETA_BYTES, fine_tuning
-from jobs.policy.disk import active_disk, lazy_disk
+from jobs.policy.disk import active_disk, lazy_disk, output_rate
 from jobs.policy.flux import collection_s, flux_hybrid, flux_load, flux_memory, next_collection_s
 from jobs.policy.guards import guarded
 from jobs.policy.registry import POLICIES
@@ -94,32 +94,43 @@ class Stage:
         return replace(seen, idle_s=length_s * (1 - use), slot=self.slot)
 
 
-def test_flux_figure_7_is_over_after_9_seconds() -> None:
+@pytest.mark.parametrize(
+    ("noise", "least", "most"),
+    [(0.0, 30, 34), (0.05, 25, 30)],
+    ids=["the paper", "as it runs here"],
+)
+def test_flux_figure_7_is_over_after_9_seconds(noise: float, least: int, most: int) -> None:
     """One of 32 machines is slowed down. Rebalancing is felt from t = 5 s to 14 s: 9 s, 32 moves.
 
-    The paper's extra process leaves the machine about two fifths; a move phase takes 0.14 s, so
-    that 32 rounds, each half collection and half move, take the paper's time.
+    The paper's extra process degrades a machine by about 57 %. That a move phase takes 0.14 s is
+    fitted: the paper does not say it, and with it 32 rounds, each half collection and half move,
+    take the paper's time. Here the last few moves may be chance, so that each waits for a minute.
     """
     stage = Stage(
         share=np.full(SITES * PARTITIONS, 1 / SITES / PARTITIONS),
-        speed=np.array([0.42] + [1.0] * (SITES - 1)),
+        speed=np.array([0.43] + [1.0] * (SITES - 1)),
         slot=np.repeat(np.arange(SITES), PARTITIONS),
     )
-    policy, now_s, moved, moved_s = POLICIES["flux-load"], 0.0, 0, None
+    now_s, moved, moved_s = 0.0, 0, None
     while now_s < 60:
         length_s = collection_s(0.01, moved_s, 0.0, delta_min_s=0.01)
         now_s += length_s
         seen = stage.view(stage.throughput * stage.load, np.full(2048, 100), length_s)
         seen = replace(seen, since_move_s=float("inf") if moved_s is None else length_s)
-        found = guarded(seen, policy.advise(seen, FLUX), 45.0, 0.001, round_s=length_s)
+        advice = flux_load(seen, 1.2, 0.9, noise=noise)
+        found = guarded(seen, advice, 45.0, 0.001, round_s=length_s)
         if not found.suggestions:
             break
         assert {each.source for each in moves(found)} == {0}
         assert len(moves(found)) == 1
         stage.slot = after(seen, found).slot
         now_s, moved, moved_s = now_s + 0.14, moved + 1, 0.14
-    assert moved == 32
-    assert now_s == pytest.approx(9, abs=0.5)
+    assert least <= moved <= most
+    assert now_s == pytest.approx(0.28 * moved, abs=0.5)
+    if noise:
+        assert "may be chance" in found.declined[-1].why
+        late = replace(seen, since_move_s=60.0)
+        assert moves(guarded(late, advice, 45.0, 0.001, round_s=length_s))
 
 
 def test_a_round_waits_for_its_own_collection_time() -> None:
@@ -133,7 +144,11 @@ def test_a_round_waits_for_its_own_collection_time() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05], ids=["as in the paper", "as it runs here"])
 def test_flux_figure_9_short_collections_thrash(noise: float) -> None:
-    """80/20 over 16 K groups: 10 ms of collection is worse than no policy, 250 ms is better."""
+    """80/20 over 16 K groups: 10 ms of collection is worse than no policy, 250 ms is better.
+
+    In the paper short collections halve the throughput of the static case. Here they leave 0.74 of
+    it: the simulation has no tuples on their way, which a move must wait for.
+    """
     rng = np.random.default_rng(1)
     share = np.ones(1)
     for _ in range(14):
@@ -161,15 +176,20 @@ def test_flux_figure_9_short_collections_thrash(noise: float) -> None:
         return done / now_s, moved
 
     short, long = run(0.010), run(0.250)
-    assert short[0] < static < long[0]
+    assert short[0] < 0.8 * static
+    assert static < long[0]
     assert short[1] > 3 * long[1]
 
 
 def figure_11() -> View:
-    """128 partitions of 6 MB at each of four sites; one has 512 MB left of 1,024, and spilled."""
+    """128 partitions of 6 MB at each site; one has 512 MB left of 1,024, and spilled 256 MB.
+
+    Ours: four sites for the paper's 32; and 43 partitions on disk, 258 MB, for what leaves 512 MB
+    to whole partitions. The paper says 256 MB, and 42 of 128 partitions at steady state.
+    """
     seen = cluster([[6] * 128] * 4, [512, 1024, 1024, 1024])
     on_disk = np.zeros(512, dtype=np.bool_)
-    on_disk[:43] = True  # 258 MB: what 512 MB do not hold
+    on_disk[:43] = True
     return replace(
         seen,
         spilled=on_disk,
@@ -210,12 +230,28 @@ def test_a_slot_that_has_spilled_receives_nothing() -> None:
     )
     assert seen.memory.tolist() == [600 * MB, 800 * MB]
     assert [(each.source, each.to) for each in moves(flux_memory(seen))] == [(0, 1)]
-    # Even when its budget has grown and it could have everything.
+    # At four fifths of its budget it would spill again; below that it could have everything.
+    tight = replace(seen, budget=np.array([1200 * MB, 1000 * MB]))
+    assert [(each.source, each.to) for each in moves(flux_memory(tight))] == []
     roomy = replace(seen, budget=np.array([4000 * MB, 1000 * MB]))
-    assert not moves(flux_memory(roomy))
+    assert [(each.source, each.to) for each in moves(flux_memory(roomy))] == [(1, 0)]
     # Where every slot has spilled, a move spreads what is on disk (section 6.4).
     everywhere = replace(seen, spilled=np.array([True] * 4 + [False] * 13 + [True]))
     assert moves(flux_memory(everywhere))
+
+
+def test_a_slot_that_could_have_all_again_receives() -> None:
+    """Excess 900, 50, 600 and 700 MB; the first has 10 MB on disk, which it has room for."""
+    seen = cluster([[10] * 10, [95] * 10, [40] * 10, [30] * 10], [1000] * 4)
+    spilled = np.array([True] + [False] * 39)
+    seen = replace(
+        seen,
+        spilled=spilled,
+        bytes=np.where(spilled, 0, seen.bytes),
+        spilled_bytes=np.where(spilled, seen.bytes, 0),
+    )
+    assert ((seen.budget - seen.state) // MB).tolist() == [900, 50, 600, 700]
+    assert [(each.source, each.to) for each in moves(flux_memory(seen))] == [(1, 0)]
 
 
 def test_who_receives_where_some_slots_have_spilled() -> None:
@@ -281,7 +317,8 @@ def test_dax_slide_20_lazy_disk_relocates_by_the_ratio_and_the_time() -> None:
     assert sum(each.bytes for each in moves(asked(100, 38))) == 31 * MB
     assert "not over 30,000,000" in said(asked(100, 40)), "half of 60 MB"
     assert "not below theta_d 0.8" in said(asked(100, 80))
-    assert "under 45 s" in said(asked(100, 38, since_s=44.0))
+    assert "not over 45 s" in said(asked(100, 38, since_s=44.0))
+    assert "not over 45 s" in said(asked(100, 38, since_s=45.0)), "t > tau"
 
 
 def test_dax_slide_21_active_disk_forces_at_ratio_2_and_100_mb_at_most() -> None:
@@ -303,6 +340,25 @@ def test_dax_slide_21_active_disk_forces_at_ratio_2_and_100_mb_at_most() -> None
     after_one = cluster([[1] * 80, [1] * 80, [1] * 56], [80] * 3, sampled=np.array([400, 100, 100]))
     found = active_disk(replace(after_one, session_bytes=1000 * MB)).suggestions
     assert [each.slot for each in found if isinstance(each, ForceSpill)] == [1]
+
+
+def test_m_cluster_is_what_slots_may_hold_before_they_spill() -> None:
+    """TR, section 6. Three slots that spill at 80 of 100 MB; the day will take 250 MB."""
+    seen = cluster(
+        [[1] * 70] * 3, [100] * 3, sampled=np.array([400, 100, 100]), session_bytes=250 * MB
+    )
+    [forced] = active_disk(seen, threshold=0.8).suggestions
+    assert isinstance(forced, ForceSpill)
+    assert forced.bytes == 10 * MB
+    assert "240,000,000 of memory" in said(active_disk(replace(seen, forced_bytes=10 * MB)))
+
+
+def test_tr_section_6_the_output_rate_is_by_all_groups_of_a_slot() -> None:
+    """A spill empties groups, and makes the slot no richer."""
+    seen = cluster([[10] * 8, [10] * 8], [100] * 2, sampled=np.array([400, 100]))
+    assert output_rate(seen).tolist() == [50, 12.5]
+    spilled = replace(seen, bytes=np.where(np.arange(16) < 14, seen.bytes, 0))
+    assert output_rate(spilled).tolist() == [50, 12.5]
 
 
 # --- windowed joins: extendible hashing ----------------------------------------------------------
