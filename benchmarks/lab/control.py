@@ -24,30 +24,49 @@ from schemas.setting_fields import Rebalance, Spill
 
 Policy = Callable[[View], Advice]
 
-SETTINGS = Rebalance().model_dump() | {"fraction": Spill().fraction, "relocation_bytes": 0}
-"""The system's defaults. TR-05-04 relocates any difference; DAX's least, 30 MB, is left out."""
-FORCED = 100 / 80
-"""DAX, slide 21, which has the parameters of Figure 21: at most 100 MB are forced to disk where a
-machine spills at 80 MB."""
+THRESHOLD = Spill().threshold
+"""Of its budget, at which a slot spills."""
+TICK_S = 0.5
+"""Looks lie whole epochs apart here, where a real manager's are a little over: a look exactly
+`min_span_s` after the last relocation counts as one after it."""
+SETTINGS = Rebalance().model_dump() | {
+    "fraction": Spill().fraction,
+    "threshold": THRESHOLD,
+    "min_span_s": Rebalance().min_span_s - TICK_S,
+}
+"""The system's defaults."""
+FORCED, RELOCATED = 100 / 80, 30 / 80
+"""DAX, slide 21, which has the parameters of Figure 21: at most 100 MB are forced to disk, and only
+more than 30 MB are relocated, where a machine spills at 80 MB."""
 
 
-def _advise(view: View, name: str) -> Advice:
-    forced = {"forced_bytes": int(FORCED * view.budget[0])}
+def _advise(view: View, name: str, least: float = 0.0) -> Advice:
+    """`least`: of the memory at which a slot spills, what is too little to relocate."""
+    spills_at = THRESHOLD * float(view.budget[0])
+    forced = {
+        "forced_bytes": round(FORCED * spills_at),
+        "relocation_bytes": round(least * spills_at),
+    }
     return registry.POLICIES[name].advise(view, SETTINGS | forced)
 
 
 POLICIES: dict[str, Policy] = {
     name: partial(_advise, name=name) for name in ("lazy-disk", "active-disk", "balanced")
 }
-"""Those that every experiment with relocation runs."""
+"""Those that every experiment with relocation runs. TR-05-04 relocates any difference."""
+
+SLIDE_21: dict[str, Policy] = {
+    name: partial(_advise, name=name, least=RELOCATED) for name in ("lazy-disk", "active-disk")
+}
+"""With DAX's least relocation."""
 
 SHORT = 0.8
-"""Of the memory of all slots."""
+"""Of what all slots hold before they spill."""
 
 
 def active_when_short(view: View) -> Advice:
     """`active_disk`, but as `lazy_disk` while less than `SHORT` of all memory is used."""
-    short = view.memory.sum() >= SHORT * view.budget.sum()
+    short = view.memory.sum() >= SHORT * THRESHOLD * view.budget.sum()
     return POLICIES["active-disk" if short else "lazy-disk"](view)
 
 
@@ -73,7 +92,7 @@ class Controller:
 
     policy: Policy
     memory_bytes: int
-    """Of each slot, at which it spills: M_cluster is the sum."""
+    """Of each slot, at which it spills: `THRESHOLD` of its budget."""
     day_s: float
     adaptations: int = 0
     """Times that something moved."""
@@ -110,7 +129,7 @@ class Controller:
             results=_by_group(held, "results", len(groups)).astype(np.int64),
             processed=rows_in - self._rows_in,
             spilled=spilled,
-            budget=np.full(len(slots), self.memory_bytes, dtype=np.int64),
+            budget=np.full(len(slots), round(self.memory_bytes / THRESHOLD), dtype=np.int64),
             idle_s=np.full(len(slots), span_s),
             sampled=np.array([each.sampled for each in slots], dtype=np.int64),
             occupancy=np.zeros(len(slots)),

@@ -12,7 +12,8 @@ not by what comes out:
 * Policies are asked every 30 seconds; every 15 where the least time between two relocations is
   part of the setting (Figures 14 to 17), and every minute in the run of six hours.
 * theta_f is 2, and what active-disk may force is 5/4 of a slot's memory: DAX (VLDB 2005), slide 21,
-  has these with the parameters of Figure 21.
+  has these with the parameters of Figure 21. Its least relocation, 3/8 of a slot's memory, is in
+  two lines of that figure only.
 * Runs of which no length is given take 60 minutes.
 
 Sizes are scaled where `scaled` says so: tuples and join values alike, so that each value occurs as
@@ -27,9 +28,9 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.lab.claims import Claim, alike, falling, ratio
+from benchmarks.lab.claims import Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling
-from benchmarks.lab.control import POLICIES, active_when_short
+from benchmarks.lab.control import POLICIES, SLIDE_21, TICK_S, active_when_short
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
 from jobs.policy.disk import lazy_disk
@@ -44,6 +45,8 @@ PUSHED = (0, 10, 30, 50)
 SKEWED = (4.0, 1.0, 1.0)
 """Two thirds of the partitions at one of three machines."""
 ANOTHER_LOOK_S = (60.0, 300.0)
+DROP = 0.01
+"""By as much a line must be behind another at some time to have dropped."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,10 @@ def small_query() -> Experiment:
             Claim(
                 "6",
                 "More machines have a negligible effect on throughput; five show a slight drop",
-                f"{min(results) / max(results):.2f} of the results with any number of slots; "
-                f"five slots take {cpu:.1f} times the CPU time of one",
-                alike(results),
+                f"{min(results) / max(results):.2f} of the results with any number of slots, as "
+                "every run is exact and the clock virtual; five slots take "
+                f"{cpu:.1f} times the CPU time of one",
+                None,
             )
         ]
 
@@ -140,16 +144,14 @@ def large_query() -> Experiment:
                 "7",
                 "One machine overflows after 25 minutes, two after 35: 1.4 times as long",
                 f"one after {one:.1f} minutes (memory was set by this), two after {two:.1f}: "
-                f"{two / one:.1f} times",
-                two > one,
-                35 / 25,
-                two / one,
+                f"{two / one:.1f} times, as each has half of the state",
+                None,
             ),
             Claim(
                 "7",
                 "With enough memory, more machines do not help: four and five are alike",
                 f"{min(longest) / max(longest):.2f} of the results with three to five slots",
-                alike(longest),
+                None,
             ),
         ]
 
@@ -333,7 +335,8 @@ def alternating() -> Experiment:
     def line(name: str, theta_d: float, min_span_s: float) -> Line:
         # With theta_d = 0 nothing ever moves, but the policy is asked as often: what is compared
         # is the cost of moving, not that of statistics.
-        policy = partial(lazy_disk, theta_d=theta_d, min_span_s=min_span_s, relocation_bytes=0)
+        span_s = min_span_s - TICK_S
+        policy = partial(lazy_disk, theta_d=theta_d, min_span_s=span_s, relocation_bytes=0)
         return Line(name, Spilling(AMPLE), (1.0, 1.0), policy, 15)
 
     def claims(found: Found) -> Sequence[Claim]:
@@ -347,9 +350,16 @@ def alternating() -> Experiment:
             Claim(
                 "14",
                 "Throughput is the same at any difference, and as without relocation",
-                f"{min(results) / max(results):.2f} of the results; the run with the most "
-                f"relocations takes {cpu:.2f} times the CPU time of that without",
-                alike(results) and alike([1.0, cpu], 0.1),
+                f"{min(results) / max(results):.2f} of the results, as groups that move are never "
+                "held back and the clock is virtual",
+                None,
+            ),
+            Claim(
+                "14",
+                "The cost of relocation is low",
+                f"the run with the most relocations takes {cpu:.2f} times the CPU time of that "
+                "without",
+                cpu <= 1.1,
             ),
             Claim(
                 "14",
@@ -530,6 +540,10 @@ def lazy_or_active() -> Experiment:
         *_relocating(spilling, shares, 30),
         Line(short, spilling, shares, active_when_short, 30),
         *(
+            Line(f"{name}, 30 MB of 80 at least", spilling, shares, policy, 30)
+            for name, policy in SLIDE_21.items()
+        ),
+        *(
             replace(line, name=f"{line.name}, asked every {look_s:.0f} s", look_s=look_s)
             for look_s in ANOTHER_LOOK_S
             for line in _relocating(spilling, shares, 30)[1:]
@@ -537,18 +551,26 @@ def lazy_or_active() -> Experiment:
     )
 
     def claims(found: Found) -> Sequence[Claim]:
+        def drop(name: str) -> tuple[str, bool]:
+            at, part = behind(found[name].results, found[lazy].results)
+            said = f"{part:.1%} behind lazy-disk at the most"
+            return f"{said}, after {found[lazy].minutes[at]:.0f} minutes", part >= DROP
+
         more = ratio(found[active].run_time, found[lazy].run_time)
         late = ratio(found[short].run_time, found[lazy].run_time)
+        waits = "Not in the report: the same, when pushes wait until memory is short"
         return [
+            Claim("21", "Active-disk drops when it begins to push", *drop(active)),
             Claim(
                 "21",
-                "Active-disk drops when it begins to push, and outperforms lazy-disk in the end",
+                "In the long run it outperforms lazy-disk",
                 f"{more:.2f} times the results of lazy-disk",
                 more > 1,
             ),
+            Claim("21", f"{waits}; it drops", *drop(short)),
             Claim(
                 "21",
-                "The same, when pushes wait until memory is short",
+                f"{waits}; it outperforms lazy-disk",
                 f"{late:.2f} times the results of lazy-disk",
                 late > 1,
             ),
@@ -559,8 +581,10 @@ def lazy_or_active() -> Experiment:
         "Lazy or active",
         "Three slots; the partitions of the first have the join ratio 4, those of the others 1. "
         "Memory of a slot is a sixth of the day's state, half of what it needs. theta_f is 2. "
-        "Active-disk forces at most five quarters of a slot's memory in a day (DAX, slide 21). "
-        "Other parameters as before. A quarter of the size.",
+        "Active-disk forces at most five quarters of a slot's memory in a day: DAX, slide 21, has "
+        '100 MB where a machine spills at 80. That slide\'s "State relocation >30M" is left out, '
+        "for the report relocates any difference; two lines have it. Other parameters as before. "
+        "A quarter of the size.",
         workload,
         30,
         lines,

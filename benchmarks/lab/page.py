@@ -51,7 +51,7 @@ def claims_table(claims: Iterable[Claim]) -> str:
             claim.figure,
             claim.paper,
             claim.ours,
-            "yes" if claim.direction else "**no**",
+            {True: "yes", False: "**no**", None: "by construction"}[claim.direction],
             {True: "yes", False: "**no**", None: "–"}[claim.factor],
         ]
         for claim in claims

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from benchmarks.lab import cluster, exact, page
-from benchmarks.lab.claims import Claim, alike, falling, ratio
+from benchmarks.lab.claims import Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling, units_of
 from benchmarks.lab.control import POLICIES, Controller, active_when_short
 from benchmarks.lab.experiments import experiments, memory_of
@@ -257,6 +258,8 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.spilled_bytes.nonzero()[0].tolist() == [40]
     assert view.spilled.nonzero()[0].tolist() == [41]
     assert view.sampled.tolist() == [10, 12]
+    # A slot spills at four fifths of its budget.
+    assert view.budget.tolist() == [1250, 1250]
     assert view.session_bytes == 120 + 160
     assert (view.elapsed_s, view.left_s, view.collection_s) == (60, 540, 60)
     assert order.forced == {0: 7}
@@ -274,10 +277,79 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
 
 @pytest.mark.parametrize(
     ("paper", "ours", "holds"),
-    [(4, 4, True), (4, 2, True), (4, 1.9, False), (4, 8, True), (4, 8.1, False), (None, 3, None)],
+    [
+        (4, 4, True),
+        (4, 2.1, True),
+        (4, 1.9, False),
+        (4, 15.9, True),
+        (4, 16.1, False),
+        # No effect, and the opposite one, hold for no factor, however near it is to 1.
+        (1.3, 1, False),
+        (1.3, 0.9, False),
+        (1.3, 1.13, False),
+        (1.3, 1.15, True),
+        (1.3, 1.7, False),
+        (0.5, 0.4, True),
+        (0.5, 0.8, False),
+        (0.5, 2, False),
+        (4, 0, False),
+        (4, float("inf"), False),
+        (None, 3, None),
+    ],
 )
-def test_a_factor_holds_between_half_and_twice(paper, ours, holds):
+def test_a_factor_holds_from_half_to_twice_its_logarithm(paper, ours, holds):
     assert Claim("1", "more", "more", True, paper, ours).factor is holds
+
+
+def test_how_far_a_line_is_behind_another():
+    assert behind([0, 9, 80, 210], [0, 10, 100, 200]) == (2, pytest.approx(0.2))
+    assert behind([0, 10, 110, 210], [0, 10, 100, 200])[1] == 0
+    # Of next to nothing any difference is a large part.
+    assert behind([0, 0, 99, 210], [0, 1, 100, 200]) == (2, pytest.approx(0.01))
+
+
+def outcome(name: str, **given: Any) -> Outcome:
+    plain = {
+        "minutes": [0.0, 30.0, 60.0],
+        "results": [0, 100, 1000],
+        "memory": [[0, 50, 100]],
+        "run_time": 1000,
+        "missing": 0,
+        "spills": 0,
+        "cuts": 0,
+        "adaptations": 0,
+        "moved_groups": 0,
+        "forced_bytes": 0,
+        "run_cpu_s": 1.0,
+        "cleanup_cpu_s": [1.0],
+        "overflow_minute": None,
+    }
+    return Outcome(name, **{**plain, **given})
+
+
+def judged(figure: str, **lines: dict[str, Any]) -> list[bool | None]:
+    """The directions of a figure's claims, when the lines named come to what is given."""
+    (found,) = [each for each in experiments() if figure in each.figures]
+    outcomes = {each.name: outcome(each.name, **lines.get(each.name, {})) for each in found.lines}
+    return [claim.direction for claim in found.claims(outcomes) if claim.figure == figure]
+
+
+def test_what_cannot_be_otherwise_is_not_judged():
+    assert judged("6") == [None]
+    assert judged("7") == [None, None]
+    assert judged("14", **{"50 %-difference": {"adaptations": 1}})[0] is None
+
+
+def test_a_claim_is_judged_by_what_came_out():
+    assert judged("14", **{"every 15 s": {"run_cpu_s": 1.05}})[1] is True
+    assert judged("14", **{"every 15 s": {"run_cpu_s": 1.2}})[1] is False
+    # It never drops, and has more in the end; it drops, and has less.
+    better = {"results": [0, 100, 1001], "run_time": 1001}
+    assert judged("21", **{"active-disk": better}) == [False, True, False, False]
+    worse = {"results": [0, 90, 999], "run_time": 999}
+    assert judged("21", **{"active-disk": worse}) == [True, False, False, False]
+    late = {"results": [0, 98, 1100], "run_time": 1100}
+    assert judged("21", **{"active-disk when short": late}) == [False, False, True, True]
 
 
 def test_words_for_series():
@@ -290,11 +362,16 @@ def test_words_for_series():
 
 def test_the_table_of_claims():
     text = page.claims_table(
-        [Claim("11", "5 times", "1 time", False, 5, 1), Claim("12", "more", "more", True)]
+        [
+            Claim("11", "5 times", "1 time", False, 5, 1),
+            Claim("12", "more", "more", True),
+            Claim("6", "alike", "1.00", None),
+        ]
     )
     assert text.splitlines()[2:] == [
         "| 11 | 5 times | 1 time | **no** | **no** |",
         "| 12 | more | more | yes | – |",
+        "| 6 | alike | 1.00 | by construction | – |",
     ]
 
 
