@@ -20,6 +20,7 @@ import jobs.decode.parse as parse
 from jobs.decode import (
     Decoded,
     StreamPlan,
+    _outside_years,
     compile_streams,
     decode,
     join_spec,
@@ -429,7 +430,7 @@ def test_a_null_derived_key_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["at + interval '1 day'", "try_cast(at + interval '1 day' as date)"]
+    "key", ["at + interval '1 day'", "date_trunc('day', at + interval '1 day')"]
 )
 @pytest.mark.parametrize("few_rows", [0, 99])
 def test_a_derived_key_stays_in_the_years_of_a_field(key: str, few_rows: int) -> None:
@@ -450,6 +451,21 @@ on = [{ name = "key", expression = "KEY" }]
     result = check(early, [b'{"at":"0001-01-0%dT00:00:00Z"}' % day for day in (1, 2)])
     assert result.kept.tolist() == [1]
     assert result.reasons == ["key: not in the years 1 to 9999 (UTC)"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "unit"),
+    [(pa.date32(), "D"), (pa.timestamp("us", "UTC"), "us"), (pa.timestamp("s"), "s")],
+)
+def test_days_and_times_outside_the_years_are_found(type_: Any, unit: Any) -> None:
+    first, after = (int(np.datetime64(d, unit).astype(int)) for d in ("0001-01-01", "10000-01-01"))
+    whole = pa.int32() if unit == "D" else pa.int64()
+    numbers = [first - 1, first, None, 0, after - 1, after, 2**31 - 1 if unit == "D" else 2**63 - 1]
+    found = _outside_years(pa.array(numbers, whole).cast(type_))
+    assert found is not None
+    assert found.tolist() == [True, False, False, False, False, True, True]
+    assert _outside_years(pa.array([first, None, after - 1], whole).cast(type_)) is None
+    assert _outside_years(pa.array([2**63 - 1])) is None
 
 
 def test_decimal_and_json_streams_are_read_by_the_contract() -> None:
