@@ -7,10 +7,13 @@ its end, so one is started, made to do a little of all that our jobs do, and end
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,11 @@ import pyspark
 from jobs.stream.session import class_archive, spark_session
 
 END_S = 120.0
-"""Writing 170 MB of classes takes five seconds."""
+"""A slow machine takes a minute, five seconds of it for writing 170 MB of classes."""
+
+
+class NotMade(Exception):
+    """There is no archive, and why."""
 
 
 def _same(batches: Iterable[Any]) -> Iterator[Any]:
@@ -40,35 +47,72 @@ def _exercise(spark: Any, folder: Path) -> None:
     writer.start().awaitTermination()
 
 
+def write(made: Path) -> None:
+    """Write the archive to `made`, by a JVM that ends here. Beside it lies what it worked with."""
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={made} -Xlog:cds=off"
+    spark = spark_session("local[2]", "spillway set-up", streaming=True, delta=True)
+    gateway = spark.sparkContext._gateway
+    _exercise(spark, made.parent)
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def run(command: Sequence[str], within_s: float) -> None:
+    """Run a command that says nothing, in a group of its own. Whatever ends it ends all of it.
+
+    Raises `NotMade` when it fails, with its last line, and when it takes too long.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate(timeout=within_s)[1].strip()
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise NotMade(f"not ready after {within_s:g} s") from None
+        raise
+    if process.returncode:
+        raise NotMade(said.splitlines()[-1] if said else f"ended with code {process.returncode}")
+
+
 def make(target: Path) -> None:
-    """Write the archive. Raises RuntimeError when the JVM gave none."""
+    """Make the archive. Raises `NotMade`, and OSError for a folder that cannot be written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         made = Path(name) / target.name
-        os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={made} -Xlog:cds=off"
-        spark = spark_session("local[2]", "spillway set-up", streaming=True, delta=True)
-        gateway = spark.sparkContext._gateway
-        _exercise(spark, Path(name))
-        spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=END_S)
+        run([sys.executable, "-m", "jobs.stream.archive", str(made)], END_S)
         if not made.exists():
-            raise RuntimeError("the JVM ended without writing its classes")
+            raise NotMade("the JVM ended without writing them")
         made.replace(target)
 
 
 def main() -> int:
-    """Make the archive unless it is there; a failure is told but does not fail the set-up."""
+    """Make the archive unless it is there; a failure is told but does not fail the set-up.
+
+    With a path as its argument, as it calls itself: write that file, and nothing else.
+    """
+    if len(sys.argv) > 1:
+        write(Path(sys.argv[1]))
+        return 0
     target = class_archive()
     if target.exists() and target.stat().st_mtime > Path(pyspark.__file__).stat().st_mtime:
         return 0
     print("setup: Spark's classes, for faster starts", flush=True)
     try:
         make(target)
-    except Exception as error:  # noqa: BLE001 -- everything works without it
-        print(f"setup: not made ({error}); Spark will take some seconds longer to start")
+    except (NotMade, OSError) as error:  # everything works without it
+        print(f"setup: Spark's classes: {error}, left out; Spark starts some seconds slower")
     return 0
 
 

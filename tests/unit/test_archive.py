@@ -1,0 +1,89 @@
+"""The set-up's archive of Spark's classes: left out when it cannot be made, with nothing behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.stream import archive
+from jobs.stream.archive import NotMade, run
+
+CHILD = """
+import subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open(sys.argv[1], "w").write(str(other.pid))
+time.sleep(60)
+"""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether it has ended; one that nobody has asked after yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_one_that_takes_too_long_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that was left behind wrote into the folder after it had been removed."""
+    told = tmp_path / "pid"
+
+    def slow(*_: object, **more: object) -> tuple[str, str]:
+        while not (told.exists() and told.read_text()):
+            time.sleep(0.01)
+        raise archive.subprocess.TimeoutExpired(["secret", "command"], 0.5)
+
+    monkeypatch.setattr("subprocess.Popen.communicate", slow)
+    with pytest.raises(NotMade) as it:
+        run([sys.executable, "-c", CHILD, str(told)], 0.5)
+    assert str(it.value) == "not ready after 0.5 s"
+    pid = int(told.read_text())
+    until = time.monotonic() + 10
+    while not is_gone(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_gone(pid)
+
+
+def test_one_that_fails_is_told_by_its_last_line() -> None:
+    with pytest.raises(NotMade, match=r"^no room$"):
+        run(
+            [sys.executable, "-c", "import sys; print('x', file=sys.stderr); sys.exit('no room')"],
+            60,
+        )
+    with pytest.raises(NotMade, match=r"^ended with code 3$"):
+        run([sys.executable, "-c", "raise SystemExit(3)"], 60)
+
+
+def test_the_set_up_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "jars" / "spark.jsa"
+
+    def never(*_: object) -> None:
+        raise NotMade("not ready after 120 s")
+
+    monkeypatch.setattr(archive, "class_archive", lambda: target)
+    monkeypatch.setattr(archive, "run", never)
+    monkeypatch.setattr(sys, "argv", ["archive"])
+    assert archive.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "setup: Spark's classes, for faster starts",
+        "setup: Spark's classes: not ready after 120 s, left out; Spark starts some seconds slower",
+    ]
+    assert os.listdir(target.parent) == [], "no folder is left behind"
+
+
+def test_what_was_written_is_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "jars" / "spark.jsa"
+    monkeypatch.setattr(archive, "run", lambda command, _: Path(command[-1]).write_text("classes"))
+    archive.make(target)
+    assert target.read_text() == "classes"
+    assert os.listdir(target.parent) == [target.name]
