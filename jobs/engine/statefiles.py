@@ -62,7 +62,7 @@ class Merging(NamedTuple):
 
 
 NO_FIGURES = FIGURES_SCHEMA.empty_table()
-"""Made once: Arrow takes longer for it than for a row."""
+"""Made once, for the many manifests that have none."""
 
 
 @dataclass(frozen=True)

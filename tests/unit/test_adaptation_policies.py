@@ -661,7 +661,7 @@ CORNERS = (0.0, 1.0, 0.5, 5e-324, 1e-300)
 
 @st.composite
 def views(draw: st.DrawFn) -> View:
-    """Columns follow from a seed: 150 numbers that hypothesis draws take it 40 ms."""
+    """Columns follow from a seed: hypothesis would draw their 150 numbers one by one."""
     slots = draw(st.integers(1, 6))
     groups = draw(st.integers(0, 24))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
