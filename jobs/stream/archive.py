@@ -108,6 +108,7 @@ def main() -> int:
     target = class_archive()
     if target.exists() and target.stat().st_mtime > Path(pyspark.__file__).stat().st_mtime:
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # tidies up
     print("setup: Spark's classes, for faster starts", flush=True)
     try:
         make(target)
