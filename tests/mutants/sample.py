@@ -23,8 +23,9 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,15 @@ def wilson(killed: int, tried: int, z: float = 1.959964) -> tuple[float, float]:
     return (middle - half) / whole, (middle + half) / whole
 
 
+@cache
+def is_near(file: str, module: str) -> bool:
+    """Whether a test file is of a module: it names it, or tests properties."""
+    package, _, name = module.rpartition(".")
+    text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+    imported = rf"\b{package}\b(?:\.| import [^\n]*\b){name}\b"
+    return file.startswith("tests/property/") or re.search(imported, text) is not None
+
+
 @dataclass(frozen=True)
 class Reached:
     """Which tests call a function, by what they were seen to do without a mutant."""
@@ -189,27 +199,30 @@ class Reached:
     tests: Mapping[str, tuple[float, Sequence[str]]]
     failed: frozenset[str]
     at_import: frozenset[str]
+    is_near: Callable[[str, str], bool] = is_near
 
     def of(self, function: str, most_s: float) -> tuple[list[str], float, bool]:
-        """Tests that reach a function, the quickest first, no more than `most_s` of them:
-        their names, how long they take, and whether they are all.
+        """Tests that reach a function, no more than `most_s` of them: their names, how long they
+        take, and whether they are all.
 
-        What is called when a module is loaded is reached by all tests that call its module.
+        Those whose file names the function's module come first, and property tests, and of these
+        the quickest. What is called when a module is loaded is reached by all tests that call
+        its module.
         """
-        module = function.rpartition(".")[0] + ".x"
+        module = re.sub(r"\.x[^.]*$", "", function)
         at_import = function in self.at_import
         mine = sorted(
-            (seconds, name)
+            (not self.is_near(name.partition("::")[0], module), seconds, name)
             for name, (seconds, functions) in self.tests.items()
             if name not in self.failed
             and (
                 function in functions
-                or (at_import and any(each.startswith(module) for each in functions))
+                or (at_import and any(each.startswith(f"{module}.x") for each in functions))
             )
         )
         chosen: list[str] = []
         total = 0.0
-        for seconds, name in mine:
+        for _, seconds, name in mine:
             if chosen and total + seconds > most_s:
                 return chosen, total, False
             chosen.append(name)
@@ -347,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--size", type=int, default=400, help="0: all")
     parser.add_argument("--least", type=float, default=95.0, help="percent that must be killed")
-    parser.add_argument("--most-s", type=float, default=20.0, help="of tests a mutant, at most")
+    parser.add_argument("--most-s", type=float, default=60.0, help="of tests a mutant, at most")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trust", action="store_true", help="what tests reached before a change")
     parser.add_argument("--count", action="store_true", help="only how many there are")

@@ -14,6 +14,7 @@ from tests.mutants.sample import (
     Mutant,
     Reached,
     equivalents,
+    is_near,
     judged,
     mutated_files,
     percent,
@@ -53,7 +54,7 @@ def test_what_cannot_be_loaded_with_a_mutant_kills_it() -> None:
 
 def test_what_is_called_on_loading_is_of_all_tests_of_its_module() -> None:
     tests = {"a": (1.0, ["jobs.a.x_f"]), "b": (1.0, ["jobs.b.x_g"]), "c": (2.0, ["jobs.a.xǁCǁm"])}
-    known = Reached(tests, frozenset(), frozenset({"jobs.a.x_table"}))
+    known = Reached(tests, frozenset(), frozenset({"jobs.a.x_table"}), lambda *_: True)
     assert known.of("jobs.a.x_table", 60.0) == (["a", "c"], 3.0, True)
 
 
@@ -62,12 +63,25 @@ def test_a_survivor_of_some_tests_says_so() -> None:
 
 
 def test_the_quickest_tests_come_first_and_no_more_than_allowed() -> None:
-    tests = {"slow": (50.0, ["f"]), "quick": (1.0, ["f", "g"]), "some": (20.0, ["f"])}
-    known = Reached(tests | {"bad": (0.1, ["f"])}, frozenset({"bad"}), frozenset())
-    assert known.of("f", 100.0) == (["quick", "some", "slow"], 71.0, True)
-    assert known.of("f", 60.0) == (["quick", "some"], 21.0, False)
-    assert known.of("f", 0.5) == (["quick"], 1.0, False)
-    assert known.of("h", 60.0) == ([], 0.0, True)
+    tests = {"slow": (50.0, ["m.x_f"]), "quick": (1.0, ["m.x_f"]), "some": (20.0, ["m.x_f"])}
+    bad = {"bad": (0.1, ["m.x_f"])}
+    known = Reached(tests | bad, frozenset(bad), frozenset(), lambda *_: True)
+    assert known.of("m.x_f", 100.0) == (["quick", "some", "slow"], 71.0, True)
+    assert known.of("m.x_f", 60.0) == (["quick", "some"], 21.0, False)
+    assert known.of("m.x_f", 0.5) == (["quick"], 1.0, False)
+    assert known.of("m.x_h", 60.0) == ([], 0.0, True)
+    near = Reached(
+        tests, frozenset(), frozenset(), lambda file, module: (file, module) == ("slow", "m")
+    )
+    assert near.of("m.x_f", 100.0) == (["slow", "quick", "some"], 71.0, True)
+
+
+def test_a_test_file_is_near_the_modules_that_it_names() -> None:
+    me = "tests/unit/test_offsets.py"
+    assert is_near(me, "jobs.protocol.offsets")
+    assert not is_near(me, "jobs.protocol.off")
+    assert not is_near(me, "jobs.protocol.state")
+    assert is_near("tests/property/test_protocol_model.py", "jobs.engine.step")
 
 
 def test_the_interval_is_wilsons() -> None:
