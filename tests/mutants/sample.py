@@ -187,9 +187,18 @@ def wilson(killed: int, tried: int, z: float = 1.959964) -> tuple[float, float]:
 def is_near(file: str, module: str) -> bool:
     """Whether a test file is of a module: it names it, or tests properties."""
     package, _, name = module.rpartition(".")
-    text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
     imported = rf"\b{package}\b(?:\.| import [^\n]*\b){name}\b"
-    return file.startswith("tests/property/") or re.search(imported, text) is not None
+    return file.startswith("tests/property/") or re.search(imported, _text(file)) is not None
+
+
+@cache
+def _text(file: str) -> str:
+    """Of a test file, and of the helpers that it imports."""
+    path = ROOT / file
+    text = path.read_text() if path.exists() else ""
+    helpers = re.findall(r"^from (tests\.[\w.]+) import", text, re.M)
+    files = [ROOT / f"{helper.replace('.', '/')}.py" for helper in helpers]
+    return text + "".join(each.read_text() for each in files if each.exists())
 
 
 @dataclass(frozen=True)
