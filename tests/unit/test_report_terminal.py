@@ -203,6 +203,7 @@ def test_the_command_writes_the_report(settings, found, tmp_path):
 
 
 def test_watching_a_pipe_goes_on_until_it_is_interrupted(settings, found, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows nothing that moves
     looks = []
 
     def pause(seconds: float) -> None:
