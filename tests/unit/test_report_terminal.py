@@ -203,7 +203,6 @@ def test_the_command_writes_the_report(settings, found, tmp_path):
 
 
 def test_watching_a_pipe_goes_on_until_it_is_interrupted(settings, found, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows nothing that moves
     looks = []
 
     def pause(seconds: float) -> None:
@@ -219,6 +218,7 @@ def test_watching_a_pipe_goes_on_until_it_is_interrupted(settings, found, monkey
 
 def test_watching_waits_for_the_warehouse(settings, monkeypatch):
     made = make_day(5)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows nothing that moves
     looks = []
 
     def pause(seconds: float) -> None:
