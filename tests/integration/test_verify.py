@@ -27,7 +27,7 @@ from jobs.tables import SessionEvent, Warehouse
 from jobs.verify.progress import Progress
 from jobs.verify.proof import InputGone, NotSealed, VerifyReport, WrongQuery, verify
 from schemas.filenames import cleanup_name, data_name
-from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
+from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
 from schemas.query import Query, load_query
 
 pytestmark = pytest.mark.server
@@ -214,7 +214,8 @@ class HandMadeDay:
                 epoch=0,
                 session="2026-01-06",
                 end=self.end,
-                manifests={},
+                manifests={0: "m"},
+                seal=SealRequest(session=DAY, end=self.end, next_session="2026-01-06", command="s"),
                 files=[*files, record],
                 cuts=[],
                 read=[],
