@@ -64,25 +64,27 @@ def run(command: Sequence[str], within_s: float) -> None:
 
     Raises `NotMade` when it fails, with its last line, and when it takes too long.
     """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said = process.communicate(timeout=within_s)[1].strip()
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
+    with tempfile.TemporaryFile() as told:  # a pipe stays open as long as any of its children lives
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(within_s)
+        except subprocess.TimeoutExpired:
             raise NotMade(f"not ready after {within_s:g} s") from None
-        raise
-    if process.returncode:
-        raise NotMade(said.splitlines()[-1] if said else f"ended with code {process.returncode}")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        told.seek(0)
+        said = told.read().decode(errors="replace").split("\n")
+    if code:
+        last = next((line for line in reversed(said) if line.strip()), f"ended with code {code}")
+        raise NotMade(last.strip())
 
 
 def make(target: Path) -> None:
