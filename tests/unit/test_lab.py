@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.lab import cluster, exact, page
+from benchmarks.lab.__main__ import PAGE
 from benchmarks.lab.claims import Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling, units_of
 from benchmarks.lab.control import POLICIES, Controller, active_when_short
+from benchmarks.lab.digest import _shape, digest
 from benchmarks.lab.experiments import experiments, memory_of
 from benchmarks.lab.lines import Line, Outcome, assigned, run
 from benchmarks.lab.picture import picture
@@ -399,6 +402,40 @@ def test_experiments_are_those_of_the_report():
         assert [p.figure for p in each.pictures] == list(each.figures)
         values_per_group(each.workload)
     assert memory_of(found[3].workload, 1 / 2) == 3 * 100_000 * ROW_BYTES // 2
+
+
+def test_the_page_is_of_the_code_that_there_is():
+    """Comments, texts and the engine do not count; what it names is to be run again."""
+    known = experiments()
+    text = (PAGE.parent / page.FOLDER / "lab.json").read_text()
+    found = {done.experiment.figures: done for done in page.restore(text, known)}
+    stale = [
+        each.figures[0]
+        for each in known
+        if each.figures not in found or found[each.figures].digest != digest(each)
+    ]
+    assert not stale, f"python -m benchmarks.lab --docs --figures {','.join(stale)}"
+    shown = PAGE.read_text()
+    for done in found.values():
+        assert page.figure_section(done) in shown
+    assert page.claims_table(c for each in known for c in found[each.figures].claims) in shown
+
+
+def test_what_counts_for_the_page():
+    def shape(text: str) -> list[str]:
+        return list(_shape(ast.parse(text)))
+
+    code = 'def f(x: int) -> str:\n    """Say."""\n    return f"{x} b" if x > 1 else "b"\n'
+    other = 'def f(x: int) -> str:\n    # Say.\n    return f"{x:g} c" if x > 1 else "d"\n'
+    assert shape(code) == shape(other)
+    assert shape(code) != shape(code.replace("x > 1", "x > 2"))
+    assert shape(code) != shape(code.replace("x > 1", "x >= 1"))
+    known = experiments()
+    assert len({digest(each) for each in known}) == len(known)
+    one = known[-1]
+    more = replace(one, lines=(*one.lines[:-1], replace(one.lines[-1], look_s=1.0)))
+    assert digest(more) != digest(one)
+    assert digest(replace(one, title="", setting="")) == digest(one)
 
 
 @pytest.mark.parametrize("memory", [False, True])
