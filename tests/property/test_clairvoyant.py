@@ -84,7 +84,7 @@ def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
     full = int(exact.full(day).sum())
     # What is said to be reached steers the prices; whatever it is, the bound holds.
     for reached in (0, best // 2, best):
-        bound = ceiling(day, room, reached)
+        bound = ceiling(day, room, reached, rounds=100)
         assert best <= bound <= full
         # What runs over in the last epoch only may leave when it has given its results.
         if day.rows(day.epochs - 1).sum() <= room:
