@@ -141,9 +141,15 @@ def attempt(mutant: str, tests: Sequence[str], cpu_s: int, anew: bool, folder: P
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, used + cpu_s + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    files = sorted({name.partition("::")[0] for name in tests})
     options = [*FAST, "-x", "--tb=no", f"--basetemp={folder}"]
-    return int(pytest.main([*options, *files], plugins=[NoShrinking(), Chosen(tests)]))
+    files: dict[str, list[str]] = {}
+    for name in tests:
+        files.setdefault(name.partition("::")[0], []).append(name)
+    for file, mine in files.items():  # Each is loaded when the ones before have passed.
+        code = int(pytest.main([*options, file], plugins=[NoShrinking(), Chosen(mine)]))
+        if code:
+            return code
+    return 0
 
 
 def serve(work: Sequence[dict[str, Any]], jobs: int) -> None:

@@ -62,18 +62,22 @@ def test_a_survivor_of_some_tests_says_so() -> None:
     assert judged(0, False, 60.0) == "SURVIVED 60 s of tests"
 
 
-def test_the_quickest_tests_come_first_and_no_more_than_allowed() -> None:
-    tests = {"slow": (50.0, ["m.x_f"]), "quick": (1.0, ["m.x_f"]), "some": (20.0, ["m.x_f"])}
-    bad = {"bad": (0.1, ["m.x_f"])}
+def test_the_quickest_files_come_first_and_no_more_than_allowed() -> None:
+    tests = {
+        "slow::a": (50.0, ["m.x_f"]),
+        "quick::b": (1.0, ["m.x_f"]),
+        "quick::a": (2.0, ["m.x_f"]),
+        "some::a": (20.0, ["m.x_f"]),
+    }
+    bad = {"bad::a": (0.1, ["m.x_f"])}
     known = Reached(tests | bad, frozenset(bad), frozenset(), lambda *_: True)
-    assert known.of("m.x_f", 100.0) == (["quick", "some", "slow"], 71.0, True)
-    assert known.of("m.x_f", 60.0) == (["quick", "some"], 21.0, False)
-    assert known.of("m.x_f", 0.5) == (["quick"], 1.0, False)
+    quick = ["quick::b", "quick::a"]
+    assert known.of("m.x_f", 100.0) == ([*quick, "some::a", "slow::a"], 73.0, True)
+    assert known.of("m.x_f", 60.0) == ([*quick, "some::a"], 23.0, False)
+    assert known.of("m.x_f", 0.5) == (["quick::b"], 1.0, False)
     assert known.of("m.x_h", 60.0) == ([], 0.0, True)
-    near = Reached(
-        tests, frozenset(), frozenset(), lambda file, module: (file, module) == ("slow", "m")
-    )
-    assert near.of("m.x_f", 100.0) == (["slow", "quick", "some"], 71.0, True)
+    near = Reached(tests, frozenset(), frozenset(), lambda *of: of == ("slow", "m"))
+    assert near.of("m.x_f", 100.0) == (["slow::a", *quick, "some::a"], 73.0, True)
 
 
 def test_a_test_file_is_near_the_modules_that_it_names() -> None:
