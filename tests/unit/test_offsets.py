@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from jobs.protocol.offsets import greater, padded, partitions, reaches, rows_between, wider
+from jobs.protocol.state import replay
+from schemas.journal import Topic
+from tests.protocol_entries import claim, ends, epoch, genesis, seal
 
 OLD = {"a": [5, 9]}
 NEW = {"a": [7, 8, 1], "b": [2]}
@@ -39,3 +42,31 @@ def test_rows_between_are_of_all_partitions() -> None:
 
 def test_every_partition_is_named() -> None:
     assert list(partitions(NEW)) == [("a", 0, 7), ("a", 1, 8), ("a", 2, 1), ("b", 0, 2)]
+
+
+def test_a_new_partition_begins_at_0_everywhere_in_the_journals_state() -> None:
+    wider_topics = [
+        Topic(name="a", id="id-a", partitions=3),
+        Topic(name="b", id="id-b", partitions=2),
+    ]
+    state = replay(
+        [
+            genesis(start=ends(1, 1, 1)),
+            claim(1, 1),
+            epoch(2, 0, ends(4, 4, 4), seal=seal(ends(6, 6, 6))),
+            claim(3, 2, topics=wider_topics),
+        ]
+    )
+    assert state is not None
+    assert state.topics == tuple(wider_topics)
+    assert state.end == {"a": [4, 4, 0], "b": [4, 0]}
+    assert [session.start for session in state.sessions] == [
+        {"a": [1, 1, 0], "b": [1, 0]},
+        {"a": [6, 6, 0], "b": [6, 0]},
+    ]
+    assert state.seal is not None
+    assert state.seal.end == {"a": [6, 6, 0], "b": [6, 0]}
+    assert {number: mark.end for number, mark in state.marks.items()} == {
+        -1: {"a": [1, 1, 0], "b": [1, 0]},
+        0: {"a": [4, 4, 0], "b": [4, 0]},
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobs.engine.statistics import statistics_every_s
+from jobs.protocol.driver import Applied
 from jobs.protocol.plan import Plan
+from jobs.protocol.redo import Apply
 from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, SlotReport
-from tests.protocol_entries import NEXT, TOPICS, count, ends, genesis, report
+from tests.protocol_entries import NEXT, TOPICS, count, ends, file, genesis, lost, report
 
 RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa.int64())])
 
@@ -207,3 +211,108 @@ def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:
     assert first_lines(RuntimeError(trace)) == (
         "Writing the offset log failed | Caused by: java.io.IOException: No space left on device"
     )
+
+
+class Noting(Job):
+    """Notes how it is called; `reports` are what it finds, one list a call."""
+
+    def __init__(self, *reports: Sequence[SlotReport] | None) -> None:
+        super().__init__()
+        self.reports = list(reports)
+        self.given: list[tuple[tuple[object, ...], dict[str, Any]]] = []
+        self.waits: list[float] = []
+        self.placement = SimpleNamespace(wait=self.waits.append)
+
+    def run(self, plan: Plan, *given: object, **named: Any) -> Sequence[SlotReport]:
+        self.given.append((given, named))
+        found = self.reports.pop(0) if self.reports else None
+        return super().run(plan) if found is None else found
+
+
+def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns)
+    monkeypatch.setattr("jobs.stream.driver.time", clock)
+
+    def figures(works: Sequence[Any], *of: object) -> tuple[object, ...]:
+        return (len(works), *of)
+
+    monkeypatch.setattr("jobs.stream.driver.slot_figures", figures)
+    job = Noting()
+    one = driver(opened(root), job)
+    batch: Any = object()
+    span = statistics_every_s(len(one.state.groups))
+    for after in (0.0, span - 0.1, 0.1, 0.1):
+        now[0] += after
+        at = one.state.epoch + 2
+        one.epoch(ends(at, at, at), batch, [], NEXT, limit_rows=10)
+    assert [given for given, _ in job.given] == [(batch,)] * 4
+    told = [(named["attempt"], named["now_ms"], named["statistics"]) for _, named in job.given]
+    # Statistics are due at once, and then after some time.
+    assert told == [(1, 0, True), (1, 0, False), (1, 0, True), (1, 0, False)]
+    # What the slots did since then, with two groups each.
+    assert [named["did"] for _, named in job.given] == [(n, [2, 2], 2.0) for n in (0, 1, 2, 1)]
+    assert job.waits == []
+    newest = opened(root).journal.read()[-1]
+    assert isinstance(newest, Epoch)
+    assert newest.limit_rows == 10
+    assert newest.seconds == {"job": 0.0}
+
+
+def test_what_was_read_last_is_the_jobs_clock(root: str) -> None:
+    class Dated(Noting):
+        def run(self, *arguments: Any, **named: Any) -> Sequence[SlotReport]:
+            found = super().run(*arguments, **named)
+            return [r.model_copy(update={"recent_input_ms": 77}) for r in found]
+
+    job = Dated()
+    one = driver(opened(root), job)
+    run_epoch(one)
+    run_epoch(one)
+    assert [named["now_ms"] for _, named in job.given] == [0, 77]
+
+
+def test_lost_state_is_told_and_the_attempt_repeated_after_a_wait(root: str) -> None:
+    gone = [lost(0, 0), report(1, 0)]
+    lacking = [report(0, 0), lost(1, 0, lacking=[0])]
+    job, troubles = Noting(gone, lacking), list[str]()
+    one = driver(opened(root), job, troubles)
+    run_epoch(one)
+    again = "reading it again from Kafka"
+    assert troubles == [
+        f"epoch 0: slot 0 has lost its state (gone); {again}",
+        f"epoch 0: slot 0 has lost its state (not found where it had to give groups); {again}",
+    ]
+    assert [named["attempt"] for _, named in job.given] == [1, 2, 3]
+    assert job.waits == [0.0, 0.0]
+
+
+def test_a_job_must_be_there(root: str) -> None:
+    one = driver(opened(root))
+    one._job = None
+    with pytest.raises(RuntimeError, match=r"^no job was given$"):
+        run_epoch(one)
+
+
+def test_a_driver_that_has_read_nothing_has_no_state(root: str) -> None:
+    one = driver(opened(root))
+    one._driver = replace(one._driver, state=None)
+    with pytest.raises(RuntimeError, match=r"^the journal was not read$"):
+        _ = one.state
+
+
+def test_spark_that_has_stopped_ends_the_stream(root: str) -> None:
+    job, troubles = Job("all is over"), list[str]()
+    job.spark.sparkContext._jsc.sc = lambda: SimpleNamespace(isStopped=lambda: True)
+    with pytest.raises(RuntimeError, match="all is over"):
+        run_epoch(driver(opened(root), job, troubles))
+    assert troubles == ["epoch 0, attempt 1: all is over"]
+
+
+def test_each_table_gets_its_files_of_the_epoch(root: str) -> None:
+    one = driver(opened(root))
+    asked: list[tuple[object, ...]] = []
+    one._warehouse = SimpleNamespace(apply=lambda *what: asked.append(what))  # type: ignore[assignment]
+    files = (file("results", 3), file("results", 3, 1))
+    assert one.apply(Apply("results", 3, files)) == Applied("results", 3)
+    assert asked == [("results", 3, list(files))]
