@@ -55,9 +55,10 @@ OURS = re.compile(
     r"\bjobs(?:\.| import .*\b)(?:protocol|engine|stream|policy|decode|verify|sealing)\b"
 )
 """In the test files that are asked; a test file of containers says nothing here."""
-PASSED, FAILED = 0, 1
-NOT_LOADED = (2, 4)
-"""What pytest ends with when test files, or what they have in common, cannot be loaded."""
+PASSED, FAILED, NOT_COLLECTED, NOT_CONFIGURED = 0, 1, 2, 4
+"""What pytest ends with. A test file that cannot be loaded is noticed as a failed test is; where
+modules were loaded with the mutant, also what all test files have in common."""
+STARTS = 4
 TIMES_UP = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
@@ -292,27 +293,40 @@ def reached(tree: Path, jobs: int, trust: bool) -> Reached:
 
 
 def worked(tree: Path, work: Sequence[dict[str, Any]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Let `tests.mutants.worker` do work in a tree: its answers as they come."""
+    """Let `tests.mutants.worker` do work in a tree: its answers as they come.
+
+    Who kills that process by mistake loses what is under way: it is done again, by a new one.
+    """
+    left = {each["name"]: each for each in work}
+    for _ in range(STARTS):
+        process = _worker(tree, list(left.values()), jobs)
+        try:
+            assert process.stdout is not None
+            for answer in map(json.loads, process.stdout):
+                left.pop(answer.get("name"), None)
+                yield answer
+        finally:
+            if process.poll() is None:
+                process.terminate()
+        code = process.wait()
+        if not code:
+            return
+        print(f"the process of the tests has ended with {code}", flush=True)
+        if code > 0:
+            break
+    sys.exit("the tests cannot be run in the mutated tree (their error is above)")
+
+
+def _worker(tree: Path, work: Sequence[dict[str, Any]], jobs: int) -> subprocess.Popen[str]:
     (tree / ".work.json").write_text(json.dumps({"work": work, "jobs": jobs}))
-    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"} | {
-        "CI": "true",
-        "PYTHONPATH": str(tree),
-    }
-    process = subprocess.Popen(
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen(
         [sys.executable, "-m", "tests.mutants.worker", ".work.json"],
         cwd=tree,
-        env=environment,
+        env=environment | {"CI": "true", "PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE,
         text=True,
     )
-    try:
-        assert process.stdout is not None
-        yield from map(json.loads, process.stdout)
-        if process.wait():
-            sys.exit("the tests cannot be run in the mutated tree (their error is above)")
-    finally:
-        if process.poll() is None:
-            process.terminate()
 
 
 def tried(
@@ -345,8 +359,8 @@ def judged(code: int, all_of_them: bool, most_s: float, anew: bool = False) -> s
         return "SURVIVED" if all_of_them else f"SURVIVED {most_s:.0f} s of tests"
     if code == FAILED:
         return "killed"
-    if anew and code in NOT_LOADED:
-        return "killed (it cannot be loaded)"
+    if code == NOT_COLLECTED or (anew and code == NOT_CONFIGURED):
+        return "killed (its tests cannot be loaded)"
     if code in TIMES_UP:
         return "killed (it hangs)"
     if code < 0:

@@ -37,7 +37,9 @@ def test_mutants_are_named_as_python_names_their_place() -> None:
     [
         (0, "SURVIVED"),
         (1, "killed"),
-        (2, "NOT RUN (pytest ended with 2)"),
+        (2, "killed (its tests cannot be loaded)"),
+        (3, "NOT RUN (pytest ended with 3)"),
+        (4, "NOT RUN (pytest ended with 4)"),
         (5, "NOT RUN (pytest ended with 5)"),
         (-signal.SIGXCPU, "killed (it hangs)"),
         (-signal.SIGSEGV, "killed (signal 11)"),
@@ -48,7 +50,7 @@ def test_only_a_failed_test_kills(code: int, expected: str) -> None:
 
 
 def test_what_cannot_be_loaded_with_a_mutant_kills_it() -> None:
-    assert judged(4, True, 60.0, anew=True) == "killed (it cannot be loaded)"
+    assert judged(4, True, 60.0, anew=True) == "killed (its tests cannot be loaded)"
     assert judged(0, True, 60.0, anew=True) == "SURVIVED"
 
 
@@ -84,7 +86,7 @@ def test_a_test_file_is_near_the_modules_that_it_names() -> None:
     me = "tests/unit/test_offsets.py"
     assert is_near(me, "jobs.protocol.offsets")
     assert not is_near(me, "jobs.protocol.off")
-    assert not is_near(me, "jobs.protocol.state")
+    assert not is_near(me, "jobs.protocol.driver")
     assert is_near("tests/property/test_protocol_model.py", "jobs.engine.step")
 
 
