@@ -31,13 +31,13 @@ demo: setup-airflow ## A trading day under Airflow, with its page and its proof 
 demo-fast: setup-runtime ## The same day without Airflow (under 3 minutes)
 	@$(VENV)/bin/spillway demo $(ARGS)
 
-check: setup ## Lint, format, types, fast tests (under 2 minutes)
+check: setup ## Lint, format, types, fast tests (about 4 minutes)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PY) -m pytest -q -n 2 -m "not server and not soak" tests $(ARGS)
 
-test: check ## Everything that check does, then the tests that start servers (under 25 minutes)
+test: check ## Everything that check does, then the tests that start servers (about 40 minutes)
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "server and not soak" --durations 15 tests $(ARGS)
 
 mutants: setup ## Planted lies (ARGS=NAME for one), then a sample (SEED=1 SIZE=400): tests must notice

@@ -13,7 +13,7 @@ from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import explain, run
 
 FAST = 200
-"""Schedules of the fast lane; about 20 ms each."""
+"""Schedules of the fast lane; ten of them take a second of CPU time."""
 FRESH = 50
 """As many others in each run outside CI."""
 MORE = 800
