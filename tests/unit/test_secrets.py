@@ -278,7 +278,7 @@ def test_credentials_end_with_the_last_at_of_a_word(text: str, shown: str) -> No
 
 
 def test_long_texts_are_looked_through_once() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for text in (
         "'x," * 300_000 + "@h",
         "a:" * 300_000,
@@ -287,7 +287,7 @@ def test_long_texts_are_looked_through_once() -> None:
         "@" * 300_000,
     ):
         hide_credentials(text)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("root", ["file:///data/me@work", "/data/me@work", "data/a:b@c"])
