@@ -32,10 +32,13 @@ from schemas.journal import (
     SlotTotals,
     Topic,
 )
+from schemas.query import load_query
 
 TOPICS = ("stock", "volume", "review")
 DAY, NEXT = "2026-01-05", "2026-01-06"
 BEGAN = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
+QUERY = load_query("symbol")
+"""The default one, which the settings name when nobody says otherwise."""
 SPEC = JoinSpec(
     operator=0,
     keys=pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
@@ -82,6 +85,7 @@ def make_day(
     files: int = 0,
     seed: int = 1,
     epoch_s: float = 2.0,
+    query: str = QUERY.fingerprint,
 ) -> Made:
     """A day of `epochs` epochs; with `seal_after`, rows run past the end of DAY into NEXT."""
     rng = random.Random(seed)
@@ -93,7 +97,7 @@ def make_day(
             warehouse_id="w" * 8,
             cluster_id="c",
             topics=[Topic(name=t, id=t, partitions=partitions) for t in TOPICS],
-            query="fingerprint",
+            query=query,
             session=DAY,
             start={t: [10] * partitions for t in TOPICS},
             start_rule="earliest",

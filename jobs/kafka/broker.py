@@ -397,8 +397,8 @@ def _end_group(process: psutil.Process, timeout_s: float) -> None:
 def _gone(leader: int, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while True:
-        _reap(leader)
         if not _group(leader):
+            _reap(leader)
             return True
         if time.monotonic() > deadline:
             return False

@@ -84,7 +84,7 @@ def test_a_start_that_is_refused_makes_nothing(
 def test_another_query_is_refused_before_anything_is_started(
     tmp_path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill_journal(open_warehouse(str(tmp_path / "w")), make_day(3).entries)
+    fill_journal(open_warehouse(str(tmp_path / "w")), make_day(3, query="another").entries)
     assert code(*settings, "stream", "--until-sealed", DAY) == 2
     said = capsys.readouterr()
     assert "holds another query's state and results" in said.err

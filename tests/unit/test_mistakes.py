@@ -409,7 +409,6 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A warehouse whose first day is sealed and not cleaned; the next one is open."""
     root = str(tmp_path_factory.mktemp("sealed") / "w")
     made = make_day(12, seal_after=6)
-    made.entries[0] = made.entries[0].model_copy(update={"query": load_query("symbol").fingerprint})
     fill_journal(open_warehouse(root), made.entries)
     return root
 
