@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.decode import compile_streams, decode, partition_digest, value_digest
+from jobs.stream.process import keep_freed_memory
 from schemas.query import load_query
 
 
@@ -68,6 +69,7 @@ def best_s(run: Callable[[], object], times: int) -> float:
 
 
 def measure(rows: int) -> list[dict[str, object]]:
+    keep_freed_memory()  # as a worker does
     stock = compile_streams(load_query("symbol"))[0]
     minute = compile_streams(load_query("symbol_minute"))[0]
     values = messages(rows)
@@ -106,10 +108,11 @@ def measure(rows: int) -> list[dict[str, object]]:
 _RUNNER = """
 import pickle, sys, time
 sys.path.insert(0, sys.argv[1])
-import jobs.decode, pyarrow
+import jobs.decode, numpy, pyarrow
 from schemas.query import load_query
 assert jobs.decode.__file__.startswith(sys.argv[1]), jobs.decode.__file__
 stock = jobs.decode.compile_streams(load_query("symbol"))[0]
+numpy.empty(16 << 20, numpy.uint8)  # what `keep_freed_memory` does, which not every version has
 values = pyarrow.array(pickle.load(sys.stdin.buffer), pyarrow.binary())
 while sys.stdin.buffer.readline():
     begin = time.process_time()

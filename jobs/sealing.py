@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 from jobs import calendar
 from jobs.clock import Clock, rfc3339
-from jobs.decode import compile_streams
 from jobs.kafka.client import cluster
 from jobs.protocol.plan import unseen
 from jobs.protocol.seal import BOUNDARY, not_sealable, not_withdrawable, obey
@@ -24,6 +23,7 @@ from jobs.protocol.state import JournalState, replay
 from jobs.report.words import span_text
 from jobs.stream.genesis import StartRefused, check_same_query
 from jobs.tables import NothingYet, Warehouse
+from jobs.topics import topic_names
 from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query
 from schemas.settings import Settings
@@ -60,8 +60,7 @@ def request_seal(
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
     check_same_query(state, query.fingerprint)  # its topics are where the session ends
-    topics = sorted({stream.topic for stream in compile_streams(query)})
-    offsets = _end(settings, topics, at_ms)
+    offsets = _end(settings, topic_names(query), at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     more = {"at": rule, "offsets": offsets}
     warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))

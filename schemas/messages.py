@@ -58,6 +58,8 @@ MAX_DECIMAL_PRECISION = 38
 EXACT_DIGITS = 15
 """Decimal digits that every double keeps."""
 
+YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The first and the last microsecond of the years 1 to 9999 (UTC), since 1970."""
 OUTSIDE_YEARS = "not in the years 1 to 9999 (UTC)"
 """The reason for a day or time that no reader of a table can be trusted with."""
 

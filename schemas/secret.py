@@ -59,7 +59,9 @@ _CREDENTIALS = re.compile(
 )
 """What credentials come behind, in what stands before the last @ of a word."""
 _AT = re.compile(r"@(?=[\w.\[-])")
-_ESCAPED = re.compile(r"\\(.)")
+_QUOTED = re.compile(r"""(["'])((?:(?!\1)[^\\]|\\.)*)\1""", re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 def revealed(options: Options) -> dict[str, str]:
@@ -96,6 +98,17 @@ def hide_before_at(value: str) -> str:
     return f"{HIDDEN}@{value.rpartition('@')[2]}" if "@" in value else value
 
 
+def unescaped(text: str) -> str:
+    """What stands between quotes in a login module's line, as Java's parser of it
+    (`StreamTokenizer`) reads it."""
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _CONTROLS.get(code, code)
+
+
 def _without_credentials(word: re.Match[str]) -> str:
     text = word[0]
     last = max((at.start() for at in _AT.finditer(text)), default=0)
@@ -119,8 +132,9 @@ def _secrets(options: Options) -> Iterable[str]:
 
 def _pieces(secret: str) -> Iterator[str]:
     """The value and its words: an error may quote one word of a login module's line."""
-    plain = _ESCAPED.sub(r"\1", secret)  # a login module's line may escape characters
-    words = (word for each in (secret, plain) for word in _SPLIT.split(_USER.sub("", each)))
-    for piece in (secret, plain, repr(secret)[1:-1], *words):
+    line = _USER.sub("", secret)
+    quoted = [unescaped(each[2]) for each in _QUOTED.finditer(line)]
+    words = (word for each in (line, *quoted) for word in _SPLIT.split(each))
+    for piece in (secret, repr(secret)[1:-1], *quoted, *words):
         if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
             yield piece

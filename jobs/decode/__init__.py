@@ -40,7 +40,7 @@ from jobs.decode.layout import Layout
 from jobs.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
 from jobs.decode.plan import StreamPlan, compile_streams, join_spec
 from jobs.decode.rules import check, columns_of, row_schema
-from schemas.messages import OUTSIDE_YEARS, FieldRule, Rejected, read
+from schemas.messages import OUTSIDE_YEARS, YEARS_US, FieldRule, Rejected, read
 
 __all__ = [
     "Decoded",
@@ -241,11 +241,12 @@ def _outside_years(key: Any) -> npt.NDArray[np.bool_] | None:
         unit, numbers = "D", key.cast(pa.int32()).cast(pa.int64())
     else:
         return None
-    first, after = (
-        np.datetime64(day, unit).astype(np.int64) for day in ("0001-01-01", "10000-01-01")
+    first, last = (
+        np.datetime64(micros, "us").astype(f"datetime64[{unit}]").astype(np.int64)
+        for micros in YEARS_US
     )
     found = numbers.fill_null(0).to_numpy()
-    outside: npt.NDArray[np.bool_] = (found < first) | (found >= after)
+    outside: npt.NDArray[np.bool_] = (found < first) | (found > last)
     return outside if outside.any() else None
 
 

@@ -32,15 +32,16 @@ def type_of(expression: str, schema: Any) -> Any:
     every row, or depends on how many there are. Types are normalised: every int is int64, every
     time is UTC microseconds, text is string.
     """
-    types = [
+    first, *others = (
         _evaluate(
             expression, pa.table([pa.nulls(n, field.type) for field in schema], schema=schema)
         ).type
         for n in (0, 1, 2)
-    ]
-    if types[0] != types[1] or types[0] != types[2]:
-        raise EvaluationError(f"it is {types[0]} over no row and {types[1]} over one")
-    return types[0]
+    )
+    for other in others:
+        if other != first:
+            raise EvaluationError(f"it is {first} over no row and {other} over some")
+    return first
 
 
 def evaluate(expression: str, rows: Any, type_: Any) -> tuple[Any, dict[int, str]]:

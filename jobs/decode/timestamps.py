@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from schemas.messages import YEARS_US
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -21,8 +23,7 @@ _SECONDS = len("2026-01-05T14:30:00")
 _LONGEST = _SECONDS + len(".123456789") + len("+00:00")
 _DIGITS = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
 
-_MICROS_MIN = -62_135_596_800_000_000  # 0001-01-01T00:00:00Z
-_MICROS_MAX = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999Z
+_MICROS_MIN, _MICROS_MAX = YEARS_US
 
 
 def _months() -> tuple[npt.NDArray[np.int32], Bytes]:

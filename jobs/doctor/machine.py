@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from jobs.doctor.check import Check, size
-from jobs.engine.least import least_budget
+from jobs.engine.least import TOO_SMALL, least_budget
 from jobs.jars import (
     JAVA_REMEDY,
     JarError,
@@ -185,8 +185,7 @@ def judge_budget(*, budget_bytes: int, least_bytes: int) -> Check:
     return Check(
         "budget",
         "fail",
-        f"state.budget_bytes = {size(budget_bytes)} cannot hold an epoch: every row would be "
-        "spilled, and every result would wait for cleanup",
+        f"state.budget_bytes = {size(budget_bytes)} {TOO_SMALL}",
         f"set state.budget_bytes to {kib}KiB at the least; whatever shall stay in memory needs "
         "more. Fewer state.groups need less",
     )

@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 from jobs.storage import Folder
 from schemas.filenames import data_path
 from schemas.journal import FileRecord
+from schemas.messages import YEARS_US
 
 ROW_GROUP_BYTES = 16 * 2**20
 """Arrow bytes of one row group: what a writer may hold."""
@@ -59,7 +60,7 @@ STRING_BOUND_CHARS = 32
 
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
-_YEARS = (np.datetime64("0001-01-01", "us"), np.datetime64("9999-12-31T23:59:59.999999", "us"))
+_YEARS = tuple(np.datetime64(micros, "us") for micros in YEARS_US)
 
 
 class DataFileWriter:

@@ -10,6 +10,11 @@ from jobs.engine.runs import FILE_OVERHEAD_BYTES
 from jobs.engine.upkeep import SLACK_PARTS, manifest_bytes
 from jobs.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
 
+TOO_SMALL = (
+    "cannot hold an epoch: every row would be spilled, and every result would wait for cleanup"
+)
+"""What is said of a budget that is smaller."""
+
 
 def least_budget(inputs: int, groups: int, slots: int, most_rows: int) -> int:
     """Bytes that a slot needs for the smallest epoch of one session.

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from schemas.secret import Options, revealed
+from schemas.secret import Options, revealed, unescaped
 
 Role = Literal["admin", "consumer", "producer"]
 
@@ -32,8 +32,6 @@ _RENAMED = {
     "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
 }
 _JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
-_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
-_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class OptionError(ValueError):
@@ -111,14 +109,9 @@ def _special(name: str, value: str, options: Mapping[str, str]) -> dict[str, Any
 
 
 def _unquoted(field: re.Match[str]) -> str:
-    """A field's value as Java's login parser (`StreamTokenizer`) reads it, escapes and all."""
+    """A field's value as Java's login parser reads it."""
     quoted = field[2] if field[2] is not None else field[3]
-    return field[4] if quoted is None else _ESCAPE.sub(_character, quoted)
-
-
-def _character(escape: re.Match[str]) -> str:
-    code = escape[1]
-    return chr(int(code, 8)) if code[0] in "01234567" else _CONTROLS.get(code, code)
+    return field[4] if quoted is None else unescaped(quoted)
 
 
 def _typed(name: str, value: str, default: Any) -> Any:

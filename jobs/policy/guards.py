@@ -63,7 +63,7 @@ def guarded(
     room = (view.budget - view.memory).tolist()
     tuned = _tuned(view, advice.suggestions)
     moves = [s for s in advice.suggestions if isinstance(s, MoveGroup)]
-    poor, doubtful = (_poor(view, moves, min_gain, off) for off in (0.0, NOISE))
+    poor, doubtful = _poor(view, moves, min_gain)
     for each in advice.suggestions:
         key, slots = _adaptation(view, each, tuned)
         taken = [s for s in slots if busy.get(s, key) != key]
@@ -144,22 +144,31 @@ def _fullest(view: View, wanted: SetSlots) -> float:
     return after_rearranging(view, utilisation(view), wanted.slots)[1]
 
 
-def _poor(view: View, moves: Iterable[MoveGroup], min_gain: float, off: float) -> dict[object, str]:
-    """Per pair of slots whose moves gain too little when figures are so much off, why."""
+def _poor(
+    view: View, moves: Iterable[MoveGroup], min_gain: float
+) -> tuple[dict[object, str], set[object]]:
+    """Per pair of slots whose moves gain too little, why; and the pairs whose moves would gain too
+    little if figures were off by `NOISE`."""
     pairs: dict[tuple[int, int], list[int]] = {}
     index = {group: g for g, group in enumerate(view.groups)}
     for move in moves:
         pairs.setdefault((move.source, move.to), []).append(index[move.group])
     weights = _weights(view) if pairs else []
     found: dict[object, str] = {}
+    doubtful: set[object] = set()
     for (source, to), groups in pairs.items():
-        gain = max(_gain(view, *each, source, to, groups, off) for each in weights)
+        gain, unlucky = (
+            max(_gain(view, *each, source, to, groups, off) for each in weights)
+            for off in (0.0, NOISE)
+        )
+        if unlucky < min_gain:
+            doubtful.add(("move", source, to))
         if gain < min_gain:
             found["move", source, to] = (
                 f"moves from slot {source} to {to} would lessen what the fuller one holds by "
                 f"{gain:.2%}, under {min_gain:.2%}"
             )
-    return found
+    return found, doubtful
 
 
 def _weights(view: View) -> list[tuple[F64, F64]]:

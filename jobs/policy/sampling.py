@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -100,6 +101,12 @@ class Sample:
     def occupancy(self, interval_s: float) -> F64:
         """(s,) of the slots' buffers: see `jobs.policy.view.occupancy`."""
         return occupancy(self.busy_s, interval_s, self.full)
+
+
+def owned(groups: Iterable[tuple[object, int]], slots: int) -> list[int]:
+    """How many groups each slot has, from slot 0 on. `groups`: each with its slot."""
+    counts = Counter(slot for _, slot in groups)
+    return [counts[slot] for slot in range(slots)]
 
 
 def sample_of(works: Sequence[Work], groups: Sequence[int]) -> Sample:

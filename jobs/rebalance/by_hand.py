@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from jobs.engine.least import least_budget
+from jobs.engine.least import TOO_SMALL, least_budget
 from jobs.policy.slots import rearranged
 from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
 from jobs.rebalance.view import GroupStates, group_states
@@ -79,8 +79,7 @@ def _refuse_too_small(commands: Sequence[Command], tally: Tally, settings: Setti
     for size in budgets:
         if size < least:
             raise WishRefused(
-                f"a budget of {bytes_text(size)} cannot hold an epoch: every row would be spilled, "
-                "and every result would wait for cleanup. The least that would do is "
+                f"a budget of {bytes_text(size)} {TOO_SMALL}. The least that would do is "
                 f"{-(-least // 1024)}KiB; whatever shall stay in memory needs more"
             )
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from jobs.policy.sampling import Sample, Work, ms, sample_of, work_of
+from jobs.policy.sampling import Sample, Work, ms, owned, sample_of, work_of
 from jobs.protocol.state import RELIEVING
 from jobs.report.adaptations import Adaptations
 from jobs.report.model import Point, SealAnswer, SealAnswerKind
@@ -147,10 +147,10 @@ class Tally(BaseModel):
 
     def sample(self, seconds: float) -> Sample:
         """What the slots of the assignment did in the last `seconds` of epochs."""
-        owned = Counter(slot for _, slot in self.groups)
         now_ms = self.recent[-1].ended_ms if self.recent else 0
         last = [each for each in self.recent if each.ended_ms > now_ms - seconds * 1000]
-        return sample_of(last, [owned[slot] for slot in range(len(owned))])
+        slots = len({slot for _, slot in self.groups})
+        return sample_of(last, owned(self.groups, slots))
 
     @property
     def moves(self) -> tuple[Move, ...]:

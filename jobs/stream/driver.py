@@ -12,13 +12,13 @@ import os
 import re
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from jobs.clock import rfc3339
+from jobs.clock import rfc3339, system_clock
 from jobs.engine.statistics import statistics_every_s
-from jobs.policy.sampling import ENTRY_PARTS, Work, slot_figures, work_of
+from jobs.policy.sampling import ENTRY_PARTS, Work, owned, slot_figures, work_of
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
 from jobs.protocol.failing import JobFailed
@@ -183,7 +183,6 @@ class Driver:
         if attempt > 1:
             self._job.placement.wait(self._wait_s)
         now_ms = self.state.recent_input_ms
-        owned = Counter(slot for _, slot in plan.groups)
         due = self._statistics_at + statistics_every_s(len(plan.groups))
         statistics = plan.sealing or time.monotonic() >= due
         try:
@@ -194,9 +193,7 @@ class Driver:
                 now_ms=now_ms,
                 statistics=statistics,
                 did=slot_figures(
-                    self._works,
-                    [owned[slot] for slot in range(len(plan.manifests))],
-                    self._interval_s,
+                    self._works, owned(plan.groups, len(plan.manifests)), self._interval_s
                 ),
             )
         except Exception as error:
@@ -219,7 +216,8 @@ class Driver:
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
         seconds = {"job": round(time.monotonic() - self._began, 4)}
-        sane = [dated(report, time.time_ns() // 1_000_000) for report in reports]
+        now_ms = system_clock()
+        sane = [dated(report, now_ms) for report in reports]
         return protocol.Reported(sane, _now(), seconds, self._limit_rows)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jobs.decode import StreamPlan, decode
 from jobs.decode.chunks import Chunk, chunks
+from jobs.stream.process import keep_freed_memory
 from jobs.verify.arithmetic import judge
 
 FEW_KEYS = 10_000
@@ -77,6 +78,7 @@ def decoded(
 
     `schema`: keys, payload, `partition`, `offset`, `kept`. A rejected row has a coordinate only.
     """
+    keep_freed_memory()
     for chunk in chunks(batches):
         found = decode(plan, chunk.values)
         if n := len(found.kept):

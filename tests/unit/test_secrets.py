@@ -200,6 +200,11 @@ def test_a_secret_is_known_as_python_writes_it_and_as_java_escapes_it() -> None:
     assert hide(f"no {odd!r}", {"x.password": odd}) == f"no '{HIDDEN}'"
     escaped = {"sasl.jaas.config": 'X required password="a\\"b\\"c\\"d\\"e";'}
     assert hide('no "river"', escaped) == 'no "river"'
+    # Whole, with what is too short to be a word of it, and with Java's own escapes.
+    octal = {"sasl.jaas.config": 'X required username="ann" password="a\\"bank\\101";'}
+    assert hide('it said a"bankA to ann', octal) == "it said (hidden) to ann"
+    words = {"sasl.jaas.config": 'X required password="riv\\er bank-side";'}
+    assert hide("no river", words) == f"no {HIDDEN}"
     long = {"sasl.jaas.config": 'X required password="riv\\er-bank";'}
     assert hide("no river-bank", long) == f"no {HIDDEN}"
 

@@ -203,6 +203,18 @@ def test_rows_go_to_the_slots_of_their_keys_with_their_coordinates(size: int) ->
     ]
 
 
+def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the time of decoding is spent on pages that are given back and made anew."""
+    asked: list[str] = []
+    monkeypatch.setattr("jobs.verify.workers.keep_freed_memory", lambda: asked.append("proof"))
+    assert list(verified(ALL, pa.schema([]), [])) == []
+    monkeypatch.setattr("jobs.stream.process.keep_freed_memory", lambda: asked.append("stream"))
+    monkeypatch.setattr("jobs.stream.process._freezes", 0)
+    for _ in range(2):
+        assert list(decode_batches(task(), [])) == []
+    assert asked == ["proof", "stream"]
+
+
 def test_no_rows_give_no_blocks() -> None:
     assert list(decode_batches(task(), [])) == []
     assert list(decode_batches(task(), [batches(ROWS, 4)[1]])) == []
