@@ -171,8 +171,8 @@ def make_day(
             if not sealing:
                 made.peak = max(made.peak, state[slot])
             histogram = [0] * (len(DELAY_EDGES_MS) + 1)
-            for _ in range(20):
-                histogram[rng.randrange(9, 24)] += 1
+            for bucket in rng.choices(range(9, 24), k=20):
+                histogram[bucket] += 1
             step = {"load": 0.02, "install": 0.01, "join": 0.2 + rng.random() / 5, "write": 0.1}
             step |= {"spill": 0.15 if spilled else 0.0, "merge": 0.05, "manifest": 0.02}
             totals.append(

@@ -95,6 +95,7 @@ def test_a_range_larger_than_memory_is_cut():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.server
 def test_the_results_of_a_hot_key_are_never_held():
     rows, size, results, peak = measure("hot", 1)
     assert results == 60_000 * 60 - 30 * 2000 * 2

@@ -8,7 +8,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from jobs.engine import spillfile
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
@@ -17,6 +16,7 @@ from jobs.engine.spec import InputSpec, JoinSpec
 from jobs.engine.spillfile import SpillFile, survey, write_spill
 from jobs.storage import folder
 from schemas.journal import Prefix
+from tests.lanes import explored
 
 DAY = "2026-01-05"
 
@@ -128,8 +128,7 @@ def schedules(draw):
     }
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(schedules())
+@explored(40, 120, schedules())
 def test_exactly_what_is_missing(case):
     spec = spec_of(case["inputs"])
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:

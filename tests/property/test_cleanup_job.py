@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
 
 from jobs.cleanup.job import run_cleanup
 from jobs.cleanup.lease import Lease
@@ -22,6 +21,7 @@ from tests.integration.spilled_day import (
     random_rows,
     results_of,
 )
+from tests.lanes import explored
 
 
 class Killed(BaseException):
@@ -46,8 +46,9 @@ class Interrupted(Warehouse):
             raise OutcomeUnknown("not known")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+@explored(
+    6,
+    15,
     seed=st.integers(0, 10**6),
     interruptions=st.lists(
         st.tuples(st.integers(1, 9), st.sampled_from(["before", "after", "unknown"])), max_size=4

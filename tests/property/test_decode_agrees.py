@@ -20,6 +20,7 @@ from jobs.decode.rules import columns_of
 from jobs.decode.timestamps import parse_timestamps
 from jobs.produce.messages import messages
 from schemas.messages import SHIPPED, Rejected, micros_of, parse_timestamp, read
+from tests.lanes import explored, lanes
 from tests.property.json_texts import PLANS, times, value_texts
 
 Verdict = tuple[str, ...]
@@ -104,9 +105,10 @@ def check_agreement(name: str, examples: int) -> None:
     agreement()
 
 
+@lanes(15, 40)
 @pytest.mark.parametrize("name", sorted(PLANS))
-def test_columns_and_contract_agree(name: str) -> None:
-    check_agreement(name, 40)
+def test_columns_and_contract_agree(name: str, examples: int) -> None:
+    check_agreement(name, examples)
 
 
 MILLION = 1_000_000
@@ -181,8 +183,7 @@ def _changed(rng: random.Random, value: bytes) -> bytes:
     return value
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(times, st.none()), max_size=6))
+@explored(100, 300, st.lists(st.one_of(times, st.none()), max_size=6))
 def test_times_agree(texts: list[str | None]) -> None:
     micros, valid = parse_timestamps(pa.array(texts, pa.string()))
     for text, number, held in zip(texts, micros.tolist(), valid.tolist(), strict=True):
@@ -193,8 +194,7 @@ def test_times_agree(texts: list[str | None]) -> None:
                 parse_timestamp(text)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
+@explored(70, 200, st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
 def test_doubles_are_read_to_the_last_bit(number: float, more: int) -> None:
     for text in (f"{number:.{more}e}", repr(number)):
         value = b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":%s}' % text.encode()

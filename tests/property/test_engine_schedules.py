@@ -39,8 +39,8 @@ from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 40
-MORE = 300
+FAST = 20
+MORE = 320
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 

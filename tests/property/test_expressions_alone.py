@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from jobs.decode.expressions import EvaluationError, evaluate, type_of
 from jobs.decode.rules import TIMESTAMP
 from schemas.expressions import FUNCTIONS, PARTS, TYPES, ExpressionError, columns_of
+from tests.lanes import explored
 
 TEXTS = [
     *("", "A", "a b", "é😀", "2026-01-05", "05/01/2026", "2026-01-05 10:00:00"),
@@ -73,8 +74,7 @@ def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(st.sampled_from(SCHEMA.names), deeper, max_leaves=4)
 
 
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
-@given(EXPRESSIONS, ROWS)
+@explored(40, 120, EXPRESSIONS, ROWS)
 def test_a_value_follows_from_its_row_alone(expression: str, given_: list[dict[str, Any]]) -> None:
     try:
         columns_of(expression, frozenset(SCHEMA.names))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import large
 from schemas.messages import Message, Rejected, contract, read, rule
+from tests.lanes import lanes
 from tests.property.json_texts import contract_named, value_texts
 
 NAMES = ("every", "stock", "volume")
@@ -29,11 +30,12 @@ def in_parts(model: type[Message], value: bytes, size: int) -> str:
         return verdict(model, value)
 
 
+@lanes(50, 150)
 @pytest.mark.parametrize("name", NAMES)
-def test_parts_and_whole_agree(name: str) -> None:
+def test_parts_and_whole_agree(name: str, examples: int) -> None:
     model = contract_named(name)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples, deadline=None)
     @given(value_texts(name), st.integers(1, 40))
     @example(b'{"symbol":"A","x":[1,]}', 1)
     @example(b'{"symbol":"A","x":[,1]}', 1)

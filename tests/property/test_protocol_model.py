@@ -12,11 +12,11 @@ from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import explain, run
 
-FAST = 200
+FAST = 100
 """Schedules of the fast lane; ten of them take a second of CPU time."""
-FRESH = 50
+FRESH = 25
 """As many others in each run outside CI."""
-MORE = 800
+MORE = 900
 """Schedules that `make test` runs beside those."""
 SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
 """Schedules of `make soak`."""

@@ -5,6 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 
 from jobs.engine.rowcodec import decode_rows, encode_rows
+from tests.lanes import explored
 
 VALUES = {
     pa.bool_(): st.booleans(),
@@ -34,8 +35,7 @@ def tables(draw):
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-@settings(max_examples=300, deadline=None)
-@given(tables(), st.data())
+@explored(100, 300, tables(), st.data())
 def test_round_trip(table, data):
     encoded = encode_rows(table)
     assert len(encoded) == table.num_rows

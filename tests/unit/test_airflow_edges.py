@@ -671,6 +671,7 @@ def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -
     assert rendered == {name: f"{{{{ params.{name} }}}}" for name in dag.params}
 
 
+@pytest.mark.server
 def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
     root = Path(__file__).resolve().parents[2]
     look = (

@@ -94,6 +94,7 @@ def taken() -> dict[str, list[int]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.server
 def test_memory_is_bounded(taken: dict[str, list[int]], case: str) -> None:
     size, most, kept, rejected = taken[case]
     assert kept == 0 if case == "no JSON" else rejected == 0

@@ -80,6 +80,7 @@ def test_airflow_stops_and_starts_it(
     assert ask(tmp_path, "status") == 0
 
 
+@pytest.mark.server
 def test_a_stream_that_ended_is_not_said_to_run(
     container: Callable[[float], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

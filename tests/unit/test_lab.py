@@ -176,6 +176,7 @@ def test_memory_is_counted_in_rows_of_one_size(day: Day, moved: Outcome):
     assert 0.9 * limit < max(held) <= limit
 
 
+@pytest.mark.server
 def test_a_bad_choice_of_victims_gives_fewer_results(day: Day, moved: Outcome):
     assert run(moving(day, "most-productive"), day).run_time < moved.run_time
 
@@ -194,6 +195,7 @@ def test_a_run_that_is_not_exact_fails(day: Day, monkeypatch: pytest.MonkeyPatch
         run(Line("plain", Spilling(1 << 30)), day)
 
 
+@pytest.mark.server
 def test_results_that_cleanup_doubles_are_seen(day: Day, monkeypatch: pytest.MonkeyPatch):
     clean = cluster.run_clean
     monkeypatch.setattr(cluster, "run_clean", lambda task: clean(task) + clean(task))

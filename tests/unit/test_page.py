@@ -206,6 +206,7 @@ QUICK = ("overview", "groups", "groups?search=onerror", "decisions", "sessions")
 @pytest.mark.parametrize(
     "app", [{"epochs": 10_000, "depth": 5}, {"epochs": 12, "depth": 15}], indirect=True
 )
+@pytest.mark.server
 def test_views_are_quick_however_long_the_day_and_many_the_groups(client: Client) -> None:
     """Within 200 ms with 10,000 epochs, and with 32,768 groups, once the warehouse is looked at."""
     page = client("viewer")

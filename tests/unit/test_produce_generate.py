@@ -143,7 +143,10 @@ def test_the_sample_day_is_the_recording_of_its_scenario(tmp_path, monkeypatch, 
     assert made.read_bytes() == kept.read_bytes()
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("demo", 1e6, 3e6), ("bench", 13e6, 13.5e6)])
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("demo", 1e6, 3e6), pytest.param("bench", 13e6, 13.5e6, marks=pytest.mark.server)],
+)
 def test_shipped_scenarios_have_a_sane_number_of_results(name, least, most, monkeypatch):
     monkeypatch.setattr(generate, "CHUNK_ROWS", 50_000)
     assert least < expected_results(load_scenario(name)) < most

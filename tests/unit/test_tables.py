@@ -254,6 +254,7 @@ def _race_for_numbers(root: str, me: int, upto: int) -> None:
     Path(root, f"won-{me}").write_text(str(won))
 
 
+@pytest.mark.server
 def test_racing_drivers_take_each_number_once(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())
@@ -451,6 +452,7 @@ def _record(path: str, size: int) -> FileRecord:
     )
 
 
+@pytest.mark.server
 def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> None:
     """Two compactions by delta-rs's own `optimize.compact` would double rows here."""
     w = warehouse(tmp_path)
@@ -522,6 +524,7 @@ def test_sessions_remember_what_became_of_a_day(tmp_path: Path) -> None:
 # --- upkeep ----------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_maintain_keeps_the_journal_fast_to_read(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     w.journal.append(genesis())

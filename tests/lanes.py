@@ -1,0 +1,42 @@
+"""How much of a property each lane tries: some of it in `make check`, all of it in `make test`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+
+def lanes(some: int, every: int) -> pytest.MarkDecorator:
+    """A parameter `examples`: `some` in the fast lane, `every` beside the tests with servers."""
+    return pytest.mark.parametrize(
+        "examples", [some, pytest.param(every, marks=pytest.mark.server)]
+    )
+
+
+def explored(
+    some: int, every: int, *strategies: Any, **named: Any
+) -> Callable[[Callable[..., None]], Callable[[int], None]]:
+    """A property as a test of both lanes: with `@given`, `@settings` and these numbers of examples.
+
+    Explicit `@example`s of the property are tried in each.
+    """
+
+    def wrap(holds: Callable[..., None]) -> Callable[[int], None]:
+        def test(examples: int) -> None:
+            explore(examples, holds, *strategies, **named)
+
+        # Not its signature: pytest would look for what the strategies give.
+        test.__name__, test.__doc__ = holds.__name__, holds.__doc__
+        return lanes(some, every)(test)
+
+    return wrap
+
+
+def explore(examples: int, holds: Callable[..., None], *strategies: Any, **named: Any) -> None:
+    """Try a property, however long an example takes and however many are thrown away."""
+    settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(
+        given(*strategies, **named)(holds)
+    )()
