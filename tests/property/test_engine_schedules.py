@@ -324,7 +324,19 @@ def test_schedules_do_what_they_are_meant_to() -> None:
     for bits, elsewhere in itertools.product((64, 1), (frozenset(), frozenset(range(SLOTS)))):
         slots = run(
             Schedule(
-                3, False, bits, 6, (8, 2), (), 10**8, 0.9, "random", 400, TINY, elsewhere, epochs_
+                3,
+                False,
+                bits,
+                6,
+                (8, 2),
+                (),
+                10**8,
+                0.9,
+                "random",
+                20_000,
+                TINY,
+                elsewhere,
+                epochs_,
             )
         )
         handed.append(slots.handed)
