@@ -181,7 +181,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
     near = source.touching(lo, hi)
     if hi - lo == 1 or int(near.bytes.sum()) <= piece_bytes:
         return [(lo, hi)] if len(near) else []
-    width = max(1, -(-(hi - lo) // 2**CUT_BITS))
+    width = -(-(hi - lo) // 2**CUT_BITS)
     buckets = -(-(hi - lo) // width)
     weight = np.zeros(buckets)
     least = np.full(buckets, 2**64 - 1, np.uint64)
@@ -201,7 +201,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
     pieces: list[tuple[int, int]] = []
     start, held = lo, 0.0
     for k in np.flatnonzero(weight).tolist():
-        begin, end = lo + k * width, min(hi, lo + (k + 1) * width)
+        begin = lo + k * width
         large = weight[k] > piece_bytes
         if held and (large or held + weight[k] > piece_bytes):
             pieces.append((start, begin))
@@ -210,7 +210,6 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
             a, b = int(least[k]), int(greatest[k]) + 1
             # Every level looks at a smaller range, so this ends, at a single hash at the latest.
             pieces += [(a, b)] if b - a == 1 else cut(source, a, b, piece_bytes)
-            start = end
         else:
             start = begin if not held else start
             held += float(weight[k])

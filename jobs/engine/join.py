@@ -143,8 +143,8 @@ def _result_bytes(sources: Sequence[Sequence[Rows]]) -> int:
 def _groups_of_keys(boxes: Boxes, limit: int) -> Iterator[tuple[int, int, bool]]:
     """Cut the boxes, whole keys together, into (first, last, whether it is one hot key)."""
     starts = np.flatnonzero(np.diff(boxes.key, prepend=-1))
-    ends = np.append(starts[1:], len(boxes.key))
-    until = np.cumsum(boxes.size.astype(np.float64))[ends - 1] if len(starts) else np.zeros(0)
+    ends = np.append(starts[1:], len(boxes.key))[: len(starts)]
+    until = np.cumsum(boxes.size, dtype=np.float64)[ends - 1]
     at = 0
     while at < len(starts):
         done = until[at - 1] if at else 0.0

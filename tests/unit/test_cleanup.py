@@ -1,5 +1,6 @@
 """Cleanup of ranges: pieces stay small, cost stays linear, damage is named."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -8,10 +9,19 @@ import pyarrow as pa
 import pytest
 
 from jobs.engine import cleanup, spillfile
-from jobs.engine.cleanup import Source, SpillIndex, clean_ranges, cut, load, windows
+from jobs.engine.cleanup import (
+    Part,
+    Source,
+    SpillIndex,
+    clean_ranges,
+    cut,
+    load,
+    productive,
+    windows,
+)
 from jobs.engine.join import Rows
 from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import SpillDamaged, SpillFile, survey, write_spill
+from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
 from jobs.storage import folder
 from schemas.journal import Prefix
 
@@ -217,6 +227,237 @@ def test_a_file_that_vanishes_is_named(tmp_path):
     source.folder.delete("session_date=2026-01-05/2.parquet")
     with pytest.raises(SpillDamaged, match=r"2\.parquet: it is missing"):
         list(clean_ranges(SPEC, source, [ALL]))
+
+
+class Rigged(Source):
+    """Row groups with these hashes: `held[(file, row group)]`; notes what is asked of them."""
+
+    held: dict
+    asked: list
+
+    def rows(self, near, lo, hi, columns):
+        for file, group in zip(near.file.tolist(), near.group.tolist(), strict=True):
+            hashes = [h for h in self.held[(file, group)] if lo <= h < hi]
+            self.asked.append((file, group, lo, hi, columns))
+            if hashes:
+                yield file, group, pa.table({"key_hash": pa.array(hashes, pa.uint64())})
+
+
+def rigged(tmp_path, held: dict, bytes_: list[int]) -> Rigged:
+    number = len(held)
+    groups = RowGroups(
+        file=np.array([file for file, _ in held]),
+        group=np.array([group for _, group in held]),
+        operator=np.zeros(number, np.int64),
+        lo=np.array([min(each) for each in held.values()], np.uint64),
+        hi=np.array([max(each) for each in held.values()], np.uint64),
+        rows=np.array([len(each) for each in held.values()]),
+        bytes=np.array(bytes_),
+    )
+    files = tuple(SpillFile(str(i), 1) for i in range(number))
+    source = Rigged(folder(str(tmp_path)), SpillIndex(files, groups), 0)
+    object.__setattr__(source, "held", held)
+    object.__setattr__(source, "asked", [])
+    return source
+
+
+def test_pieces_end_where_the_next_bucket_does_not_fit(tmp_path):
+    """2,049 hashes from 5,000 on are looked at in buckets of 3; rows take 10 bytes."""
+    lo, hi = 5_000, 7_049
+    hashes = [lo, lo + 2, lo + 3, lo + 6, lo + 6, lo + 9, lo + 2_048]
+    source = rigged(tmp_path, {(0, 0): hashes[:4], (0, 1): hashes[4:]}, [40, 30])
+    assert cut(source, lo, hi, 70) == [(lo, hi)]
+    assert source.asked == []
+    # 20, 10, 20, 10 and 10 bytes: equal to what a piece may have is not too much.
+    assert cut(source, lo, hi, 30) == [(lo, lo + 6), (lo + 6, lo + 2_046), (lo + 2_046, hi)]
+    columns = ("key_hash",)
+    assert source.asked == [(0, 0, lo, hi, columns), (0, 1, lo, hi, columns)]
+    assert cut(source, lo, hi, 60) == [(lo, lo + 2_046), (lo + 2_046, hi)]
+    assert cut(source, lo, hi, 20) == [
+        (lo, lo + 3),
+        (lo + 3, lo + 6),
+        (lo + 6, lo + 9),
+        (lo + 9, hi),
+    ]
+    # A row's share of its row group's bytes, also where it is alone.
+    alone = rigged(tmp_path, {(0, 0): [lo], (1, 0): [lo + 2_000]}, [10, 10])
+    assert cut(alone, lo, hi, 10) == [(lo, lo + 1_998), (lo + 1_998, hi)]
+    assert cut(source, 0, 5_000, 1) == cut(source, 8_000, 9_000, 1) == []
+    assert cut(source, lo, lo + 1, 1) == [(lo, lo + 1)]
+
+
+def test_a_bucket_that_is_too_large_is_looked_at_closer(tmp_path):
+    """Buckets of 2**10 hashes: the second holds one hash five times, and one neighbour."""
+    hi = 2**20
+    hot = [1_030] * 5
+    source = rigged(tmp_path, {(0, 0): [7, *hot, 1_040, 2_048, 9_000]}, [90])
+    assert cut(source, 0, hi, 20) == [(0, 1_024), (1_030, 1_031), (1_040, 1_041), (2_048, hi)]
+    assert cut(source, 0, hi, 60) == [(0, 1_024), (1_024, 2_048), (2_048, hi)]
+    # A bucket of one hash alone needs no further look.
+    source = rigged(tmp_path, {(0, 0): [7, *hot]}, [60])
+    assert cut(source, 0, hi, 10) == [(0, 1_024), (1_030, 1_031)]
+    assert len(source.asked) == 1
+
+
+def part_rows(part):
+    table = part.table
+    assert table.column_names == ["partition", "offset", "row"]
+    return (
+        part.file,
+        part.epoch,
+        part.input,
+        list(zip(part.key_hash.tolist(), table["offset"].to_pylist(), strict=True)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "epochs", "expected"),
+    [
+        ([1, 1, 1], [4, 4, 4], [(3, 4, 1, [(2**63, 0), (6, 1), (7, 2)])]),
+        ([1, 1, 1], [4, 2, 4], [(3, 2, 1, [(6, 1)]), (3, 4, 1, [(2**63, 0), (7, 2)])]),
+        ([1, 0, 1], [4, 4, 4], [(3, 4, 0, [(6, 1)]), (3, 4, 1, [(2**63, 0), (7, 2)])]),
+        (
+            [1, 0, 1],
+            [4, 2, 2],
+            [(3, 2, 0, [(6, 1)]), (3, 2, 1, [(7, 2)]), (3, 4, 1, [(2**63, 0)])],
+        ),
+    ],
+)
+def test_row_groups_of_several_epochs_and_inputs_are_taken_apart(
+    tmp_path, monkeypatch, inputs, epochs, expected
+):
+    table = pa.table(
+        {
+            "input": pa.array(inputs, pa.int32()),
+            "key_hash": pa.array([-(2**63), 6, 7], pa.int64()),
+            "epoch": pa.array(epochs, pa.int64()),
+            "partition": [0, 0, 0],
+            "offset": [0, 1, 2],
+            "row": [b"a", b"b", b"c"],
+        }
+    )
+    asked = []
+
+    def rows_(self, near, lo, hi, columns):
+        asked.append((len(near), lo, hi, columns))
+        yield 3, 0, table
+        yield 5, 1, table.slice(1, 1)
+
+    monkeypatch.setattr(Source, "rows", rows_)
+    source = Source(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    found = [part_rows(part) for part in load(source, 1, 9)]
+    assert found == [*expected, (5, epochs[1], inputs[1], [(6, 1)])]
+    columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
+    assert asked == [(0, 1, 9, columns)]
+
+
+def test_row_groups_of_other_operators_are_not_read(tmp_path):
+    source = rigged(tmp_path, {(0, k): [10 * k, 10 * k + 5] for k in range(4)}, [1] * 4)
+    groups = replace(source.index.groups, operator=np.array([0, 1, -1, 0]))
+    source = Source(source.folder, SpillIndex(source.index.files, groups), 0)
+    assert source.touching(0, 100).group.tolist() == [0, 2, 3]
+    assert source.touching(6, 30).group.tolist() == [2]
+    assert source.touching(5, 31).group.tolist() == [0, 2, 3]
+    assert replace(source, operator=1).touching(0, 100).group.tolist() == [1, 2]
+
+
+def test_a_task_s_index_counts_its_own_files(tmp_path):
+    top = 2**60
+    source = rigged(tmp_path, {(k, k % 2): [k * top, k * top + 5] for k in range(4)}, [7, 8, 9, 10])
+    index = source.index.within([Prefix(4, 1), Prefix(4, 3)])
+    assert index.files == (source.index.files[1], source.index.files[3])
+    assert index.groups.file.tolist() == [0, 1]
+    assert index.groups.file.dtype == np.int64
+    assert index.groups.bytes.tolist() == [8, 10]
+    assert source.index.within([]).files == ()
+    both = SpillIndex.of([(SpillFile("x", 1), index.groups), (SpillFile("y", 1), index.groups)])
+    assert both.groups.file.tolist() == [0, 0, 1, 1]
+    assert [file.path for file in both.files] == ["x", "y"]
+
+
+def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
+    top = 2**60
+    source = rigged(tmp_path, {(0, k): [k * top, k * top + 5] for k in range(16)}, [10] * 16)
+    ranges = [Prefix(4, v) for v in (0, 1, 2, 5, 6, 7)]
+    # What lies between the ranges counts, too: it is read with them.
+    assert list(windows(source, ranges, 30)) == [(0, 3), (3, 6)]
+    assert list(windows(source, ranges, 29)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert list(windows(source, ranges, 9)) == [(i, i + 1) for i in range(6)]
+    assert list(windows(source, ranges, 80)) == [(0, 6)]
+    assert list(windows(source, [], 80)) == []
+
+
+def test_rows_that_can_give_nothing_are_left_out():
+    def part(epoch, input_, hashes):
+        table = pa.table({"partition": [0] * len(hashes)})
+        return Part(0, epoch, input_, np.array(hashes, np.uint64), table)
+
+    parts = [
+        part(3, 0, [1, 2, 3, 4, 6]),
+        part(3, 1, [1, 2, 2**63, 5]),
+        part(4, 1, [9, 6, 4, 1, 2**63]),
+        part(1, 0, [5, 9, 2]),
+        part(2, 0, [2**63]),
+    ]
+    # 3 is of one input, the others have both, in two epochs each.
+    assert productive(parts, 2).tolist() == [1, 2, 4, 5, 6, 9, 2**63]
+    # In one epoch each: nothing.
+    assert productive(parts[:2], 2).tolist() == []
+    assert productive(parts[:1], 2).tolist() == []
+    assert productive(parts[:1], 1).tolist() == []
+    assert productive([], 2).tolist() == []
+    assert productive([part(0, 0, [7]), part(9, 1, [7])], 2).tolist() == [7]
+
+
+def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
+    source = spilled(tmp_path, {5: ([1, 2], [2, 3, 7]), 3: ([2, 3, 7, 7], [1]), 9: ([3], [3, 7])})
+    steps = cleanup.generations(SPEC, source, load(source, 0, 2**64))
+    assert [[each.key_hash.tolist() for each in step] for step in steps] == [
+        [[2, 3, 7, 7], [1]],
+        [[1, 2], [2, 3, 7]],
+        [[3], [3, 7]],
+    ]
+    assert [[each.table["symbol"].to_pylist() for each in step] for step in steps] == [
+        [["k2", "k3", "k7", "k7"], ["k1"]],
+        [["k1", "k2"], ["k2", "k3", "k7"]],
+        [["k3"], ["k3", "k7"]],
+    ]
+    assert steps[0][0].table.schema == SPEC.row_schema(0)
+    assert cleanup.generations(SPEC, source, []) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left"),
+    [
+        ([], []),
+        ([4], [4]),
+        ([9, 4], [9, 4]),
+        ([8, 4], [12]),
+        ([25, 8, 4], [25, 12]),
+        ([24, 8, 4], [36]),
+        ([9, 4, 1], [9, 4, 1]),
+    ],
+)
+def test_a_run_joins_the_one_before_it_when_it_has_half_of_its_rows(sizes, left):
+    runs = [rows(0, range(size), 100 * k) for k, size in enumerate(sizes)]
+    merged = cleanup._merged(list(runs))
+    assert [len(run.key_hash) for run in merged] == left
+    for run in merged:
+        assert (np.diff(run.key_hash.astype(np.int64)) >= 0).all()
+        assert run.table["symbol"].to_pylist() == [f"k{h}" for h in run.key_hash]
+    if sizes == [8, 4]:  # of equal hashes the older ones first
+        assert merged[0].table["offset"].to_pylist()[:4] == [0, 100, 1, 101]
+
+
+def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
+    source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
+    parts = load(source, 0, 2**64)
+    good = [part for part in parts if part.input == 1]
+    text = pa.array([b"?"], pa.binary())
+    table = good[1].table.set_column(2, good[1].table.schema.field("row"), text)
+    bad = replace(good[1], table=table)
+    with pytest.raises(SpillDamaged, match=r"1\.parquet.*row of input 1 is not one of this query"):
+        cleanup._decoded(SPEC, source, [good[0], bad, good[2]], 1)
 
 
 def test_counts_of_many_inputs(tmp_path):

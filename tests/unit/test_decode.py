@@ -29,6 +29,7 @@ from jobs.decode import (
     value_digest,
 )
 from jobs.decode.expressions import EvaluationError, evaluate, type_of
+from jobs.decode.plan import _may_be_key, type_name
 from jobs.decode.timestamps import parse_timestamps
 from schemas.expressions import FUNCTIONS, columns_of
 from schemas.messages import micros_of, parse_timestamp
@@ -453,6 +454,46 @@ on = [{ name = "key", expression = "KEY" }]
     assert result.reasons == ["key: not in the years 1 to 9999 (UTC)"]
 
 
+FAILS = """
+[streams.left]
+fields = { at = "timestamp", by = "timestamp" }
+filter = "strftime(by + interval '93000000 days', '%Y') <> '+256651'"
+[streams.right]
+fields = { at = "timestamp" }
+[join]
+inputs = ["left", "right"]
+on = [
+  { name = "year", expression = "strftime(at + interval '93000000 days', '%Y')" },
+  { name = "again", expression = "strftime(at + interval '93000001 days', '%Y')" },
+]
+"""
+
+
+@pytest.mark.parametrize("few_rows", [0, 99])
+def test_rows_on_which_filter_or_key_fails_are_rejected_with_the_first_reason(
+    few_rows: int,
+) -> None:
+    """Years from about 7500 on are then beyond the library's calendar."""
+    plan = plans(FAILS)[0]
+    fits, left_out, fails = b"1999-01-05", b"2026-01-05", b"9999-01-05"
+    days = [(fits, fits), (fits, left_out), (fits, fails), (fails, fits), (fails, left_out)]
+    days += [(fails, fails), (left_out, fits), (fits, left_out)]
+    values: list[bytes | None] = [
+        b'{"at":"%sT00:00:00Z","by":"%sT00:00:00Z"}' % (at, by) for at, by in days
+    ]
+    result = check(plan, [None, *values], few_rows=few_rows)
+    assert result.kept.tolist() == [1, 7]
+    assert result.filtered == 3
+    no_value = "the expression has no value for this row"
+    assert dict(zip(result.rejected.tolist(), result.reasons, strict=True)) == {
+        0: "tombstone: the record has no value",
+        3: f"filter: {no_value}",
+        4: f"year: {no_value}",
+        6: f"filter: {no_value}",
+    }
+    assert result.rows.column("year").to_pylist() == ["+256624", "+256651"]
+
+
 @pytest.mark.parametrize(
     ("type_", "unit"),
     [(pa.date32(), "D"), (pa.timestamp("us", "UTC"), "us"), (pa.timestamp("s"), "s")],
@@ -505,6 +546,87 @@ def test_types_are_checked_before_the_first_row(old: str, new: str, message: str
         plans(OWN.replace(old, new))
     assert message in str(caught.value)
     assert str(caught.value).startswith("q.toml:")
+
+
+MISTAKES = """
+[streams.left]
+fields = { a = "double", at = "timestamp", s = "string", n = "int" }
+filter = "n"
+[streams.right]
+fields = { a = "int", at = "timestamp", s = "string", n = "int" }
+[join]
+inputs = ["left", "right"]
+[[join.on]]
+name = "a"
+[[join.on]]
+name = "at"
+columns = { left = "at", right = "n" }
+[[join.on]]
+name = "key"
+columns = { left = "n + s", right = "a / 2" }
+"""
+KINDS = "string, int, bool, date, timestamp or decimal"
+CAST = "give it columns and cast there, e.g."
+
+
+def test_every_mistake_is_told_at_once_with_its_line() -> None:
+    with pytest.raises(QueryError) as caught:
+        plans(MISTAKES)
+    told = str(caught.value).splitlines()
+    # The library's own words are behind the place.
+    assert told[2].startswith("q.toml:14: key key of left: arithmetic on dtypes")
+    assert [told[0], told[1], *told[3:]] == [
+        "q.toml:4: filter of left: a filter is true or false, this is int",
+        f"q.toml:9: key a of left: a join key is {KINDS}, not double",
+        f"q.toml:14: key key of right: a join key is {KINDS}, not double",
+    ]
+    # One type for each key comes after that.
+    better = {'"n"': '"n > 1"', '"double"': '"int"', "n + s": "s", "a / 2": "at"}
+    text = MISTAKES
+    for old, new in better.items():
+        text = text.replace(old, new, 1)
+    with pytest.raises(QueryError) as caught:
+        plans(text)
+    assert str(caught.value).splitlines() == [
+        "q.toml:11: key at is not of one type: left timestamp, right int; "
+        f'{CAST} left = "try_cast(at as string)"',
+        "q.toml:14: key key is not of one type: left string, right timestamp; "
+        f'{CAST} right = "try_cast(at as string)"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "may_be_key"),
+    [
+        (pa.string(), "string", True),
+        (pa.int64(), "int", True),
+        (pa.bool_(), "bool", True),
+        (pa.date32(), "date", True),
+        (pa.timestamp("us", "UTC"), "timestamp", True),
+        (pa.decimal128(12, 3), "decimal(12,3)", True),
+        (pa.float64(), "double", False),
+        (pa.duration("us"), "duration[us]", False),
+    ],
+)
+def test_types_are_named_as_in_a_query(type_: Any, name: str, may_be_key: bool) -> None:
+    assert type_name(type_) == name
+    assert _may_be_key(type_) == may_be_key
+
+
+def test_a_plan_says_where_everything_comes_from() -> None:
+    first, second = plans(OWN)
+    assert (first.name, first.topic, first.index) == ("stock", "stock", 0)
+    assert (second.name, second.topic, second.index) == ("trade", "trade", 1)
+    assert first.sources == ("symbol", "date_trunc('minute', ts)")
+    assert second.sources == ("ticker", "date_trunc('minute', at)")
+    assert first.plain == second.plain == (True, False)
+    assert (first.filter, second.filter) == ("price > 1 and currency = 'USD'", None)
+    assert (first.reads, second.reads) == (("currency", "price", "ts"), ("at",))
+    assert first.schema.names == ["symbol", "minute", "price"]
+    assert [rule.name for rule in second.rules] == ["ticker", "at", "size", "price", "ok"]
+    spec = join_spec(query_of(parse_toml(OWN, Path("q.toml"))), 3)
+    assert (spec.operator, spec.keys) == (3, first.keys)
+    assert join_spec(query_of(parse_toml(OWN, Path("q.toml")))).operator == 0
 
 
 def test_every_allowed_function_is_known_to_the_library() -> None:

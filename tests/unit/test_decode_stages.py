@@ -20,8 +20,16 @@ from jobs import decode
 from jobs.decode import chunks, parse
 from jobs.decode.layout import Layout
 from jobs.decode.parse import parse_alike, parse_each, pieces
+from jobs.decode.rules import check, row_schema
 from jobs.decode.scalars import FALSE, FLOAT, INT, LONGEST_SCALAR, NULL, OTHER, TRUE, read_scalars
-from jobs.decode.templates import MOST_TEMPLATES, _escapes, _is_utf8, read_alike, template_of
+from jobs.decode.templates import (
+    MOST_TEMPLATES,
+    RAW_TYPES,
+    _escapes,
+    _is_utf8,
+    read_alike,
+    template_of,
+)
 from jobs.decode.timestamps import parse_timestamps
 from schemas.messages import FieldRule, Kind
 
@@ -465,6 +473,118 @@ def test_times_of_a_slice() -> None:
     assert times([]) == []
     assert times([None, None]) == [None, None]
     assert times(["", ""]) == [None, None]
+
+
+# --- rules
+
+
+def checked(rule: FieldRule, column: Any) -> tuple[list[Any], list[bool]]:
+    """A column by its rule: what it becomes, and where the rule holds."""
+    (found,), good = check([rule], pa.table({rule.name: column}))
+    assert found.type == row_schema([rule]).field(0).type
+    assert good.dtype == np.bool_
+    found.validate(full=True)
+    return found.to_pylist(), good.tolist()
+
+
+@pytest.mark.parametrize("chunks_", [1, 2])
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"ge": -1, "le": 5}, [False, True, True, True, False]),
+        ({"ge": -1, "le": 2**63 - 1}, [False, True, True, True, True]),
+        ({"ge": -(2**63), "le": 5}, [True, True, True, True, False]),
+        ({"ge": -(2**63), "le": 2**63 - 1}, [True, True, True, True, True]),
+    ],
+)
+def test_bounds_of_a_number_are_inside(
+    bounds: dict[str, int], expected: list[bool], chunks_: int
+) -> None:
+    numbers = [-2, -1, 0, 5, 6]
+    column = (
+        pa.chunked_array([pa.array(numbers)])
+        if chunks_ == 1
+        else pa.chunked_array([numbers[:2], numbers[2:]])
+    )
+    assert checked(FieldRule("n", "int", **bounds), column) == (numbers, expected)
+
+
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "raw", "typed", "held"),
+    [
+        ("string", ["a", None], ["a", None], [True, None]),
+        ("int", [7, None, 99], [7, None, 99], [True, None, False]),
+        ("bool", [False, None, True], [False, None, True], [True, None, True]),
+        (
+            "double",
+            [-0.0, None, 1.5, float("inf"), float("-inf")],
+            [0.0, None, 1.5, float("inf"), float("-inf")],
+            [True, None, True, False, False],
+        ),
+        (
+            "timestamp",
+            ["1970-01-01T00:00:01Z", None, "1970-01-01T00:00:00+00:30"],
+            [
+                datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+                None,
+                datetime(1969, 12, 31, 23, 30, tzinfo=UTC),
+            ],
+            [True, None, True],
+        ),
+    ],
+)
+def test_a_null_keeps_the_rule_of_an_optional_field_only(
+    kind: Kind, raw: list[Any], typed: list[Any], held: list[bool | None], optional: bool
+) -> None:
+    bounds = {"ge": 0, "le": 9} if kind == "int" else {}
+    found, good = checked(FieldRule("f", kind, optional, **bounds), pa.array(raw, RAW_TYPES[kind]))
+    assert found == typed
+    assert "-0.0" not in str(found)
+    assert good == [optional if each is None else each for each in held]
+
+
+def test_a_time_that_is_none_and_a_number_that_is_none_break_the_rule() -> None:
+    assert checked(rule("t", "timestamp"), pa.array(["soon", "1970-01-01T00:00:00Z"]))[1] == [
+        False,
+        True,
+    ]
+    assert checked(rule("x", "double"), pa.array([float("nan"), 0.5]))[1] == [False, True]
+
+
+def test_every_rule_must_hold() -> None:
+    rules = [FieldRule("n", "int", ge=0, le=9), rule("s", "string"), rule("x", "double")]
+    raw = pa.table(
+        {
+            "n": pa.array([1, 10, 1, 1, None], pa.int64()),
+            "s": ["a", "a", None, "a", None],
+            "x": [0.5, 0.5, 0.5, float("inf"), None],
+        }
+    )
+    assert check(rules, raw)[1].tolist() == [True, False, False, False, False]
+    empty, good = check(rules, raw.schema.empty_table())
+    assert [(column.type, len(column)) for column in empty] == [
+        (pa.int64(), 0),
+        (pa.string(), 0),
+        (pa.float64(), 0),
+    ]
+    assert len(good) == 0
+
+
+def test_every_kind_has_a_column_type() -> None:
+    rules = [rule(kind, kind) for kind in ("string", "int", "double", "bool", "timestamp", "json")]
+    rules.append(FieldRule("decimal", "decimal", optional=True, precision=12, scale=3))
+    assert row_schema(rules) == pa.schema(
+        [
+            pa.field("string", pa.string(), nullable=False),
+            pa.field("int", pa.int64(), nullable=False),
+            pa.field("double", pa.float64(), nullable=False),
+            pa.field("bool", pa.bool_(), nullable=False),
+            pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("json", pa.string(), nullable=False),
+            pa.field("decimal", pa.decimal128(12, 3)),
+        ]
+    )
 
 
 # --- how much at once

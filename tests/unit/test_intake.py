@@ -11,15 +11,22 @@ import pyarrow as pa
 import pytest
 
 from jobs.engine.arrangement import Drops, Segments
-from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, encode_moved
+from jobs.engine.blocks import (
+    Block,
+    Moved,
+    decode_moved,
+    decode_rows,
+    encode_counts,
+    encode_moved,
+)
 from jobs.engine.groups import GroupMap
-from jobs.engine.intake import PIECE_BYTES, Intake, take_in
+from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
 from jobs.engine.join import Rows
 from jobs.engine.loading import load
 from jobs.engine.relocation import adopt, extract
 from jobs.engine.runs import bytes_of
 from jobs.engine.task import StepTask
-from schemas.journal import Prefix
+from schemas.journal import PartitionCount, Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, batch_of, key_of, narrow, spec_of
 
@@ -52,6 +59,94 @@ def test_a_block_of_another_operator_is_refused(slots: Slots) -> None:
     blocks = [replace(b, operator=3) for b in slots.blocks(rows(0, 40), "new") if b.slot == 0]
     with pytest.raises(ValueError, match="got a block for slot 0 of operator 3"):
         took(blocks)
+
+
+def test_an_anchor_says_nothing() -> None:
+    assert took([Block(0, "anchor", 0, 0, None)]) == Intake()
+    # Not even whose it is.
+    assert took([Block(5, "anchor", 3, 0, None)], slot=1) == Intake()
+
+
+def test_everything_that_came_is_in_its_place(slots: Slots) -> None:
+    """New rows, restored ones and state of two sessions, each beside the others."""
+    other = DAYS[1]
+    came = {
+        "new": [*rows(0, 40), *rows(100, 40, other)],
+        "state": rows(200, 40),
+        "restore": rows(300, 40, other),
+    }
+    blocks = [b for kind, each in came.items() for b in slots.blocks(each, kind) if b.slot == 0]
+    moved = sum(decode_rows(SPEC, b)[1].num_rows for b in blocks if b.kind == "state")
+    counts = [
+        PartitionCount(topic=topic, partition=0, rows=n, rejected=1, filtered=0, digest=n)
+        for topic, n in (("t", 3), ("s", 4), ("t", 5))
+    ]
+    blocks += [Block(0, "count", 0, i, encode_counts(counts[i:])) for i in (0, 1)]
+    found = took([*blocks, given(moved)])
+    assert found.moved_rows == moved
+    assert found.moved == {1: Moved(True, moved)}
+    assert found.sessions() == {*DAYS}
+    assert found.lacking([0, 1, 2]) == [0, 2]
+
+    def offsets(pieces: list[list[Rows]]) -> list[list[int]]:
+        for each in (each for input_ in pieces for each in input_):
+            assert (each.key_hash[1:] >= each.key_hash[:-1]).all()
+        return [
+            sorted(n for each in input_ for n in each.table["offset"].to_pylist())
+            for input_ in pieces
+        ]
+
+    def expected(kinds: list[str], day: str) -> list[list[int]]:
+        return [
+            [
+                row.offset
+                for kind in kinds
+                for row in came[kind]
+                if (row.session, row.input) == (day, i)
+                and GROUPS.slot_of(np.array([slots.hash_of(row)], np.uint64))[0] == 0
+            ]
+            for i in (0, 1)
+        ]
+
+    assert {day: offsets(each) for day, each in found.new.items()} == {
+        day: expected(["new"], day) for day in DAYS
+    }
+    assert {day: offsets(each) for day, each in found.installed.items()} == {
+        DAYS[0]: expected(["state"], DAYS[0]),
+        other: expected(["restore"], other),
+    }
+    for pieces in found.new.values():
+        for each in (each for input_ in pieces for each in input_):
+            assert each.kafka_ms is not None
+            assert each.kafka_ms.tolist() == [1000 + n for n in each.table["offset"].to_pylist()]
+    # Of a partition one count: what was read apart from what was read again.
+    assert [(c.topic, c.partition, c.rows) for c in found.read] == [("s", 0, 4), ("t", 0, 8)]
+    assert [(c.topic, c.partition, c.rows) for c in found.restored] == [("s", 0, 4), ("t", 0, 5)]
+
+
+def held(hashes: list[int], first: int = 0) -> Rows:
+    numbers = pa.array(range(first, first + len(hashes)), pa.int64())
+    return Rows(np.array(hashes, np.uint64), pa.table({"n": numbers}))
+
+
+@pytest.mark.parametrize(
+    ("piece_bytes", "expected"),
+    [
+        (80, [[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]),
+        (79, [[1, 2, 3, 4, 5, 6, 7, 8], [9, 9]]),
+        (40, [[1, 2, 3, 4, 5], [6, 7, 8, 9, 9]]),
+        (1, [[1], [2], [3], [4], [5], [6], [7], [8], [9, 9]]),
+    ],
+)
+def test_sorted_runs_become_pieces_of_so_many_bytes(
+    piece_bytes: int, expected: list[list[int]]
+) -> None:
+    parts = [held([1, 3, 5, 7, 9]), held([]), held([2, 4, 6, 8, 9], 5)]
+    found = merge_bounded(parts, piece_bytes)
+    assert [each.key_hash.tolist() for each in found] == expected
+    numbers = [n for each in found for n in each.table["n"].to_pylist()]
+    assert numbers == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
+    assert merge_bounded([held([])], piece_bytes) == merge_bounded([], piece_bytes) == []
 
 
 @pytest.mark.parametrize("kind", ["new", "state", "restore"])

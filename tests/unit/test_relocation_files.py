@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.engine.blocks import Block, Moved, decode_moved
+from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, encode_rows
 from jobs.engine.groups import GroupMap
 from jobs.engine.relocation import HandoverLost, Neighbour, extract, nobody
 from jobs.engine.statefiles import load_manifest
@@ -104,6 +104,18 @@ def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: s
         move.step(blocks)
     assert {info.name for info in slots.state(1).list()} == before
     assert move.step(move.extract(nobody)).status == "done"
+
+
+def test_state_crosses_the_shuffle_in_compressed_blocks_of_its_session(slots: Slots) -> None:
+    blocks = [block for block in Move(slots).extract(nobody) if block.kind == "state"]
+    assert {block.input for block in blocks} == {0, 1, 2}
+    for block in blocks:
+        session, table = decode_rows(slots.spec, block)
+        (batch,) = table.combine_chunks().to_batches()
+        names = {"session": session, "stream": f"s{block.input}"}
+        assert block.data == encode_rows(batch, **names, compressed=True)
+        assert block.data != encode_rows(batch, **names, compressed=False)
+        assert (block.slot, block.operator, session) == (1, 0, DAYS[0])
 
 
 def folder_bytes(slots: Slots) -> int:
