@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -14,6 +15,7 @@ from jobs.engine.groups import I64, U64
 from jobs.engine.join import (
     Joined,
     Rows,
+    _gather,
     _Gathered,
     _groups_of_keys,
     _Making,
@@ -23,7 +25,7 @@ from jobs.engine.join import (
     join,
     join_batches,
 )
-from jobs.engine.probe import Candidates
+from jobs.engine.probe import Candidates, Spans
 from jobs.engine.spec import InputSpec, JoinSpec
 
 KEYS = pa.schema(
@@ -199,7 +201,10 @@ def test_a_result_is_as_old_as_its_newest_row(batch_bytes: int) -> None:
     some = list(join_batches(SPEC, [[old], []], [[a], [b]], sample_every=3))
     assert [len(batch.newest_ms) for batch in some] == [2]
     none = list(join_batches(SPEC, [[old], []], [[a], [b]]))
-    assert [len(batch.newest_ms) for batch in none] == [0]
+    plain = rows(1, [(3, "S", 1), (8, "T", 1)], 20)
+    none += join_batches(SPEC, [[old], []], [[], [plain]], sample_every=1)
+    assert [len(batch.newest_ms) for batch in none] == [0, 0]
+    assert {batch.newest_ms.dtype for batch in (*batches, *some, *none)} == {np.dtype(np.int64)}
 
 
 def test_batches_of_one_result_when_no_more_fits() -> None:
@@ -217,8 +222,17 @@ def test_batches_of_one_result_when_no_more_fits() -> None:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 10**6])
-def test_an_old_row_may_be_asked_for_as_well(batch_bytes: int) -> None:
+def test_an_old_row_may_be_asked_for_as_well(
+    batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hash 1 has new rows only, hash 3 no row of the other input, hash 9 old ones only."""
+
+    def watched(runs: Sequence[Rows], spans: Sequence[Spans], counts: I64) -> _Gathered:
+        found = _gather(runs, spans, counts)
+        assert found.table.num_rows == counts.sum(), "no more rows than a batch needs"
+        return found
+
+    monkeypatch.setattr("jobs.engine.join._gather", watched)
     runs = [rows(0, [(2, "S", 2), (9, "S", 9)], 0), rows(0, [(2, "S", 2)], 2)]
     other = rows(1, [(5, "S", 5), (5, "S", 5), (9, "S", 9)], 30)
     a = rows(0, [(1, "S", 1), (2, "S", 2), (3, "S", 3), (5, "S", 5)], 10)
