@@ -209,7 +209,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
         if large:
             a, b = int(least[k]), int(greatest[k]) + 1
             # Every level looks at a smaller range, so this ends, at a single hash at the latest.
-            pieces += [(a, b)] if b - a == 1 else cut(source, a, b, piece_bytes)
+            pieces += cut(source, a, b, piece_bytes)
         else:
             start = begin if not held else start
             held += float(weight[k])

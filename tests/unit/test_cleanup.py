@@ -151,17 +151,51 @@ def test_ranges_give_their_own_results_in_order(tmp_path):
     hashes = [v << 60 for v in range(16)]
     source = spilled(tmp_path, {1: (hashes, hashes), 4: (hashes[3:], hashes[5:])})
     ranges = [Prefix(4, v) for v in (1, 3, 4, 9, 15)]
-    found: dict[int, int] = {}
-    for position, table in clean_ranges(SPEC, source, ranges):
-        assert position >= max(found, default=0)
-        found[position] = found.get(position, 0) + table.num_rows
-    assert found == {1: 1, 2: 1, 3: 2, 4: 2}
+    for piece_bytes in (1, 400, 10**9):
+        found: dict[int, int] = {}
+        for position, table in clean_ranges(SPEC, source, ranges, piece_bytes=piece_bytes):
+            assert position >= max(found, default=0)
+            found[position] = found.get(position, 0) + table.num_rows
+        assert found == {1: 1, 2: 1, 3: 2, 4: 2}
+
+
+def test_rows_between_two_hashes_are_one_run_or_none():
+    held = rows(0, [3, 5, 5, 9, 2**64 - 1])
+    for lo, hi, offsets in (
+        (0, 2**64, [0, 1, 2, 3, 4]),
+        (5, 9, [1, 2]),
+        (4, 10, [1, 2, 3]),
+        (5, 6, [1, 2]),
+        (2**63, 2**64, [4]),
+    ):
+        (found,) = cleanup._between(held, lo, hi)
+        assert found.table["offset"].to_pylist() == offsets
+        assert found.key_hash.tolist() == held.key_hash[offsets].tolist()
+    assert cleanup._between(held, 6, 9) == cleanup._between(held, 10, 2**63) == []
+
+
+def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeypatch):
+    held = {(1, 0): [4], (0, 3): [5], (1, 2): [6]}
+    source = rigged(tmp_path, held, [1, 1, 1])
+    source = Source(source.folder, source.index, 7)
+    asked = []
+    monkeypatch.setattr(
+        cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
+    )
+    found = list(source.rows(source.index.groups, 3, 9, ("x",)))
+    assert found == [(0, 8, "rows"), (1, 8, "rows")]
+    more = {"operator": 7, "columns": ("x",)}
+    files = source.index.files
+    assert asked == [
+        ((source.folder, files[0], [3], 3, 9), more),
+        ((source.folder, files[1], [0, 2], 3, 9), more),
+    ]
 
 
 @pytest.mark.parametrize("ranges", [[Prefix(1, 1), Prefix(1, 0)], [Prefix(0, 0), Prefix(1, 1)]])
 def test_ranges_out_of_order_are_refused(tmp_path, ranges):
     source = Source(folder(str(tmp_path)), SpillIndex.of([]), 0)
-    with pytest.raises(ValueError, match="ascending"):
+    with pytest.raises(ValueError, match=r"^the ranges must be disjoint and in ascending order$"):
         list(clean_ranges(SPEC, source, ranges))
 
 
@@ -262,8 +296,8 @@ def rigged(tmp_path, held: dict, bytes_: list[int]) -> Rigged:
 
 
 def test_pieces_end_where_the_next_bucket_does_not_fit(tmp_path):
-    """2,049 hashes from 5,000 on are looked at in buckets of 3; rows take 10 bytes."""
-    lo, hi = 5_000, 7_049
+    """2,049 hashes are looked at in buckets of 3; rows take 10 bytes."""
+    lo, hi = 2**63 + 5_000, 2**63 + 7_049
     hashes = [lo, lo + 2, lo + 3, lo + 6, lo + 6, lo + 9, lo + 2_048]
     source = rigged(tmp_path, {(0, 0): hashes[:4], (0, 1): hashes[4:]}, [40, 30])
     assert cut(source, lo, hi, 70) == [(lo, hi)]
@@ -282,7 +316,7 @@ def test_pieces_end_where_the_next_bucket_does_not_fit(tmp_path):
     # A row's share of its row group's bytes, also where it is alone.
     alone = rigged(tmp_path, {(0, 0): [lo], (1, 0): [lo + 2_000]}, [10, 10])
     assert cut(alone, lo, hi, 10) == [(lo, lo + 1_998), (lo + 1_998, hi)]
-    assert cut(source, 0, 5_000, 1) == cut(source, 8_000, 9_000, 1) == []
+    assert cut(source, 0, lo, 1) == cut(source, hi, hi + 9, 1) == []
     assert cut(source, lo, lo + 1, 1) == [(lo, lo + 1)]
 
 
@@ -293,6 +327,11 @@ def test_a_bucket_that_is_too_large_is_looked_at_closer(tmp_path):
     source = rigged(tmp_path, {(0, 0): [7, *hot, 1_040, 2_048, 9_000]}, [90])
     assert cut(source, 0, hi, 20) == [(0, 1_024), (1_030, 1_031), (1_040, 1_041), (2_048, hi)]
     assert cut(source, 0, hi, 60) == [(0, 1_024), (1_024, 2_048), (2_048, hi)]
+    # Neighbours are told apart, and so is the last hash of all.
+    two = rigged(tmp_path, {(0, 0): [*hot, *(h + 1 for h in hot)]}, [100])
+    assert cut(two, 0, hi, 20) == [(1_030, 1_031), (1_031, 1_032)]
+    last = rigged(tmp_path, {(0, 0): [0, *[2**64 - 1] * 5]}, [60])
+    assert cut(last, 0, 2**64, 20) == [(0, 2**64 - 2**54), (2**64 - 1, 2**64)]
     # A bucket of one hash alone needs no further look.
     source = rigged(tmp_path, {(0, 0): [7, *hot]}, [60])
     assert cut(source, 0, hi, 10) == [(0, 1_024), (1_030, 1_031)]
@@ -401,6 +440,9 @@ def test_rows_that_can_give_nothing_are_left_out():
     ]
     # 3 is of one input, the others have both, in two epochs each.
     assert productive(parts, 2).tolist() == [1, 2, 4, 5, 6, 9, 2**63]
+    # Every input counts, also the last of three, which none of these is of.
+    assert productive(parts, 3).tolist() == []
+    assert productive([*parts, part(3, 2, [9, 3, 6])], 3).tolist() == [6, 9]
     # In one epoch each: nothing.
     assert productive(parts[:2], 2).tolist() == []
     assert productive(parts[:1], 2).tolist() == []
@@ -449,6 +491,35 @@ def test_a_run_joins_the_one_before_it_when_it_has_half_of_its_rows(sizes, left)
         assert merged[0].table["offset"].to_pylist()[:4] == [0, 100, 1, 101]
 
 
+def test_rows_of_a_hot_key_stay_in_their_order(tmp_path):
+    """Nothing is copied for it: see `_permuted`."""
+    runs = [rows(0, [7] * size, 1_000 * k) for k, size in enumerate((300, 200))]
+    (merged,) = cleanup._merged(runs)
+    offsets = merged.table["offset"].to_pylist()
+    assert offsets == [*range(300), *range(1_000, 1_200)]
+    assert cleanup._permuted(merged.table, np.arange(500)) is merged.table
+    assert (
+        cleanup._permuted(merged.table, np.arange(500)[::-1])["offset"].to_pylist() == offsets[::-1]
+    )
+
+
+def test_rows_too_large_for_one_chunk_are_decoded_in_several(tmp_path, monkeypatch):
+    source = spilled(tmp_path, {e: ([e + 1], [1]) for e in range(3)})
+    parts = [part for part in load(source, 0, 2**64) if part.input == 0]
+    size = pa.concat_tables([part.table for part in parts])["row"].nbytes
+    seen = []
+    real = cleanup.decode_rows
+    monkeypatch.setattr(
+        cleanup, "decode_rows", lambda r, schema: seen.append(type(r)) or real(r, schema)
+    )
+    for most in (size + 1, size):
+        monkeypatch.setattr(cleanup, "MAX_CHUNK_BYTES", most)
+        table = cleanup._decoded(SPEC, source, parts, 0)
+        assert table["symbol"].to_pylist() == ["k1", "k2", "k3"]
+        assert table.schema == SPEC.row_schema(0)
+    assert [kind is pa.ChunkedArray for kind in seen] == [False, True]
+
+
 def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
     parts = load(source, 0, 2**64)
@@ -458,6 +529,9 @@ def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
     bad = replace(good[1], table=table)
     with pytest.raises(SpillDamaged, match=r"1\.parquet.*row of input 1 is not one of this query"):
         cleanup._decoded(SPEC, source, [good[0], bad, good[2]], 1)
+    apart = "^rows that cannot be decoded together can be decoded apart$"
+    with pytest.raises(AssertionError, match=apart):
+        cleanup._damaged(source, good, pa.schema(list(SPEC.row_schema(1))[:-2]))
 
 
 def test_counts_of_many_inputs(tmp_path):
