@@ -113,13 +113,13 @@ def _tuned(view: View, suggestions: Iterable[Suggestion]) -> dict[Prefix, list[i
     """The slots that each split or merge touches."""
     ranges = [s.group for s in suggestions if isinstance(s, SplitGroup | MergeGroups)]
     starts = np.array([p.lo for p in view.groups], dtype=np.uint64)
-    order = np.argsort(starts, kind="stable")
+    order = np.argsort(starts)
     starts, owner = starts[order], view.slot[order]
     found = {}
     for each in ranges:
         # The group that may cover it begins at or before it; those that it covers lie in it.
         first = max(int(np.searchsorted(starts, np.uint64(each.lo), side="right")) - 1, 0)
-        stop = int(np.searchsorted(starts, np.uint64(each.hi - 1), side="right"))
+        stop = int(np.searchsorted(starts, np.uint64(each.hi - 1)))
         found[each] = sorted(set(owner[first:stop].tolist()))
     return found
 

@@ -273,14 +273,13 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
 
 
 def _appended(driver: Driver) -> tuple[Driver, list[Instruction]]:
-    if driver.pending is None:
+    if driver.state is None or driver.pending is None:
         raise ValueError("nothing was being appended")
     entry = driver.pending
     if driver.ahead:
-        last = driver.state.epoch if driver.state else -1
         return driver, [
             End(
-                f"the journal ends at epoch {last}, but {driver.ahead}: the journal has lost "
+                f"the journal ends at epoch {driver.state.epoch}, but {driver.ahead}: the journal has lost "
                 "entries; see `spillway doctor`",
                 fenced=False,
             )

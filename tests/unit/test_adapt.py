@@ -18,6 +18,7 @@ from jobs.protocol.adapt import adapt, carried_out, moved
 from jobs.protocol.plan import plan_epoch
 from jobs.protocol.state import JournalState, begin, fold
 from schemas.journal import Claim, Command, Genesis, Move, Prefix, SlotTotals
+from tests.protocol_entries import epoch
 
 NOW = "2026-01-05T15:00:00Z"
 FOUR = [(Prefix(2, v), v // 2) for v in range(4)]
@@ -207,6 +208,10 @@ def test_a_budget_ends_with_its_driver_and_with_its_slot() -> None:
     found = replace(state(), budgets={0: 70, 1: 80})
     claim = Claim(n=1, term=1, driver="d", written_at=NOW)
     assert fold(found, claim).budgets == {}
+    entry = epoch(1, 0, {}, term=0, budgets={1: 90})
+    assert fold(found, entry).budgets == {1: 90}
+    assert fold(found, entry.model_copy(update={"budgets": {}})).budgets == {}
+    assert fold(found, entry.model_copy(update={"budgets": None})).budgets == {0: 70, 1: 80}
     found = replace(found, term=1, groups=((Prefix(0, 0), 0),), manifests={0: None})
     assert plan_epoch(found, {}, [], "2026-01-06").budgets == {0: 70}
 
@@ -459,3 +464,161 @@ def test_a_policy_s_number_of_slots_overfills_no_budget() -> None:
     three = [Move(group=Prefix(2, 1), to=2, bytes=101)]
     new = Command(id="d/s", kind="slots", slots=3, moves=three, policy="declustering")
     assert answers(full, new) == ["slot 2 would hold 101 bytes, over its budget of 100"]
+
+
+@pytest.mark.parametrize(
+    ("held", "slots", "taken"),
+    [
+        # Shares of 72.5 bytes and 1.75 groups: the slot of one group keeps it.
+        ({0: [70, 20, 10], 1: [50, 30, 10], 2: [100]}, 4, [(0, 70, 3)]),
+        # Shares of 58: the smallest of the fullest slot's groups may be too large for the rest.
+        (
+            {0: [70, 20, 10], 1: [50, 30, 10], 2: [100]},
+            5,
+            [(1, 20, 3), (4, 30, 4), (2, 10, 4), (5, 10, 4)],
+        ),
+        # As many slots as groups: what an earlier new slot got goes on to a later one.
+        (
+            {0: [70, 20, 10], 1: [50, 30, 10], 2: [100]},
+            7,
+            [(1, 20, 3), (5, 10, 4), (2, 10, 5), (4, 30, 6)],
+        ),
+        # Without bytes by numbers of groups.
+        ({0: [0] * 4, 1: [0] * 2}, 3, [(3, 0, 2), (2, 0, 2)]),
+        ({0: [0] * 4, 1: [0] * 2}, 6, [(3, 0, 2), (2, 0, 3), (1, 0, 4), (5, 0, 5)]),
+        # Of slots that are as full the first gives.
+        ({0: [40, 40], 1: [40, 40]}, 3, [(1, 40, 2)]),
+        # Exactly the share.
+        ({0: [8] * 6, 1: [4] * 6}, 3, [(5, 8, 2), (4, 8, 2), (3, 8, 2)]),
+        ({0: [8] * 6, 1: [4] * 6}, 4, [(5, 8, 2), (4, 8, 2), (3, 8, 3), (11, 4, 3)]),
+        ({0: [90, 5], 1: [30, 30, 30]}, 3, [(1, 5, 2), (4, 30, 2)]),
+    ],
+)
+def test_which_groups_new_slots_take(
+    held: dict[int, list[int]], slots: int, taken: list[tuple[int, int, int]]
+) -> None:
+    """(group, bytes, slot), in order; groups are numbered as `held` names their bytes."""
+    sizes = [(slot, size) for slot, mine in held.items() for size in mine]
+    groups = [(Prefix(5, v), slot) for v, (slot, _) in enumerate(sizes)]
+    moves = rearranged(groups, {Prefix(5, v): size for v, (_, size) in enumerate(sizes)}, slots)
+    assert [(move.group.value, move.bytes, move.to) for move in moves] == taken
+
+
+def test_groups_of_unknown_size_have_none() -> None:
+    groups = [(Prefix(2, v), v // 2) for v in range(4)]
+    moves = rearranged(groups, {Prefix(2, 3): 5}, 3)
+    assert [(move.group.value, move.bytes, move.to) for move in moves] == [(2, 0, 2), (1, 0, 2)]
+    for slots in (0, 5):
+        with pytest.raises(ValueError, match=f"must be between 1 and the 4 groups, got {slots}"):
+            rearranged(groups, {}, slots)
+
+
+def slots_of(number: int, *moves: tuple[int, int, int], **more: Any) -> Command:
+    """Moves of groups of depth 2, to a slot, with their bytes."""
+    named = [Move(group=Prefix(2, value), to=to, bytes=size) for value, to, size in moves]
+    return Command(**{"id": "d/s", "kind": "slots", "slots": number, "moves": named, **more})
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (slots_of(3, (1, 3, 0)), "group 2/1 cannot move to slot 3"),
+        (slots_of(3, (1, -1, 0)), "group 2/1 cannot move to slot -1"),
+        (slots_of(3, (1, 0, 0)), "group 2/1 cannot move to slot 0"),
+        (slots_of(3, (4, 2, 0)), "group 2/4 cannot move to slot 2"),
+        (slots_of(1, (2, 0, 0)), "the moves do not lead to 1 slots"),
+        (slots_of(1, (2, 1, 0), (3, 0, 0)), "group 2/2 cannot move to slot 1"),
+        (slots_of(4, (1, 2, 0), (3, 3, 0)), "obeyed"),
+        (
+            slots_of(4, (3, 3, 0), (1, 2, 0)),
+            "after the move of group 2/3 slots would not be numbered on end",
+        ),
+        (
+            slots_of(1, (0, 1, 0), (1, 1, 0)),
+            "group 2/0 cannot move to slot 1",
+        ),
+        (
+            slots_of(3, (0, 1, 0), (1, 1, 0), (2, 2, 0)),
+            "after the move of group 2/1 slots would not be numbered on end",
+        ),
+        (slots_of(3, (1, 2, 0), (3, 2, 0), (2, 0, 0)), "after the move of group 2/2 slots would"),
+    ],
+)
+def test_moves_to_another_number_of_slots(command: Command, answer: str) -> None:
+    [said] = answers(state(), command)
+    assert said.startswith(answer)
+
+
+def test_what_another_number_of_slots_leaves_behind() -> None:
+    found = adapt(state(), [slots_of(3, (1, 2, 7), (3, 2, 9), id="who/9")], NOW)
+    assert [(m.group.value, m.to, m.bytes, m.command) for m in found.queue] == [
+        (1, 2, 7, "who/9"),
+        (3, 2, 9, "who/9"),
+    ]
+    assert found.groups == tuple(FOUR), "until they are carried out"
+    [outcome] = found.outcomes
+    assert (outcome.obeyed, outcome.slot, outcome.bytes) == (True, None, 16)
+    # The same epoch splits what does not move; a slot that begins can be named by nothing else.
+    split = Command(id="who/10", kind="split", group=Prefix(2, 0))
+    assert answers(state(), slots_of(3, (1, 2, 0), id="who/9"), split) == ["obeyed", "obeyed"]
+    for group in (0, 2):
+        other = Command(id="b/0", kind="split", group=Prefix(2, group))
+        assert answers(state(), slots_of(3, (1, 2, 0)), other)[1] == (
+            f"slot {group // 2} takes part in another decision, d"
+        )
+    named = Command(id="who/10", kind="split", group=Prefix(2, 1))
+    assert answers(state(), slots_of(3, (1, 2, 0), id="who/9"), named)[1] == (
+        "group 2/1 is named by an earlier command"
+    )
+    early = Command(id="who/8", kind="split", group=Prefix(2, 1))
+    half = Move(group=Prefix(3, 2), to=2)
+    assert answers(state(), early, slots_of(3, id="who/9", moves=[half]))[1] == (
+        "group 3/2 is named by an earlier command"
+    )
+
+
+def filled(*slots: tuple[int, int]) -> JournalState:
+    """A state whose slots have (budget, bytes in state)."""
+    found = holding(*(("a", budget, size, None) for budget, size in slots))
+    totals = zip(found.totals, slots, strict=True)
+    return replace(
+        found, totals=tuple(t.model_copy(update={"state_bytes": size}) for t, (_, size) in totals)
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "answer"),
+    [(80, "obeyed"), (81, "slot 2 would hold 81 bytes, over its budget of 80")],
+)
+def test_a_slot_that_begins_has_the_smallest_budget(size: int, answer: str) -> None:
+    policy = slots_of(3, (1, 2, size), policy="declustering")
+    assert answers(filled((100, 60), (80, 60)), policy) == [answer]
+    # Where a command has set a budget that is the one that counts, be it less or more.
+    less = Command(id="d/b", kind="budget", slot=0, bytes=size)
+    assert answers(filled((100, 60), (90, 60)), less, policy) == ["obeyed", "obeyed"]
+
+
+def test_another_number_of_slots_may_fill_a_budget_and_empty_one() -> None:
+    """(0, 1) and 2 are the groups of three slots; the last one ends."""
+
+    def asked(fuller: int, first: int = 0, policy: str = "p") -> list[str]:
+        moves = [(2, 0, fuller), (3, 1, 30)] if not first else [(2, 0, fuller), (3, 0, first)]
+        return answers(found, slots_of(2, *moves, policy=policy))
+
+    groups = [(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 2)]
+    found = replace(filled((100, 60), (100, 70), (100, 1_234_567)), groups=tuple(groups))
+    assert asked(40) == ["obeyed"]
+    assert asked(41) == ["slot 0 would hold 101 bytes, over its budget of 100"]
+    assert asked(30, 11) == ["slot 0 would hold 101 bytes, over its budget of 100"], "both of them"
+    assert asked(1_234_567) == ["slot 0 would hold 1,234,627 bytes, over its budget of 100"]
+    assert asked(1_234_567, policy="") == ["obeyed"]
+    # One that is over its budget already may lose what is too much, and keep some of it.
+    over = replace(filled((100, 150), (100, 0)), groups=tuple(FOUR))
+    away = slots_of(3, (0, 2, 20), policy="p")
+    assert answers(over, away) == ["obeyed"]
+    huge = replace(filled((5_000, 0), (1_000, 0)), groups=tuple(FOUR))
+    assert answers(huge, slots_of(1, (2, 0, 3_000), (3, 0, 2_001), policy="p")) == [
+        "slot 0 would hold 5,001 bytes, over its budget of 5,000"
+    ]
+    # No figures yet: nothing is known to be too much.
+    assert answers(state(), slots_of(3, (1, 2, 10**15), policy="p")) == ["obeyed"]

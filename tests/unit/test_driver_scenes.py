@@ -41,7 +41,7 @@ from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from jobs.protocol.plan import Plan, waits
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.protocol.redo import Apply, settled_epoch
-from jobs.protocol.state import JournalBroken
+from jobs.protocol.state import JournalBroken, fold
 from schemas.journal import Claim, Command, CommandOutcome, Epoch, Genesis, Move, Prefix, Topic
 from tests.protocol_entries import (
     DAY,
@@ -754,6 +754,21 @@ def test_a_slot_lost_earlier_stays_lost_when_the_job_fails() -> None:
         claimed(ONE), offered(), reported(report(0, 1), lost(1, 1)), JobFailed("an executor died")
     )
     assert instructions == [RunJob(plan(manifests=((0, "m-0-0"), (1, None)), restore=RESTORE_1), 3)]
+
+
+def test_nothing_of_an_epoch_is_kept_once_it_is_in_the_journal() -> None:
+    entry = second(restored_slots=[1], read=[], recent_input_ms=0)
+    driver, instructions = told(
+        claimed(ONE),
+        offered(),
+        reported(report(0, 1), lost(1, 1)),
+        reported(report(0, 1), report(1, 1, restored=READ_0)),
+    )
+    assert instructions[-1] == Append(entry)
+    assert driver.offer == offered()
+    assert driver.failures
+    driver, _ = told(driver, Appended())
+    assert driver == replace(claimed(ONE), state=fold(claimed(ONE).state, entry))
 
 
 def test_what_was_lost_is_forgotten_with_the_epoch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.verify import verify_command
-from jobs.verify.progress import Progress, tasks_of
+from jobs.verify.progress import Progress, tasks_of, to_stderr
 from schemas.query import load_query
 from schemas.settings import load_settings
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
@@ -51,6 +52,14 @@ def test_a_long_step_is_told_again_with_how_far_it_is() -> None:
     assert set(lines[1:]) == {f"verify {DAY}: reading, 1 of 2 tasks, 0 s"}
     assert not progress._teller.is_alive()
     assert len(lines) == after
+
+
+def test_a_line_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where errors go to a file, which holds lines back."""
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(file, write_through=False))
+    to_stderr("a step")
+    assert file.getvalue() == b"a step\n"
 
 
 def test_the_tasks_of_all_stages_are_added_up() -> None:
