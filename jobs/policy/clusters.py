@@ -171,9 +171,8 @@ def one_key(view: View) -> Bool:
     Keys are counted in a slot's largest groups only. In others it shows by their last splits:
     `IN_VAIN` of them on end left the other half empty.
     """
-    found: Bool = np.zeros(len(view.groups), dtype=np.bool_)
-    if len(view.hot_share):
-        found |= view.hot_share >= ONE_KEY
+    share = view.hot_share if len(view.hot_share) else np.zeros(len(view.groups))
+    found: Bool = share >= ONE_KEY
     empty = {view.groups[g] for g in np.flatnonzero(view.bytes == 0).tolist()}
     if empty:
         for g in np.flatnonzero(view.bytes).tolist():

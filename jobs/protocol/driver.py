@@ -279,8 +279,8 @@ def _appended(driver: Driver) -> tuple[Driver, list[Instruction]]:
     if driver.ahead:
         return driver, [
             End(
-                f"the journal ends at epoch {driver.state.epoch}, but {driver.ahead}: the journal has lost "
-                "entries; see `spillway doctor`",
+                f"the journal ends at epoch {driver.state.epoch}, but {driver.ahead}: the journal "
+                "has lost entries; see `spillway doctor`",
                 fenced=False,
             )
         ]

@@ -33,10 +33,7 @@ def reaches(a: Offsets, b: Offsets) -> bool:
 
 def wider(a: Offsets, b: Offsets) -> Offsets:
     """The topics of both, each with the greater number of partitions (values of no meaning)."""
-    return {
-        topic: a.get(topic, []) if len(a.get(topic, [])) >= len(b.get(topic, [])) else b[topic]
-        for topic in {**a, **b}
-    }
+    return {topic: max(a.get(topic, []), b.get(topic, []), key=len) for topic in {**a, **b}}
 
 
 def partitions(offsets: Offsets) -> Iterable[tuple[str, int, int]]:

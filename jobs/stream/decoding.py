@@ -189,8 +189,7 @@ def were_held(
     """Which rows of one topic partition, all (n,), lost slots held of a session: of their groups,
     of the session, and not before the last cut of their hash."""
     assert task.restore is not None
-    lost = np.array(sorted(task.restore.slots), dtype=np.int32)
-    of_slots: Bool = np.isin(task.groups.slot_of(hashes), lost)
+    of_slots: Bool = np.isin(task.groups.slot_of(hashes), sorted(task.restore.slots))
     since = since_offsets(session, topic, partition)(hashes)
     return of_slots & (offsets >= since) & (offsets < session.end[topic][partition])
 

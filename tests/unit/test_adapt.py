@@ -570,11 +570,25 @@ def test_what_another_number_of_slots_leaves_behind() -> None:
     assert answers(state(), slots_of(3, (1, 2, 0), id="who/9"), named)[1] == (
         "group 2/1 is named by an earlier command"
     )
+    assert answers(state(), slots_of(3, (1, 2, 0)), named)[1] == (
+        "slot 2 takes part in another decision, d"
+    )
     early = Command(id="who/8", kind="split", group=Prefix(2, 1))
     half = Move(group=Prefix(3, 2), to=2)
     assert answers(state(), early, slots_of(3, id="who/9", moves=[half]))[1] == (
         "group 3/2 is named by an earlier command"
     )
+
+
+def test_groups_may_pass_through_a_slot_that_goes_on() -> None:
+    """Slot 2 ends: its group goes to slot 1, of which one goes to slot 0."""
+    three = state([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 1), (Prefix(2, 3), 2)])
+    assert answers(three, slots_of(2, (3, 1, 0), (1, 0, 0), (2, 0, 0))) == ["obeyed"]
+    # Slot 1 would end, and slot 3 begin.
+    other = state([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 2)])
+    assert answers(other, slots_of(4, (1, 3, 0), (2, 1, 0))) == [
+        "after the move of group 2/1 slots would not be numbered on end"
+    ]
 
 
 def filled(*slots: tuple[int, int]) -> JournalState:
@@ -616,6 +630,12 @@ def test_another_number_of_slots_may_fill_a_budget_and_empty_one() -> None:
     over = replace(filled((100, 150), (100, 0)), groups=tuple(FOUR))
     away = slots_of(3, (0, 2, 20), policy="p")
     assert answers(over, away) == ["obeyed"]
+    back = [(0, 2, 20), (2, 0, 20)]
+    assert answers(over, slots_of(3, *back, policy="p")) == ["obeyed"], "as full as before"
+    full = replace(filled((100, 100), (100, 0)), groups=tuple(FOUR))
+    assert answers(full, slots_of(3, (0, 2, 1), (2, 0, 2), policy="p")) == [
+        "slot 0 would hold 101 bytes, over its budget of 100"
+    ]
     huge = replace(filled((5_000, 0), (1_000, 0)), groups=tuple(FOUR))
     assert answers(huge, slots_of(1, (2, 0, 3_000), (3, 0, 2_001), policy="p")) == [
         "slot 0 would hold 5,001 bytes, over its budget of 5,000"

@@ -225,6 +225,14 @@ def test_flux_memory_goes_by_excess_memory_and_size() -> None:
     assert moves(flux_memory(on_disk)) == [(1, 0, 1)]
 
 
+@pytest.mark.parametrize(("size", "moved"), [(199, 1), (200, 0), (201, 0)])
+def test_flux_memory_moves_what_helps_whatever_the_noise(size: int, moved: int) -> None:
+    """400 apart, and off by a quarter of 600 and the group: 200 is as much as may be noise."""
+    seen = view([[size, 500 - size], [100]], spilled=[False, True, False], spilled_bytes=[0, 0, 0])
+    roomy = replace(seen, spilled=np.zeros(3, dtype=np.bool_))
+    assert len([v for v, _, _ in moves(flux_memory(roomy, noise=0.25)) if v == 0]) == moved
+
+
 def test_flux_hybrid_turns_from_load_to_memory_with_the_first_spill() -> None:
     seen = view([[100, 50], [300, 350]], idle_s=[0.0, 8.0], processed=[60, 40, 10, 10])
     assert moves(flux_hybrid(seen)) == [(0, 0, 1)]
@@ -426,6 +434,17 @@ def test_balanced_leaves_a_slot_the_room_that_it_needs_itself() -> None:
     assert sum(m.bytes for m in even(more).suggestions if isinstance(m, MoveGroup)) == 80
 
 
+def test_balanced_leaves_one_pair_alone_and_evens_the_next() -> None:
+    """Of four slots the emptiest fills faster than the fullest; the two between are left."""
+    seen = view(
+        [[90] * 10, [80] * 10, [30] * 10, [20] * 10],
+        processed=[0] * 30 + [9] * 10,
+        session_bytes=6000,
+        elapsed_s=60.0,
+    )
+    assert {(source, to) for _, source, to in moves(even(seen))} == {(1, 2)}
+
+
 def test_balanced_splits_what_is_too_large_to_move() -> None:
     seen = view([[700, 50], [10]], hot_share=[0.1, 0, 0], hot_key=("ACME", "", ""))
     assert moves(even(seen)) == [(1, 0, 1)]
@@ -499,6 +518,20 @@ def test_balanced_says_why_it_moves_nothing(more: dict[str, Any], reason: str) -
     assert reason in why(even(view([[50, 50], [50]], **more)))
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        view([[50, 50], [50]], idle_s=[0.0, 6.0], processed=[40, 10, 10]),
+        view([[400, 300], [100]]),
+    ],
+    ids=["work", "memory"],
+)
+def test_balanced_moves_once_its_time_has_passed(seen: View) -> None:
+    assert moves(even(replace(seen, since_move_s=45.0)))
+    soon = even(replace(seen, since_move_s=44.9))
+    assert "the last was 45 s ago, under 45 s" in why(soon)
+
+
 def test_balanced_sees_one_hot_slot_of_32() -> None:
     slots = [[10, 10, 10, 10]] + [[10]] * 31
     idle = [2.0] + [8.0] * 31
@@ -516,6 +549,21 @@ def test_a_group_that_no_split_divides_is_left_alone() -> None:
     assert [s.group for s in fine_tuning(twice, 100).suggestions if isinstance(s, SplitGroup)] == [
         groups[0]
     ]
+
+
+def test_a_group_is_one_key_by_its_rows_or_by_its_splits() -> None:
+    """Where some group is empty, the largest key's share counts all the same."""
+    hot = view([[900, 0, 30]], hot_share=[0.9, 0.0, 0.89], hot_key=("ACME", "", "B"))
+    assert clusters.one_key(hot).tolist() == [True, False, False]
+    assert clusters.one_key(replace(hot, hot_share=np.zeros(0))).tolist() == [False] * 3
+    groups = (Prefix(3, 0), Prefix(3, 1), Prefix(2, 1), Prefix(1, 1))
+    split = replace(view([[900, 0, 0, 0]]), groups=groups)
+    assert clusters.one_key(split).tolist() == [True, False, False, False]
+    last = (Prefix(3, 6), Prefix(3, 7), Prefix(2, 2), Prefix(1, 0))
+    assert clusters.one_key(replace(split, groups=last)).tolist() == [True, False, False, False]
+    # Two splits are too few, where there are no more.
+    shallow = replace(view([[900, 0, 0]]), groups=(Prefix(2, 0), Prefix(2, 1), Prefix(1, 1)))
+    assert not clusters.one_key(shallow).any()
 
 
 # --- guards -----------------------------------------------------------------------------------
@@ -621,6 +669,20 @@ def test_splits_and_merges_are_of_the_slots_that_hold_them() -> None:
     assert len(found.suggestions) == 1
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
+@pytest.mark.parametrize(("group", "slot"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_a_split_keeps_its_own_slot_and_no_other(group: int, slot: int, order: list[int]) -> None:
+    """Groups of a quarter of all hashes, in any order."""
+    quarters = tuple(Prefix(2, v) for v in order)
+    seen = view([[9], [9], [9], [9]], groups=quarters)
+    seen = replace(seen, slot=np.array([(0, 1, 2, 0)[v] for v in order]), budget=np.full(3, 99))
+    seen = replace(seen, idle_s=np.zeros(3))
+    split = SplitGroup(Prefix(2, group), "test")
+    spills = [ForceSpill(each, 5, "test") for each in range(3)]
+    found = guarded(seen, Advice((split, *spills)), 45, 0.001)
+    assert found.suggestions == (split, *(each for each in spills if each.slot != slot))
+
+
 def test_gain_is_judged_on_the_two_slots_touched() -> None:
     """A hundredth of all memory, but a quarter of the fuller slot's."""
     seen = view([[30, 10]] + [[10]] * 60)
@@ -639,6 +701,18 @@ def test_one_adaptation_of_a_slot_at_a_time() -> None:
     assert moves(found) == [(0, 0, 1)]
     assert len(found.suggestions) == 1
     assert {d.what for d in found.declined} == {"moves from slot 0 to 2", "forced spill at slot 1"}
+
+
+def test_a_slot_stays_taken_whatever_is_suggested_after() -> None:
+    seen = view([[50, 50], [10], [50, 50], [10]])
+    pairs = moving(seen, (0, 1), (3, 3)).suggestions
+    spills = [ForceSpill(slot, 5, "test") for slot in (0, 1, 2, 3)]
+    found = guarded(seen, Advice((*pairs, *spills)), 45, 0.001)
+    assert found.suggestions == pairs
+    assert [(d.what, d.why) for d in found.declined] == [
+        (f"forced spill at slot {s}", f"slot {s} takes part in another adaptation of this decision")
+        for s in range(4)
+    ]
 
 
 # --- what holds of every policy ---------------------------------------------------------------

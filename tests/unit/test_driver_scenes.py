@@ -768,7 +768,13 @@ def test_nothing_of_an_epoch_is_kept_once_it_is_in_the_journal() -> None:
     assert driver.offer == offered()
     assert driver.failures
     driver, _ = told(driver, Appended())
-    assert driver == replace(claimed(ONE), state=fold(claimed(ONE).state, entry))
+    state = fold(claimed(ONE).state, entry)
+    assert driver == Driver(name="host/2", started_at="started", state=state)
+
+
+def test_an_answer_to_no_append_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing was being appended"):
+        step(claimed(ONE), Appended())
 
 
 def test_what_was_lost_is_forgotten_with_the_epoch() -> None:

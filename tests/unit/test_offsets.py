@@ -23,6 +23,9 @@ def test_the_greater_of_each() -> None:
 def test_the_wider_has_all_topics_and_partitions() -> None:
     for found in (wider(OLD, NEW), wider(NEW, OLD)):
         assert {topic: len(ends) for topic, ends in found.items()} == {"a": 3, "b": 1}
+    # Many offsets are more partitions than large ones.
+    assert wider({"a": [9]}, {"a": [1, 2]}) == wider({"a": [1, 2]}, {"a": [9]}) == {"a": [1, 2]}
+    assert wider({}, {"a": []}) == wider({"a": []}, {}) == {"a": []}
 
 
 def test_beyond_means_on_every_partition() -> None:

@@ -150,6 +150,24 @@ def test_slots_figures_are_those_of_their_epochs() -> None:
     assert slot_figures([], [4, 4], interval_s=2.0) == []
 
 
+def test_an_epoch_says_what_its_slots_did() -> None:
+    """Entries of before there was a limit do not name it."""
+    entry = {
+        "started_at": "2026-01-05T15:00:00.250Z",
+        "written_at": "2026-01-05T15:00:02Z",
+        "read": [{"rows": 4}, {"rows": 5}],
+        "slots": [{"slot": 1, "busy_s": 0.5, "results": 7, "skew": 0.25}],
+    }
+    work = work_of(entry)
+    began = round(at("2026-01-05T15:00:00.250Z").timestamp() * 1000)
+    assert (work.started_ms, work.ended_ms, work.rows) == (began, began + 1_750, 9)
+    assert work.limit_rows == 0
+    assert work_of({**entry, "limit_rows": 90}).limit_rows == 90
+    assert {s: each.model_dump() for s, each in work.slots.items()} == {
+        1: {"busy_s": 0.5, "results": 7, "skew": 0.25}
+    }
+
+
 def test_rounds_halve_after_moves() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     quiet = tally_of(made.entries)

@@ -25,8 +25,8 @@ from jobs.engine.statistics import Counters, Figures
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from jobs.engine.upkeep import Shelf, room_of, upkeep
-from jobs.policy.intake import rows_per_epoch, worth_changing
-from jobs.policy.victims import Moment
+from jobs.policy.intake import intake_share, rows_per_epoch, worth_changing
+from jobs.policy.victims import POLICIES, GroupFigures, Moment, productivity, victim_order
 from jobs.storage import folder
 from schemas.journal import SlotTotals
 from tests.property.slots import KEY
@@ -163,6 +163,74 @@ def test_for_want_of_room_only_what_has_just_come_leaves() -> None:
     ):
         limits = Limits(budget_bytes=10_000, threshold=0.8, fraction=0.3, room_bytes=room)
         assert victims(sizes, intake, limits) == (leave, overflow)
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        # Idle for 900 and 600 ms; 500 is no more than may be. Of the others 0.1, 0.5 and 2 results
+        # a byte, and of two alike the larger first.
+        ("inactive-then-productivity", [3, 1, 4, 5, 2, 0]),
+        ("productivity", [4, 5, 2, 0, 1, 3]),
+        ("most-productive", [3, 1, 0, 5, 2, 4]),
+        ("largest", [4, 5, 1, 0, 2, 3]),
+    ],
+)
+def test_which_group_is_spilled_first(policy: str, order: list[int]) -> None:
+    figures = GroupFigures(
+        bytes=np.array([50, 60, 40, 10, 100, 80]),
+        results=np.array([100, 300, 20, 900, 10, 40]),
+        last_used_ms=np.array([1_500, 1_400, 1_900, 1_100, 1_600, 2_000]),
+    )
+    assert victim_order(policy, figures, Moment(2_000, 500, 7)).tolist() == order
+
+
+def test_a_group_without_bytes_yields_nothing_and_a_seed_gives_one_order() -> None:
+    figures = GroupFigures(np.array([0, 9, 5]), np.array([0, 9, 1]), np.array([0, 0, 0]))
+    assert victim_order("productivity", figures, Moment(0, 0, 0)).tolist() == [0, 2, 1]
+    one = GroupFigures(np.array([0, 1, 4]), np.array([0, 3, 4]), np.zeros(3, dtype=np.int64))
+    assert productivity(one).tolist() == [0, 3, 1]
+    orders = {tuple(victim_order("random", figures, Moment(0, 0, s)).tolist()) for s in range(40)}
+    assert len(orders) == 6
+    again = [victim_order("random", figures, Moment(5, 1, 3)).tolist() for _ in range(2)]
+    assert again[0] == again[1]
+    with pytest.raises(ValueError, match=f"unknown policy 'x': use one of {', '.join(POLICIES)}"):
+        victim_order("x", figures, Moment(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "worth"), [(799, True), (800, False), (1_000, False), (1_600, False), (1_601, True)]
+)
+def test_a_limit_changes_when_it_is_far_off(wanted: int, worth: bool) -> None:
+    assert worth_changing(1_000, wanted) == worth
+
+
+def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
+    rows_in = {str(i): number for i, number in enumerate(came)}
+    of_memory = {"budget_bytes": 1, "state_bytes": size, "folder_bytes": 0}
+    return SlotTotals(slot=slot, rows=rows, rows_in=rows_in, **of_memory)
+
+
+def test_rows_that_an_epoch_may_bring() -> None:
+    assert intake_share(0.15) == pytest.approx(0.87 * 0.15 / 1.15)
+    assert intake_share(0.3) == 0.2, "0.2008 without the limit"
+    assert intake_share(0.29) == pytest.approx(0.87 * 0.29 / 1.29)
+    # Of 8 MB a fifth of a quarter: 400,000 bytes, in rows of 80 bytes.
+    asked = (8_000_000, 3, 0.75, 0.5)
+    assert rows_per_epoch([], *asked, most=10**6) == 3 * 5_000
+    assert rows_per_epoch([], *asked, most=15_000 - 1) == 15_000 - 1
+    # Of 100 bytes a row, and evenly.
+    even = [totals_of(s, 10, 1_000, 3, 2) for s in range(3)]
+    assert rows_per_epoch(even, *asked, most=10**6) == 3 * 4_000
+    # One slot gets half of the rows; it is 1.5 times as much as its share.
+    skewed = [totals_of(0, 10, 1_000, 6, 4), *even[1:]]
+    assert rows_per_epoch(skewed, *asked, most=10**6) == 3 * 2_666
+    # A row is not taken to be less than 8 bytes.
+    tiny = [totals_of(s, 10, 10) for s in range(3)]
+    assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 50_000
+    # However little would fit.
+    assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=10**6) == 250
+    assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=249) == 249
 
 
 def shelf_of(root: Path, shape: Shape) -> Shelf:
