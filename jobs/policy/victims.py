@@ -55,7 +55,9 @@ def productivity(figures: GroupFigures) -> npt.NDArray[np.float64]:
 def _inactive_then_productivity(figures: GroupFigures, moment: Moment) -> I64:
     idle = moment.now_ms - figures.last_used_ms
     inactive = idle > moment.inactive_ms
-    return _ascending(np.where(inactive, -idle, 0), productivity(figures), -figures.bytes)
+    return _ascending(
+        ~inactive, np.where(inactive, -idle, 0), productivity(figures), -figures.bytes
+    )
 
 
 def _productivity(figures: GroupFigures, moment: Moment) -> I64:  # noqa: ARG001
