@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from itertools import permutations
 
 import pytest
 
 from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import explain, run
+from tests.property.model.world import digest
 
 FAST = 100
 """Schedules of the fast lane; ten of them take a second of CPU time."""
@@ -70,6 +72,17 @@ def test_fresh_schedules_are_exact() -> None:
 @pytest.mark.server
 def test_many_more_schedules_are_exact() -> None:
     busy(FAST, MORE)
+
+
+@pytest.mark.parametrize("topic", range(3))
+@pytest.mark.parametrize("partition", range(3))
+def test_a_refill_that_swaps_values_is_seen(topic: int, partition: int) -> None:
+    """The model's digest of a partition is a sum: it must tell which value is where."""
+    sums = {
+        sum(digest(topic, partition, offset, value) for offset, value in enumerate(values)) % 2**64
+        for values in permutations(range(4))
+    }
+    assert len(sums) == 24
 
 
 def test_a_seed_is_one_schedule() -> None:
