@@ -219,7 +219,7 @@ def _scaled(sizes: I64, owner: I64, held: I64) -> I64:
     """
     known = np.bincount(owner, weights=sizes, minlength=len(held))
     scale = np.divide(held, known, out=np.zeros(len(held)), where=known > 0)
-    scaled: I64 = (sizes * scale[owner]).astype(np.int64)
+    scaled: I64 = np.rint(sizes * scale[owner]).astype(np.int64)
     return scaled
 
 
