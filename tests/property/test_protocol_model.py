@@ -97,6 +97,7 @@ def test_soak() -> None:
     exact(1_000_000, SOAK_SCHEDULES)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
 def test_a_rule_left_out_is_caught(plant: Plant) -> None:
     """A model that stays calm when a rule of DESIGN.md is missing would prove nothing."""

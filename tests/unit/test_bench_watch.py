@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.side_by_side.watch import ProgramFailed, Watched, watched
 
+pytestmark = pytest.mark.server
+
 BURN = textwrap.dedent(
     """
     import os, signal, subprocess, sys, time

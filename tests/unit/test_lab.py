@@ -160,6 +160,7 @@ def moved(day: Day) -> Outcome:
     return run(moving(day), day)
 
 
+@pytest.mark.server
 def test_a_run_spills_moves_and_is_exact(day: Day, moved: Outcome):
     assert moved.spills
     assert moved.adaptations
@@ -169,6 +170,7 @@ def test_a_run_spills_moves_and_is_exact(day: Day, moved: Outcome):
     assert len(moved.cleanup_cpu_s) == len(moved.memory) == 2
 
 
+@pytest.mark.server
 def test_memory_is_counted_in_rows_of_one_size(day: Day, moved: Outcome):
     limit = moving(day).spilling.memory_bytes
     held = [value for slot in moved.memory for value in slot]
@@ -181,6 +183,7 @@ def test_a_bad_choice_of_victims_gives_fewer_results(day: Day, moved: Outcome):
     assert run(moving(day, "most-productive"), day).run_time < moved.run_time
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("lost", ["run_time", "full"])
 def test_a_run_that_is_not_exact_fails(day: Day, monkeypatch: pytest.MonkeyPatch, lost: str):
     counted = getattr(exact, lost)
@@ -380,6 +383,7 @@ def test_the_table_of_claims():
     ]
 
 
+@pytest.mark.server
 def test_what_is_kept_can_be_read_again(moved: Outcome):
     known = experiments()
     one = replace(known[0], lines=(replace(known[0].lines[0], name="moving"),))
@@ -440,6 +444,7 @@ def test_what_counts_for_the_page():
     assert digest(replace(one, title="", setting="")) == digest(one)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_picture_stands_alone(moved: Outcome, memory: bool):
     wanted = replace(experiments()[0].pictures[0], lines=("moving",), memory=memory)

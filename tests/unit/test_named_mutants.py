@@ -25,6 +25,7 @@ def test_names_are_given_once() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("new", "expected"),
     [("return 1", "SURVIVED"), ("return 2", "killed")],
@@ -42,6 +43,7 @@ def test_a_mutant_is_killed_when_tests_fail(tmp_path: Path, new: str, expected: 
     assert "return 1" in (tmp_path / "thing.py").read_text()
 
 
+@pytest.mark.server
 def test_a_test_that_does_not_run_kills_nothing(tmp_path: Path) -> None:
     (tmp_path / "thing.py").write_text("x = 1\n")
     mutant = Mutant("m", "thing.py", "x = 1", "x = 2", ("test_missing.py",))

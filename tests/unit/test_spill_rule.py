@@ -109,7 +109,12 @@ def spills(days: Iterator[SlotTotals]) -> list[Spill]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "number", "fraction"), [(1 << 20, 50, 0.3), (3 << 20, 52, 0.3), (1 << 20, 75, 0.15)]
+    ("budget", "number", "fraction"),
+    [
+        (1 << 20, 50, 0.3),
+        pytest.param(3 << 20, 52, 0.3, marks=pytest.mark.server),
+        pytest.param(1 << 20, 75, 0.15, marks=pytest.mark.server),
+    ],
 )
 def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
     tmp_path: Path, budget: int, number: int, fraction: float
