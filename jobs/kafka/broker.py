@@ -432,14 +432,14 @@ def _bound(port: int) -> OSError | None:
 
 
 def listener_of(port: int) -> str:
-    """Who listens on a port, as ` by process 123 (java ...)`; empty when that is not known."""
+    """Who listens on a port, as ` by process 123 (java)`; empty when that is not known."""
     with contextlib.suppress(psutil.AccessDenied, psutil.NoSuchProcess):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
                 if connection.pid is None:
                     return " by a process of another user"
-                command = " ".join(psutil.Process(connection.pid).cmdline())[:120]
-                return f" by process {connection.pid} ({command})"
+                # Its name alone: another program's command line may hold a password.
+                return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -81,7 +82,8 @@ def test_a_taken_port_is_named_with_its_owner():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        with pytest.raises(BrokerError, match=rf"port {port} .* process {os.getpid()} \("):
+        name = re.escape(psutil.Process().name())
+        with pytest.raises(BrokerError, match=rf"port {port} .* process {os.getpid()} \({name}\)"):
             broker._require_free(port)
     broker._require_free(port)
 
