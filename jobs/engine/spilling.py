@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.engine.arrangement import Segments, Session
-from jobs.engine.groups import I64, Bool, GroupMap, disjoint_ranges
+from jobs.engine.groups import U64, Bool, GroupMap, disjoint_ranges
 from jobs.engine.join import Rows
 from jobs.engine.runs import merge
 from jobs.engine.statistics import Figures
@@ -112,7 +112,7 @@ def flush_ranges(groups: GroupMap, slot: int, ranges: Sequence[Prefix]) -> list[
     found: list[Prefix] = []
     wanted = disjoint_ranges(ranges)
     owned = [groups.prefixes[g] for g in groups.groups_of_slot(slot).tolist()]
-    starts: I64 = np.array([p.lo for p in owned], dtype=np.uint64).astype(np.uint64)
+    starts: U64 = np.array([p.lo for p in owned], dtype=np.uint64)
     for each in wanted:
         # The group that may cover it begins at or before it; those that it covers lie in it.
         first = max(int(np.searchsorted(starts, np.uint64(each.lo), side="right")) - 1, 0)

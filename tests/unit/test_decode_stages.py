@@ -259,6 +259,16 @@ def test_forms_are_tried_in_turn_as_long_as_it_is_worth_it() -> None:
     assert (sorted(rows), rest) == (list(range(8)), [])
 
 
+def test_a_value_that_breaks_a_rule_s_kind_takes_no_other_with_it() -> None:
+    """Its form matches the others of its form, but not itself: only it is passed over."""
+    one = [json.dumps(value(i)).encode() for i in range(1, 9)]
+    other = [json.dumps(value(i) | {"more": i}).encode() for i in range(9, 20)]
+    wrong = json.dumps(value(0) | {"n": 0.5}).encode()
+    rows, rest = alike([wrong, other[0], *one, *other[1:]])
+    assert rest == [0]
+    assert sorted(rows) == list(range(1, 20))
+
+
 def test_a_piece_that_is_too_large_is_left() -> None:
     values = pa.array([json.dumps(value(1)).encode()] * 3, pa.binary())
     size = len(values.buffers()[2])
@@ -293,6 +303,41 @@ def test_a_template_has_bounds() -> None:
     assert template_of(literal(4_096 - 4)) is None
     assert template_of(b'{"a":"' + b"x" * (16_384 - 8) + b'"}') is not None
     assert template_of(b'{"a":"' + b"x" * (16_384 - 7) + b'"}') is None
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str
+)
+def test_where_values_lie(type_: Any) -> None:
+    every = pa.array(["ab", "cde", None, "", "f"], type_)
+    for values, starts, ends, valid in (
+        (every, [0, 2, 5, 5, 5], [2, 5, 5, 5, 6], [True, True, False, True, True]),
+        (every.slice(1, 2), [0, 3], [3, 3], [True, False]),
+        (every.slice(1, 1), [0], [3], [True]),
+        (every.slice(3, 1), [0], [0], [True]),
+        (every.slice(2, 0), [], [], []),
+        (pa.array([], type_), [], [], []),
+        (pa.nulls(2, type_), [0, 0], [0, 0], [False, False]),
+    ):
+        layout = Layout.of(values)
+        assert (layout.starts.tolist(), layout.ends.tolist()) == (starts, ends)
+        assert layout.valid.tolist() == valid
+        assert layout.rows == len(valid)
+        assert (layout.starts.dtype, layout.ends.dtype) == (np.int64, np.int64)
+        assert (layout.data.dtype, layout.valid.dtype) == (np.uint8, np.bool_)
+        texts = [bytes(layout.data[a:b]) for a, b in zip(starts, ends, strict=True)]
+        assert texts == [
+            (text.as_py() or "").encode()
+            if type_ in (pa.string(), pa.large_string())
+            else text.as_py() or b""
+            for text in values
+        ]
+
+
+def test_values_are_bytes() -> None:
+    said = "values are bytes in an Arrow binary array, got int64"
+    with pytest.raises(TypeError, match=f"^{said}$"):
+        Layout.of(pa.array([1]))
 
 
 def test_pieces_are_counted_from_their_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.arrangement import Drops, Session
+from jobs.engine.arrangement import Drops, Part, Segments, Session
 from jobs.engine.blocks import Coordinates, route
 from jobs.engine.groups import GroupMap
 from jobs.engine.join import Rows
 from jobs.engine.merging import Shape
 from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spilling import Limits, choose_victims
+from jobs.engine.spilling import Limits, Victims, choose_victims, flush_ranges, rows_of, staying
 from jobs.engine.statefiles import Merging
 from jobs.engine.statistics import Counters, Figures
 from jobs.engine.step import step
@@ -28,7 +29,7 @@ from jobs.engine.upkeep import Shelf, room_of, upkeep
 from jobs.policy.intake import intake_share, rows_per_epoch, worth_changing
 from jobs.policy.victims import POLICIES, GroupFigures, Moment, productivity, victim_order
 from jobs.storage import folder
-from schemas.journal import SlotTotals
+from schemas.journal import Prefix, SlotTotals
 from tests.property.slots import KEY
 
 DAY = "2026-01-05"
@@ -144,6 +145,7 @@ def victims(sizes: list[int], intake: list[int], limits: Limits) -> tuple[list[i
     size = np.array(sizes, np.int64)
     figures = Figures(size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)))
     found = choose_victims({DAY: figures}, limits, "largest", Moment(0, 0, 0))
+    assert found.groups[DAY].dtype == np.bool_
     return np.flatnonzero(found.groups[DAY]).tolist(), found.overflow_bytes
 
 
@@ -162,12 +164,118 @@ def test_for_want_of_room_only_what_has_just_come_leaves() -> None:
     sizes, intake = [400, 300, 200, 100], [0, 50, 0, 60]
     for room, leave, overflow in (
         (110, [], 0),
+        (109, [1], 300),
         (60, [1], 300),
         (59, [1, 3], 400),
         (-5, [1, 3], 400),
     ):
         limits = Limits(budget_bytes=10_000, threshold=0.8, fraction=0.3, room_bytes=room)
         assert victims(sizes, intake, limits) == (leave, overflow)
+
+
+def test_a_single_byte_and_groups_without_any() -> None:
+    limits = Limits(budget_bytes=10_000, threshold=0.8, fraction=0.3, room_bytes=0)
+    assert victims([9, 8, 7], [0, 1, 0], limits) == ([1], 8)
+    assert victims([9, 0, 7], [0, 1, 0], limits) == ([], 0), "no rows, nothing to gain"
+    forced = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=17)
+    assert victims([9, 1, 7], [0] * 3, forced) == ([0, 1, 2], 0)
+    one = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=1)
+    assert victims([1, 1], [0] * 2, one)[0] == [0]
+
+
+def test_the_rule_begins_above_the_threshold_and_takes_at_least_what_is_above_it() -> None:
+    at = Limits(budget_bytes=1_000, threshold=0.8, fraction=0.1, room_bytes=1_000)
+    assert victims([500, 300], [0] * 2, at) == ([], 0)
+    assert victims([1] * 801, [0] * 801, at) == (list(range(80)), 0)
+    assert victims([1] * 950, [0] * 950, at) == (list(range(150)), 0)
+    # By the rule first; what then still does not fit is counted apart.
+    full = Limits(budget_bytes=1_000, threshold=0.8, fraction=0.3, room_bytes=10)
+    assert victims([400, 300, 200, 100], [5, 6, 7, 8], full) == ([0, 1, 2], 500)
+
+
+def test_groups_of_all_sessions_are_victims_alike() -> None:
+    def figures(*sizes: int) -> Figures:
+        size = np.array(sizes, np.int64)
+        return Figures(size[None], size, np.zeros(3, np.int64), Counters.zeros(3))
+
+    days = {"d1": figures(5, 90, 0), "d2": figures(80, 1, 95), "d3": figures(0, 0, 2)}
+    limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=186)
+    found = choose_victims(days, limits, "largest", Moment(0, 0, 0))
+    chosen = {day: each.tolist() for day, each in found.groups.items()}
+    assert chosen == {
+        "d1": [False, True, False],
+        "d2": [True, False, True],
+        "d3": [False, False, False],
+    }
+    assert found.overflow_bytes == 0
+    # By the time that they are idle: only one of the second day is above a second.
+    for each in days.values():
+        each.counters.last_used_ms[:] = 2_000
+    days["d2"].counters.last_used_ms[1] = 999
+    days["d1"].counters.results[1] = days["d2"].counters.results[2] = 10_000
+    limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=2)
+    policy = "inactive-then-productivity"
+    found = choose_victims(days, limits, policy, Moment(2_000, 1_000, 0))
+    # One byte of the idle group; then of those without results the largest.
+    assert {day: np.flatnonzero(each).tolist() for day, each in found.groups.items()} == {
+        "d1": [],
+        "d2": [0, 1],
+        "d3": [],
+    }
+    assert choose_victims({}, limits, "largest", Moment(0, 0, 0)) == Victims({})
+
+
+def test_rows_leave_by_group_and_the_others_stay() -> None:
+    """Two groups; what was dropped at the end of epoch 3 is dead in a file born by then."""
+    groups = GroupMap.initial(2, 1)
+    segments = Segments.of_groups(groups, Drops().drop([Prefix(1, 1)], 3))
+
+    def rows(*hashes: int) -> Rows:
+        table = pa.table({"n": pa.array(range(len(hashes)), pa.int64())})
+        return Rows(np.array(hashes, np.uint64), table)
+
+    half = 1 << 63
+    parts = [Part(SimpleNamespace(born=b), rows(1, half, half + 1)) for b in (3, 4)]  # type: ignore[arg-type]
+    session = Session(DAY, Drops(), [parts, []], [[], []], [[], [rows(2, half + 2)]])
+
+    def found(wanted: list[bool]) -> list[list[list[int]]]:
+        slices = rows_of(session, segments, np.array(wanted))
+        return [[each.key_hash.tolist() for each in of_input] for of_input in slices]
+
+    assert found([True, False]) == [[[1], [1]], [[2]]]
+    assert found([False, True]) == [[[half, half + 1]], [[half + 2]]]
+    assert found([False, False]) == [[], []]
+    fresh = [rows(5, half + 5), rows(half + 6), rows(4)]
+    for victims_, stay in (
+        ([False, False], [[5, half + 5], [half + 6], [4]]),
+        ([False, True], [[5], [4]]),
+        ([True, False], [[half + 5], [half + 6]]),
+        ([True, True], []),
+    ):
+        kept = staying(fresh, segments, np.array(victims_))
+        assert [each.key_hash.tolist() for each in kept] == stay
+
+
+def test_ranges_are_flushed_by_the_slot_s_own_groups() -> None:
+    """Sixteen groups of two slots in turn: ranges at their edges, within them and over several."""
+    groups = GroupMap.initial(16, 2)
+    mine = [groups.prefixes[g] for g in groups.groups_of_slot(1).tolist()]
+    assert flush_ranges(groups, 1, [Prefix(0, 0)]) == mine
+    assert flush_ranges(groups, 1, []) == []
+    for at in range(16):
+        group, below, above = Prefix(4, at), Prefix(6, 4 * at), Prefix(6, 4 * at + 3)
+        own = group in mine
+        assert flush_ranges(groups, 1, [group]) == [group] * own
+        assert flush_ranges(groups, 1, [above, below]) == [below, above] * own
+    for at in range(8):
+        wide = Prefix(3, at)
+        assert flush_ranges(groups, 1, [wide]) == [p for p in mine if wide.covers(p)]
+    narrow = Prefix(6, mine[0].value * 4)
+    assert flush_ranges(groups, 1, [mine[-1], narrow]) == [narrow, mine[-1]], "in hash order"
+    assert flush_ranges(groups, 1, [mine[-1], mine[0], narrow]) == [
+        mine[0],
+        mine[-1],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from jobs.engine.blocks import REJECTED_SCHEMA, Block, encode_rejected
 from jobs.engine.groups import GroupMap
 from jobs.engine.spillfile import write_spill
+from jobs.engine.statefiles import decode_manifest
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from schemas.journal import DELAY_EDGES_MS, SlotReport
@@ -201,3 +202,11 @@ def test_what_was_spilled_is_counted(slots: Slots) -> None:
     assert [each["hot_rows"] for each in figures if each["hot_rows"]] == [2]
     assert {each["slot_bytes"] for each in figures} == {totals.state_bytes}
     assert {each["epoch"] for each in figures} == {0}
+
+
+def test_the_manifest_says_when_its_figures_were_counted(slots: Slots) -> None:
+    report = did(slots, [row(i % 2, i, i) for i in range(8)], now_ms=7_654)
+    assert report.manifest is not None
+    figures = decode_manifest(slots.state(0).map(report.manifest)).figures
+    assert figures.num_rows > 1
+    assert set(figures["at_ms"].to_pylist()) == {7_654}
