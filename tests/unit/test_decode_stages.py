@@ -269,6 +269,11 @@ def test_a_value_that_breaks_a_rule_s_kind_takes_no_other_with_it() -> None:
     assert sorted(rows) == list(range(1, 20))
 
 
+def test_behind_a_value_without_a_template_no_further_one_is_tried() -> None:
+    values = [b'{"s":}', *(json.dumps(value(i)).encode() for i in range(4))]
+    assert alike(list(values)) == ({}, [0, 1, 2, 3, 4])
+
+
 def test_a_piece_that_is_too_large_is_left() -> None:
     values = pa.array([json.dumps(value(1)).encode()] * 3, pa.binary())
     size = len(values.buffers()[2])
@@ -332,6 +337,12 @@ def test_where_values_lie(type_: Any) -> None:
             else text.as_py() or b""
             for text in values
         ]
+
+
+def test_no_values_may_have_no_offsets() -> None:
+    none = pa.py_buffer(b"")
+    layout = Layout.of(pa.Array.from_buffers(pa.binary(), 0, [None, none, none]))
+    assert (layout.rows, layout.data.size) == (0, 0)
 
 
 def test_values_are_bytes() -> None:
