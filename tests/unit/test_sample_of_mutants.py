@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import signal
 from functools import reduce
 
@@ -122,6 +123,12 @@ def _at(place: str) -> object:
         except ModuleNotFoundError:
             continue
     raise LookupError(place)
+
+
+def test_every_entry_of_the_list_is_read() -> None:
+    """A block that is not closed would hide the next one."""
+    named = re.findall(r"^(?:  \{ )?in = ", PAGE.read_text(), re.MULTILINE)
+    assert len(named) == len(equivalents())
 
 
 @pytest.mark.parametrize("where", sorted({place for place, _, _ in equivalents()}))
