@@ -513,6 +513,31 @@ def test_groups_of_unknown_size_have_none() -> None:
             rearranged(groups, {}, slots)
 
 
+@pytest.mark.parametrize(
+    ("counts", "slots", "taken"),
+    [
+        # Old slots end in descending order, down to one.
+        ([1, 2, 1, 1], 1, [(4, 0), (3, 0), (1, 0), (2, 0)]),
+        ([2, 2], 2, []),
+        # Without bytes the number of groups counts, and of as many the first slot.
+        ([1, 2, 3], 2, [(3, 0), (4, 0), (5, 1)]),
+        # The last one takes a group from each that has three by then, new ones too.
+        ([9, 2], 5, [(7, 2), (6, 2), (4, 3), (3, 3), (8, 4), (5, 4), (2, 4)]),
+    ],
+)
+def test_groups_without_bytes_are_shared_out_by_number(
+    counts: list[int], slots: int, taken: list[tuple[int, int]]
+) -> None:
+    owners = [slot for slot, count in enumerate(counts) for _ in range(count)]
+    moves = rearranged([(Prefix(4, v), slot) for v, slot in enumerate(owners)], {}, slots)
+    assert [(move.group.value, move.to) for move in moves] == taken
+
+
+def test_no_groups_fill_no_slot() -> None:
+    with pytest.raises(ValueError, match=r"^slots must be between 1 and the 0 groups, got 1$"):
+        rearranged([], {}, 1)
+
+
 def slots_of(number: int, *moves: tuple[int, int, int], **more: Any) -> Command:
     """Moves of groups of depth 2, to a slot, with their bytes."""
     named = [Move(group=Prefix(2, value), to=to, bytes=size) for value, to, size in moves]
