@@ -715,6 +715,66 @@ def test_a_slot_stays_taken_whatever_is_suggested_after() -> None:
     ]
 
 
+def test_guards_let_pass_what_has_waited_exactly_long_enough() -> None:
+    seen = view([[50, 50], [10]], since_move_s=45.0)
+    good = moving(seen, (0, 1))
+    assert guarded(seen, good, 45, 0.001) == good
+    assert "were 45 s ago, under 100 s" in why(guarded(seen, good, 45, 0.001, round_s=100.0))
+    spill, split = Advice((ForceSpill(0, 5, "test"),)), Advice((SplitGroup(Prefix(8, 0), "test"),))
+    for advice in (spill, split):
+        waited = view([[50, 50], [10]], since_forced_s=70.0, since_tuned_s=60.0)
+        assert guarded(waited, advice, 70, 0.001) == advice
+    # A gain of 0.4, and a slot that is full then, are right, too.
+    assert guarded(replace(seen, since_move_s=60.0), good, 45, 0.4) == good
+    full = view([[300, 300, 300], [700]])
+    assert guarded(full, moving(full, (0, 1)), 45, -1).suggestions
+
+
+def test_guards_say_in_full_what_they_hold_back_and_say_it_once() -> None:
+    seen = view([[50, 50], [10]], since_move_s=44.0, since_tuned_s=3.0)
+    kinds = (
+        SetSlots(1, "test"),
+        SplitGroup(Prefix(8, 1), "test"),
+        MergeGroups(Prefix(7, 0), "test"),
+    )
+    said = [
+        guarded(seen, Advice((each,)), span, 0.001).declined for each in kinds for span in (45, 5)
+    ]
+    lately = "the last moves were 44 s ago, under 45 s"
+    chance = "it may be chance (figures are a little off), and the last adaptation was "
+    chance += "3 s ago, under 60 s"
+    tuned = "the last of these were 3 s ago, under 60 s"
+    assert [[(d.what, d.why) for d in each] for each in said] == [
+        [("1 slots", lately)],
+        [("1 slots", chance)],
+        *[[("split of 8/1", tuned)]] * 2,
+        *[[("merge of 7/0", tuned)]] * 2,
+    ]
+    both = guarded(seen, moving(seen, (0, 1), (1, 1)), 45, 0.001)
+    assert [(d.what, d.why) for d in both.declined] == [("moves from slot 0 to 1", lately)]
+
+
+def test_a_move_that_gains_too_little_with_bad_luck_waits() -> None:
+    """100 and 10: moving 50 gains 40 %; when figures are 5 % off 95 and 10.5: only 34 %."""
+    seen = view([[50, 50], [10]], since_move_s=46.0)
+    good = moving(seen, (0, 1))
+    assert guarded(seen, good, 45, 0.33) == good
+    assert "46 s ago, under 60 s" in why(guarded(seen, good, 45, 0.35))
+    assert guarded(replace(seen, since_move_s=60.0), good, 45, 0.35) == good
+
+
+def test_gain_counts_what_slots_can_hold_and_do() -> None:
+    # As much at both, of which slot 1 may hold four times as much: it gains half of a tenth.
+    unlike = view([[50, 50], [100]], budget=[1000, 4000])
+    assert guarded(unlike, moving(unlike, (0, 1)), 45, 0.5).suggestions
+    assert "by 50.00%, under 51.00%" in why(guarded(unlike, moving(unlike, (0, 1)), 45, 0.51))
+    # One that never worked is taken to be as fast: four fifths of the work would be there.
+    idle = view([[80, 20], [500]], processed=[80, 20, 0], idle_s=[0.0, 10.0])
+    assert "by 20.00%, under 50.00%" in why(guarded(idle, moving(idle, (0, 1)), 45, 0.5))
+    empty = view([[0, 0], [0]])
+    assert "by 0.00%, under 0.10%" in why(guarded(empty, moving(empty, (0, 1)), 45, 0.001))
+
+
 # --- what holds of every policy ---------------------------------------------------------------
 
 POLICIES: dict[str, Callable[[View], Advice]] = {
