@@ -112,6 +112,25 @@ def test_lazy_disk_at_exactly_theta_d_and_just_below() -> None:
     assert lazy_disk(view([[90, 10], [79]]), theta_d=0.8).suggestions
 
 
+def test_lazy_disk_is_sure_of_what_fits_whatever_the_noise() -> None:
+    """100 and 40: 30 bytes go; when figures are 5 % off that may be 23."""
+
+    def sure(advice: Advice) -> list[bool]:
+        return [each.sure for each in advice.suggestions if isinstance(each, MoveGroup)]
+
+    assert sure(lazy_disk(view([[30, 70], [40]]))) == [False]
+    assert sure(lazy_disk(view([[20, 80], [40]]))) == [True]
+    assert sure(disk.lazy_disk(view([[20, 80], [40]]), relocation_bytes=25)) == [False]
+    assert [d.what for d in lazy_disk(view([[80], [100]])).declined] == ["relocation"]
+
+
+def test_active_disk_forces_at_exactly_theta_d() -> None:
+    given = {"sampled": [1, 900], "budget": [90, 90], "session_bytes": 10**6}
+    for least, forced in ((80, [0]), (79, [])):
+        found = active_disk(view([[least], [50, 50]], **given)).suggestions
+        assert [f.slot for f in found if isinstance(f, ForceSpill)] == forced
+
+
 def test_one_hot_slot_of_32_is_judged_by_the_slots_touched() -> None:
     slots = [[10, 10, 10, 10]] + [[10]] * 31
     assert [source for _, source, _ in moves(lazy_disk(view(slots)))] == [0]
@@ -275,6 +294,27 @@ def test_suppliers_give_one_random_group_each() -> None:
 )
 def test_the_thresholds_themselves_are_neutral(occupancy: list[float]) -> None:
     assert "suppliers" in why(supplier_consumer(view([[1, 1], [1, 1]], occupancy=occupancy)))
+
+
+def test_a_supplier_leaves_the_consumer_less_busy_than_it_was() -> None:
+    """1.9 intervals of work and 0.8: what slot 1 does in 0.8 are 10 rows, so 15 more are 1.2."""
+    seen = view([[15, 85], [10]], occupancy=[0.9, 0.0], idle_s=[0.0, 2.0])
+    assert "each of its groups would make slot 1 as busy as it is" in why(supplier_consumer(seen))
+    less = replace(seen, processed=np.array([5, 95, 10]))
+    assert moves(supplier_consumer(less)) == [(0, 0, 1)]
+
+
+def test_as_many_slots_remain_as_the_work_needs_exactly() -> None:
+    seen = view([[10] * 6] * 3, idle_s=[4.0] * 3, occupancy=[0.0] * 3, cores=8)
+    assert [s.slots for s in declustering(seen).suggestions if isinstance(s, SetSlots)] == [2]
+    busier = declustering(view([[10] * 6] * 4, idle_s=[0.5] * 4, occupancy=[0.0] * 4, cores=8))
+    assert [(d.what, d.why) for d in busier.declined] == [
+        (
+            "fewer slots",
+            "0 suppliers and 4 consumers of 4 slots; "
+            "their work is that of 3.80 slots, too much for 3",
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -473,6 +513,24 @@ def test_balanced_spills_at_the_lowest_margin() -> None:
     assert "not over theta_f" in why(even(alike))
 
 
+def test_balanced_says_what_a_spill_would_cost() -> None:
+    seen = view([[2000], [2000]], results=[620, 29], budget=[2200, 2200], session_bytes=10**6)
+    [found] = even(seen).suggestions
+    assert isinstance(found, ForceSpill)
+    said = "what a spill takes yields 317 results a KiB (slot 0) and 14.8 (slot 1)"
+    assert found.why.startswith(said)
+
+
+def test_balanced_moves_groups_with_most_work_for_their_bytes_first() -> None:
+    seen = view([[2, 1, 9], [9]], processed=[3, 2, 5, 2], idle_s=[2.0, 8.0])
+    assert moves(even(seen)) == [(1, 0, 1)]
+    # And of many alike the first ones.
+    alike = view([[1] * 60, [1] * 20], idle_s=[2.0, 8.0])
+    found = [group for group, _, _ in moves(even(alike))]
+    assert found == list(range(len(found)))
+    assert len(found) > 16
+
+
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
 def test_balanced_forces_a_spill_at_the_most_that_slots_hold(threshold: float) -> None:
     """No slot holds more than `threshold` of its budget at the end of an epoch (see `spilling`)."""
@@ -530,6 +588,8 @@ def test_balanced_moves_once_its_time_has_passed(seen: View) -> None:
     assert moves(even(replace(seen, since_move_s=45.0)))
     soon = even(replace(seen, since_move_s=44.9))
     assert "the last was 45 s ago, under 45 s" in why(soon)
+    kind = "relocation by memory" if seen.memory.max() > 500 else "relocation by work"
+    assert kind in {d.what for d in soon.declined}
 
 
 def test_balanced_sees_one_hot_slot_of_32() -> None:

@@ -300,6 +300,7 @@ NONE_FULL = np.zeros(9, dtype=np.bool_)
         ([[9.0, 2.0], [1.0, 2.2]], 2.0, [0.5, 0.05]),  # never more than a whole buffer
         ([[3.0, 1.0], [2.0, 2.0]], 0.0, [0.25, 0]),  # no interval: against the slots' average
         ([[0.0, 0.0]], 0.0, [0, 0]),
+        ([[0.6, 0.2]], 0.4, [0.5, 0]),  # intervals under a second
     ],
 )
 def test_occupancy(busy: list[list[float]], interval: float, wanted: list[float]) -> None:
@@ -311,6 +312,7 @@ def test_occupancy_of_full_epochs() -> None:
     busy = np.array([[1.0, 1.0, 0.2], [1.0, 0.8, 0.0]])
     assert np.allclose(occupancy(busy, 2.0, np.array([True, True])), [1, 0.9, 0.1])
     assert np.allclose(occupancy(busy, 2.0, np.array([True, False])), [0.5, 0.5, 0.1])
+    assert np.allclose(occupancy(busy / 9, 2.0, np.array([True, True])), [1, 0.9, 0.1])
     assert occupancy(np.zeros((1, 2)), 2.0, np.array([True])).tolist() == [0, 0]
 
 
