@@ -525,10 +525,9 @@ def test_balanced_moves_groups_with_most_work_for_their_bytes_first() -> None:
     seen = view([[2, 1, 9], [9]], processed=[3, 2, 5, 2], idle_s=[2.0, 8.0])
     assert moves(even(seen)) == [(1, 0, 1)]
     # And of many alike the first ones.
-    alike = view([[1] * 60, [1] * 20], idle_s=[2.0, 8.0])
+    alike = view([[1] * 90, [1] * 30], processed=[1, 2] * 60, idle_s=[2.0, 8.0])
     found = [group for group, _, _ in moves(even(alike))]
-    assert found == list(range(len(found)))
-    assert len(found) > 16
+    assert found[:20] == list(range(1, 40, 2))
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
