@@ -465,7 +465,12 @@ def test_balanced_leaves_a_slot_the_room_that_it_needs_itself() -> None:
         elapsed_s=60.0,
     )
     assert growth(seen).tolist() == [40.0, 10.0]
-    assert "slot 0 fills faster: in 45 s it needs 220%, slot 1 125%" in why(even(seen))
+    [said] = even(seen).declined
+    assert said.what == "relocation by memory"
+    assert said.why == (
+        "memory 80% of the budget (slot 1) and 40% (slot 0), but slot 0 fills faster: "
+        "in 45 s it needs 220%, slot 1 125%"
+    )
     # As many rows to each: half of the difference of 800 and 400 moves.
     alike = replace(seen, processed=np.array([20, 20, *[1] * 40]))
     assert sum(m.bytes for m in even(alike).suggestions if isinstance(m, MoveGroup)) == 200
@@ -483,6 +488,8 @@ def test_balanced_leaves_one_pair_alone_and_evens_the_next() -> None:
         elapsed_s=60.0,
     )
     assert {(source, to) for _, source, to in moves(even(seen))} == {(1, 2)}
+    both = view([[90] * 10, [80] * 10, [10] * 10, [20] * 10])
+    assert {(source, to) for _, source, to in moves(even(both))} == {(0, 2), (1, 3)}
 
 
 def test_balanced_splits_what_is_too_large_to_move() -> None:
