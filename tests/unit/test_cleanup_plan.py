@@ -1,5 +1,7 @@
 """What a cleanup does and refuses to do, from the journal alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from jobs.cleanup.plan import (
 from jobs.cleanup.task import RangeDone
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import RowGroups, SpillFile
+from jobs.protocol.seal import not_sealed
 from jobs.protocol.state import replay
 from schemas.journal import Claim, Epoch, FileRecord, Genesis, Prefix, Sealed, SealRequest, Topic
 
@@ -87,6 +90,15 @@ def journal(*, sealed: bool = False, pending: bool = False, files=()):
             )
         )
     return entries
+
+
+def test_sessions_that_there_are_are_named_in_order():
+    state = replay(journal(sealed=True))
+    two = replace(state, sealed={**state.sealed, "2026-01-02": state.sealed[DAY]})
+    assert not_sealed(two, "2025-12-31") == (
+        f"session 2025-12-31 is not in the journal (sealed: 2026-01-02, {DAY}; open: {NEXT})"
+    )
+    assert not_sealed(replay(journal()), NEXT).endswith(f"(sealed: none; open: {DAY})")
 
 
 def test_a_sealed_session_is_found():
