@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -17,26 +17,27 @@ def lanes(some: int, every: int) -> pytest.MarkDecorator:
 
 
 def explored(
-    some: int, every: int, *strategies: Any, **named: Any
+    some: int,
+    every: int,
+    *strategies: Any,
+    suppressed: Collection[HealthCheck] = (),
+    **named: Any,
 ) -> Callable[[Callable[..., None]], Callable[[int], None]]:
-    """A property as a test of both lanes: with `@given`, `@settings` and these numbers of examples.
+    """A property as a test of both lanes: with `@given`, `@settings` and these numbers of examples,
+    however long one takes.
 
     Explicit `@example`s of the property are tried in each.
     """
 
     def wrap(holds: Callable[..., None]) -> Callable[[int], None]:
         def test(examples: int) -> None:
-            explore(examples, holds, *strategies, **named)
+            limits = settings(
+                max_examples=examples, deadline=None, suppress_health_check=suppressed
+            )
+            limits(given(*strategies, **named)(holds))()
 
         # Not its signature: pytest would look for what the strategies give.
         test.__name__, test.__doc__ = holds.__name__, holds.__doc__
         return lanes(some, every)(test)
 
     return wrap
-
-
-def explore(examples: int, holds: Callable[..., None], *strategies: Any, **named: Any) -> None:
-    """Try a property, however long an example takes and however many are thrown away."""
-    settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(
-        given(*strategies, **named)(holds)
-    )()

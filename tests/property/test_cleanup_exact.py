@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck
 
 from jobs.engine import spillfile
 from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
@@ -128,7 +129,7 @@ def schedules(draw):
     }
 
 
-@explored(40, 120, schedules())
+@explored(40, 120, schedules(), suppressed=[HealthCheck.too_slow])
 def test_exactly_what_is_missing(case):
     spec = spec_of(case["inputs"])
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:

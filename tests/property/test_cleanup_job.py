@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 
 import hypothesis.strategies as st
+from hypothesis import HealthCheck
 
 from jobs.cleanup.job import run_cleanup
 from jobs.cleanup.lease import Lease
@@ -49,6 +50,7 @@ class Interrupted(Warehouse):
 @explored(
     6,
     15,
+    suppressed=[HealthCheck.too_slow],
     seed=st.integers(0, 10**6),
     interruptions=st.lists(
         st.tuples(st.integers(1, 9), st.sampled_from(["before", "after", "unknown"])), max_size=4

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import assume
+from hypothesis import HealthCheck, assume
 from hypothesis import strategies as st
 
 from jobs.decode.expressions import EvaluationError, evaluate, type_of
@@ -74,7 +74,7 @@ def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(st.sampled_from(SCHEMA.names), deeper, max_leaves=4)
 
 
-@explored(40, 120, EXPRESSIONS, ROWS)
+@explored(40, 120, EXPRESSIONS, ROWS, suppressed=list(HealthCheck))
 def test_a_value_follows_from_its_row_alone(expression: str, given_: list[dict[str, Any]]) -> None:
     try:
         columns_of(expression, frozenset(SCHEMA.names))
