@@ -51,10 +51,12 @@ EAGER = {
     "REBALANCE__RELOCATION_BYTES": "0",
     "REBALANCE__THETA_F": "1000",
     "REBALANCE__MAX_BYTES_PER_EPOCH": "8KiB",
+    "REBALANCE__EXPIRES_S": "600",
     "STREAM__TRIGGER_S": "0.5",
 }
 """Every imbalance counts, nothing but moves is decided, and what is decided at once is carried out
-in several epochs. Commands wait for rows a little: most groups move in an epoch that has some."""
+in several epochs. Commands wait for rows a little: most groups move in an epoch that has some. They
+do not expire while a killed worker or driver starts again, however slow the machine is."""
 EXECUTORS = ("in-extract", "after-install")
 """Points at which the executor is killed, not only its Python worker."""
 WORKERS = {
