@@ -38,7 +38,7 @@ def judged(
         if not batch.num_rows:
             continue
         columns = batch.columns
-        numbers = np.stack([np.asarray(c, dtype=np.int64) for c in columns[keys:]])
+        numbers = np.stack([c.to_numpy() for c in columns[keys:]])  # raises where one is null
         sums = np.stack([numbers[1 : 3 * m : 3], numbers[2 : 3 * m : 3]])
         counts, (run_time, cleanup), found_sums = (
             numbers[0 : 3 * m : 3],

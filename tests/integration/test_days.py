@@ -141,76 +141,81 @@ def check_figures(day: Day, listen: str) -> None:
     assert sampled == sum(sum(s["delay_ms"]) for e in epochs for s in e["slots"]) > 0
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(DRIVER_POINTS, marks=pytest.mark.soak, id="all"),
-        # The others kill the driver in the days of `test_relocation_kills`, too.
-        pytest.param(("before-claim", "after-claim"), id="some"),
-    ],
-)
-def test_driver_killed_at_every_point(make_day: MakeDay, points: tuple[str, ...]) -> None:
+@pytest.mark.soak
+# In `make test` it dies at these points in the days of `test_relocation_kills`, and at the claim's
+# in `test_all_state_lost`.
+def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
     """A day in which the driver dies once at each named point of an epoch."""
     day = make_day(budget_bytes=96 << 10, max_rows=1_500)
     day.produce(messages(3, ROWS, keys=8_000))
-    for point in points:
-        code = day.run("stream", "--session", FIRST, "--available-now", FAILPOINT=f"{point}:1")
-        assert code == -signal.SIGKILL, f"{point} was not reached (exit {code})\n{day.tail()}"
+    for point in DRIVER_POINTS:
+        killed_at(day, point, "--session", FIRST)
     day.produce(messages(4, 2_000, keys=8_000))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
     terms = [e["term"] for e in day.entries() if e["kind"] == "claim"]
-    assert len(terms) >= len(points)
+    assert len(terms) >= len(DRIVER_POINTS)
 
 
-@pytest.mark.parametrize(
-    # In the days of `test_relocation_kills` executors are killed, too.
-    "master",
-    ["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.soak)],
-)
-def test_workers_killed(make_day: MakeDay, master: str) -> None:
-    """Python workers (and on a cluster an executor) die in the middle of an epoch."""
-    day = make_day(budget_bytes=128 << 10, max_rows=1_500, master=master)
+def killed_at(day: Day, point: str, *session: str) -> None:
+    """Run the stream until its driver dies at a point."""
+    code = day.run("stream", *session, "--available-now", FAILPOINT=f"{point}:1")
+    assert code == -signal.SIGKILL, f"{point} was not reached (exit {code})\n{day.tail()}"
+
+
+@pytest.mark.soak  # in `make test` Python workers die in `test_a_frozen_driver_is_fenced`
+def test_workers_and_an_executor_killed(make_day: MakeDay) -> None:
+    """Python workers and an executor of a cluster die in the middle of an epoch."""
+    day = make_day(budget_bytes=128 << 10, max_rows=1_500, master="local-cluster[2,1,1024]")
     day.produce(messages(5, ROWS, keys=8_000))
-    executor = "" if master == "local[2]" else ":executor"
-    points = {name: f"{name}:{2 * number}" for number, name in enumerate(WORKER_POINTS)}
-    points["in-step"] += executor
-    day.ok(
-        "stream",
-        "--session",
-        FIRST,
-        "--available-now",
-        WORKER_FAILPOINTS=",".join(points.values()),
-        FAILPOINT_MARKERS=str(day.folder),
-    )
-    for name in points:
-        assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
+    with_workers_killed(day, "--session", FIRST, executor=("in-step",))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
 
 
+def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ()) -> None:
+    """Run the stream over what there is; a worker dies at each point, each in its epoch."""
+    points = [
+        f"{name}:{'next' if number else 0}{':executor' if name in executor else ''}"
+        for number, name in enumerate(WORKER_POINTS)
+    ]
+    markers = {"WORKER_FAILPOINTS": ",".join(points), "FAILPOINT_MARKERS": str(day.folder)}
+    day.ok("stream", *session, "--available-now", **markers)
+    for name in WORKER_POINTS:
+        assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
+
+
 def test_all_state_lost(make_day: MakeDay) -> None:
-    """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka."""
+    """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka.
+
+    The next two drivers die as they claim, the one before its claim and the other after it.
+    """
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
     day.produce(messages(6, ROWS, keys=8_000))
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(day.state)
     shutil.rmtree(day.folder / "var", ignore_errors=True)
     day.produce(messages(7, ROWS // 3, keys=8_000))
+    for point in ("before-claim", "after-claim"):
+        killed_at(day, point)
     day.ok("stream", "--available-now")
+    assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
     assert any(e.get("restored_slots") for e in day.entries())
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
 
 
 def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
-    """A driver freezes in the middle of an epoch; another one takes over; the first wakes up."""
-    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    """A driver freezes in the middle of an epoch; another one takes over; the first wakes up.
+
+    The other one's Python workers die at each of their points.
+    """
+    day = make_day(budget_bytes=128 << 10, max_rows=1_000)
     day.produce(messages(8, ROWS, keys=8_000))
     with running(day, "stream", "--session", FIRST, FAILPOINT="after-job:3:stop") as frozen:
         wait_for(lambda: stopped(frozen.pid), 90, "the driver freezes")
         before = len(day.entries())
-        day.ok("stream", "--available-now")
+        with_workers_killed(day)
         assert len(day.entries()) > before + 1
         os.kill(frozen.pid, signal.SIGCONT)
         assert frozen.wait(60) == 3

@@ -492,6 +492,49 @@ def test_balanced_leaves_one_pair_alone_and_evens_the_next() -> None:
     assert {(source, to) for _, source, to in moves(even(both))} == {(0, 2), (1, 3)}
 
 
+def test_balanced_stops_at_the_first_pair_that_is_even_enough() -> None:
+    """The second pair has exactly `theta_d` of one another's share."""
+    seen = view([[90] * 10, [80] * 10, [40] * 10, [10] * 10])
+    given = {"min_span_s": 45.0, "theta_f": 2.0, "fraction": 0.1, "th_imb": 1.2, "th_util": 0.9}
+    pairs = {(source, to) for _, source, to in moves(balanced(seen, theta_d=0.5, **given))}
+    assert pairs == {(0, 3)}
+    # Both need as much before groups may move again: then the one that fills faster gets nothing.
+    grown = view(
+        [[64] * 12, [64] * 4],
+        budget=[1024, 1024],
+        processed=[0] * 12 + [1] * 4,
+        session_bytes=512,
+        elapsed_s=32.0,
+    )
+    text = "slot 1 fills faster: in 32 s it needs 75%, slot 0 75%"
+    assert text in why(balanced(grown, theta_d=0.5, **given | {"min_span_s": 32.0}))
+
+
+def test_balanced_pairs_slots_alike_in_their_order() -> None:
+    found = moves(even(view([[90] * 10] * 40 + [[10] * 10] * 40)))
+    assert {(source, to) for _, source, to in found} == {(s, 79 - s) for s in range(40)}
+
+
+def test_balanced_says_which_group_no_move_evens_out() -> None:
+    [said] = even(view([[300, 300, 300], [500]])).declined
+    assert said.what == "relocation by memory"
+    assert said.why == (
+        "memory 90% of the budget (slot 0) and 50% (slot 1); group 8/0 alone is 33% of slot 0, "
+        "and no move evens it out"
+    )
+
+
+def test_balanced_leaves_a_slot_one_group() -> None:
+    """A receiver that is so much faster that all groups would go."""
+    seen = view([[10, 10, 10, 10], [10, 10]], processed=[5, 5, 5, 5, 500, 500], idle_s=[2.0, 9.0])
+    found = even(seen).suggestions
+    assert moves(Advice(found)) == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+    assert [each.sure for each in found if isinstance(each, MoveGroup)] == [False] * 3
+    [said] = even(view([[10], [10, 10]], processed=[20, 500, 500], idle_s=[2.0, 9.0])).declined
+    assert said.what == "relocation"
+    assert said.why.endswith("(slot 1), but slot 0 has one group, which it keeps")
+
+
 def test_balanced_splits_what_is_too_large_to_move() -> None:
     seen = view([[700, 50], [10]], hot_share=[0.1, 0, 0], hot_key=("ACME", "", ""))
     assert moves(even(seen)) == [(1, 0, 1)]
@@ -681,6 +724,21 @@ def test_guards_have_what_may_be_chance_wait_for_a_minute(last: str) -> None:
     # What is sure keeps its own time after moves; after what is no move it waits, too.
     soon = guarded(replace(quiet, **{last: 46.0}), sure, 45, 0.001)
     assert bool(soon.suggestions) == (last == "since_move_s")
+
+
+def test_guards_asked_for_no_gain_doubt_none() -> None:
+    seen = view([[0, 0], [0]], since_move_s=46.0)
+    advice = moving(seen, (0, 1))
+    assert guarded(seen, advice, 45, 0.0) == advice
+    assert "it may be chance" in why(guarded(seen, advice, 45, 0.001))
+
+
+def test_guards_weigh_a_slot_s_single_row_with_all_of_its_work() -> None:
+    """Slot 0 works for 80 % of the time at one row, slot 1 for 50 % at a hundred: 80 to 50.5 %."""
+    seen = view([[0, 0], [0]], processed=[1, 0, 100], idle_s=[2.0, 5.0])
+    advice = moving(seen, (0, 1))
+    assert guarded(seen, advice, 45, 0.3) == advice
+    assert "by 36.88%, under 37.00%" in why(guarded(seen, advice, 45, 0.37))
 
 
 def test_a_policy_says_whether_a_move_needs_luck() -> None:

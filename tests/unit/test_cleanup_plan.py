@@ -99,6 +99,9 @@ def test_sessions_that_there_are_are_named_in_order():
         f"session 2025-12-31 is not in the journal (sealed: 2026-01-02, {DAY}; open: {NEXT})"
     )
     assert not_sealed(replay(journal()), NEXT).endswith(f"(sealed: none; open: {DAY})")
+    [today] = replay(journal()).sessions
+    both = replace(state, sessions=(today, replace(today, date=NEXT)))
+    assert not_sealed(both, "2025-12-31").endswith(f"open: {DAY}, {NEXT})")
 
 
 def test_a_sealed_session_is_found():

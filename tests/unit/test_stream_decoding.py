@@ -25,6 +25,7 @@ from jobs.engine.groups import GroupMap
 from jobs.engine.hashing import xxhash64
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.stream.decoding import DecodeTask, decode_batches, since_offsets
+from jobs.stream.process import keep_freed_memory
 from jobs.verify.workers import decoded as verified
 from schemas.journal import Offsets, PartitionCount, Prefix
 from schemas.query import query_of
@@ -213,6 +214,21 @@ def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.Mon
     for _ in range(2):
         assert list(decode_batches(task(), [])) == []
     assert asked == ["proof", "stream"]
+
+
+def test_what_is_freed_is_large_and_no_more_than_glibc_learns_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A block that is freed raises what glibc keeps, unless it has 32 MiB or more."""
+    empty, made = np.empty, []
+
+    def noted(*arguments: Any) -> Any:
+        made.append(empty(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(np, "empty", noted)
+    keep_freed_memory()
+    assert [16 << 20 <= each.nbytes < 32 << 20 for each in made] == [True]
 
 
 def test_no_rows_give_no_blocks() -> None:

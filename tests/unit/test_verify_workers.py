@@ -58,3 +58,9 @@ def test_a_key_that_fails_is_named(wrong: list[int]) -> None:
     found = list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", [2, 30, 40, 3, 5, 7, *wrong]))]))
     assert totals(found)[TOTALS[4].name] == 1
     assert found[1].column(0).to_pylist() == ["B"]
+
+
+def test_a_measure_that_is_missing_is_not_taken_for_a_number() -> None:
+    given: Any = [2, None, 40, 3, 5, 7, 4, 2, 150, 280]
+    with pytest.raises(pa.ArrowInvalid, match="with 1 null"):
+        list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", given))]))
