@@ -49,6 +49,8 @@ def run(
         ).to_dict()
     finally:
         for spark in started:
+            if progress is not None:  # a session that ends cannot be asked how far it is
+                progress.step("stopping Spark")
             spark.stop()
 
 

@@ -27,7 +27,7 @@ from tests.scrape import Samples, figure, scrape, total
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 FIRST, SECOND = "2026-01-05", "2026-01-06"
-ROWS = 9_000
+ROWS = 5_000
 
 MakeDay = Callable[..., Day]
 
@@ -61,14 +61,14 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     listen, ui_port = f"127.0.0.1:{free_port()}", free_port()
     extra = {"METRICS__LISTEN": listen, **planted.settings(ui_port)}
     day = make_day(budget_bytes=128 << 10, extra=extra)
-    day.produce(messages(1, ROWS, keys=9_000))
+    day.produce(messages(1, ROWS, keys=5_000))
     assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
     assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
     day.ok("seal", "--session", FIRST)
     day.ok("seal", "--session", FIRST)  # again: no harm
     assert day.run("seal", "--session", SECOND) == 3  # not the open one
     # The seal is read late: these rows lie beyond it, in one batch with the seal.
-    day.produce(messages(2, ROWS // 2, keys=9_000))
+    day.produce(messages(2, ROWS // 2, keys=5_000))
     with running(day, "stream"):
         # Not sealed yet, or sealed and not told: to ask too early is refused and does no harm.
         assert day.run("cleanup", "--session", FIRST) in (0, 3)
@@ -95,7 +95,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     for session in (FIRST, SECOND):
         day.check(session)
     day.ok("verify", "--session", SECOND)
-    day.produce(messages(3, ROWS // 2, keys=9_000))
+    day.produce(messages(3, ROWS // 2, keys=5_000))
     day.ok("stream", "--available-now")
     rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
     assert rejected.total() > 0
@@ -147,10 +147,10 @@ def check_figures(day: Day, listen: str) -> None:
 def test_driver_killed_at_every_point(make_day: MakeDay) -> None:
     """A day in which the driver dies once at each named point of an epoch."""
     day = make_day(budget_bytes=96 << 10, max_rows=1_500)
-    day.produce(messages(3, ROWS, keys=8_000))
+    day.produce(messages(3, ROWS, keys=4_500))
     for point in DRIVER_POINTS:
         killed_at(day, point, "--session", FIRST)
-    day.produce(messages(4, 2_000, keys=8_000))
+    day.produce(messages(4, 2_000, keys=4_500))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
     terms = [e["term"] for e in day.entries() if e["kind"] == "claim"]
@@ -167,7 +167,7 @@ def killed_at(day: Day, point: str, *session: str) -> None:
 def test_workers_and_an_executor_killed(make_day: MakeDay) -> None:
     """Python workers and an executor of a cluster die in the middle of an epoch."""
     day = make_day(budget_bytes=128 << 10, max_rows=1_500, master="local-cluster[2,1,1024]")
-    day.produce(messages(5, ROWS, keys=8_000))
+    day.produce(messages(5, ROWS, keys=4_500))
     with_workers_killed(day, "--session", FIRST, executor=("in-step",))
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
@@ -191,11 +191,11 @@ def test_all_state_lost(make_day: MakeDay) -> None:
     The next two drivers die as they claim, the one before its claim and the other after it.
     """
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
-    day.produce(messages(6, ROWS, keys=8_000))
+    day.produce(messages(6, ROWS, keys=4_500))
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(day.state)
     shutil.rmtree(day.folder / "var", ignore_errors=True)
-    day.produce(messages(7, ROWS // 3, keys=8_000))
+    day.produce(messages(7, ROWS // 3, keys=4_500))
     for point in ("before-claim", "after-claim"):
         killed_at(day, point)
     day.ok("stream", "--available-now")
@@ -211,7 +211,7 @@ def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
     The other one's Python workers die at each of their points.
     """
     day = make_day(budget_bytes=128 << 10, max_rows=1_000)
-    day.produce(messages(8, ROWS, keys=8_000))
+    day.produce(messages(8, ROWS, keys=4_500))
     with running(day, "stream", "--session", FIRST, FAILPOINT="after-job:3:stop") as frozen:
         wait_for(lambda: stopped(frozen.pid), 90, "the driver freezes")
         before = len(day.entries())

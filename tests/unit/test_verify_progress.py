@@ -54,6 +54,44 @@ def test_a_long_step_is_told_again_with_how_far_it_is() -> None:
     assert len(lines) == after
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_spark_is_not_asked_how_far_it_is_once_it_stops(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    from jobs.verify import command
+
+    lines: list[str] = []
+    stopped, asked_after = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        assert not asked_after.wait(0.1)
+
+    def how_far() -> str:
+        if stopped.is_set():
+            asked_after.set()
+        return ""
+
+    def verify(start_spark: Any, *_: Any, progress: Progress, **__: Any) -> Any:
+        start_spark()
+        progress.step("reading", how_far)
+        if fails:
+            raise RuntimeError("the reading failed")
+        return SimpleNamespace(to_dict=dict)
+
+    monkeypatch.setattr(command, "spark_session", lambda *_: SimpleNamespace(stop=stop))
+    monkeypatch.setattr(command, "verify", verify)
+    monkeypatch.setattr(command, "Warehouse", lambda *_, **__: None)
+    settings = load_settings(None, {}, {})[0]
+    with Progress(DAY, lines.append, again_s=0.001) as progress:
+        try:
+            command.run(DAY, settings, load_query("symbol"), progress=progress)
+        except RuntimeError:
+            assert fails
+    assert stopped.is_set()
+    assert f"verify {DAY}: stopping Spark" in lines
+
+
 def test_a_line_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where errors go to a file, which holds lines back."""
     file = io.BytesIO()
