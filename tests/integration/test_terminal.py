@@ -110,11 +110,19 @@ def terminal(day: Day) -> Iterator[Callable[..., Terminal]]:
 
 
 def gone(family: list[psutil.Process]) -> None:
-    """Nothing is left behind."""
-    _, alive = psutil.wait_procs(family, timeout=30)
-    for each in alive:
-        each.kill()
-    assert not alive
+    """Nothing is left behind. What only waits for its parent to look at it is no more."""
+    try:
+        wait_for(lambda: not any(map(lives, family)), 60, f"the end of {family}")
+    finally:
+        for each in filter(lives, family):
+            each.kill()
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def epochs(day: Day) -> int:
