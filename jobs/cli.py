@@ -14,8 +14,9 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -688,10 +689,16 @@ def _loaded_errors(*names: tuple[str, str]) -> tuple[type[BaseException], ...]:
     return tuple(each for each in found if each is not None)
 
 
+@cache
+def _command() -> Callable[..., Any]:
+    """All commands with their options, read from the signatures above: once in a process."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `spillway`."""
     try:
-        app(args=arguments, standalone_mode=True)
+        _command()(args=arguments, standalone_mode=True)
     except SystemExit:
         raise
     except KeyboardInterrupt:

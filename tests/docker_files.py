@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
+from yaml import CSafeLoader, load, load_all
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "docker"
@@ -34,13 +34,13 @@ def size(text: str) -> int:
 
 def compose() -> dict[str, Any]:
     """compose.yaml, its merges done."""
-    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    found: dict[str, Any] = load(COMPOSE.read_text(), CSafeLoader)
     return found
 
 
 def manifest() -> dict[str, dict[str, Any]]:
     """The objects of the Kubernetes manifest by their kind."""
-    found = [each for each in yaml.safe_load_all(MANIFEST.read_text()) if each]
+    found = [each for each in load_all(MANIFEST.read_text(), CSafeLoader) if each]
     kinds = {each["kind"]: each for each in found}
     assert len(kinds) == len(found), "two objects of one kind"
     return kinds
@@ -65,7 +65,7 @@ def airflow_options() -> dict[tuple[str, str], dict[str, Any]]:
     assert spec is not None
     assert spec.submodule_search_locations is not None
     file = Path(next(iter(spec.submodule_search_locations))) / "config_templates" / "config.yml"
-    sections = yaml.safe_load(file.read_text())
+    sections = load(file.read_text(), CSafeLoader)
     return {
         (section, name): option
         for section, each in sections.items()
