@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def version() -> str:
     return str(project["version"])
 
 
+@cache
 def airflow_options() -> dict[tuple[str, str], dict[str, Any]]:
     """Airflow's own options by section and name, read without importing Airflow."""
     spec = find_spec("airflow")

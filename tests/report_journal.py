@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,6 +36,7 @@ from schemas.journal import (
     Topic,
 )
 from schemas.query import load_query
+from tests.new_warehouse import new_warehouse
 
 TOPICS = ("stock", "volume", "review")
 DAY, NEXT = "2026-01-05", "2026-01-06"
@@ -73,8 +77,17 @@ class Made:
         return datetime.fromisoformat(self.last.written_at)
 
 
-def make_day(
-    epochs: int = 40,
+def make_day(epochs: int = 40, **given: Any) -> Made:
+    """A day of `epochs` epochs; with `seal_after`, rows run past the end of DAY into NEXT.
+
+    What is given: see `_day`. The lists and counters are the caller's own.
+    """
+    return Made(**{name: copy(value) for name, value in vars(_day(epochs, **given)).items()})
+
+
+@cache
+def _day(
+    epochs: int,
     *,
     slots: int = 2,
     groups_depth: int = 4,
@@ -87,7 +100,6 @@ def make_day(
     epoch_s: float = 2.0,
     query: str = QUERY.fingerprint,
 ) -> Made:
-    """A day of `epochs` epochs; with `seal_after`, rows run past the end of DAY into NEXT."""
     rng = random.Random(seed)
     made = Made()
     count = 1 << groups_depth
@@ -273,7 +285,7 @@ def _file_record(k: int) -> FileRecord:
 
 def open_warehouse(root: str) -> Warehouse:
     """A new warehouse at `root`."""
-    return Warehouse(root, result_schema(SPEC), fsync=False)
+    return new_warehouse(root, result_schema(SPEC))
 
 
 def fill_journal(warehouse: Warehouse, entries: list) -> None:

@@ -385,10 +385,10 @@ def test_relocations_are_what_changes_its_slot(
 ) -> None:
     old, new = GroupMap(before), GroupMap(after)
     ranges = [(pair, r) for pair, rs in relocations(old, new).items() for r in rs]
-    for edge in range(0, 1 << 16, 97):
-        hash_ = edge << 48
-        at = np.array([hash_], dtype=np.uint64)
-        pair = int(old.slot_of(at)[0]), int(new.slot_of(at)[0])
+    hashes = [edge << 48 for edge in range(0, 1 << 16, 97)]
+    at = np.array(hashes, dtype=np.uint64)
+    pairs = zip(old.slot_of(at).tolist(), new.slot_of(at).tolist(), strict=True)
+    for hash_, pair in zip(hashes, pairs, strict=True):
         named = [p for p, r in ranges if r.lo <= hash_ < r.hi]
         assert named == ([pair] if pair[0] != pair[1] else [])
 

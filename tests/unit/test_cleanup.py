@@ -101,9 +101,9 @@ def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
 def test_pieces_are_bounded_and_cover_everything(tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr(spillfile, "ROW_GROUP_ROWS", 64)
     rng = np.random.default_rng(1)
-    spread = rng.integers(0, 2**64, 800, dtype=np.uint64)
-    clustered = np.uint64(5 << 59) + rng.integers(0, 1000, 1500, dtype=np.uint64)
-    hot = np.full(900, 2**63 + 77, np.uint64)
+    spread = rng.integers(0, 2**64, 300, dtype=np.uint64)
+    clustered = np.uint64(5 << 59) + rng.integers(0, 1000, 600, dtype=np.uint64)
+    hot = np.full(400, 2**63 + 77, np.uint64)
     hashes = np.concatenate([spread, clustered, hot])
     edges = [0, 2**64 - 1]
     source = spilled(tmp_path, {1: (hashes, spread), 2: ([*hashes[::2].tolist(), *edges], hot)})
@@ -137,14 +137,15 @@ def test_small_ranges_are_read_together_and_large_ones_alone(tmp_path):
 
 
 def test_a_hot_key_larger_than_a_piece_leaves_in_small_batches(tmp_path):
-    hot = [2**40] * 150
+    hot = [2**40] * 80
     source = spilled(tmp_path, dict.fromkeys((1, 2, 3), (hot, hot)))
     batches = [
-        table.nbytes
+        (table.num_rows, table.nbytes)
         for _, table in clean_ranges(SPEC, source, [ALL], piece_bytes=1000, batch_bytes=20_000)
     ]
-    assert count(source, piece_bytes=1000, batch_bytes=20_000) == 450**2 - 3 * 150**2
-    assert max(batches) < 80_000
+    rows, sizes = zip(*batches, strict=True)
+    assert sum(rows) == 240**2 - 3 * 80**2
+    assert max(sizes) < 80_000
 
 
 def test_ranges_give_their_own_results_in_order(tmp_path):
@@ -238,11 +239,11 @@ def test_the_merged_base_is_kept_in_few_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         cleanup, "_permuted", lambda t, order: copied.append(t.num_rows) or real(t, order)
     )
-    generations = 128
+    generations = 64
     source = spilled(tmp_path, dict.fromkeys(range(generations), (hot, hot)))
     assert count(source) == generations**2 - generations
-    # n log n, where merging into one run each time would copy n^2 / 2 = 8,000 rows an input.
-    assert sum(copied) <= 2 * (generations + generations * 8)
+    # n log n, where merging into one run each time would copy n^2 / 2 = 2,000 rows an input.
+    assert sum(copied) <= 2 * (generations + generations * 7)
 
 
 def test_rows_of_another_query_are_named_not_misread(tmp_path):

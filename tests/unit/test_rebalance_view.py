@@ -26,6 +26,7 @@ from schemas.filenames import data_name
 from schemas.journal import Claim, CommandOutcome, Epoch, Genesis, Move, Prefix
 from schemas.query import load_query
 from schemas.settings import load_settings
+from tests.new_warehouse import new_warehouse
 from tests.report_journal import make_day
 
 SESSION = "2026-01-05"
@@ -238,7 +239,7 @@ def write(
 
 
 def test_the_newest_statistics_of_each_slot_count(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    warehouse = new_warehouse(tmp_path, RESULTS)
     write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     write(warehouse, 2, [(0, 0, 50, True), (0, 1, 60, True), (0, 2, 70, False)])
     found = group_states(warehouse, two_slots(), 60)
@@ -251,7 +252,7 @@ def test_the_newest_statistics_of_each_slot_count(tmp_path: Path) -> None:
 
 
 def test_a_group_that_moved_has_its_new_slot_s_figures(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    warehouse = new_warehouse(tmp_path, RESULTS)
     write(warehouse, 1, [(0, 0, 5, True), (0, 1, 6, True), (1, 7, 9, True)])
     # Group 1 has moved to slot 1, whose figures are newer than those of slot 0.
     write(warehouse, 2, [(1, 1, 61, True), (1, 7, 9, True)])
@@ -259,7 +260,7 @@ def test_a_group_that_moved_has_its_new_slot_s_figures(tmp_path: Path) -> None:
 
 
 def test_rows_are_counted_over_the_collection_time(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    warehouse = new_warehouse(tmp_path, RESULTS)
     for epoch in range(6):
         # Group 0 gets three rows in 10 s; group 7 is at slot 1 from epoch 3 on.
         moved = int(epoch >= 3)
@@ -272,7 +273,7 @@ def test_rows_are_counted_over_the_collection_time(tmp_path: Path) -> None:
 
 
 def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path), RESULTS, fsync=False)
+    warehouse = new_warehouse(tmp_path, RESULTS)
     write(warehouse, 1, [(0, 0, 10, True), (0, 1, 8, True), (1, 7, 9, True)], hot="ACME")
     tally = two_slots()
     tally.groups = ((Prefix(4, 0), 0), (Prefix(4, 1), 0), *tally.groups[1:])
@@ -284,7 +285,7 @@ def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:
 
 
 def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
-    found = group_states(Warehouse(str(tmp_path), RESULTS, fsync=False), two_slots(), 60)
+    found = group_states(new_warehouse(tmp_path, RESULTS), two_slots(), 60)
     assert not found.bytes.any()
     assert found.hot_key == ("",) * 8
 

@@ -30,6 +30,7 @@ from jobs.tables.definitions import SESSION_DATE
 from jobs.tables.repair import DAMAGED, repair
 from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
+from tests.new_warehouse import new_warehouse
 from tests.racers import race
 
 DAY = "2026-01-05"
@@ -44,7 +45,7 @@ OFFSETS: Offsets = {"stock": [1]}
 
 
 def warehouse(root: Path, *, fsync: bool = False) -> Warehouse:
-    return Warehouse(str(root), RESULTS, fsync=fsync)
+    return new_warehouse(root, RESULTS, fsync=fsync)
 
 
 def genesis() -> Genesis:

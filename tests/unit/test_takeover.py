@@ -19,6 +19,7 @@ from jobs.protocol.redo import Apply
 from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
 from jobs.tables import Warehouse
 from schemas.journal import Epoch, SlotReport
+from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import NEXT, TOPICS, count, ends, file, genesis, lost, report
 
 RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa.int64())])
@@ -45,7 +46,7 @@ class Job:
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    warehouse = Warehouse(str(tmp_path / "warehouse"), RESULTS, fsync=False)
+    warehouse = new_warehouse(tmp_path / "warehouse", RESULTS)
     warehouse.journal.append(genesis(written_at="2026-01-05T14:00:00Z"))
     return str(tmp_path / "warehouse")
 
