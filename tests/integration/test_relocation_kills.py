@@ -40,6 +40,7 @@ ROWS, EVERY_S = 8, 0.2
 """So many rows come every moment."""
 KEYS = 1_500
 WAIT_S = 240.0
+PATIENT_S = 30.0
 BUDGET = 96 << 10
 BUDGETS = (64 << 10, 256 << 10)
 """Of later drivers."""
@@ -115,6 +116,7 @@ class Mover:
         self.seeds = itertools.count(1)
         self.asked: dict[str, int] = {}
         """Each command that was accepted: the number of epochs in the journal at that moment."""
+        self.patient_until = 0.0
 
     # ------------------------------------------------------------------ rows and moves
 
@@ -137,13 +139,21 @@ class Mover:
                 feeding.result(30)
 
     def ask(self, *, hand: bool = False) -> None:
-        """Let the policy decide; when it is content (or with `hand`), make the slots uneven."""
+        """Let the policy decide; when it is content (or with `hand`), make the slots uneven.
+
+        A policy in rounds waits for as long as the last moves took, which is long where something
+        was killed: until it has decided once it is given time.
+        """
         settings = load_settings(environ=self.day.env())[0]
         answers: list[Any] = []
         if not hand:
             answers = controller.run(settings, self.policy, "test").asked
         if not any(outcome.obeyed for _, outcome in answers):
+            decided = any(self.policy in command for command in self.asked)
+            if not hand and not decided and time.monotonic() < self.patient_until:
+                return
             answers = by_hand.request(settings, self.uneven(), "uneven again", "test")
+            self.patient_until = time.monotonic() + PATIENT_S
         known = len(self.journal.epochs())
         self.asked |= {command.id: known for command, outcome in answers if outcome.obeyed}
 
