@@ -23,6 +23,7 @@ from hypothesis import settings
 from jobs.jars import is_installed
 from jobs.kafka import broker as kafka_broker
 from jobs.kafka.client import Cluster
+from tests.lanes import some
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.
 if "AIRFLOW_HOME" not in os.environ:
@@ -31,7 +32,12 @@ if "AIRFLOW_HOME" not in os.environ:
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 # How long an example takes says more of what else the machine does than of the code.
-settings.register_profile("any machine", parent=settings.default, deadline=None)
+settings.register_profile(
+    "any machine",
+    parent=settings.default,
+    deadline=None,
+    max_examples=some(settings.default.max_examples),
+)
 settings.load_profile("any machine")
 
 

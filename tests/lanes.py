@@ -8,16 +8,25 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.fresh import fixed_seeds
 
-def lanes(some: int, every: int) -> pytest.MarkDecorator:
-    """A parameter `examples`: `some` in the fast lane, `every` beside the tests with servers."""
+
+def some(examples: int) -> int:
+    """How many of a property's examples the fast lane tries: half of them, which are others each
+    time; with `CI` set all of them, which are always the same."""
+    return examples if fixed_seeds() else (examples + 1) // 2
+
+
+def lanes(fast: int, every: int) -> pytest.MarkDecorator:
+    """A parameter `examples`: some of `fast` in the fast lane, `every` beside the tests with
+    servers."""
     return pytest.mark.parametrize(
-        "examples", [some, pytest.param(every, marks=pytest.mark.server)]
+        "examples", [some(fast), pytest.param(every, marks=pytest.mark.server)]
     )
 
 
 def explored(
-    some: int,
+    fast: int,
     every: int,
     *strategies: Any,
     suppressed: Collection[HealthCheck] = (),
@@ -38,6 +47,6 @@ def explored(
 
         # Not its signature: pytest would look for what the strategies give.
         test.__name__, test.__doc__ = holds.__name__, holds.__doc__
-        return lanes(some, every)(test)
+        return lanes(fast, every)(test)
 
     return wrap

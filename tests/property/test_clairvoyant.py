@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.lab import exact
 from benchmarks.lab.clairvoyant import best_static, ceiling, generations, knapsack
 from benchmarks.lab.workload import I64, Day
+from tests.lanes import some
 
 
 @st.composite
@@ -54,7 +55,7 @@ def test_the_knapsack_is_the_best(items: list[tuple[int, int]], room: int) -> No
     assert value[kept].sum() == best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(tiny_days(), st.integers(1, 30))
 def test_the_best_static_choice_is_a_schedule_that_fits(day: Day, room: int) -> None:
     """It can be had: the others are cut at the first overflow, and at every epoch's end then."""
@@ -72,7 +73,7 @@ def test_the_best_static_choice_is_a_schedule_that_fits(day: Day, room: int) -> 
         assert found.results == late[found.kept].sum() + common[others].sum()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=some(25), deadline=None)
 @given(tiny_days(groups=2, epochs=3), st.integers(1, 16))
 def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
     places = list(itertools.product(range(day.groups), range(day.epochs)))
@@ -92,7 +93,7 @@ def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
     assert best >= best_static(day, room).results
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=some(25), deadline=None)
 @given(tiny_days())
 def test_generations_are_those_of_the_counts(day: Day) -> None:
     gains = generations(day)

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 
 from jobs.engine.rowcodec import decode_rows, encode_rows
-from tests.lanes import explored
+from tests.lanes import explored, some
 
 VALUES = {
     pa.bool_(): st.booleans(),
@@ -46,7 +46,7 @@ def test_round_trip(table, data):
     assert decode_rows(encoded.slice(start), table.schema).equals(part)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 @given(tables())
 def test_rows_are_equal_exactly_when_their_encodings_are(table):
     encoded = encode_rows(table).to_pylist()
