@@ -40,7 +40,54 @@ ALIKE = 3
 
 
 def view_of(seed: int) -> View:
-    """A system: slots, groups, and how they fare."""
+    """A system: slots, groups, and how they fare. Every fourth is one in which much is alike."""
+    return _alike(seed) if seed % 4 == 3 else _unlike(seed)
+
+
+def _alike(seed: int) -> View:
+    """Few different figures, so that many are equal, or exactly at a threshold; and many slots."""
+    draw = random.Random(seed)
+    slots = draw.choice([2, 2, 3, 4, 5, 20, 40])
+    each = draw.choice([1, 2, 3, 4] if slots > 5 else [1, 2, 4, 8, 24])
+    n = slots * each
+    depth = max((n - 1).bit_length(), 1)
+
+    def some(choices: list[int], most: int = n) -> np.ndarray:
+        few = draw.sample(choices, draw.choice([1, 1, 2, 2, len(choices)]))
+        return np.array([draw.choice(few) for _ in range(most)])
+
+    known, hot = draw.random() < 0.5, draw.random() < 0.3
+    sizes, budget = some([5, 10, 20, 40, 80]), draw.choice([50, 100, 200, 400, 800])
+    spilled = some([0, 0, 0, 1]).astype(np.bool_)
+    return View(
+        groups=tuple(Prefix(depth, value) for value in range(n)),
+        slot=np.arange(n) % slots if draw.random() < 0.7 else some(list(range(slots))),
+        bytes=sizes,
+        results=some([0, 10, 20, 40]),
+        processed=some([0, 1, 5, 10, 20]),
+        spilled=spilled,
+        budget=np.full(slots, budget) if draw.random() < 0.7 else some([100, 200, 400], slots),
+        idle_s=some([0, 1, 2, 4, 5, 6, 8, 9, 10, 11], slots).astype(np.float64),
+        sampled=some([0, 100, 200], slots),
+        occupancy=some([0, 1, 5, 10], slots) / 10,
+        collection_s=10.0,
+        since_move_s=draw.choice([45.0, 60.0, float("inf"), float("inf"), float("inf")]),
+        since_forced_s=draw.choice([45.0, 60.0, float("inf"), float("inf")]),
+        since_tuned_s=draw.choice([60.0, float("inf")]),
+        session_bytes=draw.choice([0, 200, 20_000]),
+        elapsed_s=draw.choice([1.0, 10.0, 100.0]),
+        left_s=draw.choice([0.0, 10.0, 300.0]),
+        forced_bytes=draw.choice([0, 20]),
+        cores=draw.choice([2, 8, 64]),
+        seed=seed,
+        rate=some([0, 1, 2, 4]).astype(np.float64) if known else np.zeros(0),
+        hot_share=some([0, 3, 9, 10]) / 10 if hot else np.zeros(0),
+        hot_key=tuple(f"K{i}" for i in range(n)),
+        spilled_bytes=some([10, 40]) * spilled if known else np.zeros(0, np.int64),
+    )
+
+
+def _unlike(seed: int) -> View:
     draw = random.Random(seed)
     slots = draw.choice([1, 2, 2, 2, 3, 4, 6])
     groups = [Prefix(3, value) for value in range(8)] if draw.random() < 0.95 else []
@@ -138,7 +185,8 @@ def told(each: Suggestion) -> str:
     """A suggestion in a line, without its reason."""
     match each:
         case MoveGroup():
-            return f"move {name(each.group)} {each.source} to {each.to}, {each.bytes} bytes"
+            sure = "" if each.sure else ", perhaps by chance"
+            return f"move {name(each.group)} {each.source} to {each.to}, {each.bytes} bytes{sure}"
         case ForceSpill():
             return f"spill {each.bytes} at {each.slot}"
         case SplitGroup():

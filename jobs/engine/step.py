@@ -308,7 +308,7 @@ class _Step:
 
     def _note_delays(self, newest_ms: I64) -> None:
         ages = np.maximum(self.task.written_at_us // 1000 - newest_ms, 0)
-        bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages, side="left")
+        bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages)
         self.delays += np.bincount(bucket, minlength=len(self.delays))
 
     # --- spill ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from jobs.cleanup.plan import (
 from jobs.cleanup.task import RangeDone
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import RowGroups, SpillFile
-from jobs.protocol.seal import not_sealed
+from jobs.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
 from jobs.protocol.state import replay
 from schemas.journal import Claim, Epoch, FileRecord, Genesis, Prefix, Sealed, SealRequest, Topic
 
@@ -224,3 +224,10 @@ def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None
             )
         ),
     ]
+
+
+def test_ranges_of_any_depth_are_cleaned_up_in_ranges_of_one() -> None:
+    deep = Prefix(CLEANUP_DEPTH + 3, 0b1011)
+    assert cleanup_ranges([deep]) == [Prefix(CLEANUP_DEPTH, 1)]
+    wide = Prefix(CLEANUP_DEPTH - 1, 5)
+    assert cleanup_ranges([deep, wide]) == [Prefix(CLEANUP_DEPTH, value) for value in (1, 10, 11)]

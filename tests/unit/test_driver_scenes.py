@@ -437,9 +437,11 @@ def test_a_command_is_obeyed_once_however_often_it_is_read() -> None:
 
 
 def test_a_seal_that_is_not_reached_divides_the_rows() -> None:
-    _, instructions = told(claimed(ONE), offered(None, closing(ends(9, 9, 9), reason="now")))
+    _, instructions = told(
+        claimed(ONE), offered(None, closing(ends(9, 9, 9), reason="now", by="me"))
+    )
     end = seal(ends(9, 9, 9))
-    outcome = CommandOutcome(id="close", kind="seal", obeyed=True, reason="now")
+    outcome = CommandOutcome(id="close", kind="seal", obeyed=True, reason="now", by="me")
     assert instructions == [RunJob(plan(seal=end, accepted=end, outcomes=(outcome,)), 1)]
 
 

@@ -13,12 +13,13 @@ import pytest
 from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, encode_rows
 from jobs.engine.groups import GroupMap
 from jobs.engine.relocation import HandoverLost, Neighbour, extract, nobody
+from jobs.engine.runs import born_of
 from jobs.engine.statefiles import load_manifest
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
 from schemas.journal import SlotReport
 from tests.property.reference import Row
-from tests.property.slots import DAYS, KEY, Slots, key_of, narrow, spec_of
+from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
 
 ROWS = 60
 BUDGET = 10**7
@@ -73,6 +74,9 @@ def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
     given = moved(blocks)
     assert [block.kind for block in blocks if block.kind == "state"] == []
     assert sum(file.rows for file in given.files) == given.rows > 0
+    # Named so that the new owner deletes them, too, when nobody names them any more.
+    assert {born_of(WAREHOUSE, file.file) for file in given.files} == {1}
+    assert {file.run for file in given.files} == {0}
     before = {info.name for info in slots.state(1).list()}
     report = move.step(blocks)
     assert report.totals is not None

@@ -210,3 +210,13 @@ def test_the_manifest_says_when_its_figures_were_counted(slots: Slots) -> None:
     figures = decode_manifest(slots.state(0).map(report.manifest)).figures
     assert figures.num_rows > 1
     assert set(figures["at_ms"].to_pylist()) == {7_654}
+
+
+def test_counts_of_a_session_go_on_when_all_of_its_rows_were_spilled(slots: Slots) -> None:
+    slots.run([row(i % 2, i % 3, i) for i in range(12)], forced_bytes=10**8)
+    report = did(slots, [], statistics=True)
+    assert report.totals is not None
+    assert report.totals.rows == 0
+    figures = read(slots, report, "statistics")[""]
+    assert {each["session_date"] for each in figures} == {DAYS[0]}
+    assert sum(each["session_results"] for each in figures) == 3 * 2 * 2
