@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,13 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
     assert capsys.readouterr().err == f"verify {DAY}: starting Spark\n"
 
 
-def test_a_long_step_is_told_again_with_how_far_it_is() -> None:
+@pytest.mark.parametrize(
+    ("how_far", "again"),
+    [(lambda: "1 of 2 tasks", ", 1 of 2 tasks, 0 s"), (lambda: "", ", 0 s"), (None, ", 0 s")],
+)
+def test_a_long_step_is_told_again_with_how_far_it_is(
+    how_far: Callable[[], str] | None, again: str
+) -> None:
     lines: list[str] = []
     enough = threading.Event()
 
@@ -45,11 +52,11 @@ def test_a_long_step_is_told_again_with_how_far_it_is() -> None:
             enough.set()
 
     with Progress(DAY, tell, again_s=0.001) as progress:
-        progress.step("reading", lambda: "1 of 2 tasks")
+        progress.step("reading", how_far)
         assert enough.wait(10)
     after = len(lines)
     assert lines[0] == f"verify {DAY}: reading"
-    assert set(lines[1:]) == {f"verify {DAY}: reading, 1 of 2 tasks, 0 s"}
+    assert set(lines[1:]) == {f"verify {DAY}: reading{again}"}
     assert not progress._teller.is_alive()
     assert len(lines) == after
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobs.verify import workers
 from jobs.verify.workers import TOTALS, judged
 
 KEY = pa.field("symbol", pa.string())
@@ -64,3 +65,15 @@ def test_a_measure_that_is_missing_is_not_taken_for_a_number() -> None:
     given: Any = [2, None, 40, 3, 5, 7, 4, 2, 150, 280]
     with pytest.raises(pa.ArrowInvalid, match="with 1 null"):
         list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", given))]))
+
+
+def test_one_failing_key_more_than_are_joined_by_themselves_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "FEW_KEYS", 2)
+    wrong = [2, 30, 40, 3, 5, 7, 3, 2, 150, 280]
+    keys = [(name, wrong) for name in "ABCDE"]
+    for failing, named in ((2, 2), (3, 3), (5, 3)):
+        found = list(judged(2, 1, SCHEMA, [batch(*keys[:failing])]))
+        assert totals(found)[TOTALS[4].name] == failing
+        assert found[1].column(0).to_pylist() == list("ABCDE"[:named])
