@@ -267,4 +267,4 @@ def first_lines(error: BaseException, secrets: Options | None = None, most: int 
 
 
 def _now() -> str:
-    return rfc3339(time.time_ns() // 1_000_000)
+    return rfc3339(system_clock())

@@ -108,8 +108,22 @@ def test_residue_products_do_not_overflow(sums: list[int], prime: int) -> None:
     assert found.tolist() == [math.prod(sums) % prime]
 
 
+def test_one_large_key_is_exact_beside_one_without_rows() -> None:
+    assert products(np.array([[0, 2**32], [5, 2**32]])).tolist() == [0, 2**64]
+    assert products(np.array([[2**40, 1], [2**40, 1]])).tolist() == [2**80, 1]
+
+
+def test_a_count_is_compared_to_the_last_result() -> None:
+    counts = np.array([[2**27 + 1] * 2, [2**27 - 1] * 2])
+    found = np.array([2**54 - 1, 2**54])
+    nothing = np.zeros((2, 2), np.int64)
+    verdicts = judge(counts, np.zeros((2, 2, 2), np.int64), found, nothing)
+    assert verdicts.expected.tolist() == [2**54 - 1] * 2
+    assert verdicts.wrong.tolist() == [False, True], "no sum says so where hashes are 0"
+
+
 def test_no_keys() -> None:
     empty = np.zeros((3, 0), np.int64)
     verdicts = judge(empty, np.zeros((2, 3, 0), np.int64), empty[0], np.zeros((2, 0), np.int64))
-    assert verdicts.expected.tolist() == []
+    assert (verdicts.expected.tolist(), verdicts.expected.dtype) == ([], object)
     assert verdicts.wrong.tolist() == []

@@ -60,6 +60,7 @@ def test_the_seal_says_who_and_why() -> None:
     assert (command.id, command.kind, command.session) == (f"calendar/{EARLY}", "seal", EARLY)
     assert (command.offsets, command.at, command.by) == ({"a": [3]}, "close", "calendar")
     assert command.issued_at == "2023-07-03T17:05:00.000+00:00"
+    assert command.reason == f"close and grace of {EARLY}"
 
 
 LATE = ms("2023-07-09T00:00:00Z")

@@ -6,15 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from jobs.decode import join_spec
 from jobs.engine.groups import GroupMap
+from jobs.engine.results import result_schema
 from jobs.protocol.state import JournalState, fold
-from jobs.stream.genesis import StartRefused, check_same, first_entry
+from jobs.stream.genesis import StartRefused, check_same, first_entry, state_of_query
+from jobs.tables import Warehouse, WrongTable
 from schemas.journal import Genesis, Offsets, Topic
+from schemas.query import load_query
 from schemas.settings import load_settings
 from tests.protocol_entries import DAY, TOPICS, claim, ends, epoch, genesis
 
+QUERY = load_query("symbol")
 NOON_MS = 1_767_632_400_000
 """2026-01-05T17:00:00Z, noon in New York on the first trading day of that week."""
 
@@ -107,6 +113,37 @@ def test_another_query_is_refused() -> None:
         "0123456789ab). Go back to the old query file, or name a new warehouse.root for the new "
         "query."
     )
+
+
+@pytest.mark.parametrize("before", [None, "0123456789abcdef", QUERY.fingerprint])
+def test_what_a_stream_would_find(tmp_path: Path, before: str | None) -> None:
+    """Nothing, the journal of its own query, or one that it is refused."""
+    root = str(tmp_path / "w")
+    of_query = Warehouse(root, result_schema(join_spec(QUERY)), fsync=False)
+    if before is None:
+        assert state_of_query(of_query, QUERY) is None
+        return
+    of_query.journal.append(genesis(query=before, written_at="2026-01-05T14:00:00Z"))
+    if before != QUERY.fingerprint:
+        with pytest.raises(StartRefused) as error:
+            state_of_query(of_query, QUERY)
+        assert f"(fingerprint 0123456789ab, now {QUERY.fingerprint[:12]})" in str(error.value)
+        return
+    found = state_of_query(of_query, QUERY)
+    assert found is not None
+    assert found.genesis.query == before
+
+
+def test_results_of_another_query_are_refused(tmp_path: Path) -> None:
+    root = str(tmp_path / "w")
+    other = Warehouse(root, pa.schema([pa.field("session_date", pa.string())]), fsync=False)
+    at = "2026-01-05T14:00:00Z"
+    other.journal.append(genesis(query=QUERY.fingerprint, written_at=at))
+    other.journal.append(claim(1, 1, written_at=at))
+    other.journal.append(epoch(2, 0, ends(0, 0, 0), started_at=at, written_at=at))
+    assert other.files("results") == []
+    with pytest.raises(WrongTable, match="results lacks "):
+        state_of_query(other, QUERY)
 
 
 def test_another_cluster_is_refused() -> None:

@@ -138,12 +138,13 @@ def test_the_second_ctrl_c_ends_in_a_moment(monkeypatch: pytest.MonkeyPatch, han
     """In this process: a JVM that does not answer holds it up no longer than is allowed."""
     handlers: dict[int, Any] = {}
     told: list[bytes] = []
-    hushed, let_go = threading.Event(), threading.Event()
+    hushed, let_go, waited_out = threading.Event(), threading.Event(), threading.Event()
 
     def hush() -> None:
         hushed.set()
         if hangs:
             let_go.wait(10)
+            waited_out.set()
 
     def end(code: int) -> None:
         raise SystemExit(code)
@@ -162,6 +163,7 @@ def test_the_second_ctrl_c_ends_in_a_moment(monkeypatch: pytest.MonkeyPatch, han
     assert told == [b"stopping after the epoch under way; Ctrl-C again ends at once\n"]
     with pytest.raises(SystemExit) as ended:
         handlers[signal.SIGINT](signal.SIGINT, None)
+    assert not waited_out.is_set()
     let_go.set()
     assert hushed.is_set()
     assert ended.value.code == 130

@@ -67,6 +67,10 @@ def test_offset_log(tmp_path: Path) -> None:
     log.write_text("what?")
     with pytest.raises(OffsetLogError, match="unknown form"):
         batch_end(tmp_path, 3)
+    log.write_text('w1\n{}\n{"a":{"0":2}}')
+    with pytest.raises(OffsetLogError) as error:
+        batch_end(tmp_path, 3)
+    assert str(error.value) == f"Spark's offset log {log} has an unknown form: ['w1']"
 
 
 class Frames:

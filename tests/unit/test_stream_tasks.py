@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, from_batch, to_batch
@@ -19,6 +21,7 @@ from jobs.policy.sampling import SlotFigures
 from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import Restore
 from jobs.protocol.state import replay
+from jobs.stream import process
 from jobs.stream.decoding import DecodeTask
 from jobs.stream.job import Placement
 from jobs.stream.pins import least_values
@@ -145,6 +148,8 @@ def test_the_step_is_told_to_flush_only_when_the_plan_seals() -> None:
         given = plan(sealing=sealing, seal=seal(ends(2, 2, 2)), flush=flush)
         tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=0)
         assert [task.flush for task in tasks.values()] == [expected, expected]
+        # Figures of groups are written when they are asked for only.
+        assert [(task.statistics, task.did) for task in tasks.values()] == [(False, None)] * 2
 
 
 def test_decoders_are_told_where_the_session_ends() -> None:
@@ -380,6 +385,7 @@ def test_a_step_gives_one_report(epochs: Epochs) -> None:
     for slot, each in reports.items():
         assert each.totals is not None
         assert each.totals.free_bytes is not None
+        assert each.totals.free_bytes > 0
         names = [
             path.name for path in (epochs.root / "state" / WAREHOUSE / f"slot-{slot}").iterdir()
         ]
@@ -387,6 +393,22 @@ def test_a_step_gives_one_report(epochs: Epochs) -> None:
         assert re.fullmatch("[0-9a-f]{16}", each.attempt)
         for record in each.files:
             assert (epochs.root / "warehouse" / record.table / record.path).stat().st_size
+
+
+def test_results_are_dated_when_they_are_written(epochs: Epochs) -> None:
+    began = datetime.now(UTC)
+    reports = epochs.run(epochs.job(), epochs.blocks(rows(0, 60)))
+    ended = datetime.now(UTC)
+    paths = [
+        epochs.root / "warehouse" / record.table / record.path
+        for each in reports.values()
+        for record in each.files
+        if record.table == "results"
+    ]
+    assert paths
+    for path in paths:
+        for at in pq.ParquetFile(path).read(["committed_at"]).column(0).to_pylist():
+            assert began <= at <= ended
 
 
 def test_every_try_of_a_step_has_an_attempt_of_its_own(epochs: Epochs) -> None:
@@ -431,8 +453,12 @@ def test_a_step_whose_partition_is_not_aligned_fails(
 
 def test_two_anchors_without_blocks_are_not_aligned(epochs: Epochs) -> None:
     anchors = [Block(salt, "anchor") for salt in SALTS]
-    with pytest.raises(RuntimeError, match=r"met the anchors \[0, 1\] and blocks of slots \[\]"):
+    with pytest.raises(RuntimeError) as error:
         list(step_batches(epochs.job(), [batch(*anchors)]))
+    assert str(error.value) == (
+        "A step met the anchors [0, 1] and blocks of slots []: Spark's partitions are not aligned. "
+        "Nothing was written. Check that spark.sql.unionOutputPartitioning is true."
+    )
 
 
 def extracted(job: StepJob) -> list[Block]:
@@ -464,6 +490,19 @@ def test_nothing_is_taken_out_of_slots_that_keep_their_groups(epochs: Epochs) ->
     epochs.first()
     epochs.groups = GroupMap.initial(8, 2)
     assert extracted(epochs.job()) == []
+
+
+def test_a_slot_without_a_task_gives_nothing_and_has_no_state(epochs: Epochs) -> None:
+    """A job has two partitions at least, and so an anchor more than slots."""
+    job = epochs.first()
+    assert job.neighbour(2) is None
+    assert extracted(replace(job, tasks={1: job.tasks[1]})) == []
+
+
+def test_every_try_of_a_move_writes_files_of_its_own(epochs: Epochs) -> None:
+    job = epochs.first()
+    names = [each.file for _ in range(2) for each in said(extracted(job)).files]
+    assert len(set(names)) == len(names) >= 2
 
 
 def test_a_giver_that_found_nothing_is_reported_by_the_new_owner(epochs: Epochs) -> None:
@@ -504,6 +543,16 @@ def test_a_host_may_keep_its_state_elsewhere(
     assert not (epochs.root / "state").exists()
     epochs.run(replace(job, hosts_name_root=False), [])
     assert (epochs.root / "state" / WAREHOUSE).is_dir()
+
+
+def test_a_worker_freezes_what_its_first_tasks_have_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(process, "_freezes", 0)
+    monkeypatch.setattr(process, "keep_freed_memory", lambda: done.append("kept"))
+    monkeypatch.setattr("gc.freeze", lambda: done.append("frozen"))
+    for _ in range(process.FREEZES + 2):
+        process.freeze()
+    assert done == ["kept", *["frozen"] * process.FREEZES]
 
 
 def test_a_rehearsal_takes_everything_and_gives_nothing() -> None:

@@ -11,16 +11,28 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 
 from jobs.engine.statistics import statistics_every_s
 from jobs.protocol.driver import Applied
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
-from jobs.tables import Warehouse
-from schemas.journal import Epoch, SlotReport
+from jobs.tables import OutcomeUnknown, Warehouse
+from schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
 from tests.new_warehouse import new_warehouse
-from tests.protocol_entries import NEXT, TOPICS, count, ends, file, genesis, lost, report
+from tests.protocol_entries import (
+    NEXT,
+    TOPICS,
+    closing,
+    count,
+    ends,
+    file,
+    genesis,
+    lost,
+    report,
+    seal,
+)
 
 RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa.int64())])
 
@@ -55,18 +67,29 @@ def opened(root: str) -> Warehouse:
     return Warehouse(root, RESULTS, fsync=False)
 
 
-def driver(warehouse: Warehouse, job: Job | None = None, troubles: Any = None) -> Driver:
+def driver(
+    warehouse: Warehouse,
+    job: Job | None = None,
+    troubles: Any = None,
+    *,
+    idle: bool = False,
+    most_moved_bytes: int = 1 << 20,
+    on_epoch: Any = lambda _: None,
+    secrets: Any = None,
+) -> Driver:
     made = Driver(
         warehouse,
         TOPICS,
         0.0,
-        1 << 20,
+        most_moved_bytes,
         2.0,
-        lambda _: None,
+        on_epoch,
         (lambda _: None) if troubles is None else troubles.append,
         cores=2,
+        secrets=secrets,
     )
-    made.use(job or Job())  # type: ignore[arg-type]
+    if not idle:
+        made.use(job or Job())  # type: ignore[arg-type]
     return made
 
 
@@ -124,8 +147,11 @@ def test_an_idle_driver_notices_that_another_one_has_claimed(root: str) -> None:
 
 def test_a_look_is_no_licence_to_append(root: str) -> None:
     """The handle sees the other one's claim now, and the number is still that after its own."""
-    old, _ = driver(opened(root)), driver(opened(root))
-    old.looked()
+    old, new = driver(opened(root)), driver(opened(root))
+    assert list(new.looked().entries) == []
+    (seen,) = old.looked().entries
+    assert isinstance(seen, Claim)
+    assert (seen.n, seen.term, seen.cores) == (2, 2, 2)
     with pytest.raises(Ended, match="has taken over"):
         run_epoch(old)
     assert epochs(root) == []
@@ -214,6 +240,14 @@ def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:
     )
 
 
+def test_no_more_than_two_telling_lines_and_600_characters_are_shown() -> None:
+    lines = ["It failed", *(f"ValueError: {name}" for name in "abc")]
+    assert first_lines(RuntimeError("\n".join(lines))) == (
+        "It failed | ValueError: b | ValueError: c"
+    )
+    assert first_lines(RuntimeError("x" * 700)) == "x" * 600
+
+
 class Noting(Job):
     """Notes how it is called; `reports` are what it finds, one list a call."""
 
@@ -243,7 +277,7 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     one = driver(opened(root), job)
     batch: Any = object()
     span = statistics_every_s(len(one.state.groups))
-    for after in (0.0, span - 0.1, 0.1, 0.1):
+    for after in (0.0, span - 0.125, 0.125, 0.125):
         now[0] += after
         at = one.state.epoch + 2
         one.epoch(ends(at, at, at), batch, [], NEXT, limit_rows=10)
@@ -258,6 +292,89 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     assert isinstance(newest, Epoch)
     assert newest.limit_rows == 10
     assert newest.seconds == {"job": 0.0}
+
+
+def test_an_epoch_takes_the_time_of_its_job(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    class Slow(Noting):
+        def run(self, *arguments: Any, **named: Any) -> Sequence[SlotReport]:
+            now[0] += 1.234567
+            return super().run(*arguments, **named)
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("jobs.stream.driver.time", clock)
+    journaled: list[Epoch] = []
+    run_epoch(driver(opened(root), Slow(), on_epoch=journaled.append))
+    assert [each.seconds for each in journaled] == [{"job": 1.2346}]
+    assert journaled == opened(root).journal.read()[-1:]
+
+
+def test_an_epoch_is_planned_with_what_was_offered(root: str) -> None:
+    """Its commands, the session after the one that they close, and what may move at once."""
+
+    class Planned(Noting):
+        def run(self, plan: Plan, *given: object, **named: Any) -> Sequence[SlotReport]:
+            plans.append(plan)
+            return super().run(plan, *given, **named)
+
+    plans: list[Plan] = []
+    one = driver(opened(root), Planned(), most_moved_bytes=7)
+    moves = [Move(group=Prefix(2, g), to=to, bytes=5) for g, to in ((0, 1), (2, 0))]
+    commands = [
+        closing(ends(9, 9, 9)),
+        *(Command(id=f"d/{i}", kind="move", moves=[move]) for i, move in enumerate(moves)),
+    ]
+    one.epoch(ends(1, 1, 1), None, commands, NEXT, limit_rows=10)
+    (plan,) = plans
+    assert plan.accepted == seal(ends(9, 9, 9))
+    assert [move.command for move in plan.moved] == ["d/0"]
+    assert [move.command for move in plan.queue] == ["d/1"]
+
+
+def test_files_are_made_durable_before_the_journal_names_them(root: str) -> None:
+    done: list[Any] = []
+    place = opened(root)
+    append = place.journal.append
+
+    def noted(entry: Any) -> None:
+        done.append(entry.kind)
+        append(entry)
+
+    place.journal.append = noted  # type: ignore[method-assign]
+    place.sync_files = done.append  # type: ignore[method-assign,assignment]
+    place.maintain = lambda: done.append("maintained")  # type: ignore[method-assign,assignment,misc]
+    place.apply = lambda *what: done.append(what)  # type: ignore[method-assign]
+    named = (file("results", 0),)
+    found = [report(0, 0, files=list(named)), report(1, 0)]
+    one = driver(place, Noting(found))
+    assert done == ["claim", "maintained"]
+    del done[:]
+    run_epoch(one)
+    assert done == [named, "epoch", ("results", 0, list(named)), "maintained"]
+
+
+def test_a_commit_that_nobody_answers_ends_the_driver(root: str) -> None:
+    place = opened(root)
+    one = driver(place)
+
+    def append(_: object) -> None:
+        raise OutcomeUnknown("the broker went away")
+
+    place.journal.append = append  # type: ignore[method-assign,assignment]
+    with pytest.raises(Ended) as ended:
+        run_epoch(one)
+    assert str(ended.value) == "the outcome of a journal commit is unknown: the broker went away"
+    assert not ended.value.fenced
+
+
+def test_no_secret_is_in_what_is_told_of_an_attempt(root: str) -> None:
+    job, troubles = Job("bad password hunter2-Pa55phrase"), list[str]()
+    secrets = {"sasl.password": SecretStr("hunter2-Pa55phrase")}
+    run_epoch(driver(opened(root), job, troubles, secrets=secrets))
+    assert len(troubles) == 1
+    assert "hunter2" not in troubles[0]
+    assert troubles[0].startswith("epoch 0, attempt 1: bad password ")
 
 
 def test_what_was_read_last_is_the_jobs_clock(root: str) -> None:
@@ -289,8 +406,7 @@ def test_lost_state_is_told_and_the_attempt_repeated_after_a_wait(root: str) -> 
 
 
 def test_a_job_must_be_there(root: str) -> None:
-    one = driver(opened(root))
-    one._job = None
+    one = driver(opened(root), idle=True)
     with pytest.raises(RuntimeError, match=r"^no job was given$"):
         run_epoch(one)
 

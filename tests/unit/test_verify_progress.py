@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
-from jobs.verify import verify_command
+from jobs.verify import verdict_table, verify_command
 from jobs.verify.progress import Progress, tasks_of, to_stderr
 from schemas.query import load_query
 from schemas.settings import load_settings
@@ -24,16 +24,23 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
+    given: list[tuple[Any, ...]] = []
 
-    def run(*_: Any, progress: Progress, **__: Any) -> dict[str, Any]:
+    def run(*what: Any, progress: Progress, exhaustive: bool) -> dict[str, Any]:
         told.append(capsys.readouterr().err)
+        given.append((*what, exhaustive))
         progress.step("starting Spark")
-        return {}
+        return {"complete": True}
 
-    monkeypatch.setitem(sys.modules, "jobs.verify.command", SimpleNamespace(run=run))
-    verify_command(DAY, load_settings(None, {}, {})[0], load_query("symbol"))
+    shown = SimpleNamespace(run=run, table=lambda report: report)
+    monkeypatch.setitem(sys.modules, "jobs.verify.command", shown)
+    settings, query = load_settings(None, {}, {})[0], load_query("symbol")
+    report = verify_command(DAY, settings, query)
+    assert verdict_table(report) == {"complete": True}
     assert told == [f"verify {DAY}: reading the journal\n"]
     assert capsys.readouterr().err == f"verify {DAY}: starting Spark\n"
+    verify_command(DAY, settings, query, exhaustive=True)
+    assert given == [(DAY, settings, query, False), (DAY, settings, query, True)]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,25 @@ def test_a_long_step_is_told_again_with_how_far_it_is(
     assert set(lines[1:]) == {f"verify {DAY}: reading{again}"}
     assert not progress._teller.is_alive()
     assert len(lines) == after
+
+
+def test_nothing_is_told_before_the_first_step_and_then_without_how_far() -> None:
+    lines: list[str] = []
+    enough = threading.Event()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            enough.set()
+
+    with Progress(DAY, tell, again_s=0.001) as progress:
+        assert not enough.wait(0.05)
+        assert lines == []
+        assert ("progress", True) in [(t.name, t.daemon) for t in threading.enumerate()]
+        progress.step("reading")
+        assert enough.wait(10)
+    assert lines[0] == f"verify {DAY}: reading"
+    assert set(lines[1:]) == {f"verify {DAY}: reading, 0 s"}
 
 
 @pytest.mark.parametrize("fails", [False, True])

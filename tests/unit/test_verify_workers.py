@@ -35,9 +35,10 @@ GOOD = ("A", [2, 30, 40, 3, 5, 7, 4, 2, 150, 280])
 
 def test_keys_and_rejected_rows_are_judged_apart() -> None:
     rejected = (None, [3, 11, 12, 0, 0, 0, 3, 0, 11, 12])
-    found = list(judged(2, 1, SCHEMA, [batch(GOOD, rejected), batch()]))
+    other = ("B", [1, 30, 40, 1, 5, 7, 1, 0, 150, 280])
+    found = list(judged(2, 1, SCHEMA, [batch(), batch(GOOD, rejected, other), batch()]))
     assert len(found) == 1
-    assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, 3, 0]
+    assert list(totals(found).values()) == ["7", 5, 2, 2, 0, 3, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,18 @@ def test_a_key_that_fails_is_named(wrong: list[int]) -> None:
     found = list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", [2, 30, 40, 3, 5, 7, *wrong]))]))
     assert totals(found)[TOTALS[4].name] == 1
     assert found[1].column(0).to_pylist() == ["B"]
+
+
+def test_no_more_keys_are_named_than_show_that_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "FEW_KEYS", 2)
+    bad = [(name, [2, 30, 40, 3, 5, 7, 3, 2, 150, 280]) for name in "BCDEF"]
+    found = list(judged(2, 1, SCHEMA, [batch(GOOD, *bad)]))
+    assert totals(found)["failing"] == 5
+    assert found[1].to_pylist() == [
+        {"symbol": name} | dict.fromkeys(TOTALS.names) for name in "BCD"
+    ]
 
 
 def test_a_measure_that_is_missing_is_not_taken_for_a_number() -> None:
