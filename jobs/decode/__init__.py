@@ -226,10 +226,7 @@ def _together(plan: StreamPlan, found: list[Part]) -> tuple[Rows, Any]:
 
 def _whole(column: Any) -> Any:
     """A column of a table as one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    joined = column.combine_chunks()
-    return pa.array([], column.type) if isinstance(joined, pa.ChunkedArray) else joined
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _outside_years(key: Any) -> npt.NDArray[np.bool_] | None:

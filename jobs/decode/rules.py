@@ -50,8 +50,6 @@ def check(rules: Sequence[FieldRule], raw: Any) -> tuple[list[Any], Mask]:
     columns = []
     for rule, chunked in zip(rules, raw.columns, strict=True):
         column = chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
-        if isinstance(column, pa.ChunkedArray):  # no rows at all
-            column = pa.array([], column.type)
         columns.append(_check(rule, column, good))
     return columns, good
 

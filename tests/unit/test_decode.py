@@ -20,6 +20,7 @@ import jobs.decode.parse as parse
 from jobs.decode import (
     Decoded,
     StreamPlan,
+    _by_columns,
     _outside_years,
     compile_streams,
     decode,
@@ -28,7 +29,7 @@ from jobs.decode import (
     templates,
     value_digest,
 )
-from jobs.decode.expressions import EvaluationError, evaluate, type_of
+from jobs.decode.expressions import EvaluationError, _evaluate, evaluate, type_of
 from jobs.decode.plan import _may_be_key, type_name
 from jobs.decode.timestamps import parse_timestamps
 from schemas.expressions import FUNCTIONS, columns_of
@@ -317,6 +318,49 @@ def test_a_bad_value_slows_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None
     assert one_by_one == [7, parse.PIECE_ROWS + 5]
 
 
+def test_small_batches_go_straight_to_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = parse.parse_alike
+
+    def spy(rules: Any, values: Any) -> Any:
+        sizes.append(len(values))
+        return real(rules, values)
+
+    monkeypatch.setattr(jobs.decode, "parse_alike", spy)
+    for size in (jobs.decode.FEW_ROWS, jobs.decode.FEW_ROWS + 1):
+        assert len(check(STOCK, [stock(i) for i in range(size)]).kept) == size
+    assert sizes == [jobs.decode.FEW_ROWS + 1]
+
+
+def test_only_values_that_are_too_large_skip_the_second_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [stock(0), b" " + stock(1), b"  " + stock(1), b" " + stock(1)]
+    monkeypatch.setattr(jobs.decode, "EACH_BYTES", len(values[1]))
+    parts, left = _by_columns(STOCK.rules, pa.array(values, pa.binary()))
+    assert [rows.tolist() for rows, _ in parts] == [[0], [1, 3]]
+    assert left.tolist() == [2]
+
+
+@pytest.mark.parametrize("few_rows", [0, 99])
+def test_blocks_are_counted_from_their_begin(
+    monkeypatch: pytest.MonkeyPatch, few_rows: int
+) -> None:
+    monkeypatch.setattr(jobs.decode, "BLOCK_ROWS", 3)
+    values: list[bytes | None] = [stock(i) for i in range(10)]
+    values[4], values[8] = b"bad", None
+    result = check(STOCK, values, few_rows=few_rows)
+    assert result.kept.tolist() == [0, 1, 2, 3, 5, 6, 7, 9]
+    assert result.rejected.tolist() == [4, 8]
+    assert result.reasons[1] == "tombstone: the record has no value"
+    assert result.rows.column("symbol").to_pylist() == [f"S{i}" for i in result.kept.tolist()]
+
+
+def test_no_values_give_no_rows() -> None:
+    for plan in (STOCK, *plans(OWN)):
+        assert check(plan, []).rows.num_rows == 0
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 31, 32, 33, 8191, 8192, 8193, 20_000])
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_sizes_slices_and_offset_types(size: int, kind: Any) -> None:
@@ -452,6 +496,34 @@ on = [{ name = "key", expression = "KEY" }]
     result = check(early, [b'{"at":"0001-01-0%dT00:00:00Z"}' % day for day in (1, 2)])
     assert result.kept.tolist() == [1]
     assert result.reasons == ["key: not in the years 1 to 9999 (UTC)"]
+
+
+@pytest.mark.parametrize("few_rows", [0, 99])
+def test_a_row_counts_only_if_every_key_does(few_rows: int) -> None:
+    text = """[streams.left]
+fields = { a = "string?", b = "string?", at = "timestamp" }
+[streams.right]
+fields = { a = "string?", b = "string?", at = "timestamp" }
+[join]
+inputs = ["left", "right"]
+on = ["a", { name = "day", expression = "at + interval '1 day'" }, "b"]
+"""
+    late, day = b'"at":"9999-12-31T00:00:00Z"', b'"at":"2026-01-05T00:00:00Z"'
+    values: list[bytes | None] = [
+        b'{"b":"y",%s}' % day,
+        b'{"a":"x",%s}' % day,
+        b'{"a":"x","b":"y",%s}' % late,
+        b'{"a":"x","b":"y",%s}' % day,
+        b"{%s}" % late,
+    ]
+    result = check(plans(text)[0], values, few_rows=few_rows)
+    assert result.kept.tolist() == [3]
+    assert result.reasons == [
+        "a: the join key is null",
+        "b: the join key is null",
+        "day: not in the years 1 to 9999 (UTC)",
+        "a: the join key is null",
+    ]
 
 
 FAILS = """
@@ -672,6 +744,43 @@ def test_rows_on_which_an_expression_fails_stand_alone() -> None:
     assert result.to_pylist() == [1, None, 3, 4, None]
     assert sorted(failed) == [1, 4]
     assert set(failed.values()) == {"the expression has no value for this row"}
+
+
+def test_no_rows_have_no_value_and_fail_nowhere() -> None:
+    rows = pa.table({"s": pa.array([], pa.string())})
+    for expression in ("s", "no_such_function(s)"):
+        result, failed = evaluate(expression, rows, pa.string())
+        assert (result.type, result.to_pylist(), failed) == (pa.string(), [], {})
+    # Nor has a single row another type where it fails.
+    result, failed = evaluate("cast(s as int)", pa.table({"s": ["x"]}), pa.int64())
+    assert (result.type, result.to_pylist(), list(failed)) == (pa.int64(), [None], [0])
+
+
+def test_an_expression_has_one_type_over_none_one_and_two_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    types = [pa.string(), pa.string(), pa.string()]
+    monkeypatch.setattr(
+        "jobs.decode.expressions._evaluate",
+        lambda _, rows: pa.nulls(rows.num_rows, types[rows.num_rows]),
+    )
+    schema = pa.schema([("s", pa.string())])
+    assert type_of("s", schema) == pa.string()
+    for rows, said in ((0, "bool over no row and string"), (1, "string over no row and bool")):
+        types[:] = [pa.string()] * 3
+        types[rows] = pa.bool_()
+        with pytest.raises(EvaluationError, match=f"^it is {said} over some$"):
+            type_of("s", schema)
+
+
+def test_what_is_wrong_with_an_expression_is_said_in_one_line() -> None:
+    rows = pa.table({"s": ["1", "x"]})
+    with pytest.raises(EvaluationError) as one:
+        _evaluate("cast(s as int)", rows)
+    assert "\n" not in str(one.value)
+    assert str(one.value).startswith("conversion from `str` to `i32` failed")
+    with pytest.raises(EvaluationError, match=r"^the expression does not give one value per row$"):
+        _evaluate("unnest(string_to_array(s, ','))", pa.table({"s": ["1,2", "3"]}))
 
 
 def test_a_time_beyond_the_calendar_is_no_end_of_the_stream() -> None:

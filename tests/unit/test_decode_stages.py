@@ -378,6 +378,7 @@ def test_pieces_have_so_many_values_and_bytes() -> None:
 def each(values: list[bytes | None], rows: list[int]) -> tuple[dict[int, Any], list[int]]:
     parsed, left = parse_each(RULES, pa.array(values, pa.binary()), np.array(rows, np.int64))
     assert left.dtype == np.int64
+    assert parsed is None or len(parsed.rows)
     return ({} if parsed is None else columns([(parsed.rows, parsed.columns)])), left.tolist()
 
 
@@ -658,6 +659,7 @@ def test_rows_are_read_in_chunks_of_so_many_and_so_many_bytes(
 
     assert cut(list(range(10))) == [[0, 1, 2], [3, 4], [5, 6], [7], [8, 9]]
     assert cut([0, 4, 7, 9]) == [[0, 4], [7], [9]]
+    assert cut([4, 0, 1]) == [[4, 0], [1]]
     assert cut([]) == []
 
 
