@@ -37,6 +37,7 @@ class Terminal:
 
         def control() -> None:
             os.setsid()
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the tests ignore it
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
