@@ -297,11 +297,10 @@ class _Piece:
         if rule.kind == "bool":
             return pa.array(kinds == TRUE, mask=kinds == NULL)
         null = None if kinds is None else kinds == NULL
-        offsets = np.zeros(2 * n + 2, np.int32)
-        offsets[1:-1:2], offsets[2::2] = begins, ends
-        offsets[-1] = offsets[-2]
+        offsets = np.zeros(2 * n + 1, np.int32)
+        offsets[1::2], offsets[2::2] = begins, ends
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._data)]
-        parts = pa.Array.from_buffers(pa.string(), 2 * n + 1, buffers)
+        parts = pa.Array.from_buffers(pa.string(), 2 * n, buffers)
         which = pa.array(np.arange(1, 2 * n + 1, 2, dtype=np.int32), mask=null)
         texts = parts.take(which)
         if kinds is not None:

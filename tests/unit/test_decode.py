@@ -216,6 +216,7 @@ def test_values_that_would_line_up_by_accident(odd: list[bytes | None], bad: lis
         (b'{"symbol":"B","n": 7}', False),
         (b'{"symbol":"B","n":"7"}', False),
         (b'{"symbol":"B","m":7}', False),
+        (b'{"simbol":"B","n":7}', False),
         (b'{"symbol":"B","n":07}', False),
         (b'{"symbol":"B","n":7.}', False),
         (b'{"symbol":"B","n":-}', False),

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from jobs import decode
-from jobs.decode import chunks, parse
+from jobs.decode import chunks, parse, templates
 from jobs.decode.layout import Layout
 from jobs.decode.parse import parse_alike, parse_each, pieces
 from jobs.decode.rules import check, row_schema
@@ -131,6 +131,7 @@ def test_escapes_are_found_and_wrong_ones_named() -> None:
 def test_utf8_is_told() -> None:
     assert _is_utf8(np.frombuffer("aé€🙂".encode(), np.uint8))
     assert not _is_utf8(np.frombuffer(b"a\xc3", np.uint8))
+    assert not _is_utf8(np.frombuffer(b"\xa9a", np.uint8))
 
 
 # --- what looks alike
@@ -227,13 +228,55 @@ def test_escapes_and_letters_beyond_ascii_are_read() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [b"", None, b"[]", b"{", b'{"s":"\x01"}', b'{"s":"\xff"}', b'{"s":"\\x"}', b'{"s":"', b"{}x"],
+    [
+        *(
+            b"",
+            None,
+            b"[]",
+            b"{",
+            b'{"s":"\x01"}',
+            b'{"s":"\xff"}',
+            b'{"s":"\\x"}',
+            b'{"s":"',
+            b"{}x",
+        ),
+        *(b'{"s":"\x80"}', b"\x01{}", b"\x80{}", b"\\{}"),
+    ],
 )
 def test_what_is_not_fit_leaves_its_neighbours_alone(bad: bytes | None) -> None:
     good = [json.dumps(value(i)).encode() for i in range(9)]
     rows, rest = alike([bad, *good, bad, *good, bad])
     assert rest == [0, 10, 20]
     assert len(rows) == 18
+
+
+@pytest.mark.parametrize("size", range(1, 30))
+def test_every_byte_between_two_holes_counts(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MOST_TEMPLATES", 1)
+    name = b"abcdefghijklmnopqrstuvwxyzabcdefgh"[:size]
+    right = b'{"n":1,"%s":2}' % name
+    begin = right.index(name)
+    others = [right[:6] + b" " + right[7:], right[:2] + b"m" + right[3:]]
+    others += [right[:at] + b"0" + right[at + 1 :] for at in range(begin, begin + size)]
+    values = [right, *others, right]
+    found, rest = read_alike(RULES[1:2], pa.array(values, pa.binary()), 1 << 20)
+    assert [rows.tolist() for rows, _ in found] == [[0, len(values) - 1]]
+    assert rest.tolist() == list(range(1, len(values) - 1))
+
+
+def test_an_empty_value_does_not_end_the_trying() -> None:
+    one = [json.dumps(value(i)).encode() for i in range(5)]
+    other = [json.dumps(value(i) | {"more": 1}).encode() for i in range(6, 11)]
+    rows, rest = alike([*one, b"", *other])
+    assert rest == [5]
+    assert rows == {i: value(i) for i in range(11) if i != 5}
+
+
+def test_a_name_behind_something_nested_is_no_field_yet() -> None:
+    made = [value(i) | {"o": {"l": [i], "s": "no", "p": {"q": {}, "n": 1}}} for i in range(20)]
+    rows, rest = alike([json.dumps(each).encode() for each in made])
+    assert rest == []
+    assert rows == {i: value(i) for i in range(20)}
 
 
 def test_forms_are_tried_in_turn_as_long_as_it_is_worth_it() -> None:
@@ -474,7 +517,7 @@ def forms() -> list[str | None]:
     dates += ["9999-12-31", "0000-06-01", "2026-13-01", "2026-00-10", "2026-04-31", "2026-12-00"]
     dates += ["1969-12-31", "2026-10-32", "202x-01-05", "2026/01-05", "2026-01/05"]
     clocks = ["14:30:00", "00:00:00", "23:59:59", "24:00:00", "23:60:00", "23:59:60", "1a:30:00"]
-    clocks += ["14.30:00", "14:30.00"]
+    clocks += ["14.30:00", "14:30.00", "1::30:00", "14:30:0:"]
     between = ["T", "t", " ", "_", "S", "U"]
     ends = [
         "Z",
@@ -488,7 +531,7 @@ def forms() -> list[str | None]:
         "+10:60",
         "*05:30",
     ]
-    ends += ["+05.30", "+0x:30", "+05:3x", "", "Y", "[", "+05:30Z"]
+    ends += ["+0::30", "+05:3:", "+05.30", "+0x:30", "+05:3x", "", "Y", "[", "+05:30Z"]
     fractions = ["", ".", ".1", ".12", ".123", ".1234", ".12345", ".123456", ".1234567"]
     fractions += [
         ".999999999",
@@ -504,6 +547,7 @@ def forms() -> list[str | None]:
     ]
     made += [f"2026-01-05T14:30:00{f}{e}" for f in fractions for e in ends]
     made += [f"{date}T{c}{e}" for date in dates for c in clocks[:3] for e in ends[:7]]
+    made += ["9999-12-31T23:59:59.999999+00:00", "0001-01-01T00:00:00.000000+00:00"]
     return [*made, None, "", "soon", "2026-01-05", "2026-01-05T14:30", "2026-01-05T14:30:00"]
 
 
@@ -527,6 +571,10 @@ def test_times_of_a_slice() -> None:
     micros, valid = parse_timestamps(pa.array(given, pa.string()).slice(1, 2))
     assert micros.tolist() == [stamp(given[1]), stamp(given[2])]
     assert valid.all()
+    for behind in ("2026-01-05T14:30:02Z", "2026-01-05T14:30:02.123Z"):
+        given[3] = behind
+        micros, valid = parse_timestamps(pa.array(given, pa.string()).slice(1, 2))
+        assert (micros.tolist(), valid.tolist()) == ([stamp(given[1]), stamp(given[2])], [True] * 2)
     assert times([]) == []
     assert times([None, None]) == [None, None]
     assert times(["", ""]) == [None, None]
