@@ -119,8 +119,7 @@ def flux_load(
         gain = use[receiver] * rows / total[receiver] if total[receiver] else use[donor] * share
         new_receiver = use[receiver] + gain
         return bool(
-            rows > 0
-            and new_receiver <= 1
+            new_receiver <= 1
             and abs(new_donor - new_receiver) < abs(use[donor] - use[receiver]) - ROUNDING
             and (not off or (1 + off) * new_receiver < (1 - off) * use[donor])
             and (fits is None or fits(receiver, int(view.sizes[g])))

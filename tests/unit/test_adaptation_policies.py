@@ -1012,3 +1012,64 @@ def test_nothing_moves_for_ever_in_a_system_that_stands_still(name: str, seen: V
             slot[seen.groups.index(each.group)] = each.to
         seen = replace(seen, slot=slot)
     pytest.fail("still moving after 200 rounds")
+
+
+# --- ends of ranges, and what is alike ---------------------------------------------------------
+
+
+def test_slots_and_groups_alike_are_taken_in_their_order() -> None:
+    found = lazy_disk(view([[10] * 80, [10] * 8]))
+    assert moves(found) == [(g, 0, 1) for g in range(36)]
+    many = view([[50]] * 80, sampled=[900, 1] * 40, budget=[50] * 80, session_bytes=10**6)
+    forced = [each.slot for each in active_disk(many).suggestions if isinstance(each, ForceSpill)]
+    assert forced == list(range(79, 0, -2))
+
+
+def test_active_disk_waits_for_no_relocation_that_is_too_small() -> None:
+    seen = view([[281], [200]], sampled=[1, 900], budget=[281, 281], session_bytes=10**6)
+    for relocation_bytes, forced in ((40, [0]), (39, [])):
+        found = disk.active_disk(seen, relocation_bytes=relocation_bytes).suggestions
+        assert [each.slot for each in found if isinstance(each, ForceSpill)] == forced
+
+
+def test_a_slot_that_worked_longer_than_it_was_looked_at_is_fully_used() -> None:
+    seen = view([[1], [1], [1]], idle_s=[-1.0, 11.0, 5.0])
+    assert utilisation(seen).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_memory_is_counted_in_whole_bytes() -> None:
+    assert view([[1, 2], [], [4]]).memory.dtype == np.int64
+
+
+def test_flux_memory_moves_at_exactly_th_imb() -> None:
+    seen = view([[10] * 60, [10] * 40])  # excess 400 and 600
+    assert moves(flux_memory(seen, th_imb=1.5))
+    assert "less than th_imb 1.51 apart" in why(flux_memory(seen, th_imb=1.51))
+
+
+def test_a_donor_that_is_surely_above_the_average() -> None:
+    """Of ten slots eight are used for 80 %, one for 40 %: the average is about 77 %."""
+    for idle, sure in ((0.5, True), (1.7, False)):
+        seen = view([[1] * 100] * 10, idle_s=[idle, *[2.0] * 8, 6.0])
+        [move] = flux_load(seen, noise=0.05).suggestions
+        assert isinstance(move, MoveGroup)
+        assert (move.source, move.to, move.sure) == (0, 9, sure)
+
+
+def test_balanced_fills_a_receiver_up_to_its_share_less_the_noise() -> None:
+    """Of 60 % of 1000 bytes a tenth stays free."""
+    for size, moved in ((40, [(0, 0, 1)]), (41, [])):
+        seen = view([[size, 5], [500]], processed=[30, 1, 10], idle_s=[2.0, 9.0])
+        assert [each for each in moves(even(seen)) if each[0] == 0] == moved
+
+
+def test_declined_advice_is_named() -> None:
+    idle = view([[50], [50]])
+    assert [each.what for each in fine_tuning(idle, 40).declined] == ["splits and merges"]
+    short = view([[500], [500]], session_bytes=10**6, budget=[700, 700])
+    assert even(short).declined[0].what == "forced spill"
+
+
+def test_a_key_that_has_just_so_many_rows_is_named() -> None:
+    alone = view([[700], [10]], hot_share=[clusters.ONE_KEY, 0], hot_key=("ACME", ""))
+    assert f"the key 'ACME' has {clusters.ONE_KEY:.0%} of its rows" in why(even(alone))
