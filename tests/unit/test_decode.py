@@ -747,6 +747,13 @@ def test_rows_on_which_an_expression_fails_stand_alone() -> None:
     assert set(failed.values()) == {"the expression has no value for this row"}
 
 
+def test_a_constant_is_the_same_for_every_row() -> None:
+    rows = pa.table({"s": ["1", "x", "3"]})
+    assert evaluate("'a' || 'b'", rows, pa.string())[0].to_pylist() == ["ab"] * 3
+    assert evaluate("'a'", rows.slice(0, 1), pa.string())[0].to_pylist() == ["a"]
+    assert evaluate("'a'", rows.slice(0, 0), pa.string())[0].to_pylist() == []
+
+
 def test_no_rows_have_no_value_and_fail_nowhere() -> None:
     rows = pa.table({"s": pa.array([], pa.string())})
     for expression in ("s", "no_such_function(s)"):

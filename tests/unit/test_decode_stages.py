@@ -548,7 +548,16 @@ def forms() -> list[str | None]:
     made += [f"2026-01-05T14:30:00{f}{e}" for f in fractions for e in ends]
     made += [f"{date}T{c}{e}" for date in dates for c in clocks[:3] for e in ends[:7]]
     made += ["9999-12-31T23:59:59.999999+00:00", "0001-01-01T00:00:00.000000+00:00"]
-    return [*made, None, "", "soon", "2026-01-05", "2026-01-05T14:30", "2026-01-05T14:30:00"]
+    return [
+        *made,
+        None,
+        "",
+        "soon",
+        "2026-01-05",
+        "2026-01-05T14:30",
+        "2026-01-05T14:30:00",
+        "2026-01-05T14:30:0Z",
+    ]
 
 
 def test_times_of_all_forms_beside_each_other() -> None:
