@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from jobs.engine.groups import GroupMap, relocations
 from jobs.policy.slots import rearranged
-from jobs.protocol.adapt import adapt, carried_out, moved
+from jobs.protocol.adapt import DEEPEST, adapt, carried_out, decision, moved
 from jobs.protocol.plan import plan_epoch
 from jobs.protocol.state import JournalState, begin, fold
-from schemas.journal import Claim, Command, Genesis, Move, Prefix, SlotTotals
+from schemas.journal import Claim, Command, CommandOutcome, Genesis, Move, Prefix, SlotTotals
 from tests.protocol_entries import epoch
 
 NOW = "2026-01-05T15:00:00Z"
@@ -667,3 +667,101 @@ def test_another_number_of_slots_may_fill_a_budget_and_empty_one() -> None:
     ]
     # No figures yet: nothing is known to be too much.
     assert answers(state(), slots_of(3, (1, 2, 10**15), policy="p")) == ["obeyed"]
+
+
+@pytest.mark.parametrize(
+    ("command", "slot", "size"),
+    [
+        (move(0, 1, bytes_=7), 1, 7),
+        (Command(id="d/m2.0.1", kind="spill", slot=1, bytes=9), 1, 9),
+        (Command(id="d/m2.0.1", kind="split", group=Prefix(2, 0)), None, 0),
+    ],
+)
+@pytest.mark.parametrize(
+    ("version", "obeyed", "reason"),
+    [(-1, True, "too full"), (7, False, "decided on assignment 7; it is -1 now")],
+)
+def test_the_answer_says_who_asked_for_what(
+    command: Command, slot: int | None, size: int, version: int, obeyed: bool, reason: str
+) -> None:
+    who = {"policy": "p", "by": "controller", "reason": "too full"}
+    asked = command.model_copy(update={**who, "assignment_version": version})
+    [outcome] = adapt(state(), [asked], NOW).outcomes
+    assert outcome == CommandOutcome(
+        id="d/m2.0.1",
+        kind=command.kind,
+        obeyed=obeyed,
+        reason=reason,
+        policy="p",
+        by="controller",
+        slot=slot,
+        bytes=size,
+    )
+
+
+def test_a_decision_is_what_commands_are_numbered_within() -> None:
+    ids = ("rules/7/0", "rules/7", "alone")
+    assert [decision(each) for each in ids] == ["rules/7", "rules", "alone"]
+
+
+SIX = [*((Prefix(3, v), 0) for v in range(6)), (Prefix(2, 3), 1)]
+"""Groups 3/0 to 3/5 at slot 0."""
+
+
+def test_a_slot_gives_all_its_groups_but_one() -> None:
+    said = answers(state(SIX), *(move(v, 1, depth=3) for v in range(6)))
+    last = "slot 0 would own no group; change the number of slots instead"
+    assert said == ["obeyed"] * 5 + [last]
+    # One that came counts where it is, too.
+    four = [(Prefix(2, v), v % 2) for v in range(4)]
+    assert answers(state(four), move(0, 1), move(1, 0), move(3, 0)) == ["obeyed"] * 3
+
+
+def test_halves_count_among_the_groups_that_a_slot_keeps() -> None:
+    split = Command(id="d/s", kind="split", group=Prefix(2, 0))
+    assert answers(state(), split, move(1, 1)) == ["obeyed"] * 2
+    merge = Command(id="d/s", kind="merge", group=Prefix(2, 0))
+    others = [move(v, 1, depth=3) for v in range(2, 6)]
+    assert answers(state(SIX), merge, *others) == ["obeyed"] * 5
+    three = [(Prefix(3, 0), 0), (Prefix(3, 1), 0), (Prefix(2, 1), 0), (Prefix(1, 1), 1)]
+    assert answers(state(three), merge, move(1, 1)) == ["obeyed"] * 2
+
+
+def test_groups_are_split_down_to_the_deepest() -> None:
+    """A path of groups: each has a half that is split again."""
+    path = [(Prefix(depth, 1), 0) for depth in range(1, DEEPEST + 1)]
+    deep = state([*path, (Prefix(DEEPEST, 0), 1)])
+
+    def asked(kind: str, depth: int) -> str:
+        return answers(deep, Command(id="d/s", kind=kind, group=Prefix(depth, 1)))[0]
+
+    assert asked("split", DEEPEST - 1) == "obeyed"
+    why = f"group {DEEPEST}/1 has {DEEPEST} bits, which is as deep as groups go"
+    assert asked("split", DEEPEST) == why
+    assert asked("merge", DEEPEST) == f"group {DEEPEST}/1 has no halves"
+    assert asked("merge", DEEPEST - 1) == (
+        f"the halves of group {DEEPEST - 1}/1 are not two groups"
+    )
+
+
+def test_what_several_commands_touch_is_touched_by_each_of_them() -> None:
+    first, second = (
+        Command(id=f"d/{v}", kind="split", group=Prefix(2, v), policy="p") for v in (0, 2)
+    )
+    half = Command(id="d/3", kind="split", group=Prefix(3, 0))
+    assert answers(state(), first, second, half) == [
+        "obeyed",
+        "obeyed",
+        "group 3/0 is named by an earlier command",
+    ]
+    other = Command(id="other/0", kind="spill", slot=0, bytes=9)
+    assert answers(state(), first, second, other) == [
+        "obeyed",
+        "obeyed",
+        "slot 0 takes part in another decision, d",
+    ]
+
+
+def test_as_much_as_a_slot_has_needs_no_room() -> None:
+    full = holding(("", 40, 20, 0), ("", 40, 20, 0))
+    assert resized(full, (0, 40)) == ({0: 40}, ["obeyed"])
