@@ -90,7 +90,7 @@ def entry_of(
         spilled_rows=spilled,
         restored_slots=sorted(plan.restore.slots) if plan.restore else [],
         slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
-        recent_input_ms=max((r.recent_input_ms for r in reports), default=0),
+        recent_input_ms=max(r.recent_input_ms for r in reports),
         started_at=started_at,
         written_at=written_at,
         seconds=seconds,

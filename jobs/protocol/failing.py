@@ -70,9 +70,7 @@ def rows_of(plan: Plan) -> str:
     """The offsets that an epoch reads, for people: `stock/0 from 120 to 180, ...`."""
     parts = []
     for topic, ends in sorted(plan.end.items()):
-        starts = plan.start.get(topic, [])
-        for partition, end in enumerate(ends):
-            start = starts[partition] if partition < len(starts) else 0
+        for partition, (start, end) in enumerate(zip(plan.start[topic], ends, strict=True)):
             if end > start:
                 parts.append(f"{topic}/{partition} from {start} to {end - 1}")
     return ", ".join(parts) or "no new rows"

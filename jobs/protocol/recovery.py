@@ -57,11 +57,12 @@ class Restore:
 def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
     """What must be read again for the lost slots; None when they held nothing."""
     slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
-    if not slots or state.epoch < 0:
+    if not slots:
         return None
     lost_ranges = [prefix for prefix, slot in state.groups if slot in slots]
     sessions, first = [], state.epoch
-    for index, session in enumerate(state.sessions):
+    ends = [*(session.start for session in state.sessions[1:]), state.end]
+    for session, end in zip(state.sessions, ends, strict=True):
         cuts = sorted(
             (epoch, prefix)
             for prefix, epoch in session.last_cuts.items()
@@ -74,12 +75,11 @@ def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
             first = min(first, *last)
         else:
             first = min(first, session.base)
-        open_end = state.sessions[index + 1].start if index + 1 < len(state.sessions) else None
         sessions.append(
             SessionRestore(
                 session=session.date,
                 start=session.start,
-                end=state.end if open_end is None else open_end,
+                end=end,
                 cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
             )
         )

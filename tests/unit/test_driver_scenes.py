@@ -41,8 +41,26 @@ from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from jobs.protocol.plan import Plan, waits
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.protocol.redo import Apply, settled_epoch
-from jobs.protocol.state import JournalBroken, fold
-from schemas.journal import Claim, Command, CommandOutcome, Epoch, Genesis, Move, Prefix, Topic
+from jobs.protocol.state import (
+    JournalBroken,
+    JournalState,
+    Mark,
+    Session,
+    begin,
+    fold,
+    replay,
+)
+from schemas.journal import (
+    Claim,
+    Command,
+    CommandOutcome,
+    Epoch,
+    Genesis,
+    Move,
+    Prefix,
+    SlotTotals,
+    Topic,
+)
 from tests.protocol_entries import (
     DAY,
     GROUPS,
@@ -946,3 +964,321 @@ def test_failures_are_forgotten_with_the_epoch() -> None:
     (job,) = instructions
     assert isinstance(job, RunJob)
     assert job.attempt == 2
+
+
+# --- what the journal's state and an entry are, in full
+
+
+def test_the_state_after_the_genesis() -> None:
+    start = ends(1, 2, 3)
+    first = genesis(start=start)
+    assert replay([]) is None
+    assert begin(first) == JournalState(
+        n=0,
+        term=0,
+        epoch=-1,
+        genesis=first,
+        topics=TOPICS,
+        end=start,
+        sessions=(Session(date=DAY, start=start, base=-1),),
+        seal=None,
+        groups=GROUPS,
+        assignment_version=-1,
+        policy_epoch=-1,
+        manifests={0: None, 1: None},
+        marks={-1: Mark(start, {})},
+        counts={},
+        sealed={},
+        seen=frozenset(),
+    )
+
+
+def test_the_state_after_epochs_and_a_claim() -> None:
+    """Two sessions are open: the second one has cuts only, the first one results and rows."""
+    totals = SlotTotals(slot=0, budget_bytes=99, rows=3, state_bytes=9, folder_bytes=10)
+    queued = Move(group=Prefix(2, 0), to=1, command="d/1")
+    entries = [
+        epoch(2, 0, ends(4, 4, 4), read=READ_0, cuts=[cut(0, 0)], recent_input_ms=50),
+        epoch(
+            3,
+            1,
+            ends(5, 5, 5),
+            read=[count("a", 0, 1, 2**64 - 5)],
+            cuts=[cut(0, 1), cut(1, 1), cut(3, 1, session=NEXT)],
+            seal=seal(ends(5, 9, 5)),
+            results={DAY: 3},
+            spilled_rows={DAY: 4},
+            commands=[answered(True, "", "other")],
+            recent_input_ms=40,
+            slots=[totals],
+            budgets={1: 70},
+            queued=[queued],
+        ),
+    ]
+    state = replay([*BEGUN, *entries])
+    zero = Mark(ends(4, 4, 4), {("a", 0): (4, 7), ("a", 1): (4, 1), ("b", 0): (4, 2)})
+    now = Mark(ends(5, 5, 5), {("a", 0): (5, 2), ("a", 1): (4, 1), ("b", 0): (4, 2)})
+    day = Session(
+        date=DAY,
+        start=ends(0, 0, 0),
+        base=-1,
+        last_cuts={Prefix(2, 0): 1, Prefix(2, 1): 1},
+        cuts=3,
+        results=3,
+        spilled_rows=4,
+    )
+    after = Session(date=NEXT, start=ends(5, 9, 5), base=0, last_cuts={Prefix(2, 3): 1}, cuts=1)
+    expected = JournalState(
+        n=3,
+        term=1,
+        epoch=1,
+        genesis=genesis(),
+        topics=TOPICS,
+        end=ends(5, 5, 5),
+        sessions=(day, after),
+        seal=seal(ends(5, 9, 5)),
+        groups=GROUPS,
+        assignment_version=-1,
+        policy_epoch=-1,
+        manifests={0: "m-1-0", 1: "m-1-1"},
+        marks={-1: Mark(ends(0, 0, 0), {}), 0: zero, 1: now},
+        counts=now.counts,
+        sealed={},
+        seen=frozenset({"other"}),
+        recent_input_ms=50,
+        totals=(totals,),
+        budgets={1: 70},
+        cores=0,
+        moves=(queued,),
+    )
+    assert state == expected
+    claimed_ = fold(state, claim(4, 2, cores=8))
+    assert claimed_ == replace(expected, n=4, term=2, cores=8, budgets={})
+    third = fold(claimed_, epoch(5, 2, ends(6, 6, 6), term=2, cuts=[cut(0, 2), cut(1, 2)]))
+    assert sorted(third.marks) == [-1, 0, 1, 2]
+    assert third.seen == {"other"}
+    moved = [(Prefix(2, 0), 1), *GROUPS[1:]]
+    carried = epoch(
+        6, 3, ends(7, 7, 7), term=2, assignment=moved, queued=[], moved=[queued], session=DAY
+    )
+    last = fold(third, carried)
+    assert (last.groups, last.assignment_version, last.moves) == (tuple(moved), 3, ())
+    assert sorted(last.marks) == [-1, 0, 1, 2, 3]
+    # The first session's marks go with it; the second one began after epoch 0.
+    over = epoch(7, 4, ends(9, 9, 9), term=2, session=NEXT, sealed=sealed(ends(5, 9, 5), 4))
+    gone = fold(last, over)
+    assert sorted(gone.marks) == [0, 1, 4]
+    assert gone.session.date == NEXT
+
+
+@pytest.mark.parametrize(
+    ("kind", "obeyed", "policy", "relieves"),
+    [
+        ("spill", True, "p", True),
+        ("move", True, "p", True),
+        ("slots", True, "p", True),
+        ("spill", False, "p", False),
+        ("spill", True, "", False),
+        ("split", True, "p", False),
+    ],
+)
+def test_an_epoch_relieves_when_it_obeys_a_policy(
+    kind: str, obeyed: bool, policy: str, relieves: bool
+) -> None:
+    outcome = CommandOutcome(id="d/1", kind=kind, obeyed=obeyed, policy=policy)
+    state = replay([*BEGUN, epoch(2, 0, ends(4, 4, 4), commands=[outcome])])
+    assert state is not None
+    assert state.policy_epoch == (0 if relieves else -1)
+
+
+def test_an_epoch_waits_for_commands_moves_and_a_seal_in_reach() -> None:
+    def found(**more: Any) -> JournalState:
+        state = replay([*BEGUN, epoch(2, 0, ends(4, 4, 4), **more)])
+        assert state is not None
+        return state
+
+    command = Command(id="d/1", kind="spill", slot=1, bytes=9)
+    seen = CommandOutcome(id="d/1", kind="spill", obeyed=True)
+    assert not waits(found(), [])
+    assert waits(found(), [command])
+    assert not waits(found(commands=[seen]), [command])
+    assert waits(found(queued=[Move(group=Prefix(2, 0), to=1)]), [])
+    assert waits(found(seal=seal(ends(4, 4, 4))), [])
+    assert not waits(found(seal=seal(ends(4, 5, 4))), [])
+
+
+def test_a_new_slot_starts_empty_and_one_that_ends_has_no_manifest() -> None:
+    moves = [Move(group=Prefix(2, 1), to=2)]
+    command = Command(id="d/1", kind="slots", slots=3, moves=moves)
+    driver, instructions = told(claimed(ONE), offered(None, command))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.manifests == ((0, "m-0-0"), (1, "m-0-1"), (2, None))
+    none = {"budget_bytes": 0, "state_bytes": 0, "folder_bytes": 0}
+    totals = [SlotTotals(slot=slot, rows=slot, **none) for slot in range(3)]
+    three = [report(slot, 1, totals=totals[slot]) for slot in range(3)]
+    driver, instructions = told(driver, reported(*three), Appended())
+    assert driver.state is not None
+    assert (driver.state.slots, driver.state.totals) == ((0, 1, 2), tuple(totals))
+    back = [Move(group=Prefix(2, 1), to=0)]
+    driver, instructions = told(
+        driver, offered(ends(7, 7, 7), Command(id="d/2", kind="slots", slots=2, moves=back))
+    )
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.manifests == ((0, "m-1-0"), (1, "m-1-1"), (2, "m-1-2"))
+    reports = [report(slot, 2, totals=totals[slot]) for slot in range(3)]
+    driver, instructions = told(driver, reported(*reports))
+    (_, append) = instructions
+    assert isinstance(append, Append)
+    assert isinstance(append.entry, Epoch)
+    assert append.entry.manifests == {0: "m-2-0", 1: "m-2-1"}
+    assert append.entry.slots == totals[:2]
+
+
+def test_moves_that_wait_and_budgets_are_in_the_entry_when_they_change() -> None:
+    commands = [
+        Command(id="d/0", kind="move", moves=[Move(group=Prefix(2, 0), to=1, bytes=5)]),
+        Command(id="d/2", kind="move", moves=[Move(group=Prefix(2, 2), to=0, bytes=5)]),
+        Command(id="b", kind="budget", slot=1, bytes=70),
+    ]
+    driver, said = told(
+        claimed(ONE),
+        offered(None, *commands, most_moved_bytes=9),
+        reported(report(0, 1), report(1, 1)),
+    )
+    then = Move(group=Prefix(2, 2), to=0, bytes=5, command="d/2")
+
+    def entry(said: list[Instruction]) -> tuple[Any, Any, Any]:
+        append = said[-1]
+        assert isinstance(append, Append)
+        assert isinstance(append.entry, Epoch)
+        return append.entry.queued, append.entry.moved, append.entry.budgets
+
+    assert entry(said)[0] == [then]
+    assert entry(said)[2] == {1: 70}
+    driver, _ = told(driver, Appended())
+    driver, said = told(driver, offered(ends(7, 7, 7)), reported(report(0, 2), report(1, 2)))
+    assert entry(said) == ([], [then], None)
+    driver, _ = told(driver, Appended())
+    _, said = told(driver, offered(ends(8, 8, 8)), reported(report(0, 3), report(1, 3)))
+    assert entry(said) == (None, [], None)
+
+
+def test_a_sealed_session_without_results_has_none() -> None:
+    _, instructions = told(
+        claimed(ONE),
+        offered(ends(6, 6, 6), closing(ends(6, 6, 6))),
+        reported(report(0, 1), report(1, 1)),
+    )
+    entry = second(
+        session=NEXT,
+        commands=[ACCEPTED],
+        seal=seal(ends(6, 6, 6)),
+        sealed=sealed(ends(6, 6, 6), 1),
+    )
+    assert instructions == [Sync(()), Append(entry)]
+
+
+def test_a_seal_ends_at_0_in_partitions_that_a_topic_gains() -> None:
+    wide = {"a": [6, 6, 2], "b": [6]}
+    end = seal({"a": [9, 9, 0], "b": [9]})
+    pending = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(9, 9, 9)))
+    start = {"a": [4, 4, 0], "b": [4]}
+    _, instructions = told(claimed(pending), offered(wide))
+    assert instructions == [RunJob(plan(start=start, end=wide, seal=end), 1)]
+    _, instructions = told(claimed(ONE), offered(wide, closing(ends(9, 9, 9))))
+    assert instructions == [
+        RunJob(plan(start=start, end=wide, seal=end, accepted=end, outcomes=(ACCEPTED,)), 1)
+    ]
+
+
+def test_what_was_cut_is_flushed_only_at_the_end() -> None:
+    entry = epoch(2, 0, ends(4, 4, 4), read=READ_0, cuts=[cut(3, 0)])
+    _, instructions = told(claimed(entry), offered())
+    assert instructions == [RunJob(plan(), 1)]
+
+
+def test_a_seal_says_who_asked_for_it() -> None:
+    commands = (closing(ends(9, 9, 9), by="alice"), withdrawing(by="bob"))
+    _, instructions = told(claimed(ONE), offered(None, *commands))
+    outcomes = tuple(
+        each.model_copy(update={"by": by})
+        for each, by in ((ACCEPTED, "alice"), (answered(True, ""), "bob"))
+    )
+    assert instructions == [RunJob(plan(outcomes=outcomes), 1)]
+
+
+def test_what_is_read_again_begins_where_the_first_of_the_sessions_needs_it() -> None:
+    """Digests are counted round 2**64; a partition of which nothing was read has no rows."""
+    entries = [
+        epoch(
+            2,
+            0,
+            ends(4, 0, 0),
+            read=[count("a", 0, 4, 7)],
+            seal=seal(ends(3, 6, 4)),
+            cuts=[cut(2, 0), cut(3, 0)],
+        ),
+        epoch(
+            3,
+            1,
+            ends(5, 4, 0),
+            read=[count("a", 0, 1, 2**64 - 3), count("a", 1, 4, 2)],
+            cuts=[cut(2, 1, session=NEXT), cut(3, 1, session=NEXT)],
+        ),
+    ]
+    restores = []
+    for slot in (1, 0):
+        reports = [report(0, 2), report(1, 2)]
+        reports[slot] = lost(slot, 2)
+        _, instructions = told(claimed(*entries), offered(), reported(*reports))
+        (job,) = instructions
+        assert isinstance(job, RunJob)
+        assert job.plan.restore is not None
+        restores.append(job.plan.restore)
+    cut_, uncut = restores
+    assert cut_.read_from == ends(4, 0, 0), "of the first session everything was cut in epoch 0"
+    assert cut_.expected == (count("a", 0, 1, 2**64 - 3), count("a", 1, 4, 2), count("b", 0, 0))
+    assert uncut.read_from == ends(0, 0, 0)
+    assert uncut.expected == (count("a", 0, 5, 4), count("a", 1, 4, 2), count("b", 0, 0))
+    assert [each.cuts for each in uncut.sessions] == [(), ()]
+
+
+def test_what_was_read_again_is_added_up_round_the_digest() -> None:
+    driver, _ = told(claimed(ONE), offered(), reported(report(0, 1), lost(1, 1)))
+    parts = [count("a", 0, 1, 2**64 - 2), count("a", 0, 3, 9), *READ_0[1:]]
+    _, instructions = told(driver, reported(report(0, 1), report(1, 1, restored=parts)))
+    assert instructions[-1] == Append(second(restored_slots=[1]))
+
+
+def test_slots_that_are_lost_again_and_again_are_named() -> None:
+    driver, _ = told(claimed(ONE), offered())
+    both = reported(lost(0, 1), lost(1, 1))
+    for _ in range(MAX_ATTEMPTS - 1):
+        driver, _ = told(driver, both)
+    _, (end,) = told(driver, both)
+    assert isinstance(end, End)
+    assert end.reason == (
+        f"epoch 1 failed {MAX_ATTEMPTS} times: lost state of slot 0 (gone), 1 (gone). {READS}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "reads"),
+    [(ends(4, 4, 4), "no new rows"), (ends(4, 5, 6), "a/1 from 4 to 4, b/0 from 4 to 5")],
+)
+def test_what_a_failed_epoch_reads_is_named(end: Any, reads: str) -> None:
+    driver, _ = told(claimed(ONE), offered(end))
+    for _ in range(MAX_ATTEMPTS - 1):
+        driver, _ = told(driver, JobFailed("an executor died"))
+    _, (ended,) = told(driver, JobFailed("an executor died"))
+    assert isinstance(ended, End)
+    assert ended.reason.endswith(f"died. It reads {reads}. Nothing of it counts")
+
+
+def test_the_last_claim_of_several_is_the_one_that_took_over() -> None:
+    others = (claim(4, 3, driver="host/8"), claim(5, 4, driver="host/9"))
+    _, (end,) = told(claimed(ONE), Looked((*others, epoch(6, 1, ends(6, 6, 6), term=4))))
+    assert isinstance(end, End)
+    assert "this warehouse: host/9, term 4. Nothing" in end.reason
