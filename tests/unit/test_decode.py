@@ -752,6 +752,7 @@ def test_a_constant_is_the_same_for_every_row() -> None:
     assert evaluate("'a' || 'b'", rows, pa.string())[0].to_pylist() == ["ab"] * 3
     assert evaluate("'a'", rows.slice(0, 1), pa.string())[0].to_pylist() == ["a"]
     assert evaluate("'a'", rows.slice(0, 0), pa.string())[0].to_pylist() == []
+    assert _evaluate("max(s)", rows).to_pylist() == ["x"] * 3, "one value for all of them"
 
 
 def test_no_rows_have_no_value_and_fail_nowhere() -> None:
