@@ -765,3 +765,12 @@ def test_what_several_commands_touch_is_touched_by_each_of_them() -> None:
 def test_as_much_as_a_slot_has_needs_no_room() -> None:
     full = holding(("", 40, 20, 0), ("", 40, 20, 0))
     assert resized(full, (0, 40)) == ({0: 40}, ["obeyed"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"), [("split", "no group is no group"), ("merge", "no group has no halves")]
+)
+def test_a_command_without_its_group_is_refused(kind: str, answer: str) -> None:
+    """Its model refuses it, but for one that was not checked."""
+    named = Command(id="d/s", kind=kind, group=Prefix(2, 0))
+    assert answers(state(), named.model_copy(update={"group": None})) == [answer]

@@ -104,6 +104,15 @@ def test_sessions_that_there_are_are_named_in_order():
     assert not_sealed(both, "2025-12-31").endswith(f"open: {DAY}, {NEXT})")
 
 
+def test_ranges_of_any_width_are_cleaned_up_in_units_of_one():
+    """Of 64: narrower ones lie in one unit, wider ones are several."""
+    narrow = [Prefix(9, 0b101_001_111), Prefix(9, 0b101_001_000), Prefix(40, 2**40 - 1)]
+    assert cleanup_ranges(narrow) == [Prefix(6, 0b101_001), Prefix(6, 63)]
+    assert cleanup_ranges([Prefix(6, 7), Prefix(4, 1)]) == [Prefix(6, v) for v in (4, 5, 6, 7)]
+    assert cleanup_ranges([Prefix(0, 0)]) == [Prefix(6, v) for v in range(64)]
+    assert cleanup_ranges([]) == []
+
+
 def test_a_sealed_session_is_found():
     assert sealed_session(replay(journal(sealed=True)), DAY, "q").epoch == 1
     assert sealed_session(replay(journal(sealed=True)), DAY, "").session == DAY

@@ -225,6 +225,7 @@ def test_a_conflict_of_the_claim_makes_it_read_what_is_new_and_claim_again() -> 
     newer = epoch(3, 1, ends(6, 6, 6), files=[file_1])
     driver, instructions = told(begun(), reading([*BEGUN, ONE]), Conflict([newer]))
     assert instructions == [ReadJournal(after=2)]
+    assert driver.pending is None
     driver, instructions = told(driver, reading([newer]))
     assert instructions == [
         Append(claim(4, 2, driver="host/2", written_at="started")),
@@ -262,7 +263,10 @@ def test_a_claim_that_always_comes_behind_ends_it() -> None:
     _, (end,) = told(driver, Conflict())
     assert isinstance(end, End)
     assert not end.fenced
-    assert end.reason.startswith(f"the journal could not be claimed: {MAX_CLAIMS} times another")
+    assert end.reason == (
+        f"the journal could not be claimed: {MAX_CLAIMS} times another driver wrote an entry "
+        "first. Stop that one (`spillway status` names it) and start again"
+    )
 
 
 TAKEN_OVER = End(
@@ -621,7 +625,10 @@ def test_a_session_of_an_odd_name_is_not_sealed_and_does_not_stop_the_stream() -
     assert isinstance(job, RunJob)
     (outcome,) = job.plan.outcomes
     assert not outcome.obeyed
-    assert outcome.reason.startswith("'2026-1-5' is not written YYYY-MM-DD")
+    assert outcome.reason == (
+        f"'2026-1-5' is not written YYYY-MM-DD, so {NEXT} does not come after it in the tables. "
+        "Name a new warehouse.root and join its rows again there"
+    )
     assert job.plan.seal is None
 
 

@@ -333,7 +333,8 @@ CASES = [
         "restored nothing",
         InputChanged,
         "Lost state cannot be restored from Kafka: a/0, offsets 0 to 4, gave 0 rows "
-        r"\(digest 0{16}\) where the journal counted 4 \(digest 0{15}7\)",
+        r"\(digest 0{16}\) where the journal counted 4 \(digest 0{15}7\)\. Was the topic "
+        "emptied or made anew\\? Nothing was written; bring the topic's data back and start again\\.$",
         report(0, 1),
         report(1, 1),
     ),
@@ -351,12 +352,21 @@ CASES = [
         report(0, 1, restored=[count("a", 0, 4, 8), *RESTORED[1:]]),
         report(1, 1),
     ),
-    driver("an empty journal", "the journal is empty", JournalRead([], {}, TOPICS)),
+    driver(
+        "an empty journal",
+        "the journal is empty: it must begin with a genesis$",
+        JournalRead([], {}, TOPICS),
+    ),
     driver("appended nothing", "nothing was being appended$", Appended()),
     driver(
         "applied nothing", "results was not being applied$", Applied("results", 0), READ, Appended()
     ),
-    driver("offered before the claim", "an epoch was offered while another one", OFFERED, READ),
+    driver(
+        "offered before the claim",
+        "an epoch was offered while another one is pending$",
+        OFFERED,
+        READ,
+    ),
     driver(
         "offered twice",
         "an epoch was offered while another one is pending$",
@@ -411,3 +421,12 @@ def test_every_guard_has_a_case() -> None:
     }
     untested = sorted(f"{name}:{line}" for name, line in guards.keys() - reached)
     assert not untested, f"no case of CASES sets off the raise at {untested}"
+
+
+def test_an_entry_does_not_know_its_limit_unless_it_is_told() -> None:
+    state = replay([*BEGUN, ONE])
+    assert state is not None
+    plan = plan_epoch(state, ends(5, 5, 5), [], NEXT)
+    done = [report(0, 1), report(1, 1)]
+    entry = entry_of(state, plan, done, started_at="", written_at="", seconds={})
+    assert entry.limit_rows == 0

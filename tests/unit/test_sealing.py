@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -211,3 +212,72 @@ def test_a_sealed_session_is_final(place: Place) -> None:
     place.journal(*BEGUN, epoch(3, 1, end, session=NEXT, seal=seal(end), sealed=sealed(end, 1)))
     with pytest.raises(SealRefused, match="is sealed since epoch 1: that is final"):
         place.withdraw()
+
+
+def test_a_command_says_what_was_asked_for_when_by_whom(
+    place: Place, broker: list[int | None]
+) -> None:
+    place.journal(*BEGUN)
+    place.seal()
+    place.withdraw()
+    asked, back = place.commands()
+    for command, kind, reason, by in (
+        (asked, "seal", "why", "alice"),
+        (back, "withdraw", "too early", "bob"),
+    ):
+        assert re.fullmatch(rf"{kind}/{DAY}/[0-9a-f]{{8}}", command.id)
+        assert command.issued_at == "2026-01-05T21:05:00.000+00:00"
+        assert (command.reason, command.by) == (reason, by)
+
+
+def test_kafka_and_the_warehouse_are_those_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    @contextmanager
+    def cluster(servers: str, options: Any) -> Iterator[Broker]:
+        given.append((servers, options))
+        yield Broker()
+
+    def warehouse(root: str, *, fsync: bool) -> Warehouse:
+        given.append((root, fsync))
+        return Warehouse(root, fsync=fsync)
+
+    monkeypatch.setattr(sealing, "cluster", cluster)
+    monkeypatch.setattr(sealing, "Warehouse", warehouse)
+    place = Place(tmp_path / "w")
+    place.journal(*BEGUN)
+    place.seal()
+    settings = place.settings
+    assert given == [
+        (settings.warehouse.root, settings.warehouse.fsync),
+        (settings.kafka.bootstrap_servers, settings.kafka.options),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "why"),
+    [
+        (
+            "noon",
+            "--at 'noon': write now, close, or a time such as 2026-01-05T16:00:00-05:00",
+        ),
+        (
+            "2026-01-05",
+            "--at '2026-01-05' has no offset; write e.g. 2026-01-05T16:00:00-05:00 or "
+            "2026-01-05T16:00:00Z",
+        ),
+        (
+            "2026-01-05T12:30:00",
+            "--at '2026-01-05T12:30:00' has no offset; write e.g. 2026-01-05T12:30:00-05:00 or "
+            "2026-01-05T12:30:00Z",
+        ),
+    ],
+)
+def test_a_time_needs_an_offset(place: Place, broker: list[int | None], at: str, why: str) -> None:
+    place.journal(*BEGUN)
+    with pytest.raises(StartRefused) as refused:
+        place.seal(at=at)
+    assert str(refused.value) == why
+    assert (place.commands(), broker) == ([], [])
