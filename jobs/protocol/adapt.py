@@ -114,7 +114,7 @@ class _Desk:
     counts: Counter[int]
     """How many groups each slot will own: counted once, for thousands of moves ask."""
     slots: int
-    """How many slots there will be."""
+    """How many slots there will be once the moves that wait are carried out."""
     busy: frozenset[int]
     """Slots that an adaptation of an earlier epoch is not done with."""
     queue: dict[Prefix, Move]
@@ -275,7 +275,6 @@ def _slots(desk: _Desk, command: Command) -> str | None:
     every = range(max(desk.slots, command.slots))
     desk.take(command, (move.group for move in command.moves), every)
     desk.owners, desk.counts = owners, counts
-    desk.slots = command.slots
     for move in command.moves:
         desk.queue[move.group] = move.model_copy(update={"command": command.id})
     desk.rearranged = True

@@ -65,6 +65,10 @@ def test_an_anchor_says_nothing() -> None:
     assert took([Block(0, "anchor", 0, 0, None)]) == Intake()
     # Not even whose it is.
     assert took([Block(5, "anchor", 3, 0, None)], slot=1) == Intake()
+    # Nor does it end what comes.
+    counts = [PartitionCount(topic="a", partition=0, rows=1, rejected=0, filtered=0, digest=0)]
+    read = Block(0, "count", 0, 0, encode_counts(counts))
+    assert took([Block(0, "anchor", 0, 0, None), read]).read == counts
 
 
 def test_everything_that_came_is_in_its_place(slots: Slots) -> None:
@@ -152,8 +156,12 @@ def test_sorted_runs_become_pieces_of_so_many_bytes(
 @pytest.mark.parametrize("kind", ["new", "state", "restore"])
 def test_rows_of_groups_that_the_slot_does_not_own_are_refused(slots: Slots, kind: str) -> None:
     blocks = [replace(block, slot=0) for block in slots.blocks(rows(0, 40), kind)]
-    with pytest.raises(ValueError, match="slot 0 got rows of groups that it does not own"):
+    with pytest.raises(ValueError, match="slot 0 got rows") as refused:
         took(blocks)
+    assert str(refused.value) == (
+        "slot 0 got rows of groups that it does not own: blocks were routed with another "
+        "assignment than the step's"
+    )
 
 
 @pytest.mark.parametrize("said", [-1, 1])

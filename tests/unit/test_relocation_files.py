@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, encode_rows
+from jobs.engine.blocks import (
+    Block,
+    Moved,
+    decode_moved,
+    decode_rows,
+    decode_table,
+    encode_rows,
+)
 from jobs.engine.groups import GroupMap
-from jobs.engine.relocation import HandoverLost, Neighbour, extract, nobody
+from jobs.engine.relocation import HandoverLost, Neighbour, _shelf, extract, nobody
 from jobs.engine.runs import born_of
 from jobs.engine.statefiles import load_manifest
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
-from schemas.journal import SlotReport
+from jobs.engine.upkeep import Room, Shelf, manifest_bytes, room_of
+from schemas.journal import Prefix, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
 
@@ -105,8 +113,11 @@ def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: s
         runs._verified.clear()
         path.write_bytes(data[:-200] + bytes([data[-200] ^ 1]) + data[-199:])
     before = {info.name for info in slots.state(1).list()}
-    with pytest.raises(HandoverLost, match=path.name):
+    with pytest.raises(HandoverLost, match=path.name) as raised:
         move.step(blocks)
+    said = str(raised.value)
+    assert said.startswith(f"slot 0 wrote state for slot 1 into {slots.state(1).uri}, but ")
+    assert said.endswith("Nothing is lost: the epoch runs again, and sends it through the shuffle.")
     assert {info.name for info in slots.state(1).list()} == before
     assert move.step(move.extract(nobody)).status == "done"
 
@@ -165,6 +176,54 @@ def test_several_givers_share_the_room(slots: Slots) -> None:
         for a in ((0,), (0, 2))
     )
     assert shared > alone + 0.8 * sum(f.bytes for f in moved(move.extract()).files)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.99])
+def test_a_giver_has_its_share_of_the_room_beside_the_owner_s_manifest(
+    slots: Slots, threshold: float
+) -> None:
+    move = Move(slots)
+    giver = move.tasks[0]
+    owner = replace(move.tasks[1], budget_bytes=200_001, arriving=(0, 2), threshold=threshold)
+    used, files = folder_bytes(slots), len(list(slots.state(1).list()))
+    # Twice the files that there are, four for each input; each group before and after.
+    reserve = manifest_bytes(2 * files + 4 * 3, 2 * 8)
+    slack = room_of(owner.shape, 200_001, used, 0, 0).slack_bytes
+    left = min(200_001 - used - reserve - slack, int(threshold * 200_001) - used)
+    share = Room(left // 2, used_bytes=0, reserve_bytes=0, slack_bytes=0)
+    assert _shelf(slots.spec, giver, owner, slots.state(1)) == Shelf(
+        slots.spec,
+        slots.state(1),
+        giver.warehouse_id,
+        giver.epoch,
+        giver.attempt,
+        giver.key,
+        share,
+        owner.shape,
+    )
+
+
+def test_figures_go_with_their_groups(slots: Slots) -> None:
+    """Three slots get what slot 0 gives."""
+    move = Move(slots)
+    prefixes = sorted(move.tasks[0].leaving)
+    owners = dict(zip(prefixes, (1, 2, 3, 1), strict=True))
+    groups = GroupMap((p, owners.get(p, 1)) for p in slots.groups.prefixes)
+    move.tasks[0] = replace(move.tasks[0], groups=groups)
+    blocks = move.extract(nobody)
+    figures = {
+        block.slot: decode_table(block).select(["depth", "value"]).to_pylist()
+        for block in blocks
+        if block.kind == "figures"
+    }
+    named = {
+        slot: sorted(Prefix(row["depth"], row["value"]) for row in rows)
+        for slot, rows in figures.items()
+    }
+    assert named == {slot: [p for p in prefixes if owners[p] == slot] for slot in (1, 2, 3)}
+    told = {block.slot: decode_moved(block) for block in blocks if block.kind == "moved"}
+    assert sorted(told) == [1, 2, 3]
+    assert all(said.found is True and said.rows > 0 for said in told.values())
 
 
 @pytest.mark.parametrize("why", ["nobody", "no manifest", "another host"])

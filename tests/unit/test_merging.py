@@ -1,0 +1,82 @@
+"""Which runs are merged and which files rewritten, for given sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
+from jobs.engine.statefiles import Merging
+
+SHAPE = Shape()
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [(0, 0), (1023, 0), (1024, 1), (4095, 1), (4096, 2), (16383, 2), (16384, 3)],
+)
+def test_classes_of_runs_begin_at_powers_of_the_fan_in(rows: int, size: int) -> None:
+    assert SHAPE.size_class(rows) == size
+
+
+def test_files_are_a_whole_part_of_the_budget_within_bounds() -> None:
+    assert SHAPE.file_bytes(10**9 + 1) == 7_812_500
+    assert SHAPE.new_file_bytes(10**8 + 1) == 6_250_000
+    for size in (SHAPE.file_bytes, SHAPE.new_file_bytes):
+        assert (size(1), size(10**12)) == (64 << 10, 16 << 20)
+    assert SHAPE.fuel_bytes(1000, 10**9 + 1) == 4 * 1000 + 2 * 7_812_500
+
+
+def runs(session: str, input_: int, sizes: dict[int, int]) -> list[RunSize]:
+    return [RunSize(session, input_, run, rows) for run, rows in sizes.items()]
+
+
+def test_as_many_runs_of_a_class_as_the_fan_in_are_merged() -> None:
+    many = [
+        *runs("d", 0, {4: 9, 2: 9, 3: 9, 1: 9}),
+        *runs("d", 1, {5: 9, 6: 9, 7: 9}),
+        *runs("d", 0, {8: 2000, 9: 2000, 10: 2000, 11: 2000, 12: 2000}),
+        *runs("e", 1, {13: 8, 14: 8, 15: 8, 16: 8}),
+    ]
+    merges, next_run = due_merges(SHAPE, many, [], 20)
+    assert merges == [
+        Merging("e", 1, (13, 14, 15, 16), 22),
+        Merging("d", 0, (1, 2, 3, 4), 20),
+        Merging("d", 0, (8, 9, 10, 11, 12), 21),
+    ]
+    assert next_run == 23
+
+
+def test_merges_under_way_are_kept_and_their_runs_are_not_merged_twice() -> None:
+    half = Merging("d", 0, (1, 2, 3, 4), 9)
+    many = runs("d", 0, {1: 5, 2: 5, 9: 10, 10: 9, 11: 9, 12: 9})
+    assert due_merges(SHAPE, many, [half], 13) == ([half], 13)
+    fresh = Merging("d", 0, (10, 11, 12, 14), 15)
+    assert due_merges(SHAPE, [*many, *runs("d", 0, {14: 1})], [half], 15) == ([half, fresh], 16)
+    # What is left to do comes first where it is less; a source that is used up has nothing left.
+    less = Merging("c", 0, (1, 2), 3)
+    rows = [*many, *runs("c", 0, {1: 9})]
+    assert due_merges(SHAPE, rows, [half, less], 13)[0] == [less, half]
+    as_much = Merging("e", 0, (1,), 2)
+    rows = [*many, *runs("e", 0, {1: 10})]
+    assert due_merges(SHAPE, rows, [as_much, half], 13)[0] == [half, as_much]
+
+
+def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:
+    """Of a budget of 100: files with 90, 90, 80, 25 and 10 dead bytes of 100."""
+    worn = [Worn("e", 100, 75), Worn("c", 100, 10), Worn("b", 100, 10), Worn("d", 100, 20)]
+    return to_reclaim(
+        shape, [*worn, Worn("f", 100, 90)], folder_bytes=folder, budget_bytes=100, fuel=fuel
+    )
+
+
+def test_the_files_with_most_dead_bytes_are_rewritten_first_within_the_fuel() -> None:
+    assert reclaimed(folder=49, fuel=1000) == []
+    assert reclaimed(folder=50, fuel=1000) == ["b", "c", "d", "e"]
+    assert reclaimed(folder=50, fuel=40) == ["b", "c", "d"]
+    assert reclaimed(folder=50, fuel=39) == ["b", "c"]
+    assert reclaimed(folder=50, fuel=9) == []
+    assert reclaimed(folder=74, fuel=9) == []
+    assert reclaimed(folder=75, fuel=0) == ["b", "c", "d", "e"], "fuel is no limit any more"
+    exactly = Shape(dead_share=0.25)
+    assert reclaimed(folder=75, fuel=0, shape=exactly) == ["b", "c", "d", "e"]
+    assert Worn("a", 0, 0).dead_share == 1
