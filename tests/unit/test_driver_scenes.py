@@ -553,6 +553,15 @@ def test_a_seal_stays_once_a_row_beyond_its_end_was_read() -> None:
     ]
 
 
+def test_every_partition_that_was_read_beyond_the_seal_is_named() -> None:
+    passed = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(3, 9, 2)))
+    _, instructions = told(claimed(passed), offered(None, withdrawing()))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    (outcome,) = job.plan.outcomes
+    assert f"belong to {NEXT} (a/0 to 4, b/0 to 4). {DAY}" in outcome.reason
+
+
 def test_a_seal_of_a_partition_that_no_epoch_knows_stays_in_the_same_way() -> None:
     wider = {"a": [4, 9, 7], "b": [3]}
     passed = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(wider))

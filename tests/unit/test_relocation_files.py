@@ -98,6 +98,19 @@ def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
     assert len(set(runs)) == len(runs), "a giver's files of one input are a run of their own"
 
 
+def test_what_is_larger_than_the_owner_s_files_is_given_as_several(slots: Slots) -> None:
+    move = Move(slots)
+    small = replace(move.tasks[1].shape, least_file_bytes=200, most_file_bytes=200)
+    move.tasks[1] = replace(move.tasks[1], shape=small)
+    blocks = move.extract()
+    given = moved(blocks)
+    assert len(given.files) > 3
+    assert sum(file.rows for file in given.files) == given.rows
+    report = move.step(blocks)
+    assert report.totals is not None
+    assert report.totals.rows == ROWS
+
+
 @pytest.mark.parametrize("harm", ["gone", "short", "damaged"])
 def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: str) -> None:
     move = Move(slots)
