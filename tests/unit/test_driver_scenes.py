@@ -41,6 +41,7 @@ from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from jobs.protocol.plan import Plan, waits
 from jobs.protocol.recovery import Restore, SessionRestore, Since
 from jobs.protocol.redo import Apply, settled_epoch
+from jobs.protocol.seal import not_sealable
 from jobs.protocol.state import (
     JournalBroken,
     JournalState,
@@ -621,6 +622,27 @@ def test_a_sealed_session_stays_sealed() -> None:
     _, instructions = told(claimed(done), offered(None, withdrawing()))
     why = f"{DAY} is sealed since epoch 0: that is final"
     assert instructions == [RunJob(plan(session=NEXT, outcomes=(answered(False, why),)), 1)]
+
+
+def test_a_seal_asked_for_again_is_answered_and_changes_nothing() -> None:
+    end = ends(4, 4, 4)
+    done = epoch(2, 0, end, session=NEXT, read=READ_0, seal=seal(end), sealed=sealed(end, 0))
+    for entry, reason in (
+        (PENDING, "a seal of this session is pending already"),
+        (done, "already sealed"),
+    ):
+        _, instructions = told(claimed(entry), offered(None, closing(ends(9, 9, 9), "again")))
+        (job,) = instructions
+        assert isinstance(job, RunJob)
+        outcome = CommandOutcome(id="again", kind="seal", obeyed=True, reason=reason)
+        assert (job.plan.outcomes, job.plan.accepted) == ((outcome,), None)
+
+
+def test_no_session_comes_after_itself() -> None:
+    state = claimed(ONE).state
+    assert state is not None
+    assert not_sealable(state, DAY, NEXT) == ""
+    assert not_sealable(state, DAY, DAY).startswith(f"{DAY!r} is not written YYYY-MM-DD")
 
 
 def test_a_session_of_an_odd_name_is_not_sealed_and_does_not_stop_the_stream() -> None:
