@@ -33,7 +33,7 @@ demo: setup-airflow ## A trading day under Airflow, with its page and its proof 
 demo-fast: setup-runtime ## The same day without Airflow (under 3 minutes)
 	@$(VENV)/bin/spillway demo $(ARGS)
 
-check: setup ## Lint, format, types, fast tests (about 3 minutes)
+check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
