@@ -180,13 +180,10 @@ def adopt(
     Raises HandoverLost when one is not there or not what was written; ValueError for rows of
     groups that the slot does not own.
     """
-    runs: dict[tuple[str, int], int] = {}
+    run = found.next_run  # runs of different sessions and inputs never meet: one number serves all
+    found.next_run += 1
     for file in files:
-        key = (file.session, file.input)
-        if key not in runs:
-            runs[key] = found.next_run
-            found.next_run += 1
-        named = file._replace(run=runs[key])
+        named = file._replace(run=run)
         try:
             rows = map_run(spec, state, named, task.key)
         except Missing as lost:

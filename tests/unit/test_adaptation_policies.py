@@ -79,6 +79,12 @@ def test_lazy_disk_moves_half_the_difference_and_the_most_productive_first() -> 
     assert advice.declined == ()
 
 
+def test_lazy_disk_does_not_say_that_it_passes_over_what_is_no_more_productive() -> None:
+    advice = lazy_disk(view([[60, 20, 20], [40]]))
+    assert moves(advice) == [(1, 0, 1)]
+    assert advice.declined == ()
+
+
 def test_lazy_disk_says_which_groups_it_passes_over() -> None:
     # 30 bytes go; the most productive group has 60.
     seen = view([[60, 20, 20], [40]], results=[600, 20, 10, 0])
@@ -121,6 +127,9 @@ def test_lazy_disk_is_sure_of_what_fits_whatever_the_noise() -> None:
     assert sure(lazy_disk(view([[30, 70], [40]]))) == [False]
     assert sure(lazy_disk(view([[20, 80], [40]]))) == [True]
     assert sure(disk.lazy_disk(view([[20, 80], [40]]), relocation_bytes=25)) == [False]
+    # 270 and 30: 120 go, surely 105; a group of 100 may be one of 105.
+    assert sure(lazy_disk(view([[100, 170], [30]]))) == [True]
+    assert sure(lazy_disk(view([[101, 169], [30]]))) == [False]
     assert [d.what for d in lazy_disk(view([[80], [100]])).declined] == ["relocation"]
 
 
@@ -407,6 +416,11 @@ def test_no_group_gets_larger_than_one_of_the_first() -> None:
     assert [s.group for s in clusters.fine_tuning(split, 100).suggestions] == [first[0]]
 
 
+def test_without_state_nothing_is_split_or_merged() -> None:
+    [said] = fine_tuning(view([[], []]), 100).declined
+    assert (said.what, said.why) == ("splits and merges", "nothing is in memory")
+
+
 def test_what_has_spilled_is_not_merged() -> None:
     """It is small because it has spilled: it grows again, and would be split again."""
     seen = view([[1, 1]], groups=(Prefix(1, 0), Prefix(1, 1)), spilled=[False, True])
@@ -533,6 +547,18 @@ def test_balanced_leaves_a_slot_one_group() -> None:
     [said] = even(view([[10], [10, 10]], processed=[20, 500, 500], idle_s=[2.0, 9.0])).declined
     assert said.what == "relocation"
     assert said.why.endswith("(slot 1), but slot 0 has one group, which it keeps")
+
+
+def test_balanced_takes_rows_that_came_and_results_that_were_made_alike() -> None:
+    slots, idle = [[10] * 4, [10] * 2], [0.0, 9.0]
+    came = view(slots, processed=[50, 50, 40, 40, 20, 10], rate=[0.0] * 6, idle_s=idle)
+    made = replace(came, processed=np.zeros(6, np.int64), rate=came.processed / came.collection_s)
+    some = np.array([True, False, True, False, False, True])
+    both = replace(
+        came, processed=np.where(some, came.processed, 0), rate=np.where(some, 0.0, made.rate)
+    )
+    assert moves(even(came))
+    assert even(came) == even(made) == even(both)
 
 
 def test_balanced_splits_what_is_too_large_to_move() -> None:
@@ -761,6 +787,9 @@ def test_a_policy_says_whether_a_move_needs_luck() -> None:
     memory = partial(flux_memory, noise=0.05)
     assert sure(memory(view([[10] * 60, [10] * 30]))) == {True}  # excess 400 and 700
     assert sure(memory(view([[10] * 60, [10] * 47]))) == {False}  # and 530
+    # Excess 1,000 and 1,203, where 1,005 and 1,198 would not be 1.2 apart; and 1,212.
+    assert sure(memory(view([[1] * 100] * 2, budget=[1_100, 1_303]))) == {False}
+    assert sure(memory(view([[1] * 100] * 2, budget=[1_100, 1_312]))) == {True}
     tight = view([[10] * 60, [10] * 30], spilled=[True] + [False] * 89)
     # Whether 790 of 800 bytes fit is a matter of luck.
     tight = replace(tight, spilled_bytes=np.where(tight.spilled, 190, 0))

@@ -956,7 +956,7 @@ def ends_after(*failures: JobFailed) -> End:
         assert instructions == [RunJob(plan(), attempt)]
     _, (end,) = told(driver, failures[-1])
     assert isinstance(end, End)
-    assert not end.fenced
+    assert end.fenced is False
     return end
 
 
