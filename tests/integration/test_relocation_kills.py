@@ -216,10 +216,14 @@ class Mover:
         assert fired(self.day.folder, point) is not None, f"{point}: killed at another point"
 
     def run_through(self, points: Sequence[str]) -> None:
-        """All points of workers and then the first of the driver; a run for each other one."""
+        """All points of workers and then the first of the driver; a run for each other one.
+
+        What only kills the driver needs no executors of its own, which take most of a start.
+        """
         first, *others = points
         self.run_until_killed(first, **WORKERS, FAILPOINT_AFTER=RECEIVER_POINTS[-1])
         for point in others:
+            self.day.master = "local[2]"
             self.run_until_killed(point)
 
     def moved_from(self, number: int) -> list[int]:

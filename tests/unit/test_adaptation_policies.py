@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jobs.policy import clusters, disk
 from jobs.policy.balanced import balanced, growth, margins
 from jobs.policy.clusters import declustering, supplier_consumer
-from jobs.policy.disk import output_rate, query_bytes
+from jobs.policy.disk import cluster_bytes, output_rate, query_bytes
 from jobs.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
 from jobs.policy.guards import guarded
 from jobs.policy.view import (
@@ -165,6 +165,22 @@ def test_active_disk_forces_the_slot_of_the_low_output_rate() -> None:
     assert "leaves nothing to force" in why(active_disk(replace(seen, forced_bytes=360)))
 
 
+def test_a_pair_that_has_nothing_left_to_force_is_passed_over() -> None:
+    seen = view(
+        [[100], [100], [100], [100]],
+        sampled=[900, 800, 2, 1],
+        budget=[100] * 4,
+        session_bytes=400,
+        elapsed_s=60.0,
+        left_s=60.0,
+    )
+    found = active_disk(seen).suggestions
+    assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(3, 30), (2, 30)]
+    gone = replace(seen, forced_bytes=query_bytes(seen) - cluster_bytes(seen, 0.9) - 30)
+    found = active_disk(gone, threshold=0.9).suggestions
+    assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(3, 30)]
+
+
 @pytest.mark.parametrize("elapsed", [0.0, 5e-324, 1e-9])
 def test_a_session_that_has_just_begun_has_no_growth_to_speak_of(elapsed: float) -> None:
     seen = view([[1], [1]], session_bytes=7, elapsed_s=elapsed, left_s=9.0)
@@ -266,6 +282,9 @@ def test_flux_hybrid_turns_from_load_to_memory_with_the_first_spill() -> None:
     assert moves(flux_hybrid(seen)) == [(0, 0, 1)]
     on_disk = replace(seen, spilled=np.array([False, False, True, False]))
     assert moves(flux_hybrid(on_disk)) == [(3, 1, 0)]
+    excess = on_disk.budget - on_disk.state
+    assert why(flux_hybrid(on_disk, th_imb=excess.max() / excess.min() + 0.01))
+    assert flux_hybrid(on_disk, th_imb=excess.max() / excess.min()).suggestions
 
 
 def test_flux_hybrid_needs_room_at_the_receiver() -> None:
@@ -429,7 +448,8 @@ def test_what_has_spilled_is_not_merged() -> None:
 
 def test_buddies_at_two_slots_stay_apart() -> None:
     seen = view([[10], [10]], groups=(Prefix(1, 0), Prefix(1, 1)))
-    assert "different slots" in why(fine_tuning(seen, 100))
+    [said] = fine_tuning(seen, 100).declined
+    assert (said.what, said.why) == ("merge of 0/0", "its halves are at different slots")
 
 
 # --- balanced ---------------------------------------------------------------------------------
@@ -790,6 +810,11 @@ def test_a_policy_says_whether_a_move_needs_luck() -> None:
     # Excess 1,000 and 1,203, where 1,005 and 1,198 would not be 1.2 apart; and 1,212.
     assert sure(memory(view([[1] * 100] * 2, budget=[1_100, 1_303]))) == {False}
     assert sure(memory(view([[1] * 100] * 2, budget=[1_100, 1_312]))) == {True}
+    # The middle slot's figures, off by 5 % of 10,000 bytes, decide what the average is.
+    three, budget = [[1] * 100, [100] * 100, [1] * 100], [1_100, 11_001, 1_400]
+    assert sure(memory(view(three, budget=budget))) == {False}
+    three[1], budget[1] = [100], 1_101
+    assert sure(memory(view(three, budget=budget))) == {True}
     tight = view([[10] * 60, [10] * 30], spilled=[True] + [False] * 89)
     # Whether 790 of 800 bytes fit is a matter of luck.
     tight = replace(tight, spilled_bytes=np.where(tight.spilled, 190, 0))
