@@ -169,7 +169,7 @@ def one_key(view: View) -> Bool:
     """Groups that (nearly) one key makes up, bool (g,): a split would not divide them.
 
     Keys are counted in a slot's largest groups only. In others it shows by their last splits:
-    `IN_VAIN` of them on end left the other half empty.
+    `IN_VAIN` of them in a row left the other half empty.
     """
     share = view.hot_share if len(view.hot_share) else np.zeros(len(view.groups))
     found: Bool = share >= ONE_KEY

@@ -44,8 +44,8 @@ def guarded(
     """The advice without what the guards hold back.
 
     Moves and another number of slots wait until `min_span_s` after the last moves, forced spills
-    until as long after the last forced one, splits and merges until `TUNING_SPAN_S` after the
-    last of these. For a policy in rounds, moves wait for `round_s`, the round's collection time, in
+    as long after the last forced one, splits and merges until `TUNING_SPAN_S` after the last of
+    these. For a policy in rounds, moves wait for `round_s`, the round's collection time, in
     place of `min_span_s`: what they are decided from was seen after the last moves. What else
     keeps rounds from moving to and fro is in `jobs.policy.flux`. All but moves that are `sure` may
     be what figures a little off suggest, and wait until `CALM_S` after the last adaptation of any

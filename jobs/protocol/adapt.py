@@ -261,10 +261,10 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         if problem := _in_use(desk, command, [move.group], []):
             return problem
         owners[move.group] = move.to
-        # Slots stay numbered on end: only the next one begins, and only the last one ends.
+        # Slot numbers stay contiguous: only the next one begins, and only the last one ends.
         begins, ends = counts[move.to] == 0, counts[owner] == 1
         if (begins and move.to != numbered) or (ends and owner != numbered + begins - 1):
-            return f"after the move of {_named(move.group)} slots would not be numbered on end"
+            return f"after the move of {_named(move.group)} slot numbers would have a gap"
         counts[owner] -= 1
         counts[move.to] += 1
         numbered += begins - ends

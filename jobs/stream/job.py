@@ -190,7 +190,7 @@ class EpochJob:
         """
         groups = GroupMap(plan.groups)
         slots = [slot for slot, _ in plan.manifests]
-        # Slots are numbered on end, so that slot i can be partition i.
+        # Slot numbers are contiguous, so that slot i can be partition i.
         parts = partitions(len(slots))
         salt = self._salts(parts)
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()

@@ -277,7 +277,7 @@ def says_why_a_seal_fails(scene: Scene, page: Page) -> None:
     """There is no broker to ask for the ends of the topics."""
     frame = act(page, "seal", "an early end")
     frame.get_by_role("button", name="Seal now…").click()
-    expect(frame.locator(".confirm")).to_contain_text("cannot be taken back")
+    expect(frame.locator(".confirm")).to_contain_text("seal --withdraw")
     frame.get_by_role("button", name="Do it").click()
     expect(frame.locator(".outcome")).to_contain_text("127.0.0.1:1", timeout=90_000)
     expect(frame.locator(".outcome .chip")).to_have_text("refused")

@@ -95,7 +95,7 @@ def answers(found: JournalState, *commands: Command) -> list[str]:
         ),
         (
             Command(id="d/s", kind="slots", slots=4, moves=[Move(group=Prefix(2, 1), to=3)]),
-            "after the move of group 2/1 slots would not be numbered on end",
+            "after the move of group 2/1 slot numbers would have a gap",
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_a_command_has_what_its_kind_needs(lacking: dict[str, Any]) -> None:
 
 @st.composite
 def assignments(draw: st.DrawFn) -> list[tuple[Prefix, int]]:
-    """A random prefix tree of groups over slots that are numbered on end."""
+    """A random prefix tree of groups over slots whose numbers are contiguous."""
     groups = [Prefix(0, 0)]
     for _ in range(draw(st.integers(0, 14))):
         group = groups.pop(draw(st.integers(0, len(groups) - 1)))
@@ -556,7 +556,7 @@ def slots_of(number: int, *moves: tuple[int, int, int], **more: Any) -> Command:
         (slots_of(4, (1, 2, 0), (3, 3, 0)), "obeyed"),
         (
             slots_of(4, (3, 3, 0), (1, 2, 0)),
-            "after the move of group 2/3 slots would not be numbered on end",
+            "after the move of group 2/3 slot numbers would have a gap",
         ),
         (
             slots_of(1, (0, 1, 0), (1, 1, 0)),
@@ -564,9 +564,12 @@ def slots_of(number: int, *moves: tuple[int, int, int], **more: Any) -> Command:
         ),
         (
             slots_of(3, (0, 1, 0), (1, 1, 0), (2, 2, 0)),
-            "after the move of group 2/1 slots would not be numbered on end",
+            "after the move of group 2/1 slot numbers would have a gap",
         ),
-        (slots_of(3, (1, 2, 0), (3, 2, 0), (2, 0, 0)), "after the move of group 2/2 slots would"),
+        (
+            slots_of(3, (1, 2, 0), (3, 2, 0), (2, 0, 0)),
+            "after the move of group 2/2 slot numbers would",
+        ),
     ],
 )
 def test_moves_to_another_number_of_slots(command: Command, answer: str) -> None:
@@ -612,7 +615,7 @@ def test_groups_may_pass_through_a_slot_that_goes_on() -> None:
     # Slot 1 would end, and slot 3 begin.
     other = state([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 2)])
     assert answers(other, slots_of(4, (1, 3, 0), (2, 1, 0))) == [
-        "after the move of group 2/1 slots would not be numbered on end"
+        "after the move of group 2/1 slot numbers would have a gap"
     ]
 
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from jobs.engine.datafile import write_data_files
 from jobs.engine.least import least_budget
 from jobs.engine.statistics import STATISTICS_SCHEMA
+from jobs.policy.guards import guarded
 from jobs.policy.registry import POLICIES
-from jobs.policy.view import Declined
+from jobs.policy.view import Advice, Declined
 from jobs.protocol.adapt import adapt
 from jobs.protocol.state import replay
 from jobs.rebalance import by_hand, controller
@@ -239,6 +240,28 @@ def test_every_policy_runs_and_says_why(
     found = controller.run(settings, policy, "me")
     assert found.asked or found.advice.declined
     assert all(outcome.obeyed for _, outcome in found.asked), found.asked
+
+
+@pytest.mark.parametrize(("policy", "round_s"), [("flux-memory", 7.0), ("lazy-disk", None)])
+def test_policies_in_rounds_are_guarded_by_their_collection_time(
+    policy: str,
+    round_s: float | None,
+    settings: Settings,
+    warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Any] = []
+
+    def spy(*arguments: Any) -> Advice:
+        given.append(arguments[2:])
+        return guarded(*arguments)
+
+    monkeypatch.setattr(controller, "guarded", spy)
+    monkeypatch.setattr(controller, "round_s", lambda *_: 7.0)
+    uneven(warehouse)
+    controller.run(settings, policy, "me", dry_run=True)
+    rebalance = settings.rebalance
+    assert given == [(rebalance.min_span_s, rebalance.min_gain, round_s)]
 
 
 def test_a_split_of_one_key_is_refused_by_hand(settings: Settings, warehouse: Warehouse) -> None:

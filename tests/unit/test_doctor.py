@@ -219,13 +219,18 @@ def test_every_failure_says_how_to_mend_it(tmp_path, monkeypatch):
 def test_a_look_makes_nothing(tmp_path):
     found = {check.name: check for check in check_all(settings(tmp_path))}
     assert found["warehouse"].status == found["state folder"].status == "ok"
-    assert found["memory"].status == "ok"
+    assert found["memory"].status == found["budget"].status == "ok"
     assert found["tables"].what.startswith("no warehouse yet")
     assert found["broker"].mend == (
         "start the embedded broker with 'spillway kafka start', or set kafka.bootstrap_servers to "
         "the address of yours"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_that_holds_no_epoch_keeps_the_stream_from_starting(tmp_path):
+    wrong = settings(tmp_path, **{"state.budget_bytes": "10KiB"})
+    assert "budget" in {check.name for check in blocking(check_all(wrong))}
 
 
 def test_a_port_that_is_no_broker_is_named(tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ export class Actions {
       [
         this.button("Seal now…", "danger", (reason) =>
           this.confirm(
-            ["The session ", h("b", {}, date(session)), " ends with the rows that Kafka holds now. Rows after that belong to the next session. This cannot be taken back."],
+            ["The session ", h("b", {}, date(session)), " ends with the rows that Kafka holds now. Rows after that belong to the next session. Until the stream has read one of those, ", h("code", {}, "spillway seal --withdraw"), " takes it back."],
             reason,
             () => this.run("seal", { session, reason }, (found) => this.said(found)),
             "danger",
