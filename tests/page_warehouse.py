@@ -152,7 +152,11 @@ def write_statistics(
 
 def write_page_warehouse(root: Path, made: Made) -> Warehouse:
     """All tables of that day."""
-    warehouse = open_warehouse(str(root))
+    return fill_page_warehouse(open_warehouse(str(root)), made)
+
+
+def fill_page_warehouse(warehouse: Warehouse, made: Made) -> Warehouse:
+    """What is not in its tables yet."""
     fill_journal(warehouse, made.entries)
     last = max(e.epoch for e in made.entries if isinstance(e, Epoch))
     groups = next(

@@ -31,8 +31,8 @@ from tests.browser.strangers import STRANGERS
 from tests.integration.airflow_server import airflow
 from tests.integration.day import ROOT
 from tests.missing import without
-from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
-from tests.report_journal import fill_journal, withdraw_a_seal
+from tests.page_warehouse import HOSTILE, fill_page_warehouse, page_day
+from tests.report_journal import Made, fill_journal, open_warehouse, withdraw_a_seal
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -92,7 +92,7 @@ def test_the_page_in_a_browser(scene: Scene) -> None:
     admin = scene.enter("admin")
     made = withdraw_a_seal(page_day(60, slots=3))
     last = made.entries.pop()
-    comes_alive(scene, admin, lambda: write_page_warehouse(scene.root, made))
+    comes_alive(scene, admin, made)
     is_live(scene, admin, lambda: fill_journal(open_again(scene.root), [last]))
     follows_the_theme(scene, admin)
     shows_the_groups(scene, admin)
@@ -119,16 +119,20 @@ def open_again(root: Path) -> Warehouse:
     return Warehouse(str(root), fsync=False)
 
 
-def comes_alive(scene: Scene, page: Page, write: object) -> None:
-    """Empty tables: an invitation; then the first figures, without a reload."""
+def comes_alive(scene: Scene, page: Page, made: Made) -> None:
+    """Empty tables: an invitation; a day without an epoch; the first figures, without a reload."""
     frame = scene.view(page)
     nothing = frame.locator(".nothing")
     expect(nothing).to_contain_text("No stream has run yet")
     expect(nothing).to_contain_text("market_open")
     scene.picture(page, "empty")
-    write()  # type: ignore[operator]
+    warehouse = open_warehouse(str(scene.root))
+    fill_journal(warehouse, made.entries[:2])
     expect(frame.locator("[data-stage]")).to_have_text("open")
     expect(nothing).to_have_count(0)
+    expect(frame.locator("[data-chart=results]")).to_contain_text("No epoch of this session yet")
+    expect(frame.locator("[data-chart=results] .chart")).to_be_hidden()
+    fill_page_warehouse(warehouse, made)
     expect(page.get_by_role("link", name="Spillway")).to_be_visible()
 
 
@@ -186,6 +190,7 @@ def shows_the_groups(scene: Scene, page: Page) -> None:
     frame.get_by_label("Search the groups").fill("moving slot:2")
     expect(frame.locator("tbody tr")).to_have_count(3)
     expect(first).to_contain_text("to slot 0")
+    expect(first.locator(".key")).to_have_text("–")
 
 
 def shows_hostile_text_as_text(scene: Scene, page: Page) -> None:
@@ -211,6 +216,9 @@ def shows_decisions(scene: Scene, page: Page) -> None:
     expect(rows.nth(2)).to_contain_text("refused: decided on assignment 0")
     expect(rows.nth(3)).to_contain_text("12 moves")
     expect(rows.nth(3).locator(".effect rect")).to_have_count(6)
+    expect(rows.nth(3).locator(".effect")).to_contain_text(re.compile("0 to .* [KM]iB"))
+    expect(rows.nth(3).locator("time")).to_contain_text("EST")
+    expect(frame.locator("th .swatch")).to_have_count(2)
     expect(rows.nth(2).locator(".effect")).to_have_count(0)
     scene.picture(page, "decisions-light")
 
@@ -247,6 +255,12 @@ def runs_dry(scene: Scene, page: Page) -> None:
     expect(frame.locator("[data-plan=dry]")).to_contain_text("not carried out yet")
     scene.picture(page, "dry-run-light")
     assert commands(scene) == before
+    frame.get_by_role("button", name="Rebalance now…").click()
+    expect(frame.get_by_role("group", name="Confirm")).to_contain_text("looking around")
+    frame.get_by_role("button", name="Back").click()
+    expect(frame.get_by_label("Reason")).to_have_value("looking around")
+    frame.locator("label:has(input[value=spill])").click()
+    expect(frame.get_by_label("Reason")).to_have_value("")
 
 
 def forces_a_spill(scene: Scene, page: Page) -> None:

@@ -56,7 +56,10 @@ export class Actions {
             value: name,
             checked: name === kind,
             disabled: !this.page.me.may[dag],
-            onchange: () => this.open(name),
+            onchange: () => {
+              this.draft = ""; // what one action is done for is no reason for another
+              this.open(name);
+            },
           }),
           h("span", {}, word),
         ),
@@ -110,18 +113,20 @@ export class Actions {
       policies.filter((name) => name !== policy).map((name) => h("option", { value: name }, name)),
     );
     const body = (reason, dry) => ({ dry_run: dry, policy: select.value || null, reason });
+    const now = (reason) =>
+      this.confirm(
+        ["The controller decides by ", h("b", {}, select.value || policy), " and asks the stream to move or spill groups, if that helps. Moves are exact, and the stream goes on."],
+        reason,
+        () => this.run("rebalance", body(reason, false), (found) => this.plan(found, false)),
+      );
     return this.frame(
       "The controller looks at the newest statistics and decides what to move or spill, once.",
       h("label", { class: "field", for: "policy" }, h("span", {}, "Policy"), select),
       [
-        this.button("Dry run", "", (reason) => this.run("rebalance", body(reason, true), (found) => this.plan(found, true))),
-        this.button("Rebalance now…", "main", (reason) =>
-          this.confirm(
-            ["The controller decides by ", h("b", {}, select.value || policy), " and asks the stream to move or spill groups, if that helps. Moves are exact, and the stream goes on."],
-            reason,
-            () => this.run("rebalance", body(reason, false), (found) => this.plan(found, false)),
-          ),
+        this.button("Dry run", "", (reason) =>
+          this.run("rebalance", body(reason, true), (found) => this.plan(found, true), () => now(reason)),
         ),
+        this.button("Rebalance now…", "main", now),
       ],
     );
   }
@@ -218,12 +223,13 @@ export class Actions {
     yes.focus();
   }
 
-  async run(what, body, show) {
+  /** Ask for it and show the answer; `then`: what a dry run leads to. */
+  async run(what, body, show, then) {
     put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Asking…"));
     try {
       const found = await act(what, body);
       this.draft = "";
-      put(this.body, show(found), this.back());
+      put(this.body, show(found), this.back(then && h("button", { type: "button", class: "main", onclick: then }, "Rebalance now…")));
     } catch (error) {
       put(this.body, this.refused(error), this.back());
     }
@@ -246,8 +252,8 @@ export class Actions {
     }
   }
 
-  back() {
-    return h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => this.form() }, "Back"));
+  back(further) {
+    return h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => this.form() }, "Back"), further);
   }
 
   refused(error) {

@@ -49,18 +49,22 @@ export class DayCharts {
 
   /** `day`: the session and its history; `live`: the slots as they are now, of the open session. */
   show(day, live) {
-    this.results ??= new Chart(this.canvas, resultsOption);
     const { session, history, threshold } = day;
     const byCleanup = session.results_cleanup;
+    const begun = history.ended_ms.length > 0; // before that there is no span of time to draw
+    this.canvas.hidden = !begun;
     put(
       this.says,
-      history.ended_ms.length
+      begun
         ? `${count(session.results_run_time)} at run time` +
             (byCleanup === null ? "" : `, ${count(byCleanup)} by cleanup`)
         : "No epoch of this session yet.",
     );
     this.canvas.setAttribute("aria-label", `Results over time: ${this.says.textContent}`);
-    this.results.show({ history, expected: session.verdict?.expected });
+    if (begun) {
+      this.results ??= new Chart(this.canvas, resultsOption);
+      this.results.show({ history, expected: session.verdict?.expected });
+    }
     const fullest = [...history.slots]
       .sort((a, b) => Math.max(...b.state_bytes) - Math.max(...a.state_bytes))
       .slice(0, MOST_SLOTS)

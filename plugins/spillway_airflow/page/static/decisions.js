@@ -23,7 +23,7 @@ const SEALS = {
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
 
-/** Each slot's memory before and after, side by side. */
+/** Each slot's memory before and after, side by side; the scale is that of the fullest slot. */
 function effect(before, after) {
   const slots = Object.keys({ ...before, ...after }).map(Number).sort((a, b) => a - b);
   const most = Math.max(...Object.values(before), ...Object.values(after), 1);
@@ -42,6 +42,7 @@ function effect(before, after) {
       { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": text },
       few.map((slot, i) => [bar(i * 18, before[slot] ?? 0, "before"), bar(i * 18 + 8, after[slot] ?? 0, "after")]),
     ),
+    h("span", { class: "muted" }, `0 to ${bytes(most)}`),
   );
 }
 
@@ -64,7 +65,8 @@ export class Decisions {
     this.body = h("tbody", {});
     this.none = h("p", { class: "empty" });
     this.more = h("p", { class: "more" });
-    const heads = ["when", "by", "what", "outcome", "memory before and after", "results since", "why"];
+    const memory = ["memory ", h("span", { class: "swatch before" }), "before and ", h("span", { class: "swatch after" }), "after"];
+    const heads = ["when", "by", "what", "outcome", memory, "results since", "why"];
     this.table = h(
       "table",
       { class: "list" },

@@ -142,7 +142,7 @@ export class Groups {
           ? h("td", {}, chip(kind, shape, each.target === null ? word : `to slot ${each.target}`))
           : h("td", { class: "number" }, text),
       ),
-      h("td", { class: "key" }, each.hot_key === null ? "" : [h("bdi", {}, visible(each.hot_key)), h("span", { class: "muted" }, ` ${part(each.hot_share)}`)]),
+      h("td", { class: "key" }, each.hot_key === null ? h("span", { class: "muted", title: "Keys are counted in the largest groups only." }, "–") : [h("bdi", {}, visible(each.hot_key)), h("span", { class: "muted" }, ` ${part(each.hot_share)}`)]),
     );
   }
 

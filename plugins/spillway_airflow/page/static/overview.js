@@ -72,7 +72,7 @@ export class Overview {
         { class: "tiles" },
         tile("rows in", count(rows), rate(stream.rows_per_s, "rows")),
         tile(
-          "results so far",
+          stage === "complete" ? "results" : "results so far",
           count(session.results_run_time + (session.results_cleanup ?? 0)),
           session.results_cleanup === null
             ? rate(stream.results_per_s, "results")

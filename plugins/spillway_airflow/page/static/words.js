@@ -77,8 +77,10 @@ const HM = { hour: "2-digit", minute: "2-digit" };
 
 export const clock = (at) => format("clock", HM).format(new Date(at));
 export const clockS = (at) => format("clockS", { ...HM, second: "2-digit" }).format(new Date(at));
+
+/** `5 Jan, 16:00:03 EST`. */
 export const moment = (at) =>
-  format("moment", { day: "numeric", month: "short", ...HM, second: "2-digit" }).format(new Date(at));
+  `${format("moment", { day: "numeric", month: "short", ...HM, second: "2-digit" }).format(new Date(at))} ${zoneName(at)}`;
 
 /** `EST`: what the exchange's clock is called then. */
 export const zoneName = (at) =>
