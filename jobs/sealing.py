@@ -18,7 +18,7 @@ from jobs import calendar
 from jobs.clock import Clock, rfc3339
 from jobs.kafka.client import cluster
 from jobs.protocol.plan import unseen
-from jobs.protocol.seal import BOUNDARY, not_sealable, not_withdrawable, obey
+from jobs.protocol.seal import not_sealable, not_withdrawable, pending_after
 from jobs.protocol.state import JournalState, replay
 from jobs.report.words import span_text
 from jobs.stream.genesis import StartRefused, check_same_query
@@ -113,7 +113,7 @@ def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> S
     """The seal that is pending once the stream has read every command that there is."""
     commands = unseen(state, [each.command for each in warehouse.commands.read()])
     after = calendar.session_after(settings.session.calendar, state.session.date)
-    return obey(state, [c for c in commands if c.kind in BOUNDARY], after).pending
+    return pending_after(state, commands, after)
 
 
 def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:

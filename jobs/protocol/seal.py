@@ -87,6 +87,16 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
     return Obeyed(tuple(outcomes), accepted, withdrawn, pending)
 
 
+def pending_after(
+    state: JournalState, commands: Iterable[Command], next_session: str
+) -> SealRequest | None:
+    """The seal that is pending once these commands are obeyed; None when none is.
+
+    Commands of other kinds are passed over; the journal has seen none of these.
+    """
+    return obey(state, [c for c in commands if c.kind in BOUNDARY], next_session).pending
+
+
 def not_sealable(state: JournalState, session: str, next_session: str) -> str:
     """Why a session cannot be sealed; empty when it can."""
     if session != state.session.date:

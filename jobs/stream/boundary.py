@@ -5,8 +5,8 @@ offsets that Kafka gives for that time. So it does not matter when the stream co
 late because the broker was away, or days late because the stream was down. No row of the evening
 gets into the day. It does not seal
 
-* a session that has a pending seal, or one that waits to be obeyed: a person was faster, and
-  theirs holds. Should it be withdrawn, the calendar's own is still to come;
+* a session that has a pending seal, or will have once the commands that wait are obeyed: a person
+  was faster, and theirs holds. Should it be withdrawn, the calendar's own comes in the same epoch;
 * a session whose calendar seal was obeyed before, and then withdrawn by a person;
 * a session that is no trading day, for it has no close: only `spillway seal` ends it.
 """
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from jobs import calendar
 from jobs.clock import rfc3339
+from jobs.protocol.seal import pending_after
 from jobs.protocol.state import JournalState
 from schemas.journal import Command, Offsets
 
 
 @dataclass(frozen=True)
-class Closing:
+class DueClose:
     """The end of a session's input, by the calendar; its time has come."""
 
     session: str
@@ -44,23 +45,22 @@ class Closing:
         )
 
 
-def closing(
+def due_close(
     state: JournalState, waiting: Iterable[Command], name: str, grace_s: float, now_ms: int
-) -> Closing | None:
+) -> DueClose | None:
     """The end of the open session, when the calendar `name` has one and it has come; else None.
 
     `waiting`: commands that the journal has not seen. `now_ms`: the exchange's time, in ms since
     1970. Raises `CalendarError` for a date that the calendar does not reach.
     """
     date = state.session.date
-    if state.seal is not None or _id(date) in state.seen:
-        return None
-    if any(each.kind == "seal" and each.session == date for each in waiting):
-        return None
-    if not calendar.is_trading_day(name, date):
+    if _id(date) in state.seen or not calendar.is_trading_day(name, date):
         return None
     at_ms = calendar.close_ms(name, date) + int(grace_s * 1000)
-    return Closing(date, at_ms) if now_ms >= at_ms else None
+    if now_ms < at_ms:
+        return None
+    pending = pending_after(state, waiting, calendar.session_after(name, date))
+    return DueClose(date, at_ms) if pending is None else None
 
 
 def never_closes(state: JournalState, name: str) -> str | None:

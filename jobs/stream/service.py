@@ -29,7 +29,7 @@ from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
 from jobs.protocol.state import JournalState, fold, replay
 from jobs.storage import StorageError, private
-from jobs.stream.boundary import closing, never_closes
+from jobs.stream.boundary import due_close, never_closes
 from jobs.stream.driver import FULL, Driver, Ended, first_lines
 from jobs.stream.genesis import check_same, check_same_query, first_entry, state_of_query
 from jobs.stream.job import Batch, EpochJob, Placement
@@ -410,7 +410,7 @@ class Stream:
         would become the day's.
         """
         session, kafka = self.settings.session, self.settings.kafka
-        due = closing(self.driver.state, waiting, session.calendar, session.grace_s, self.clock())
+        due = due_close(self.driver.state, waiting, session.calendar, session.grace_s, self.clock())
         if due is None:
             return []
         with cluster(kafka.bootstrap_servers, kafka.options) as view:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from jobs.kafka.client import KafkaUnavailable
+from jobs.protocol.plan import plan_epoch
 from jobs.protocol.state import JournalState, replay
 from jobs.stream import service
-from jobs.stream.boundary import Closing, closing, never_closes
+from jobs.stream.boundary import DueClose, due_close, never_closes
 from jobs.stream.genesis import StartRefused, first_entry
 from jobs.stream.service import Stream, Wanted, Watcher
 from schemas.journal import CommandOutcome, Epoch, Offsets, Topic
@@ -51,12 +52,12 @@ def open_state(date: str, *entries: Epoch) -> JournalState:
     ],
 )
 def test_a_session_closes_at_close_and_grace(date: str, now: str, at: str | None) -> None:
-    found = closing(open_state(date), [], "XNYS", GRACE_S, ms(now))
-    assert found == (None if at is None else Closing(date, ms(at)))
+    found = due_close(open_state(date), [], "XNYS", GRACE_S, ms(now))
+    assert found == (None if at is None else DueClose(date, ms(at)))
 
 
 def test_the_seal_says_who_and_why() -> None:
-    command = Closing(EARLY, ms("2023-07-03T17:05:00Z")).seal({"a": [3]})
+    command = DueClose(EARLY, ms("2023-07-03T17:05:00Z")).seal({"a": [3]})
     assert (command.id, command.kind, command.session) == (f"calendar/{EARLY}", "seal", EARLY)
     assert (command.offsets, command.at, command.by) == ({"a": [3]}, "close", "calendar")
     assert command.issued_at == "2023-07-03T17:05:00.000+00:00"
@@ -73,10 +74,10 @@ def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeate
     common = {"session": EARLY}
     for pending, commands, again in ((mine, [], True), (calendars, asked, False)):
         accepted = epoch(2, 0, ends(1, 1, 1), seal=pending, commands=commands, **common)
-        assert closing(open_state(EARLY, accepted), [], "XNYS", GRACE_S, LATE) is None
+        assert due_close(open_state(EARLY, accepted), [], "XNYS", GRACE_S, LATE) is None
         withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=pending.command, **common)
         state = open_state(EARLY, accepted, withdrawn)
-        assert (closing(state, [], "XNYS", GRACE_S, LATE) is not None) == again
+        assert (due_close(state, [], "XNYS", GRACE_S, LATE) is not None) == again
         says = f"{EARLY} had its calendar's seal withdrawn: end it with "
         says += f"`spillway seal --session {EARLY}`"
         assert never_closes(state, "XNYS") == (None if again else says)
@@ -85,12 +86,27 @@ def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeate
 def test_the_calendar_s_seal_is_not_used_up_on_a_person_s() -> None:
     """Both in one epoch would count as obeyed; with the person's withdrawn, the day never ended."""
     state = open_state(EARLY)
-    mine = Closing(EARLY, LATE).seal({"a": [3]}).model_copy(update={"id": "mine"})
+    mine = DueClose(EARLY, LATE).seal({"a": [3]}).model_copy(update={"id": "mine"})
     other = mine.model_copy(update={"session": AFTER})
     back = mine.model_copy(update={"kind": "withdraw"})
-    assert closing(state, [other, mine], "XNYS", GRACE_S, LATE) is None
+    assert due_close(state, [other, mine], "XNYS", GRACE_S, LATE) is None
     for waiting in ([], [other], [back]):
-        assert closing(state, waiting, "XNYS", GRACE_S, LATE) is not None
+        assert due_close(state, waiting, "XNYS", GRACE_S, LATE) is not None
+
+
+def test_a_seal_that_waits_to_be_withdrawn_leaves_the_day_to_the_calendar() -> None:
+    """Else the batch that withdraws it would read the evening into the day."""
+    mine = DueClose(EARLY, LATE).seal({"a": [8], "b": [8]}).model_copy(update={"id": "mine"})
+    back = mine.model_copy(update={"id": "back", "kind": "withdraw", "seal": "mine"})
+    pending = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER, command="mine")
+    accepted = open_state(EARLY, epoch(2, 0, ends(1, 1, 1), seal=pending, session=EARLY))
+    for state, waiting in ((open_state(EARLY), [mine, back]), (accepted, [back])):
+        due = due_close(state, waiting, "XNYS", GRACE_S, LATE)
+        assert due is not None
+        calendars = due.seal({"a": [5, 5], "b": [5]})
+        found = plan_epoch(state, ends(6, 6, 6), [*waiting, calendars], AFTER)
+        assert found.seal is not None
+        assert (found.seal.command, found.seal.end) == (calendars.id, ends(5, 5, 5))
 
 
 def test_a_day_without_a_close_is_said_to_have_none() -> None:
@@ -233,7 +249,7 @@ def test_no_batch_is_joined_without_the_seal_that_is_due(
 def test_a_person_s_seal_keeps_the_calendar_s_back(tmp_path: Path, kafka: Kafka) -> None:
     kafka.away = False
     stream, driver = streaming(tmp_path, "2023-07-03T15:00:00-04:00", [])
-    mine = Closing(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
+    mine = DueClose(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
     stream.warehouse.commands.append(mine)
     stream._idle_epoch()
     assert [ids for _, ids, _ in driver.offered] == [["mine"]]

@@ -27,6 +27,7 @@ from spillway_airflow.operators import (
     DoctorOperator,
     RebalanceOperator,
     SealOperator,
+    SpillwayOperator,
     StopStreamOperator,
     TopicsOperator,
     VerifyOperator,
@@ -184,8 +185,25 @@ def test_a_sealed_day_is_not_waited_for(fake: Fake) -> None:
     assert found == {"session": DAY, "ended_at": "then", "stage": "sealed"}
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What operators write into their task's log."""
+    lines: list[str] = []
+
+    class Log:
+        def info(self, text: str, *given: Any) -> None:
+            lines.append(text % given if given else text)
+
+        warning = debug = info
+
+    monkeypatch.setattr(SpillwayOperator, "log", Log())
+    return lines
+
+
 @pytest.mark.parametrize("answer", [answering(status(None)), answering(None, 3, "no broker")])
-def test_a_day_that_is_not_sealed_is_waited_for_without_a_worker(fake: Fake, answer: str) -> None:
+def test_a_day_that_is_not_sealed_is_waited_for_without_a_worker(
+    fake: Fake, answer: str, told: list[str]
+) -> None:
     fake(answer)
     task = WaitForSealOperator(task_id="wait", session=DAY, every_s=3.0, config="x.toml")
     with pytest.raises(TaskDeferred) as it:
@@ -193,6 +211,9 @@ def test_a_day_that_is_not_sealed_is_waited_for_without_a_worker(fake: Fake, ans
     trigger = it.value.trigger
     assert isinstance(trigger, SealedTrigger)
     assert (trigger.session, trigger.config, trigger.every_s) == (DAY, "x.toml", 3.0)
+    assert told[-1] == (
+        f"{DAY} is not sealed yet. The triggerer looks every 3 s; no worker is held meanwhile."
+    )
     event = {"session": DAY, "ended_at": "then", "stage": "sealed"}
     assert getattr(task, it.value.method_name)({}, event) == event
 
@@ -215,7 +236,15 @@ def test_the_trigger_fires_once_the_day_is_sealed(fake: Fake, tmp_path: Path) ->
     assert looks.read_text() == "xxx"
 
 
-VERDICT = {"complete": False, "missing": 7, "doubled": 1, "expected": 90, "details": {"keys": 3}}
+VERDICT = {
+    "complete": False,
+    "missing": 7,
+    "doubled": 1,
+    "expected": 9_000,
+    "run_time": 7_000,
+    "cleanup": 2_000,
+    "details": {"keys": 3},
+}
 
 
 def test_a_day_that_is_not_complete_fails_for_good(fake: Fake) -> None:
@@ -231,11 +260,15 @@ def test_a_proof_that_was_not_made_is_tried_again(fake: Fake) -> None:
     assert not isinstance(it.value, AirflowFailException), "Airflow tries again"
 
 
-def test_a_complete_day_gives_its_figures(fake: Fake) -> None:
+def test_a_complete_day_gives_its_figures(fake: Fake, told: list[str]) -> None:
     fake(answering({**VERDICT, "complete": True}))
     found = VerifyOperator(task_id="verify", session=DAY).execute({})
     assert found["complete"] is True
     assert "details" not in found
+    assert told[-1] == (
+        f"{DAY} is complete: 9,000 results, 7,000 at run time and 2,000 by cleanup; "
+        "none missing, none doubled"
+    )
 
 
 def test_a_killed_task_ends_its_command(fake: Fake) -> None:

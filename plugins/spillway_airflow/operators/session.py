@@ -124,6 +124,11 @@ class WaitForSealOperator(SessionOperator):
             status = None
         if status is not None and (found := sealed(status, self.session)):
             return found
+        self.log.info(
+            "%s is not sealed yet. The triggerer looks every %g s; no worker is held meanwhile.",
+            self.session,
+            self.every_s,
+        )
         self.defer(
             trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),
             method_name="resume",
@@ -164,4 +169,9 @@ class VerifyOperator(SessionOperator):
                 f"{self.session} is not complete: {verdict['missing']} results are missing, "
                 f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
             )
+        self.log.info(
+            "%s is complete: %s results, %s at run time and %s by cleanup; none missing, none doubled",
+            self.session,
+            *(f"{verdict[name]:,}" for name in ("expected", "run_time", "cleanup")),
+        )
         return verdict
