@@ -1,7 +1,8 @@
 """The exchange's calendar: which day is a session, when it closes, which comes next.
 
-Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is always an
-argument. The calendar's library imports pandas, so it is imported on first use.
+Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is an argument,
+but for how far ahead the calendar reaches. The calendar's library imports pandas, so it is imported
+on first use.
 
 Known limitation: the calendar reaches about a year ahead (it is made anew every day); a date
 beyond it is refused with a message that says so.
@@ -89,7 +90,9 @@ def close_ms(name: str, date: str) -> int:
     calendar = _calendar(name)
     day = _check(calendar, date)
     if not calendar.is_session(day):
-        raise CalendarError(f"{date} is no trading day of {name}: it has no close; use --at TIME")
+        raise CalendarError(
+            f"{date} is not a trading day of {name}: it has no close; use --at TIME"
+        )
     return int(calendar.session_close(day).timestamp() * 1000)
 
 

@@ -171,4 +171,4 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 def _no_file(path: str | Path) -> NotPrivate:
-    return NotPrivate(f"{path} is no regular file: remove it")
+    return NotPrivate(f"{path} is not a regular file: remove it")

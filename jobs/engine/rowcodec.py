@@ -93,11 +93,6 @@ def _width(field: pa.Field) -> int:
     )
 
 
-def check_schema(schema: pa.Schema) -> None:
-    """Raise TypeError, naming the column, when a column's type has no row encoding."""
-    _layout(schema)
-
-
 # --- encode ---------------------------------------------------------------------------------
 
 

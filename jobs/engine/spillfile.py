@@ -62,8 +62,6 @@ PIECE_BYTES = 8 * 2**20
 READ_BYTES = 4 * 2**20
 """How much `survey` reads at a time."""
 
-_SIGN = np.uint64(2**63)
-
 
 class SpillDamaged(Exception):
     """A spill file that is missing or not what was written. Names the file."""

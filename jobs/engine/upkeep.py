@@ -137,12 +137,10 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What upkeep leaves behind for the manifest, and what it copied."""
+    """What upkeep leaves behind for the manifest."""
 
     merges: tuple[Merging, ...]
     next_run: int
-    merged_bytes: int
-    reclaimed_bytes: int
 
 
 def upkeep(
@@ -170,11 +168,10 @@ def upkeep(
     )
     fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
     tight = shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget
-    reclaimed = 0
     if tight:
         # Dead bytes go first, those of files that are being merged too: a merge that waits for
         # room must not keep them.
-        reclaimed = _reclaim(shelf, sessions, _worn(sessions, live, frozenset()), fuel)
+        _reclaim(shelf, sessions, _worn(sessions, live, frozenset()), fuel)
     # What a merge has begun and not finished takes room twice, so it leaves the next intake's free.
     kept_free = intake_bytes if tight else 0
     merged, left = 0, []
@@ -185,8 +182,8 @@ def upkeep(
             left.append(merging)
     if not tight:
         busy = {(m.session, m.input, s) for m in left for s in m.sources}
-        reclaimed = _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
-    return Upkeep(tuple(left), next_run, merged, reclaimed)
+        _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
+    return Upkeep(tuple(left), next_run)
 
 
 def _worn(
@@ -269,8 +266,8 @@ def _from(part: Part, bound: int) -> Part | None:
     return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
 
 
-def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], fuel: int) -> int:
-    """Rewrite the live part of the most worn files, as long as there is room; bytes written."""
+def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], fuel: int) -> None:
+    """Rewrite the live part of the most worn files, as long as there is room."""
     wanted = to_reclaim(
         shelf.shape,
         worn,
@@ -284,7 +281,6 @@ def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], f
         for parts in session.parts
         for part in parts
     }
-    copied = 0
     for name in wanted:
         session, parts = where[name]
         at = next(i for i, part in enumerate(parts) if part.file.file == name)
@@ -296,5 +292,3 @@ def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], f
         if made is None:
             break
         parts[at] = made
-        copied += made.file.bytes
-    return copied

@@ -28,8 +28,6 @@ from schemas.journal import Command
 
 MOST_POINTS = 300
 """Points of a chart: more than that many nobody sees."""
-MOST_SESSIONS = 60
-MOST_DECISIONS = 100
 FRESH_S = 30.0
 """An epoch not older than so, or than some triggers, means that the stream works."""
 FRESH_TRIGGERS = 5

@@ -252,7 +252,7 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
     if state is None:
         raise ValueError("the journal is empty: it must begin with a genesis")
     if problem := changed_topics(state.topics, event.topics):
-        return driver, [End(f"the input is not the journal's any more: {problem}", fenced=False)]
+        return driver, [End(f"the topics no longer match the journal: {problem}", fenced=False)]
     grown = tuple(event.topics) if tuple(event.topics) != state.topics else ()
     claim = Claim(
         n=state.n + 1,
@@ -330,8 +330,8 @@ def _taken_over(entries: Sequence[Claim | Epoch]) -> End:
     by = f": {claims[-1].driver}, term {claims[-1].term}" if claims else ""
     return End(
         f"another stream has taken over this warehouse{by}. Nothing is lost, and that one goes on "
-        "where this one ends. To have this one back, stop the other and start this again; keep "
-        "only one of them under a supervisor, or they take turns",
+        "where this one ends. To switch back, stop that one and start this one again. "
+        "Supervise only one of them: two would keep taking over from each other",
         fenced=True,
     )
 

@@ -46,7 +46,7 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
     last = failures[-1]
     if last.cause == "storage":
         return (
-            f"epoch {plan.epoch} has failed: {last.detail}. Nothing of it counts. It is "
+            f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed. It is "
             "not tried again, because every attempt leaves files behind: mend that, run "
             "`spillway doctor`, and start again"
         )
@@ -55,13 +55,14 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
     if len(recent) == SAME_ERRORS and len(same) == 1 and all(f.cause == "raised" for f in recent):
         return (
             f"epoch {plan.epoch} failed {SAME_ERRORS} times in a row with the same error: "
-            f"{last.detail}. It reads {rows_of(plan)}. Nothing of it counts. Either one of these "
-            "rows cannot be processed, or this is a bug: keep var/last-error.txt and report it"
+            f"{last.detail}. It reads {rows_of(plan)}. Nothing from it was committed. Either "
+            "one of these rows cannot be processed, or this is a bug: keep var/last-error.txt and "
+            "report it"
         )
     if attempts >= MAX_ATTEMPTS:
         return (
             f"epoch {plan.epoch} failed {attempts} times: {last.detail}. It reads {rows_of(plan)}. "
-            "Nothing of it counts"
+            "Nothing from it was committed"
         )
     return None
 

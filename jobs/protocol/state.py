@@ -204,7 +204,8 @@ def changed_topics(known: Iterable[Topic], now: Iterable[Topic]) -> str | None:
         if other is None:
             return f"topic {topic.name} does not exist any more"
         if other.id != topic.id:
-            return f"topic {topic.name} was made anew: its id was {topic.id} and is {other.id}"
+            ids = f"its id was {topic.id}, now {other.id}"
+            return f"topic {topic.name} was deleted and created again ({ids})"
         if other.partitions < topic.partitions:
             return f"topic {topic.name} had {topic.partitions} partitions, has {other.partitions}"
     return None

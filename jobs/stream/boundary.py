@@ -67,7 +67,7 @@ def never_closes(state: JournalState, name: str) -> str | None:
     """Why the calendar `name` will never end the open session; None: it will."""
     date = state.session.date
     if not calendar.is_trading_day(name, date):
-        why = f"is no trading day of {name}"
+        why = f"is not a trading day of {name}"
     elif state.seal is None and _id(date) in state.seen:
         why = "had its calendar's seal withdrawn"
     else:

@@ -53,7 +53,7 @@ class Driver:
         on_trouble: Callable[[str], None],
         *,
         cores: int,
-        secrets: Options | None = None,
+        secrets: Options,
     ) -> None:
         self._warehouse = warehouse
         self._topics = topics
@@ -253,12 +253,12 @@ def _cause(text: str) -> Literal["lost", "raised", "storage"]:
     return "raised" if "Traceback (most recent call last)" in text else "lost"
 
 
-def first_lines(error: BaseException, secrets: Options | None = None, most: int = 600) -> str:
+def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
     """The telling part of an error: Spark puts the Python worker's last line far down.
 
     Without `secrets`, and without parts of them: they are hidden before anything is cut.
     """
-    text = hide(str(error), secrets or {})
+    text = hide(str(error), secrets)
     if told := _STORAGE.search(text):
         return told[1][:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

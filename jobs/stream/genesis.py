@@ -42,9 +42,9 @@ def first_entry(
     date = session_date(session) if session else calendar.open_or_next(name, now_ms)
     if settings.session.boundary == "calendar" and not calendar.is_trading_day(name, date):
         raise StartRefused(
-            f"{date} is no trading day of {name}, and session.boundary = 'calendar' ends trading "
-            f"days only. Begin with --session {calendar.session_after(name, date)}, the next one, "
-            "or set session.boundary to 'command'"
+            f"{date} is not a trading day of {name}, and session.boundary = 'calendar' ends "
+            f"trading days only. Begin with --session {calendar.session_after(name, date)}, the "
+            "next one, or set session.boundary to 'command'"
         )
     start, rule = _start(settings, sorted(set(topics)), cluster, date, now_ms)
     return Genesis(
@@ -126,7 +126,7 @@ def check_same(
     now = cluster.topics(sorted(set(topics)))
     if problem := changed_topics(state.topics, now):
         raise StartRefused(
-            f"The input is not the journal's any more: {problem}. Its offsets mean other rows "
+            f"The topics no longer match the journal: {problem}. Its offsets mean other rows "
             "now. Nothing was written. Name a new warehouse.root to begin again."
         )
     beginning = cluster.beginning_offsets(sorted(set(topics)))

@@ -503,17 +503,14 @@ class Stream:
 
 
 def beyond_mending(
-    failure: BaseException | None,
-    away_s: float,
-    checkpoint: Path,
-    secrets: Options | None = None,
+    failure: BaseException | None, away_s: float, checkpoint: Path, secrets: Options
 ) -> StreamFailed | None:
     """What a failed query, `away_s` seconds after the first one, ends the stream with.
 
     None: the broker is away and may come back. `secrets` are not told.
     """
     said = str(failure)
-    text = hide(said, secrets or {})
+    text = hide(said, secrets)
     if any(mark in said for mark in LOST_DATA):
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "

@@ -18,8 +18,6 @@ from jobs.decode.chunks import COLUMNS
 from schemas.journal import Offsets
 from schemas.secret import Options, revealed
 
-"""What the decoder takes, in this order."""
-
 
 class OffsetLogError(RuntimeError):
     """Spark's offset log is not what this version of Spark writes."""

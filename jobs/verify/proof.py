@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.decode import StreamPlan, compile_streams
 from jobs.kafka.client import Cluster, TopicProblem, cluster
+from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.seal import not_sealed
 from jobs.protocol.state import JournalState, replay
 from jobs.tables import NothingYet, SessionEvent, Warehouse
@@ -47,7 +48,7 @@ from jobs.verify.rows import (
     result_rows,
 )
 from jobs.verify.workers import FEW_KEYS, TOTALS, judged
-from schemas.journal import Claim, Epoch, Genesis, Sealed
+from schemas.journal import Claim, Epoch, Genesis, Sealed, Topic
 from schemas.query import Query
 from schemas.secret import Options
 
@@ -127,11 +128,11 @@ def verify(
     sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
     plans = compile_streams(query)
-    source = Source(bootstrap, client or {}, _padded(sealed), sealed.end)
+    source = Source(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
     told = progress or Progress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     with cluster(bootstrap, client) as view:
-        check_input(view, entries, source, session)
+        check_input(view, state.topics, source, session)
     told.step("starting Spark")
     salt = secrets.randbits(63) if salt is None else salt
     spark = start_spark()
@@ -141,7 +142,7 @@ def verify(
             report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception:
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
-            check_input(view, entries, source, session)
+            check_input(view, state.topics, source, session)
         raise
     seconds = round(time.monotonic() - began, 3)
     report.details["seconds"] = seconds
@@ -150,12 +151,13 @@ def verify(
     return report
 
 
-def check_input(
-    view: Cluster, entries: Sequence[Genesis | Claim | Epoch], source: Source, session: str
-) -> None:
-    """Raise `InputGone` unless Kafka holds all of the session's input."""
+def check_input(view: Cluster, topics: Iterable[Topic], source: Source, session: str) -> None:
+    """Raise `InputGone` unless Kafka holds all of the session's input.
+
+    `topics`: as the journal knows them.
+    """
     names = sorted(source.end)
-    known = {topic.name: topic.id for entry in entries for topic in getattr(entry, "topics", [])}
+    known = {topic.name: topic.id for topic in topics}
     try:
         found = {topic.name: topic.id for topic in view.topics(names)}
         first = view.beginning_offsets(names)
@@ -164,8 +166,8 @@ def check_input(
     for name in names:
         if name in known and known[name] != found[name]:
             raise InputGone(
-                f"the topic {name!r} was deleted and made anew since {session}: its input is gone, "
-                "so whether the session is complete cannot be known"
+                f"the topic {name!r} was deleted and created again since {session}: its input is "
+                "gone, so whether the session is complete cannot be known"
             )
     for name in names:
         for partition, (oldest, start, end) in enumerate(
@@ -219,7 +221,10 @@ class _Proof:
         told: Progress,
     ) -> VerifyReport:
         how_far = partial(tasks_of, self._spark)
-        told.step(f"reading {_rows(sealed):,} input rows and the results", how_far)
+        told.step(
+            f"reading {rows_between(sealed.start, sealed.end):,} input rows and the results",
+            how_far,
+        )
         totals, failing = self._judged()
         found = Difference(0, 0, [])
         if totals["failing"] or exhaustive:
@@ -311,23 +316,6 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
             f"the session {sealed.session} is sealed, but what was spilled is not joined yet: run "
             f"'spillway cleanup --session {sealed.session}', then verify again"
         )
-
-
-def _rows(sealed: Sealed) -> int:
-    """Input rows of the session, as offsets count them."""
-    return sum(
-        end - start
-        for topic, starts in _padded(sealed).items()
-        for start, end in zip(starts, sealed.end[topic], strict=True)
-    )
-
-
-def _padded(sealed: Sealed) -> dict[str, list[int]]:
-    """Start offsets; a partition that was added during the session begins at 0."""
-    return {
-        topic: (sealed.start.get(topic, []) + [0] * len(ends))[: len(ends)]
-        for topic, ends in sealed.end.items()
-    }
 
 
 class _few_partitions:  # noqa: N801 - used like a function

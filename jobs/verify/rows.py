@@ -40,10 +40,6 @@ class Source:
     start: Offsets
     end: Offsets
 
-    def empty(self, topic: str) -> bool:
-        """Whether the session has no offset of the topic."""
-        return self.start[topic] == self.end[topic]
-
 
 def measures(inputs: int) -> list[str]:
     """Names of the measures: per input count and sums, then of the results."""

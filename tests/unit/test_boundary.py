@@ -112,7 +112,7 @@ def test_a_seal_that_waits_to_be_withdrawn_leaves_the_day_to_the_calendar() -> N
 def test_a_day_without_a_close_is_said_to_have_none() -> None:
     assert never_closes(open_state(EARLY), "XNYS") is None
     assert never_closes(open_state(SUNDAY), "XNYS") == (
-        f"{SUNDAY} is no trading day of XNYS: end it with `spillway seal --session {SUNDAY}`"
+        f"{SUNDAY} is not a trading day of XNYS: end it with `spillway seal --session {SUNDAY}`"
     )
 
 
@@ -156,7 +156,7 @@ def test_a_stream_that_starts_on_a_sunday_begins_with_the_next_trading_day(tmp_p
 
 def test_a_first_session_that_the_calendar_never_ends_is_refused(tmp_path: Path) -> None:
     now = "2023-07-02T12:00:00-04:00"
-    with pytest.raises(StartRefused, match=f"{SUNDAY} is no trading day .* --session {EARLY}"):
+    with pytest.raises(StartRefused, match=f"{SUNDAY} is not a trading day .* --session {EARLY}"):
         first(settings_of(tmp_path, boundary="calendar"), SUNDAY, now)
     assert first(settings_of(tmp_path), SUNDAY, now) == SUNDAY, "a person may end any day"
 

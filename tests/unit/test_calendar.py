@@ -31,7 +31,7 @@ def test_closes() -> None:
     assert calendar.close_ms("XNYS", "2025-12-24") == ms("2025-12-24T18:00:00")  # 13:00 there
     assert calendar.close_ms("XNYS", "2026-07-06") == ms("2026-07-06T20:00:00")  # summer time
     assert calendar.previous_close_ms("XNYS", "2026-01-05") == ms("2026-01-02T21:00:00")
-    with pytest.raises(calendar.CalendarError, match="no trading day"):
+    with pytest.raises(calendar.CalendarError, match="not a trading day"):
         calendar.close_ms("XNYS", "2026-01-04")
 
 

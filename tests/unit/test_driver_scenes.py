@@ -207,7 +207,7 @@ def test_a_claim_says_that_topics_have_grown() -> None:
         (TOPICS[:1], "topic b does not exist any more"),
         (
             (TOPICS[0], Topic(name="b", id="new", partitions=1)),
-            "topic b was made anew: its id was id-b and is new",
+            "topic b was deleted and created again (its id was id-b, now new)",
         ),
         (
             (Topic(name="a", id="id-a", partitions=1), TOPICS[1]),
@@ -217,7 +217,7 @@ def test_a_claim_says_that_topics_have_grown() -> None:
 )
 def test_other_topics_end_it_before_it_claims(topics: Sequence[Topic], why: str) -> None:
     _, instructions = told(begun(), JournalRead([*BEGUN, ONE], EVERY, topics))
-    assert instructions == [End(f"the input is not the journal's any more: {why}", fenced=False)]
+    assert instructions == [End(f"the topics no longer match the journal: {why}", fenced=False)]
 
 
 def test_a_conflict_of_the_claim_makes_it_read_what_is_new_and_claim_again() -> None:
@@ -272,8 +272,8 @@ def test_a_claim_that_always_comes_behind_ends_it() -> None:
 
 TAKEN_OVER = End(
     "another stream has taken over this warehouse: host/3, term 3. Nothing is lost, and that one "
-    "goes on where this one ends. To have this one back, stop the other and start this again; keep "
-    "only one of them under a supervisor, or they take turns",
+    "goes on where this one ends. To switch back, stop that one and start this one again. "
+    "Supervise only one of them: two would keep taking over from each other",
     fenced=True,
 )
 OTHER = (claim(4, 3, driver="host/3"), epoch(5, 1, ends(6, 6, 6), term=3))
@@ -945,7 +945,7 @@ def test_a_job_that_failed_runs_again_as_it_was() -> None:
     assert instructions == [RunJob(plan(), 2)]
 
 
-READS = "It reads a/0 from 4 to 5, a/1 from 4 to 5, b/0 from 4 to 5. Nothing of it counts"
+READS = "It reads a/0 from 4 to 5, a/1 from 4 to 5, b/0 from 4 to 5. Nothing from it was committed"
 
 
 def ends_after(*failures: JobFailed) -> End:
@@ -987,9 +987,9 @@ def test_a_folder_that_cannot_be_written_ends_the_driver_at_once() -> None:
     """Another attempt would leave as many files behind again."""
     end = ends_after(JobFailed("cannot write /w/x: no space is left", "storage"))
     assert end.reason == (
-        "epoch 1 has failed: cannot write /w/x: no space is left. Nothing of it counts. It "
-        "is not tried again, because every attempt leaves files behind: mend that, run `spillway "
-        "doctor`, and start again"
+        "epoch 1 has failed: cannot write /w/x: no space is left. Nothing from it was committed. "
+        "It is not tried again, because every attempt leaves files behind: mend that, run "
+        "`spillway doctor`, and start again"
     )
 
 
@@ -1312,7 +1312,7 @@ def test_what_a_failed_epoch_reads_is_named(end: Any, reads: str) -> None:
         driver, _ = told(driver, JobFailed("an executor died"))
     _, (ended,) = told(driver, JobFailed("an executor died"))
     assert isinstance(ended, End)
-    assert ended.reason.endswith(f"died. It reads {reads}. Nothing of it counts")
+    assert ended.reason.endswith(f"died. It reads {reads}. Nothing from it was committed")
 
 
 def test_the_last_claim_of_several_is_the_one_that_took_over() -> None:

@@ -156,9 +156,9 @@ def test_another_cluster_is_refused() -> None:
 def test_a_topic_that_was_made_anew_is_refused() -> None:
     anew = Topic(name="b", id="other", partitions=1)
     assert refused(Kafka(topics_now=(TOPICS[0], anew))) == (
-        "The input is not the journal's any more: topic b was made anew: its id was id-b and is "
-        "other. Its offsets mean other rows now. Nothing was written. Name a new warehouse.root "
-        "to begin again."
+        "The topics no longer match the journal: topic b was deleted and created again (its id "
+        "was id-b, now other). Its offsets mean other rows now. Nothing was written. Name a new "
+        "warehouse.root to begin again."
     )
 
 
@@ -257,8 +257,8 @@ def test_a_day_that_would_never_end_is_refused(tmp_path: Path) -> None:
         begun(tmp_path, Kafka(), session="2026-01-04", session__boundary="calendar")
     name = load_settings(None, {}, environ={})[0].session.calendar
     assert str(error.value) == (
-        f"2026-01-04 is no trading day of {name}, and session.boundary = 'calendar' ends trading "
-        "days only. Begin with --session 2026-01-05, the next one, or set session.boundary to "
-        "'command'"
+        f"2026-01-04 is not a trading day of {name}, and session.boundary = 'calendar' ends "
+        "trading days only. Begin with --session 2026-01-05, the next one, or set "
+        "session.boundary to 'command'"
     )
     assert begun(tmp_path, Kafka(), session__boundary="calendar").session == DAY

@@ -126,7 +126,7 @@ CASES = [
     ),
     journal(
         "a topic made anew",
-        "entry 3: topic b was made anew: its id was id-b and is id-c$",
+        "entry 3: topic b was deleted and created again \\(its id was id-b, now id-c\\)$",
         *BEGUN,
         ONE,
         again([TOPICS[0], Topic(name="b", id="id-c", partitions=1)]),

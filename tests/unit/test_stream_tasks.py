@@ -249,7 +249,7 @@ def test_a_slot_that_was_lost_need_not_go_back_where_it_was() -> None:
 def test_what_ends_a_stream_whose_query_failed(
     failure: Exception | None, away_s: float, says: str | None
 ) -> None:
-    found = beyond_mending(failure, away_s, Path("/c"))
+    found = beyond_mending(failure, away_s, Path("/c"), {})
     assert (found is None) == (says is None)
     assert says is None or re.match(says, str(found))
 

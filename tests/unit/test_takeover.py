@@ -86,7 +86,7 @@ def driver(
         on_epoch,
         (lambda _: None) if troubles is None else troubles.append,
         cores=2,
-        secrets=secrets,
+        secrets=secrets or {},
     )
     if not idle:
         made.use(job or Job())  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: s
     job, troubles = Job(f"{TRACEBACK}jobs.storage.StorageError: {says}\n\tat x.Y(Z)"), list[str]()
     with pytest.raises(Ended) as ended:
         run_epoch(driver(opened(root), job, troubles))
-    assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing of it counts")
+    assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing from it was committed")
     assert (job.attempts, troubles) == (1, [f"epoch 0, attempt 1: {says}"])
 
 
@@ -235,17 +235,17 @@ def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:
         "Writing the offset log failed\n\tat org.apache.spark.X.y(X.scala:1)\n"
         "Caused by: java.io.IOException: No space left on device\n\tat java.base/sun.Z(Z.java:2)"
     )
-    assert first_lines(RuntimeError(trace)) == (
+    assert first_lines(RuntimeError(trace), {}) == (
         "Writing the offset log failed | Caused by: java.io.IOException: No space left on device"
     )
 
 
 def test_no_more_than_two_telling_lines_and_600_characters_are_shown() -> None:
     lines = ["It failed", *(f"ValueError: {name}" for name in "abc")]
-    assert first_lines(RuntimeError("\n".join(lines))) == (
+    assert first_lines(RuntimeError("\n".join(lines)), {}) == (
         "It failed | ValueError: b | ValueError: c"
     )
-    assert first_lines(RuntimeError("x" * 700)) == "x" * 600
+    assert first_lines(RuntimeError("x" * 700), {}) == "x" * 600
 
 
 class Noting(Job):

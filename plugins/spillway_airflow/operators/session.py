@@ -170,7 +170,8 @@ class VerifyOperator(SessionOperator):
                 f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
             )
         self.log.info(
-            "%s is complete: %s results, %s at run time and %s by cleanup; none missing, none doubled",
+            "%s is complete: %s results, %s at run time and %s by cleanup; "
+            "none missing, none doubled",
             self.session,
             *(f"{verdict[name]:,}" for name in ("expected", "run_time", "cleanup")),
         )
