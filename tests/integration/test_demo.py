@@ -80,13 +80,13 @@ def test_an_interrupted_demo_leaves_nothing(var: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_the_demo_under_airflow_ends_with_a_complete_day(var: Path) -> None:
     """Not in `make test`: what it does is in the Airflow tests; this is the whole, as printed."""
     before = states()
     demo = start(var, "--airflow", "--no-wait")
     try:
-        text, _ = demo.communicate(timeout=600)
+        text, _ = demo.communicate(timeout=1_500)
     finally:
         left = below(var)
         for process in left:
