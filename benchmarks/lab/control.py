@@ -40,11 +40,12 @@ FORCED, RELOCATED = 100 / 80, 30 / 80
 more than 30 MB are relocated, where a machine spills at 80 MB."""
 
 
-def _advise(view: View, name: str, least: float = 0.0) -> Advice:
-    """`least`: of the memory at which a slot spills, what is too little to relocate."""
+def _advise(view: View, name: str, least: float = 0.0, most: float = FORCED) -> Advice:
+    """Of the memory at which a slot spills, `least` is too little to relocate, and `most` is what
+    active-disk may force to disk in a day."""
     spills_at = THRESHOLD * float(view.budget[0])
     forced = {
-        "forced_bytes": round(FORCED * spills_at),
+        "forced_bytes": round(most * spills_at),
         "relocation_bytes": round(least * spills_at),
     }
     return registry.POLICIES[name].advise(view, SETTINGS | forced)
@@ -64,10 +65,21 @@ SHORT = 0.8
 """Of what all slots hold before they spill."""
 
 
-def active_when_short(view: View) -> Advice:
+ALL = 1e6
+"""As a `most`: as much as cannot stay in memory until the close. `balanced` may force that."""
+
+
+def active_when_short(view: View, most: float = FORCED) -> Advice:
     """`active_disk`, but as `lazy_disk` while less than `SHORT` of all memory is used."""
     short = view.memory.sum() >= SHORT * THRESHOLD * view.budget.sum()
-    return POLICIES["active-disk" if short else "lazy-disk"](view)
+    return _advise(view, "active-disk" if short else "lazy-disk", most=most)
+
+
+WAITING: dict[str, Policy] = {
+    "active-disk when short": active_when_short,
+    "active-disk when short, as much as balanced": partial(active_when_short, most=ALL),
+}
+"""Between active-disk and `balanced`, from which the second differs by output rates for margins."""
 
 
 @dataclass(frozen=True)

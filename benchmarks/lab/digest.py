@@ -1,8 +1,9 @@
 """Whether what is shown of an experiment came from the code that there is.
 
 A digest takes in an experiment's parameters, and the code that decides what its lines come to: the
-laboratory's, and the policies' where lines have any. Comments and texts do not count. The engine
-does not, either: it decides nothing, and every run is checked to be exact.
+laboratory's, the engine's choice of what spills and when, and where lines have policies, these,
+what makes them, and the values of the settings that they are given. Comments and texts do not
+count. Nor does the rest of the engine, which decides nothing: every run is checked to be exact.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from functools import cache, partial
 
 import numpy as np
 
+from benchmarks.lab.control import SETTINGS
 from benchmarks.lab.experiments import Experiment
 from jobs.places import project_root
 
 LABORATORY = ("clairvoyant", "cluster", "exact", "lines", "running", "workload")
-POLICIES = ("balanced", "disk", "view")
+POLICIES = ("balanced", "disk", "registry", "view")
 
 
 def digest(experiment: Experiment) -> str:
     """Of what an experiment's figures come from."""
-    found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY), "jobs/policy/victims.py"]
+    found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY)]
+    found += ["jobs/policy/victims.py", "jobs/engine/spilling.py"]
+    given = [experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling]
     if any(line.policy for line in experiment.lines):
         found += [*(f"jobs/policy/{name}.py" for name in POLICIES), "benchmarks/lab/control.py"]
-    given = (experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling)
-    parts = [*map(_code, found), *_parameters(given)]
+        given += [*map(str, sorted(SETTINGS.items()))]
+    parts = [*map(_code, found), *_parameters(tuple(given))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

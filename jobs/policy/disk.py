@@ -185,10 +185,10 @@ def active_disk(
     """As `lazy_disk`; when memory is balanced, force the slot of the lowest output rate to spill.
 
     When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled (as a spill of
-    its own would), and over the session at most M_query - M_cluster, so that no more leaves
-    memory than must in the end, and at most `forced_bytes`. M_cluster is what slots may hold before
-    they spill, `threshold` of their budgets. Memory counts as balanced, too, while the difference
-    is too small to relocate.
+    its own would), and over the session at most M_query - M_cluster and at most `forced_bytes`. As
+    in the report only what was forced counts, not what slots spill by themselves. M_cluster is what
+    slots may hold before they spill, `threshold` of their budgets. Memory counts as balanced, too,
+    while the difference is too small to relocate.
     """
     advice = lazy_disk(view, theta_d, min_span_s, relocation_bytes)
     memory = view.memory

@@ -53,8 +53,9 @@ def guarded(
     0: who sets that wants to wait for nothing. The moves between two slots must
     lessen the memory, the work or the utilisation of the one that has more of it by `min_gain` of
     that, or the share of the budget that its whole state would take, judged on these two slots
-    alone. No slot gets more than its budget holds, by moves or by another number of slots: it would
-    only spill it. And one slot takes part in one adaptation at a time: the first that is suggested.
+    alone; rounds judge that themselves. No slot gets more than its budget holds, by moves or by
+    another number of slots: it would only spill it. And one slot takes part in one adaptation at a
+    time: the first that is suggested.
     """
     kept: list[Suggestion] = []
     held: list[Declined] = []
@@ -63,7 +64,8 @@ def guarded(
     room = (view.budget - view.memory).tolist()
     tuned = _tuned(view, advice.suggestions)
     moves = [s for s in advice.suggestions if isinstance(s, MoveGroup)]
-    poor, doubtful = _poor(view, moves, min_gain)
+    # Rounds judge each move by what their policy goes by: excess memory is none of these weights.
+    poor, doubtful = _poor(view, moves, min_gain) if round_s is None else ({}, set())
     for each in advice.suggestions:
         key, slots = _adaptation(view, each, tuned)
         taken = [s for s in slots if busy.get(s, key) != key]

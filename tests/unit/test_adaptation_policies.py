@@ -206,23 +206,23 @@ def test_active_disk_relocates_first_and_waits_for_that() -> None:
 
 
 def figure_6() -> View:
-    """Four sites in descending order of utilisation, as in the paper's figure 6.
+    """Four sites in descending order of utilisation, as in the paper's figure 6; sizes are ours.
 
     Site 1 is paired with 4 and site 2 with 3. Partition 5 goes to site 4. Of site 2's, the first
     (9) would only increase the imbalance with site 3, so 8 goes.
     """
     seen = view(
-        [[50, 30, 20], [60, 20], [30, 25], [15, 15]],
+        [[50, 30, 20], [60, 20], [15, 15], [15, 10]],
         groups=tuple(Prefix(8, v) for v in (5, 6, 7, 9, 8, 10, 11, 12, 13)),
     )
-    # Utilisation 1.0, 0.8, 0.55 and 0.3: the rows above are its hundredths.
-    return replace(seen, idle_s=np.array([0.0, 2.0, 4.5, 7.0]))
+    # Utilisation 1.0, 0.8, 0.3 and 0.25: the rows above are its hundredths.
+    return replace(seen, idle_s=np.array([0.0, 2.0, 7.0, 7.5]))
 
 
 def test_figure_6_of_the_paper() -> None:
     seen = figure_6()
-    assert utilisation(seen).round(2).tolist() == [1.0, 0.8, 0.55, 0.3]
-    # 9 of site 2 is 60 rows: 0.8 to 0.2, and 0.55 to 1.15: over-utilised.
+    assert utilisation(seen).round(2).tolist() == [1.0, 0.8, 0.3, 0.25]
+    # 9 of site 2 is 60 rows: 0.8 to 0.2, and 0.3 to 0.9, which is further apart.
     assert moves(flux_load(seen)) == [(5, 0, 3), (8, 1, 2)]
 
 

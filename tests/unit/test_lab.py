@@ -349,15 +349,21 @@ def test_what_cannot_be_otherwise_is_not_judged():
 
 
 def test_a_claim_is_judged_by_what_came_out():
-    assert judged("14", **{"every 15 s": {"run_cpu_s": 1.05}})[1] is True
-    assert judged("14", **{"every 15 s": {"run_cpu_s": 1.2}})[1] is False
+    moving = ["50 %-difference", "70 %-difference", "90 %-difference", "every 15 s", "every 30 s"]
+    for dear, low in ((2, True), (3, False)):  # the median counts, for one run says little
+        given = {name: {"run_cpu_s": 1.2} for name in moving[:dear]}
+        assert judged("14", **given)[1] is low
     # It never drops, and has more in the end; it drops, and has less.
     better = {"results": [0, 100, 1001], "run_time": 1001}
-    assert judged("21", **{"active-disk": better}) == [False, True, False, False]
+    assert judged("21", **{"active-disk": better}) == [False, True, False, False, False]
     worse = {"results": [0, 90, 999], "run_time": 999}
-    assert judged("21", **{"active-disk": worse}) == [True, False, False, False]
+    assert judged("21", **{"active-disk": worse}) == [True, False, False, False, False]
     late = {"results": [0, 98, 1100], "run_time": 1100}
-    assert judged("21", **{"active-disk when short": late}) == [False, False, True, True]
+    assert judged("21", **{"active-disk when short": late}) == [False, False, True, True, False]
+    for figure in ("21", "unseen-1", "unseen-3"):
+        rates = "active-disk when short, as much as balanced"
+        assert judged(figure, balanced={"run_time": 1001})[-1] is True
+        assert judged(figure, **{rates: {"run_time": 1001}})[-1] is False
 
 
 def test_words_for_series():

@@ -7,6 +7,7 @@ Singh. MB are 10**6 bytes, as all of them leave it open.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +18,7 @@ from jobs.policy.clusters import THETA_BYTES, fine_tuning
 from jobs.policy.disk import active_disk, lazy_disk, output_rate
 from jobs.policy.flux import collection_s, flux_hybrid, flux_load, flux_memory, next_collection_s
 from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES
-from jobs.policy.view import Advice, ForceSpill, MergeGroups, MoveGroup, SplitGroup, View
+from jobs.policy.view import NOISE, Advice, ForceSpill, MergeGroups, MoveGroup, SplitGroup, View
 from schemas.journal import Prefix
 
 MB = 1_000_000
@@ -181,14 +181,15 @@ def test_flux_figure_9_short_collections_thrash(noise: float) -> None:
     assert short[1] > 3 * long[1]
 
 
-def figure_11() -> View:
+def figure_11(sites: int = 4) -> View:
     """128 partitions of 6 MB at each site; one has 512 MB left of 1,024, and spilled 256 MB.
 
-    Ours: four sites for the paper's 32; and 43 partitions on disk, 258 MB, for what leaves 512 MB
-    to whole partitions. The paper says 256 MB, and 42 of 128 partitions at steady state.
+    The paper has 32 sites; fewer serve where the number does not matter. Ours: 43 partitions on
+    disk, 258 MB, for what leaves 512 MB to whole partitions. The paper says 256 MB, and 42 of 128
+    partitions at steady state.
     """
-    seen = cluster([[6] * 128] * 4, [512, 1024, 1024, 1024])
-    on_disk = np.zeros(512, dtype=np.bool_)
+    seen = cluster([[6] * 128] * sites, [512, *[1024] * (sites - 1)])
+    on_disk = np.zeros(128 * sites, dtype=np.bool_)
     on_disk[:43] = True
     return replace(
         seen,
@@ -198,24 +199,53 @@ def figure_11() -> View:
     )
 
 
-def test_flux_figure_11_moves_until_all_would_be_resident() -> None:
-    seen, rounds = figure_11(), 0
-    assert seen.memory.tolist() == [510 * MB, *[768 * MB] * 3]
-    assert (seen.budget - seen.state).tolist() == [-256 * MB, *[256 * MB] * 3]
-    policy, first = POLICIES["flux-memory"], moves(flux_memory(seen))
-    # Partitions in memory before those on disk.
-    assert [(each.source, each.bytes) for each in first] == [(0, 6 * MB)]
+def at_rest(seen: View, noise: float) -> tuple[View, int]:
+    """Rounds of flux-memory until nothing moves any more, with their number."""
+    rounds = 0
     while True:
-        found = guarded(seen, policy.advise(seen, FLUX), 45.0, 0.001, round_s=5.0)
+        found = guarded(seen, flux_memory(seen, noise=noise), 45.0, 0.001, round_s=5.0)
         if not found.suggestions:
-            break
-        assert {each.source for each in moves(found)} == {0}
+            return seen, rounds
         seen, rounds = after(seen, found), rounds + 1
-        assert rounds < 100
-    assert (seen.state <= seen.budget).all()
+        assert rounds < 200
+
+
+@pytest.mark.parametrize(("noise", "apart"), [(0.0, 1.2), (NOISE, 1.3)])
+def test_flux_figure_11_moves_until_all_would_be_resident(noise: float, apart: float) -> None:
+    """Until excess is even by `th_imb`; with noise, as far as figures can be trusted.
+
+    The paper moves for 7.9 s, which is 41 partitions at 250 Mbps and 82 at 500.
+    """
+    seen = figure_11(32)
+    assert seen.memory.tolist() == [510 * MB, *[768 * MB] * 31]
+    assert (seen.budget - seen.state).tolist() == [-256 * MB, *[256 * MB] * 31]
+    # Partitions in memory before those on disk.
+    assert [(each.source, each.bytes) for each in moves(flux_memory(seen))] == [(0, 6 * MB)]
+    seen, rounds = at_rest(seen, noise)
     assert seen.fits(0.95)
-    # Excess is even by the threshold, or as far as figures can be trusted.
-    assert rounds >= 43
+    assert 41 <= rounds <= 82
+    excess = seen.budget - seen.state
+    assert excess.argmin() == 0
+    assert excess.max() / excess.min() < apart
+
+
+@pytest.mark.parametrize(("noise", "left"), [(0.0, 1), (NOISE, 7)])
+def test_flux_figure_13_leaves_a_partition_on_disk(noise: float, left: int) -> None:
+    """Half of 32 sites have half of their memory: the paper leaves one partition of each on disk.
+
+    Figures that may be 5 % off leave more: what is over is too little to be sure of.
+    """
+    seen = cluster([[6] * 128] * 32, [*[512] * 16, *[1024] * 16])
+    on_disk = np.arange(128 * 32) % 128 < np.where(np.arange(128 * 32) < 128 * 16, 43, 0)
+    seen = replace(
+        seen,
+        spilled=on_disk,
+        bytes=np.where(on_disk, 0, seen.bytes),
+        spilled_bytes=np.where(on_disk, seen.bytes, 0),
+    )
+    seen, _ = at_rest(seen, noise)
+    over = (seen.state - seen.budget)[:16]
+    assert math.ceil(over.max() / (6 * MB)) == left
 
 
 def test_a_slot_that_has_spilled_receives_nothing() -> None:
