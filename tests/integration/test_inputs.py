@@ -140,7 +140,7 @@ def test_topics_that_change(day: Day, cluster: Cluster) -> None:
     assert "no topic" in day.tail()
     cluster.create_topics({day.topics["review"]: 2})
     assert day.run("stream", "--available-now") == 2
-    assert "made anew" in day.tail()
+    assert "created again" in day.tail()
     assert len(day.entries()) == entries
 
 

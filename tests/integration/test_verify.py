@@ -396,6 +396,6 @@ def test_input_that_kafka_lost_is_not_guessed(
     with pytest.raises(InputGone, match="is gone"):
         proved(spark, day, w)
     cluster.create_topics({made["volume"]: 2})
-    with pytest.raises(InputGone, match="made anew"):
+    with pytest.raises(InputGone, match="created again"):
         proved(spark, day, w)
     assert [e.event for e in w.sessions.read()] == ["cleaned"]
