@@ -101,9 +101,16 @@ def encode_manifest(manifest: Manifest) -> pa.Buffer:
 
 
 def decode_manifest(buffer: pa.Buffer) -> Manifest:
-    """The inverse of `encode_manifest`. Raises ValueError for a format of another version."""
+    """The inverse of `encode_manifest`.
+
+    Raises ValueError, KeyError or an ArrowException for a format of another version, and for bytes
+    that are no manifest.
+    """
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    figures = pa.ipc.open_file(pa.BufferReader(buffer), options=options).read_all()
+    try:
+        figures = pa.ipc.open_file(pa.BufferReader(buffer), options=options).read_all()
+    except OSError as error:  # Arrow's word for damage; nothing is read from a disk here
+        raise ValueError(str(error)) from error
     facts = json.loads(figures.schema.metadata[b"spillway"])
     if facts["format"] != FORMAT:
         raise ValueError(f"a manifest of format {facts['format']} instead of {FORMAT}")

@@ -75,6 +75,7 @@ def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeate
     for pending, commands, again in ((mine, [], True), (calendars, asked, False)):
         accepted = epoch(2, 0, ends(1, 1, 1), seal=pending, commands=commands, **common)
         assert due_close(open_state(EARLY, accepted), [], "XNYS", GRACE_S, LATE) is None
+        assert never_closes(open_state(EARLY, accepted), "XNYS") is None
         withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=pending.command, **common)
         state = open_state(EARLY, accepted, withdrawn)
         assert (due_close(state, [], "XNYS", GRACE_S, LATE) is not None) == again

@@ -193,6 +193,12 @@ def test_a_pending_seal_is_withdrawn(place: Place, broker: list[int | None]) -> 
     assert [each.kind for each in place.commands()] == ["withdraw", "seal"]
 
 
+def test_the_seal_of_another_session_than_the_pending_one_is_refused(place: Place) -> None:
+    place.journal(*BEGUN, epoch(3, 1, ends(5, 5, 5), seal=seal(ends(5, 9, 9))))
+    with pytest.raises(SealRefused, match=f"not the open session: that is {DAY}"):
+        place.seal(NEXT)
+
+
 def test_a_seal_whose_end_was_passed_is_not_withdrawn(place: Place) -> None:
     place.journal(*BEGUN, epoch(3, 1, ends(6, 5, 5), seal=seal(ends(5, 9, 9))))
     with pytest.raises(SealRefused) as refused:

@@ -223,6 +223,21 @@ def test_the_manifest_says_when_its_figures_were_counted(slots: Slots) -> None:
     assert set(figures["at_ms"].to_pylist()) == {7_654}
 
 
+def test_a_manifest_that_is_damaged_is_told_as_such(slots: Slots) -> None:
+    """A step takes these errors for state that is missing; any other would end its worker."""
+    report = did(slots, [row(i % 2, i, i) for i in range(8)])
+    assert report.manifest is not None
+    whole = slots.state(0).map(report.manifest).to_pybytes()
+    refused = 0
+    for at in range(0, len(whole), 5):
+        damaged = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        try:
+            decode_manifest(pa.py_buffer(damaged))
+        except (ValueError, KeyError, pa.ArrowException):
+            refused += 1
+    assert refused > len(whole) // 20
+
+
 def test_counts_of_a_session_go_on_when_all_of_its_rows_were_spilled(slots: Slots) -> None:
     slots.run([row(i % 2, i % 3, i) for i in range(12)], forced_bytes=10**8)
     report = did(slots, [], statistics=True)
