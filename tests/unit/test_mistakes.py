@@ -19,12 +19,11 @@ import pytest
 from jobs import cli
 from jobs.cli import main
 from jobs.plain import plain
-from jobs.storage import StorageError
 from jobs.stream.progress import in_short
-from jobs.stream.service import Watcher
 from schemas.query import load_query
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
+from tests.troubles import stream_tells
 
 QUERY = """\
 [streams.a]
@@ -548,14 +547,7 @@ def test_the_stream_tells_its_troubles_with_short_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "0f3a9c11aa22bb33cc44dd55ee66ff77-12-a1b2c3d4-0badc0de.manifest"
-
-    class Stream:
-        def __init__(self, *arguments: Any) -> None:
-            [watcher] = [each for each in arguments if isinstance(each, Watcher)]
-            watcher.on_trouble(f"slot 0 has lost {name}")
-            raise StorageError("that is all")
-
-    monkeypatch.setattr("jobs.stream.service.Stream", Stream)
+    stream_tells(monkeypatch, f"slot 0 has lost {name}")
     with pytest.raises(SystemExit):
         main(["stream"])
     assert "slot 0 has lost 0f3a9c11...-0badc0de.manifest" in capsys.readouterr().err

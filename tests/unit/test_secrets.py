@@ -9,7 +9,6 @@ import subprocess
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
@@ -20,13 +19,13 @@ import spillway_airflow.alerts as alerts
 from jobs.engine.groups import GroupMap
 from jobs.kafka.client import told
 from jobs.kafka.options import OptionError, python_options
-from jobs.storage import StorageError
 from jobs.stream.driver import first_lines
-from jobs.stream.service import Watcher, beyond_mending
+from jobs.stream.service import beyond_mending
 from jobs.stream.source import kafka_options
 from schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown
 from schemas.settings import SettingsError, load_settings, values
 from spillway_airflow.launchers import CommandLauncher, LaunchFailed
+from tests.troubles import stream_tells
 from tests.unit.test_stream_tasks import SETTINGS
 
 SECRET = "hunter2-Pa55phrase"
@@ -318,14 +317,7 @@ def test_troubles_of_the_stream_are_hidden_before_names_are_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "eyJhbGciOiJIUzI1NiJ9eyJzdWIiOiJh-b3JkZXIx-Zm9vYmFy.c2lnbmF0dXJl"
-
-    class Stream:
-        def __init__(self, *arguments: Any) -> None:
-            [watcher] = [each for each in arguments if isinstance(each, Watcher)]
-            watcher.on_trouble(f"bad token {token}")
-            raise StorageError("that is all")
-
-    monkeypatch.setattr("jobs.stream.service.Stream", Stream)
+    stream_tells(monkeypatch, f"bad token {token}")
     path = tmp_path / "spillway.toml"
     path.write_text(f"[kafka.options]\nsasl.oauthbearer.token = '{token}'\n")
     text = printed(capsys, "--config", str(path), "stream")
