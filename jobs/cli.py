@@ -22,6 +22,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from jobs.clock import Clock, system_clock
 from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
@@ -32,8 +33,27 @@ from schemas.secret import hide, hide_credentials
 from schemas.session_date import SessionDateError, session_date
 from schemas.settings import Settings, SettingsError, load_settings
 
+
+class Commands(TyperGroup):
+    """All commands. Says where an option of every command belongs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. What it raises has a hint where such an option stands too late."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # typer does not say where its error of unknown options is
+            option = getattr(error, "option_name", None)
+            if option in ("--set", "--config"):
+                error.message += (  # type: ignore[attr-defined]
+                    f" here: write it before the command, as in spillway {option} ... "
+                    f"{ctx.invoked_subcommand}"
+                )
+            raise
+
+
 app = typer.Typer(
     name="spillway",
+    cls=Commands,
     help="An exact stream join that outgrows its memory.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -59,8 +79,9 @@ def _dated(help_: str) -> Any:
     return typer.Option(help=help_, metavar="YYYY-MM-DD", callback=_date)
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def common(
+    ctx: typer.Context,
     config: Annotated[
         Path | None, typer.Option(help="Settings file; spillway.toml here when it exists.")
     ] = None,
@@ -68,8 +89,22 @@ def common(
         list[str] | None,
         typer.Option("--set", help="A setting, e.g. --set state.slots=4. May be repeated."),
     ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version: of packages and formats, too.")
+    ] = False,
 ) -> None:
     """Options of every command."""
+    if version:
+        from jobs.versions import told
+
+        for line in told(verbose):
+            _say(line)
+        raise typer.Exit
+    if verbose:
+        raise typer.BadParameter("--verbose goes with --version")
+    if ctx.invoked_subcommand is None:
+        ctx.fail("Missing command.")
     _loaded.update(config=config, flags=dict(_flag(each) for each in set_ or []))
 
 
@@ -158,7 +193,7 @@ def stream(
         _fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
     with serving(settings, watcher) as address:
         if address is not None and not quiet:
-            out.print(f"figures for Prometheus: {address}", highlight=False, soft_wrap=True)
+            _say(f"figures for Prometheus: {address}")
         try:
             job.run()
         except SessionNotOpen as error:
@@ -215,7 +250,7 @@ def seal(
             )
     except SealRefused as error:
         _fail(str(error), FAILED)
-    out.print(_escaped(answer), highlight=False, soft_wrap=True)
+    _say(answer)
 
 
 @app.command()
@@ -409,7 +444,7 @@ def doctor(
         from jobs.tables.repair import repair as mend
 
         for line in mend(settings.warehouse.root) or ["nothing had to be mended"]:
-            out.print(_escaped(line))
+            _say(line)
     found = checks.check_all(settings, close_delay_s=close_delay)
     if json_:
         sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
@@ -461,7 +496,7 @@ def kafka_start() -> None:
 
     settings = _settings()
     up = broker.start(Path(settings.kafka.data_dir), _port(settings))
-    out.print(f"Kafka runs at {up.bootstrap} (process {up.pid}, log {up.log})")
+    _say(f"Kafka runs at {up.bootstrap} (process {up.pid}, log {up.log})")
 
 
 @kafka_app.command("stop")
@@ -470,7 +505,7 @@ def kafka_stop() -> None:
     from jobs.kafka import broker
 
     stopped = broker.stop(Path(_settings().kafka.data_dir))
-    out.print("Kafka has stopped" if stopped else "Kafka was not running")
+    _say("Kafka has stopped" if stopped else "Kafka was not running")
 
 
 @kafka_app.command("status")
@@ -485,9 +520,9 @@ def kafka_status(
         sys.stdout.write(json.dumps(asdict(now)) + "\n")
     elif now.running:
         health = "healthy" if now.healthy else "does not answer"
-        out.print(f"Kafka runs at {now.bootstrap} (process {now.pid}), {health}; log {now.log}")
+        _say(f"Kafka runs at {now.bootstrap} (process {now.pid}), {health}; log {now.log}")
     else:
-        out.print(f"Kafka does not run; its data are in {now.data_dir}")
+        _say(f"Kafka does not run; its data are in {now.data_dir}")
 
 
 @app.command()
@@ -564,9 +599,7 @@ def produce(
                 progress=progress,
             )
     out.print(sent(summary, made=replay is None))
-    out.print(
-        f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second"
-    )
+    _say(f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second")
     if problem := unread([each.topic for each in summary.topics], settings.query):
         err.print(f"[yellow]{_escaped(problem)}[/]", highlight=False, soft_wrap=True)
 
@@ -593,7 +626,7 @@ def quarantine_list(
     elif rows:
         out.print(table(rows))
     else:
-        out.print("No row is quarantined" + (f" of session {session}." if session else "."))
+        _say("No row is quarantined" + (f" of session {session}." if session else "."))
 
 
 @quarantine_app.command("replay")
@@ -608,7 +641,7 @@ def quarantine_replay(
 
     settings = _settings()
     sent = replay_rows(settings, _query(settings), file)
-    out.print(f"{sent:,} row{'' if sent == 1 else 's'} sent")
+    _say(f"{sent:,} row{'' if sent == 1 else 's'} sent")
 
 
 # ------------------------------------------------------------------------------- config
@@ -644,6 +677,11 @@ def _who() -> str:
         return str(os.getuid())
 
 
+def _say(text: str) -> None:
+    """A line of an answer. A terminal folds it; where it is piped it stays one line."""
+    out.print(_escaped(text), highlight=False, soft_wrap=True)
+
+
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
@@ -669,6 +707,7 @@ def _usage_errors() -> tuple[type[BaseException], ...]:
             ("jobs.stream.session", "SettingsRefused"),
             ("jobs.calendar", "CalendarError"),
             ("jobs.mended", "ReplayRefused"),
+            ("jobs.sealing", "TimeError"),
             ("jobs.produce.recording", "RecordingError"),
             ("jobs.tables", "WrongTable"),
             ("schemas.query", "QueryError"),

@@ -17,16 +17,19 @@ from zoneinfo import ZoneInfo
 from jobs import calendar
 from jobs.clock import Clock, rfc3339
 from jobs.kafka.client import cluster
-from jobs.protocol.plan import unseen
 from jobs.protocol.seal import not_sealable, not_withdrawable, pending_after
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.state import JournalState
 from jobs.report.words import span_text
-from jobs.stream.genesis import StartRefused, check_same_query
+from jobs.stream.genesis import check_same_query
 from jobs.tables import NothingYet, Warehouse
 from jobs.topics import topic_names
 from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query
 from schemas.settings import Settings
+
+
+class TimeError(ValueError):
+    """`--at` that is no time (exit code 2)."""
 
 
 class SealRefused(Exception):
@@ -46,7 +49,9 @@ def request_seal(
     """Write the seal's command; what to tell the person who asked.
 
     Raises `SealRefused` for a session that is not open and for a time that is still ahead,
-    `StartRefused` for a wrong `at` and for another query, `NothingYet` for an empty journal.
+    `TimeError` for an `at` that is no time, `StartRefused` for another query's warehouse,
+    `CalendarError` for a date without a close, `NoWarehouse`, `NothingYet` for an empty journal,
+    `KafkaUnavailable` and `TopicProblem`.
     """
     warehouse, state = _opened(settings)
     if session in state.sealed:
@@ -65,7 +70,8 @@ def request_seal(
     more = {"at": rule, "offsets": offsets}
     warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))
     where = "where its topics end now" if at_ms is None else f"at {rule}"
-    return f"{session} will be sealed {where}: {offsets}"
+    ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
+    return f"{session} will be sealed {where}: {ends}"
 
 
 def request_withdrawal(
@@ -73,7 +79,8 @@ def request_withdrawal(
 ) -> str:
     """Write the command that takes a session's seal back; what to tell the person who asked.
 
-    Raises `SealRefused` when the session is sealed, is not open, or has rows beyond its end.
+    Raises `SealRefused` when the session is sealed, is not open, or has rows beyond its end;
+    `NoWarehouse`, `NothingYet` for an empty journal.
     """
     warehouse, state = _opened(settings)
     pending = _pending(warehouse, state, settings)
@@ -103,7 +110,7 @@ def _command(
 
 def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    state = replay(warehouse.journal.read())
+    state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
     return warehouse, state
@@ -111,9 +118,8 @@ def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
 
 def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> SealRequest | None:
     """The seal that is pending once the stream has read every command that there is."""
-    commands = unseen(state, [each.command for each in warehouse.commands.read()])
     after = calendar.session_after(settings.session.calendar, state.session.date)
-    return pending_after(state, commands, after)
+    return pending_after(state, warehouse.commands.unseen(state), after)
 
 
 def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
@@ -151,10 +157,10 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise StartRefused(
+        raise TimeError(
             f"--at {text!r}: write now, close, or a time such as 2026-01-05T16:00:00-05:00"
         ) from None
     if moment.tzinfo is None:
         whole = text if "T" in text else f"{text}T16:00:00"
-        raise StartRefused(f"--at {text!r} has no offset; write e.g. {whole}-05:00 or {whole}Z")
+        raise TimeError(f"--at {text!r} has no offset; write e.g. {whole}-05:00 or {whole}Z")
     return int(moment.timestamp() * 1000)

@@ -7,6 +7,8 @@
 | `compact-<version>-<attempt>-<k>.parquet` | compaction of one table | its transaction |
 | `entry-<n>-<attempt>.parquet` | an append to `journal`, `commands` or `sessions` | n |
 
+Beside them, `<n>-<sha256>.snapshot` is a snapshot of the journal after entry n, named by its bytes.
+
 A name is fresh: `attempt` is new for every attempt, so that nothing is ever replaced. What a
 name says is all that the garbage rules know about a file that no table names. So this is the only
 place that spells names, and `origin` knows exactly those that can be spelt here: numbers have no
@@ -50,6 +52,10 @@ _PATTERNS: tuple[tuple[Literal["epoch", "cleanup", "compact", "entry"], re.Patte
 )
 
 
+_SHA256 = r"[0-9a-f]{64}"
+_SNAPSHOT = re.compile(rf"(?P<n>{_NUMBER})-(?P<digest>{_SHA256})\.snapshot")
+
+
 def data_name(epoch: int, attempt: str, slot: int, k: int) -> str:
     """Name of file number `k` that a slot writes in an epoch."""
     return f"{_number(epoch)}-{_attempt(attempt)}-{_number(slot)}-{_number(k)}.parquet"
@@ -69,6 +75,17 @@ def compact_name(version: int, attempt: str, k: int) -> str:
 def entry_name(n: int, attempt: str) -> str:
     """Name of the file that holds row `n` of a numbered table."""
     return f"entry-{_number(n)}-{_attempt(attempt)}.parquet"
+
+
+def snapshot_name(n: int, digest: str) -> str:
+    """Name of a snapshot after entry `n`. `digest`: SHA-256 of its bytes, in hex."""
+    return f"{_number(n)}-{_sha256(digest)}.snapshot"
+
+
+def snapshot_origin(name: str) -> tuple[int, str] | None:
+    """Entry and digest of a snapshot, by its name; None for another file's."""
+    match = _SNAPSHOT.fullmatch(name)
+    return None if match is None else (int(match["n"]), match["digest"])
 
 
 def data_path(name: str, partition: Mapping[str, str]) -> str:
@@ -92,6 +109,12 @@ def origin(path: str) -> Origin | None:
                 return None
             return Origin(writer, int(found["n"]), session)
     return None
+
+
+def _sha256(digest: str) -> str:
+    if not re.fullmatch(_SHA256, digest):
+        raise ValueError(f"a SHA-256 is 64 hexadecimal digits, not {digest!r}")
+    return digest
 
 
 def _number(value: int) -> int:

@@ -11,6 +11,7 @@ whose first `depth` bits are the number `value`. `(0, 0)` covers everything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
@@ -102,6 +103,15 @@ class PartitionCount(Record):
             bytes=self.bytes + other.bytes,
             digest=(self.digest + other.digest) % 2**64,
         )
+
+
+def added(counts: Iterable[PartitionCount]) -> list[PartitionCount]:
+    """One count for each topic partition, in their order."""
+    by_partition: dict[tuple[str, int], PartitionCount] = {}
+    for count in counts:
+        key = (count.topic, count.partition)
+        by_partition[key] = by_partition[key] + count if key in by_partition else count
+    return [by_partition[key] for key in sorted(by_partition)]
 
 
 class SlotTotals(Record):
@@ -272,6 +282,8 @@ class Sealed(Record):
 
     session: str
     epoch: int
+    base: int = -1
+    """The last epoch that read no row of this session; -1 in entries from before this was kept."""
     start: Offsets
     end: Offsets
     ranges: list[Prefix]

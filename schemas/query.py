@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -52,6 +53,7 @@ from pydantic import (
 from schemas.expressions import ExpressionError, columns_of, normalised, plain_column
 from schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from schemas.tomlfile import Key, TomlError, TomlFile, read_toml
+from schemas.topic_name import topic_name
 
 SHIPPED_QUERIES = Path(__file__).parent / "queries"
 RESULT_COLUMNS = frozenset({"session_date", "epoch", "phase", "committed_at"})
@@ -79,7 +81,7 @@ class Part(BaseModel):
 class Stream(Part):
     """One Kafka input: its topic, its contract and which of its rows are wanted."""
 
-    topic: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    topic: Annotated[str, AfterValidator(topic_name)] | None = None
     """None: the stream's name."""
     contract: str | None = Field(default=None, alias="schema")
     """A shipped contract; or `fields`."""
@@ -407,11 +409,6 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
         elif item["type"] == "too_short":
             least = item["ctx"]["min_length"]
             text = "at least one is needed" if least == 1 else f"at least {least} are needed"
-        elif item["type"] == "string_pattern_mismatch":
-            text = (
-                f"{item['input']!r} is no name of a topic: letters, digits, '.', '_' and '-', "
-                "249 at most"
-            )
         lines.append(f"{file.where(key)}: {dotted}: {text[:1].lower()}{text[1:]}")
     return lines
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from schemas.tomlfile import TomlError, TomlFile, parse_toml, read_toml
+from schemas.topic_name import topic_name
 
 MalformedKind = Literal[
     "not-json",
@@ -133,18 +134,12 @@ class Keys(Distribution):
         return [max(1, round(c.share * self.tuple_range / c.ratio)) for c in self.classes]
 
 
-def _topic(name: str) -> str:
-    if not 0 < len(name) <= 249 or not set(name) <= _PLAIN or name in (".", ".."):
-        raise ValueError("a topic's name has letters, digits, '.', '_' and '-', at most 249")
-    return name
-
-
 class StreamPlan(Part):
     """One stream. Give two of `rows`, `duration_s`, `rate`, here or for the whole scenario."""
 
     kind: Literal["stock", "volume", "review"]
     """Which message it carries (schemas/messages.py)."""
-    topic: Annotated[str, AfterValidator(_topic)] | None = None
+    topic: Annotated[str, AfterValidator(topic_name)] | None = None
     """Its topic; the stream's name when not given."""
     rows: int | None = Field(default=None, ge=1)
     duration_s: float | None = Field(default=None, gt=0)
@@ -207,7 +202,7 @@ class Scenario(Part):
 
     def topic(self, stream: str) -> str:
         """The topic of a stream."""
-        return self.streams[stream].topic or _topic(stream)
+        return self.streams[stream].topic or topic_name(stream)
 
     def distribution(self, stream: str) -> Distribution:
         """How often each key appears in a stream."""

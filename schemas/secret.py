@@ -9,6 +9,7 @@ what comes from them is told through `hide`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -43,7 +44,10 @@ _HARMLESS = frozenset(
         "ssl.truststore.type",
     }
 )
-_HARMLESS_ENDS = (".ms", ".bytes")
+_COUNTS = (".ms", ".bytes")
+"""How names of spans and sizes end. Something else than a number there is a mistake, perhaps of a
+secret's place."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 _LEAST = 4
 """Shorter pieces of a secret are words that any text may hold."""
@@ -71,7 +75,11 @@ def revealed(options: Options) -> dict[str, str]:
 
 def shown(options: Options) -> dict[str, str]:
     """What may be shown: values of harmless names, the word "(hidden)" for all others."""
-    return {name: _open(value) if _is_harmless(name) else HIDDEN for name, value in options.items()}
+    opened = revealed(options)
+    return {
+        name: hide_credentials(value) if _is_harmless(name, value) else HIDDEN
+        for name, value in opened.items()
+    }
 
 
 def hide(text: str, options: Options) -> str:
@@ -116,10 +124,11 @@ def _without_credentials(word: re.Match[str]) -> str:
     return f"{text[: found.end()]}{HIDDEN}{text[last:]}" if found else text
 
 
-def _is_harmless(name: str) -> bool:
-    if name.startswith(("sasl.", "ssl.")):
-        return name in _HARMLESS
-    return name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
+def _is_harmless(name: str, value: str) -> bool:
+    if name in _HARMLESS:
+        return True
+    counts = name.endswith(_COUNTS) and not name.startswith(("sasl.", "ssl."))
+    return counts and _NUMBER.fullmatch(value) is not None
 
 
 def _open(value: str | SecretStr) -> str:
@@ -127,7 +136,7 @@ def _open(value: str | SecretStr) -> str:
 
 
 def _secrets(options: Options) -> Iterable[str]:
-    return (_open(value) for name, value in options.items() if not _is_harmless(name))
+    return (value for name, value in revealed(options).items() if not _is_harmless(name, value))
 
 
 def _pieces(secret: str) -> Iterator[str]:
@@ -135,6 +144,7 @@ def _pieces(secret: str) -> Iterator[str]:
     line = _USER.sub("", secret)
     quoted = [unescaped(each[2]) for each in _QUOTED.finditer(line)]
     words = (word for each in (line, *quoted) for word in _SPLIT.split(each))
-    for piece in (secret, repr(secret)[1:-1], *quoted, *words):
+    spelt = (each(secret)[1:-1] for each in (repr, ascii, json.dumps))
+    for piece in (secret, *spelt, *quoted, *words):
         if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
             yield piece

@@ -53,10 +53,11 @@ def run(session: str, settings: Settings, query: Query, console: Console | None)
         for spark in started:
             spark.stop()
     if console is not None:
-        console.print(sentence(cleaned), highlight=False)
+        console.print(sentence(cleaned), highlight=False, soft_wrap=True)
     swept = sum(len(found.delete) for found in warehouse.vacuum().values())
     if console is not None and swept:
-        console.print(f"{swept:,} files that no table names were removed.", highlight=False)
+        text = f"{swept:,} files that no table names were removed."
+        console.print(text, highlight=False, soft_wrap=True)
     return asdict(cleaned)
 
 

@@ -39,7 +39,6 @@ from jobs.engine.cleanup import PIECE_BYTES, SpillIndex
 from jobs.engine.join import BATCH_BYTES
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile
-from jobs.protocol.state import replay
 from jobs.storage import StorageError
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Sealed
@@ -108,13 +107,13 @@ def run_cleanup(
     """
     began = time.monotonic()
     warehouse.journal.refresh()
-    entries = warehouse.journal.read()
-    state = replay(entries)
+    state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    sealed = sealed_session(state, session, fingerprint)
+    sealed = sealed_session(state, session, fingerprint, warehouse.commands.unseen(state))
     if event := _cleaned_event(warehouse, session):
         return _summary(sealed, event, already=True)
+    entries = warehouse.journal.read_session(sealed)
     _wait_for_tables(warehouse, entries, sealed, wait_s)
     in_table = {
         file.path: file.bytes

@@ -18,8 +18,8 @@ from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import SpillFile
 from jobs.protocol.redo import Apply, redo
 from jobs.protocol.seal import not_sealed
-from jobs.protocol.state import JournalState
-from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
+from jobs.protocol.state import JournalState, another_query
+from schemas.journal import Claim, Command, Epoch, Genesis, Prefix, Sealed
 
 TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
@@ -32,17 +32,17 @@ class CleanupRefused(Exception):
     """Cleanup cannot be done now; says why and what to do."""
 
 
-def sealed_session(state: JournalState, session: str, fingerprint: str) -> Sealed:
+def sealed_session(
+    state: JournalState, session: str, fingerprint: str, commands: Iterable[Command]
+) -> Sealed:
     """The session's sealed record. Raises `CleanupRefused` when there is none.
 
-    `fingerprint` is the query's; an empty one is not compared.
+    `fingerprint` is the query's; an empty one is not compared. `commands`: those that the journal
+    has not seen.
     """
-    if fingerprint and fingerprint != state.genesis.query:
-        raise CleanupRefused(
-            "this warehouse was written with another query: its spilled rows cannot be read with "
-            "this one. Use the query file that `stream` was started with"
-        )
-    if problem := not_sealed(state, session):
+    if fingerprint and (problem := another_query(state.genesis.query, fingerprint)):
+        raise CleanupRefused(problem)
+    if problem := not_sealed(state, session, commands):
         raise CleanupRefused(problem)
     return state.sealed[session]
 

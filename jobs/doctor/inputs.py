@@ -38,7 +38,7 @@ def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
             "calendar", "fail", str(error), "set session.calendar to an exchange calendar's name"
         )
     spans = [after - before for before, after in itertools.pairwise(closes)]
-    return spans, Check("calendar", "ok", f"{name} is known up to {date} and beyond")
+    return spans, Check("calendar", "ok", f"{name} knows its closes up to {calendar.horizon(name)}")
 
 
 def judge_close_delay(settings: Settings, close_delay_s: float) -> Check:

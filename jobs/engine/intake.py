@@ -29,7 +29,7 @@ from jobs.engine.join import Rows
 from jobs.engine.runs import merge, part_of
 from jobs.engine.spec import JoinSpec
 from jobs.engine.spillfile import quantiles
-from schemas.journal import PartitionCount
+from schemas.journal import PartitionCount, added
 
 PIECE_BYTES = 256 << 20
 
@@ -107,8 +107,8 @@ def take_in(
                 )
         getattr(intake, kind)[session] = pieces
     intake.demand_all_moved(slot)
-    intake.read = _added(intake.read)
-    intake.restored = _added(intake.restored)
+    intake.read = added(intake.read)
+    intake.restored = added(intake.restored)
     return intake
 
 
@@ -139,12 +139,3 @@ def _rows(table: pa.Table, *, new: bool) -> Rows:
         return Rows(hashes, table.select(range(1, table.num_columns)))
     stamps = table.column(table.num_columns - 1).combine_chunks().to_numpy()
     return Rows(hashes, table.select(range(1, table.num_columns - 1)), stamps)
-
-
-def _added(counts: Iterable[PartitionCount]) -> list[PartitionCount]:
-    """One count for each topic partition."""
-    added: dict[tuple[str, int], PartitionCount] = {}
-    for count in counts:
-        key = (count.topic, count.partition)
-        added[key] = added[key] + count if key in added else count
-    return [added[key] for key in sorted(added)]

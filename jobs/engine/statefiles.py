@@ -11,6 +11,8 @@ Failure paths:
 * A manifest or a run file that is absent, of another size or damaged raises `Missing`, which
   the step reports; nothing was written or deleted by then, and the caller never goes on with a
   part of the state.
+* A file is checked against its digest once in a process, which then knows its name: one that is
+  damaged after that, under a worker that lives, is not noticed before it is opened by another.
 * Files of attempts whose report was thrown away stay until a later epoch: only files born at or
   before `born_before` that the named manifest does not use are garbage. (Another attempt of
   this very epoch may be the one that the journal will name.)

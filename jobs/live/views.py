@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from jobs.protocol.adapt import decision
 from jobs.report.model import (
     AdaptationStatus,
     Cleaning,
@@ -22,9 +21,9 @@ from jobs.report.model import (
     SlotStatus,
     Status,
     TopicStatus,
+    Waiting,
 )
 from jobs.report.tally import at_most
-from schemas.journal import Command
 
 MOST_POINTS = 300
 """Points of a chart: more than that many nobody sees."""
@@ -110,20 +109,6 @@ class Overview(Figures):
     commands_waiting: int
 
 
-class Waiting(Figures):
-    """Commands of one decision that the stream has not answered yet."""
-
-    id: str
-    kinds: dict[str, int]
-    session: str
-    """Of a seal."""
-    policy: str
-    by: str
-    reason: str
-    issued_at: str
-    expires_at: str
-
-
 class Seal(Figures):
     """A seal that was obeyed, or what else was asked about the end of a session."""
 
@@ -194,7 +179,6 @@ def overview(
     trigger_s: float,
     cleaning: Mapping[str, Sequence[Cleaning]],
     closes_ms: Mapping[str, int],
-    waiting: int,
 ) -> Overview:
     """What is going on. `points`: `points_of` each session."""
     session = shown(status, now)
@@ -217,7 +201,7 @@ def overview(
         slots=status.slots,
         quarantine=status.quarantine,
         moves_waiting=status.moves_waiting,
-        commands_waiting=waiting,
+        commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),
     )
 
 
@@ -321,12 +305,12 @@ def _steps(session: SessionStatus, cleaning: Sequence[Cleaning]) -> list[tuple[i
     return [(begin_ms, 0), (end_ms, by_cleanup)]
 
 
-def decisions(status: Status, waiting: Sequence[Command], most: int) -> Decisions:
+def decisions(status: Status, most: int) -> Decisions:
     """The newest `most` decisions, and everything that waits."""
     shown = status.adaptations[:most]
     since = shown[-1].at if len(shown) < len(status.adaptations) else ""
     return Decisions(
-        waiting=_waiting(waiting),
+        waiting=status.waiting,
         decisions=shown,
         total=len(status.adaptations),
         seals=[
@@ -345,26 +329,6 @@ def _sealed(session: SessionStatus) -> list[Seal]:
 
 def _answers(session: SessionStatus) -> list[Seal]:
     return [Seal(session=session.session, **each.model_dump()) for each in session.seal_answers]
-
-
-def _waiting(commands: Sequence[Command]) -> list[Waiting]:
-    found: dict[str, Waiting] = {}
-    for command in commands:
-        name = decision(command.id)
-        known = found.get(name)
-        kinds = dict(known.kinds) if known else {}
-        kinds[command.kind] = kinds.get(command.kind, 0) + 1
-        found[name] = Waiting(
-            id=name,
-            kinds=kinds,
-            session=command.session,
-            policy=command.policy,
-            by=command.by,
-            reason=known.reason if known else command.reason,
-            issued_at=command.issued_at,
-            expires_at=command.expires_at,
-        )
-    return list(reversed(found.values()))
 
 
 def sessions(status: Status, most: int) -> SessionList:

@@ -27,15 +27,12 @@ from pydantic import BaseModel
 from jobs import calendar
 from jobs.live.groups import GroupTable, look_at_groups
 from jobs.live.views import points_of
-from jobs.rebalance.asking import waiting
-from jobs.report import memory as remembering
 from jobs.report.command import Looker
 from jobs.report.detail import cleaning
 from jobs.report.html import report_html
 from jobs.report.model import Cleaning, Point, SessionStatus, Status
 from jobs.report.tally import Tally
 from jobs.tables import NothingYet, NoWarehouse
-from schemas.journal import Command
 from schemas.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
@@ -75,7 +72,6 @@ class Seen:
     that is another one."""
     points: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     """`points_of` each session that the history still knows."""
-    waiting: Sequence[Command] = ()
     cleaning: Mapping[str, Sequence[Cleaning]] = field(default_factory=dict)
     closes_ms: Mapping[str, int] = field(default_factory=dict)
     zone: str = ""
@@ -197,8 +193,6 @@ class Watch:
         warehouse, memory = self._looker.warehouse, self._looker.memory
         assert warehouse is not None  # a look has opened them
         assert memory is not None
-        unanswered = waiting(warehouse, memory, datetime.now(UTC))
-        remembering.save(memory, warehouse.place.path())
         tally = memory.tally
         groups = before.groups
         if time.monotonic() - self._groups_asked_s > IDLE_S:
@@ -210,7 +204,6 @@ class Watch:
             status=status,
             entry=memory.digest,
             points=before.points if memory.digest == before.entry else _points(tally),
-            waiting=tuple(unanswered),
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),
             zone=calendar.zone(settings.session.calendar),

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from jobs.produce.generate import Source, sources
 from schemas.scenario import Scenario
+from schemas.topic_name import topic_name
 
 PIECE_ROWS = 20_000
 
@@ -66,9 +67,19 @@ def pieces(path: Path, topic: str | None = None) -> Iterator[Piece]:
             f"{path}: the name must end in .jsonl, .ndjson (or one of them and .gz) or .parquet"
         )
     try:
-        yield from read(path, topic)
+        for piece in read(path, topic):
+            for name in dict.fromkeys(piece.topics):
+                _must_be_a_topic(path, name)
+            yield piece
     except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         raise RecordingError(f"{path}: cannot be read to its end: {error}") from None
+
+
+def _must_be_a_topic(path: Path, name: str) -> None:
+    try:
+        topic_name(name)
+    except ValueError as error:
+        raise RecordingError(f"{path}: {error}. Name one with --topic") from None
 
 
 def _json_name(path: Path) -> str | None:

@@ -48,6 +48,7 @@ from jobs.protocol.entry import entry_of, missing_slots
 from jobs.protocol.failing import JobFailed, give_up
 from jobs.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from jobs.protocol.redo import Apply, applies_of, redo
+from jobs.protocol.snapshot import is_settled
 from jobs.protocol.state import JournalState, changed_topics, fold
 from schemas.journal import (
     Claim,
@@ -72,6 +73,8 @@ class JournalRead:
     """The topics as the broker knows them now."""
     cores: int = 0
     """Cores of the executors, for the journal."""
+    snapshot: JournalState | None = None
+    """The state that the entries follow, where the journal was not read from its beginning."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,9 @@ def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
 
 
 def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction]]:
-    state = driver.state
+    if event.snapshot is not None and not is_settled(event.snapshot, event.applied):
+        raise ValueError("tables lack commits of entries that a snapshot stands for")
+    state = driver.state or event.snapshot
     for entry in event.entries:
         state = fold(state, entry)
     if state is None:

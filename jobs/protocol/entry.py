@@ -9,7 +9,7 @@ from jobs.protocol.plan import Plan
 from jobs.protocol.recovery import check_restored
 from jobs.protocol.seal import seal_session
 from jobs.protocol.state import JournalState
-from schemas.journal import Epoch, PartitionCount, SlotReport
+from schemas.journal import Epoch, SlotReport, added
 
 
 class ReportsWrong(Exception):
@@ -81,7 +81,7 @@ def entry_of(
         budgets=dict(plan.budgets) if plan.budgets != state.budgets else None,
         files=[f for r in reports for f in r.files],
         cuts=cuts,
-        read=_added([part for r in reports for part in r.read]),
+        read=added([part for r in reports for part in r.read]),
         commands=list(plan.outcomes),
         seal=plan.accepted,
         withdrawn=plan.withdrawn,
@@ -103,11 +103,3 @@ def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:
     for part in parts:
         total.update(part)
     return dict(sorted(total.items()))
-
-
-def _added(parts: Sequence[PartitionCount]) -> list[PartitionCount]:
-    by_partition: dict[tuple[str, int], PartitionCount] = {}
-    for part in parts:
-        key = (part.topic, part.partition)
-        by_partition[key] = by_partition[key] + part if key in by_partition else part
-    return [by_partition[key] for key in sorted(by_partition)]

@@ -91,7 +91,7 @@ def plan_epoch(
     owners = {slot for _, slot in groups}
     slots = sorted({slot for _, slot in state.groups} | owners)
     outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
-    accepted = obeyed.seal and _widened(obeyed.seal, end)
+    accepted = obeyed.accepted and _widened(obeyed.accepted, end)
     seal = obeyed.pending and _widened(obeyed.pending, end)
     sealing = seal is not None and reaches(end, seal.end)
     return Plan(

@@ -40,7 +40,7 @@ class SessionRestore:
     start: Offsets
     end: Offsets
     cuts: tuple[Since, ...]
-    """In ascending order of their epochs: of all that cover a hash, the last one holds."""
+    """Of all that cover a hash the last one holds, which has the greatest offsets."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,12 @@ def redo(
     )
 
 
-def settled_epoch(entries: Sequence[Genesis | Claim | Epoch], applied: Mapping[str, int]) -> int:
-    """The greatest epoch such that all journaled commits up to it are made; -1 for none."""
-    last = max((entry.epoch for entry in entries if isinstance(entry, Epoch)), default=-1)
+def settled_epoch(
+    entries: Sequence[Genesis | Claim | Epoch], applied: Mapping[str, int], before: int = -1
+) -> int:
+    """The greatest epoch such that all journaled commits up to it are made; -1 for none.
+
+    `before`: the last epoch before these entries, up to which all are made.
+    """
+    last = max((entry.epoch for entry in entries if isinstance(entry, Epoch)), default=before)
     return min([last, *(apply.epoch - 1 for apply in redo(entries, applied))])

@@ -34,12 +34,16 @@ BOUNDARY = frozenset({"seal", "withdraw"})
 """Kinds of commands that say where a session ends."""
 
 
+ANY_LATER_SESSION = "9999-12-31"
+"""Stands for the next session where only whether a seal is pending is asked."""
+
+
 @dataclass(frozen=True)
 class Obeyed:
     """What the commands of an epoch come to."""
 
     outcomes: tuple[CommandOutcome, ...]
-    seal: SealRequest | None
+    accepted: SealRequest | None
     """The seal that is accepted now."""
     withdrawn: str = ""
     """The id of the pending seal that is taken back now."""
@@ -100,7 +104,8 @@ def pending_after(
 def not_sealable(state: JournalState, session: str, next_session: str) -> str:
     """Why a session cannot be sealed; empty when it can."""
     if session != state.session.date:
-        return f"not the open session: that is {state.session.date}"
+        open_ = state.session.date
+        return f"not the open session: that is {open_}; `spillway seal --session {open_}` ends it"
     if not next_session > session:
         # Only a warehouse from before dates were checked has such a session.
         return (
@@ -110,11 +115,15 @@ def not_sealable(state: JournalState, session: str, next_session: str) -> str:
     return ""
 
 
-def not_sealed(state: JournalState, session: str) -> str:
-    """Why a session is not sealed, and what to do; empty when it is."""
+def not_sealed(state: JournalState, session: str, commands: Iterable[Command]) -> str:
+    """Why a session is not sealed, and what to do; empty when it is.
+
+    `commands`: those that the journal has not seen. A seal among them is as good as a pending one.
+    """
     if session in state.sealed:
         return ""
-    if state.seal is not None and state.seal.session == session:
+    pending = pending_after(state, commands, ANY_LATER_SESSION)
+    if pending is not None and pending.session == session:
         return (
             f"session {session} is being sealed, but not all of its input has been read yet: "
             f"let `spillway stream --until-sealed {session}` reach its end first"
@@ -174,6 +183,7 @@ def seal_session(
     return Sealed(
         session=session.date,
         epoch=epoch,
+        base=session.base,
         start=session.start,
         end=end.end,
         ranges=cleanup_ranges([*session.last_cuts, *(c.range for c in mine)]),

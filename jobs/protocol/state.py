@@ -52,6 +52,21 @@ class JournalBroken(Exception):
     """The journal's entries contradict each other. Nothing may be written on top of it."""
 
 
+def another_query(written: str, fingerprint: str) -> str:
+    """What to say where a warehouse is of another query, by their fingerprints; empty: it is not.
+
+    `written`: the query's whose state and results the warehouse holds.
+    """
+    if written == fingerprint:
+        return ""
+    before, now = (each.removeprefix("sha256:")[:12] for each in (written, fingerprint))
+    return (
+        f"this warehouse holds another query's state and results (fingerprint {before}, now "
+        f"{now}). Go back to the query file that `stream` was started with, or name a new "
+        "warehouse.root for the new query"
+    )
+
+
 @dataclass(frozen=True)
 class Mark:
     """Where the input stood at the end of an epoch."""
@@ -111,6 +126,8 @@ class JournalState:
     """Cores of the executors of the last driver; 0: not known."""
     moves: tuple[Move, ...] = ()
     """Obeyed and still to be carried out, in this order."""
+    named: Mapping[str, int] = field(default_factory=dict)
+    """Per table, the last epoch that named files for it."""
 
     @property
     def session(self) -> Session:
@@ -283,6 +300,7 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
+        named={**state.named, **{file.table: entry.epoch for file in entry.files}},
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from jobs.clock import rfc3339
-from jobs.protocol.adapt import adapt, decision
+from jobs.protocol.adapt import adapt
 from jobs.report import memory as remembering
-from jobs.report.memory import Memory
 from jobs.report.tally import Tally
+from jobs.report.waiting import waiting
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
@@ -46,23 +46,7 @@ def look(settings: Settings) -> Look:
         raise NothingYet(warehouse.place.path())
     unanswered = waiting(warehouse, memory, datetime.now(UTC))
     remembering.save(memory, warehouse.place.path())
-    names = dict.fromkeys(decision(command.id) for command in unanswered)
-    return Look(warehouse, tally, tuple(names))
-
-
-def waiting(warehouse: Warehouse, memory: Memory, moment: datetime) -> list[Command]:
-    """Commands that the stream has neither obeyed nor refused, and that have not expired.
-
-    The memory notes up to which one all are answered: they are not read again.
-    """
-    answered, found = set(memory.tally.answered), []
-    for n, command in warehouse.commands.read(memory.commands_n):
-        expires = command.expires_at and datetime.fromisoformat(command.expires_at)
-        if command.id not in answered and not (expires and expires < moment):
-            found.append(command)
-        elif not found:
-            memory.commands_n = n
-    return found
+    return Look(warehouse, tally, tuple(each.id for each in reversed(unanswered)))
 
 
 def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:

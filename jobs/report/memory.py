@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +23,7 @@ from pydantic_core import from_json
 
 from jobs.places import var_folder
 from jobs.private import open_private, private_folder
+from jobs.protocol.snapshot import text_digest
 from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from jobs.tables.numbered import Numbered
@@ -30,6 +32,9 @@ VERSION = 5
 """Raised when `Memory` or `Tally` change their meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""
+
+AT_ONCE = 1_000
+"""Entries that are texts of Python at the same time: some MB."""
 
 
 class Memory(BaseModel):
@@ -47,7 +52,7 @@ class Memory(BaseModel):
 
     def follows(self, text: str) -> bool:
         """Whether `text` is the entry that this memory ends with."""
-        return self.digest == digest(text)
+        return self.digest == text_digest(text)
 
 
 def caught_up(warehouse: Warehouse, memory: Memory) -> Tally:
@@ -57,23 +62,23 @@ def caught_up(warehouse: Warehouse, memory: Memory) -> Tally:
     known = memory.tally.n
     # The entry that the memory ends with is read again: it says whether the memory is of this
     # journal. A journal that is shorter than the memory was made anew or repaired.
-    texts: list[str] = []
-    if 0 <= known <= journal.last():
-        texts = journal.read(known - 1)["entry"].to_pylist()
-    if known >= 0 and not (texts and memory.follows(texts[0])):
+    texts = _texts(journal, known - 1) if 0 <= known <= journal.last() else iter(())
+    if known >= 0 and not memory.follows(next(texts, "")):
         memory.tally, memory.reasons, memory.saved_n, memory.commands_n = Tally(), {}, -1, -1
         known = -1
-    texts = texts[1:] if known >= 0 else journal.read()["entry"].to_pylist()
-    for text in texts:
-        memory.tally.add(from_json(text))
-    if texts:
-        memory.digest = digest(texts[-1])
+    newest = ""
+    for newest in texts if known >= 0 else _texts(journal, -1):
+        memory.tally.add(from_json(newest))
+    if newest:
+        memory.digest = text_digest(newest)
     return memory.tally
 
 
-def digest(text: str) -> str:
-    """SHA-256 of an entry's text, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def _texts(journal: Numbered, after: int) -> Iterator[str]:
+    """The entries above a number, in order; a few files of them are held at a time."""
+    for part in journal.parts(after):
+        for some in part.select(["entry"]).to_batches(max_chunksize=AT_ONCE):
+            yield from some["entry"].to_pylist()
 
 
 def memory_file(place: str) -> Path:

@@ -96,6 +96,20 @@ class AdaptationStatus(Figures):
     """Results of the warehouse since then, at run time."""
 
 
+class Waiting(Figures):
+    """Commands of one decision that the stream has not answered yet."""
+
+    id: str
+    kinds: dict[str, int]
+    session: str
+    """Of a seal."""
+    policy: str
+    by: str
+    reason: str
+    issued_at: str
+    expires_at: str
+
+
 class Verdict(Figures):
     """What `verify` found, the last time it looked."""
 
@@ -250,13 +264,17 @@ class Status(Figures):
     warehouse_root: str
     warehouse_id: str
     query: str
+    query_problem: str
+    """Why that query is not the one that the warehouse is of; empty when it is."""
     session: str
     """The open one."""
     epoch: int
     """The last; -1 before the first."""
     term: int
     driver: str
-    """Host and process of the last driver, whether it lives or not."""
+    """Host and process of the last driver, whether it lives or not; empty before the first."""
+    driver_runs: bool | None
+    """Whether it lives; None where that cannot be seen: on another host, or in a container."""
     entries: int
     """Of the journal."""
     last_epoch_at: str | None
@@ -283,6 +301,8 @@ class Status(Figures):
     """Decisions to move, split, merge or spill groups, the newest first."""
     moves_waiting: int
     """Groups that are to change their slot in the next epochs."""
+    waiting: list[Waiting]
+    """What was asked for and not answered by a stream yet, the newest first."""
     detail: Detail | None = None
 
     def session_of(self, date: str) -> SessionStatus | None:

@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobs.processes import driver_runs
 from jobs.protocol.offsets import partitions
+from jobs.protocol.state import another_query
 from jobs.report import memory as remembering
 from jobs.report.detail import detail_of
 from jobs.report.memory import Memory
@@ -35,8 +37,10 @@ from jobs.report.tally import (
     delay_quantile_ms,
     summed_delay,
 )
+from jobs.report.waiting import waiting
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import Offsets
+from schemas.query import load_query
 from schemas.settings import Settings
 
 RECENT_S = 60.0
@@ -76,6 +80,7 @@ def status(
     if tally.n < 0:
         raise NothingYet(place)
     reasons = _reasons(warehouse, known)
+    unanswered = waiting(warehouse, known, now)
     remembering.save(known, place)
     events = warehouse.sessions.read()
     done = {date: _cleanup_done(warehouse, date) for date, s in tally.sessions.items() if s.ranges}
@@ -89,10 +94,12 @@ def status(
         warehouse_root=place,
         warehouse_id=tally.warehouse_id,
         query=settings.query,
+        query_problem=_query_problem(tally, settings),
         session=tally.open,
         epoch=tally.epoch,
         term=tally.term,
         driver=tally.driver,
+        driver_runs=driver_runs(tally.driver, tally.last_claim_at),
         entries=tally.n + 1,
         last_epoch_at=tally.last_epoch_at,
         last_epoch_age_s=_age_s(tally.last_epoch_at, now),
@@ -118,8 +125,17 @@ def status(
             for each in reversed(tally.adaptations.decisions)
         ],
         moves_waiting=len(tally.queue),
+        waiting=unanswered,
         detail=None if detail_session is None else detail_of(warehouse, tally, detail_session),
     )
+
+
+def _query_problem(tally: Tally, settings: Settings) -> str:
+    try:
+        fingerprint = load_query(settings.query).fingerprint
+    except ValueError as error:  # what the tables hold is shown all the same
+        return str(error)
+    return another_query(tally.query, fingerprint)
 
 
 def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.report.decisions import decisions_table
-from jobs.report.model import SealAnswer, SessionStatus, SlotStatus, Status
+from jobs.report.model import SealAnswer, SessionStatus, SlotStatus, Status, Waiting
 from jobs.report.words import (
     bytes_text,
     clock_text,
@@ -102,15 +102,18 @@ def _head(status: Status, width: int) -> RenderableType:
     if open_ is not None:
         session.append(f"  {_stage(open_)}", style="dim")
     line.add_row("session", session)
+    if status.query_problem:
+        line.add_row("query", Text(f"{status.query}: {status.query_problem}", style="yellow"))
+    line.add_row("stream", _stream(status, width))
     if open_ is not None and open_.seal_answers:
         line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
+    for asked in reversed(status.waiting):
+        line.add_row("asked", _asked(asked))
     if open_ is not None and open_.overflows:
         line.add_row("spills", Text(overflow_text(open_), style="yellow"))
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
-    if width >= TINY:
-        epoch.append(f"  (term {status.term}, {visible(status.driver)})", style="dim")
     line.add_row("epoch", epoch)
     line.add_row(
         "rates",
@@ -127,6 +130,31 @@ def _head(status: Status, width: int) -> RenderableType:
     if width >= NARROW:
         line.add_row("warehouse", Text(status.warehouse_root))
     return line
+
+
+def _stream(status: Status, width: int) -> Text:
+    """Whether a driver lives, and which one was the last."""
+    if not status.driver:
+        return Text("has not begun", style="yellow")
+    text = {
+        True: Text("runs", style="green"),
+        False: Text("does not run", style="yellow"),
+        None: Text("on another host: not known here whether it runs"),
+    }[status.driver_runs]
+    if width >= TINY:
+        text.append(f"  (term {status.term}, {visible(status.driver)})", style="dim")
+    return text
+
+
+def _asked(each: Waiting) -> Text:
+    """What waits for a stream to answer it."""
+    what = ", ".join(
+        kind if count == 1 else f"{count_text(count)} {kind}s" for kind, count in each.kinds.items()
+    )
+    text = Text(f"{what} of {each.session}" if each.session else what, style="yellow")
+    text.append(f" {clock_text(each.issued_at)}" if each.issued_at else "", style="dim")
+    text.append(f" by {visible(each.by)}" if each.by else "", style="dim")
+    return text.append(": waits for the stream to obey it")
 
 
 def overflow_text(session: SessionStatus) -> str:

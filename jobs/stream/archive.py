@@ -99,8 +99,14 @@ def make(target: Path) -> None:
         made.replace(target)
 
 
+def _is_newer_than_spark(path: Path) -> bool:
+    return path.exists() and path.stat().st_mtime > Path(pyspark.__file__).stat().st_mtime
+
+
 def main() -> int:
     """Make the archive unless it is there; a failure is told but does not fail the set-up.
+
+    Nor is it tried again: every `make` would wait for it.
 
     With a path as its argument, as it calls itself: write that file, and nothing else.
     """
@@ -108,7 +114,8 @@ def main() -> int:
         write(Path(sys.argv[1]))
         return 0
     target = class_archive()
-    if target.exists() and target.stat().st_mtime > Path(pyspark.__file__).stat().st_mtime:
+    failed = target.with_suffix(".failed")
+    if any(map(_is_newer_than_spark, (target, failed))):
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # tidies up
     print("setup: Spark's classes, for faster starts", flush=True)
@@ -116,6 +123,9 @@ def main() -> int:
         make(target)
     except (NotMade, OSError) as error:  # everything works without it
         print(f"setup: Spark's classes: {error}, left out; Spark starts some seconds slower")
+        with contextlib.suppress(OSError):
+            failed.touch()
+            print(f"setup: to try again, remove {failed}")
     return 0
 
 

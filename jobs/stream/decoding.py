@@ -197,7 +197,7 @@ def were_held(
 def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callable[[U64], I64]:
     """For hashes (n,): the offset from which their rows of one topic partition are in memory.
 
-    Cuts come in ascending order of their epochs, so a later one overwrites what it covers.
+    Of the cuts that cover a hash the greatest offset holds, in whatever order they come.
     """
     edges = sorted({0, *(c.range.lo for c in session.cuts), *(c.range.hi for c in session.cuts)})
     edges = [edge for edge in edges if edge < 2**64]

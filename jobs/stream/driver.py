@@ -24,6 +24,7 @@ from jobs.protocol.entry import missing_slots
 from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
+from jobs.protocol.snapshot import is_due
 from jobs.protocol.state import JournalState
 from jobs.stream.job import Batch, EpochJob
 from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
@@ -70,6 +71,7 @@ class Driver:
         self._statistics_at = -math.inf
         self._interval_s = interval_s
         self._works: list[Work] = []
+        self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now())
         self._carry_out(instructions)
@@ -130,6 +132,7 @@ class Driver:
                 return self.run_job(instruction.plan, instruction.attempt)
             case protocol.Ready():
                 self._warehouse.maintain()
+                self.keep()
                 return None
             case protocol.End():
                 raise Ended(instruction)
@@ -137,9 +140,9 @@ class Driver:
     def read_journal(self, after: int) -> protocol.Event:
         """Read the newest entries and every table's last application transaction."""
         self._warehouse.journal.refresh()
-        entries = self._warehouse.journal.read(after + 1)
-        applied = self._warehouse.applied_all()
-        return protocol.JournalRead(entries, applied, self._topics, self._cores)
+        journal, applied = self._warehouse.journal, self._warehouse.applied_all()
+        known, entries = (None, journal.read(after + 1)) if after >= 0 else journal.read_on(applied)
+        return protocol.JournalRead(entries, applied, self._topics, self._cores, known)
 
     def look(self) -> None:
         """See whether another driver has taken over. Raises `Ended` when one has."""
@@ -153,6 +156,17 @@ class Driver:
         n = self.state.n
         newer = self._warehouse.journal.read(n + 1) if self._warehouse.journal.last_n() > n else []
         return protocol.Looked([entry for entry in newer if not isinstance(entry, Genesis)])
+
+    def keep(self) -> None:
+        """Keep a snapshot of the journal's state when it is due, for the next start."""
+        journal, state = self._warehouse.journal, self.state
+        if not is_due(state, self._kept_n, state.session.date != self._open):
+            return
+        self._kept_n, self._open = state.n, state.session.date
+        try:
+            journal.keep(state)
+        except OSError as error:  # the next start reads more, and that is all
+            self._on_trouble(f"no snapshot of the journal was written: {error}")
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""

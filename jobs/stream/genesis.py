@@ -12,7 +12,7 @@ from jobs.decode import join_spec
 from jobs.engine.groups import GroupMap
 from jobs.engine.results import result_schema
 from jobs.kafka.client import Cluster
-from jobs.protocol.state import JournalState, changed_topics, replay
+from jobs.protocol.state import JournalState, another_query, changed_topics
 from jobs.tables import Warehouse
 from schemas.journal import Genesis, Offsets, Topic
 from schemas.query import Query
@@ -91,12 +91,8 @@ def _start(
 
 def check_same_query(state: JournalState, fingerprint: str) -> None:
     """Raise `StartRefused` when the journal is of another query."""
-    if state.genesis.query != fingerprint:
-        raise StartRefused(
-            "This warehouse holds another query's state and results (fingerprint "
-            f"{state.genesis.query[:12]}, now {fingerprint[:12]}). Go back to the old query file, "
-            "or name a new warehouse.root for the new query."
-        )
+    if problem := another_query(state.genesis.query, fingerprint):
+        raise StartRefused(problem)
 
 
 def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
@@ -104,7 +100,7 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
 
     Raises `StartRefused` or `WrongTable` when the warehouse is another query's.
     """
-    state = replay(warehouse.journal.read())
+    state = warehouse.journal.state()
     if state is not None:
         check_same_query(state, query.fingerprint)
     warehouse.compare_results(result_schema(join_spec(query)))

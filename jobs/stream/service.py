@@ -27,7 +27,7 @@ from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.private import private_folder
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
-from jobs.protocol.state import JournalState, fold, replay
+from jobs.protocol.state import JournalState, fold
 from jobs.storage import StorageError, private
 from jobs.stream.boundary import due_close, never_closes
 from jobs.stream.driver import FULL, Driver, Ended, first_lines
@@ -164,7 +164,7 @@ class Stream:
     # ------------------------------------------------------------------ beginning
 
     def _open_journal(self) -> JournalState:
-        state = replay(self.warehouse.journal.read())
+        state = self.warehouse.journal.state()
         if state is None:
             session = self.wanted.session or self.wanted.until_sealed
             with cluster(
@@ -183,7 +183,7 @@ class Stream:
                 self.warehouse.journal.append(genesis)
             except JournalConflict:
                 self.warehouse.journal.refresh()  # another first start was faster
-            state = replay(self.warehouse.journal.read())
+            state = self.warehouse.journal.state()
         if state is None:
             raise StreamFailed("the journal is empty after its first entry was written")
         check_same_query(state, self.query.fingerprint)

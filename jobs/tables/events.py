@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from jobs.protocol.plan import unseen
+from jobs.protocol.state import JournalState
 from jobs.tables.log import Table
 from jobs.tables.numbered import Numbered
 from schemas.journal import Command
@@ -45,6 +48,10 @@ class Commands:
                 for command in commands
             )
         )
+
+    def unseen(self, state: JournalState) -> Iterator[Command]:
+        """The commands that the journal has not seen, each id once; read only when asked for."""
+        yield from unseen(state, (each.command for each in self.read()))
 
     def read(self, after: int = -1) -> list[NumberedCommand]:
         """Return the commands with a number above `after`, in order, the newest included."""

@@ -7,19 +7,24 @@ refresh in between would let a driver that was taken over go on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from jobs.protocol.snapshot import chosen, snapshot_of, text_digest
+from jobs.protocol.state import JournalState, fold
 from jobs.tables.log import Table
 from jobs.tables.numbered import Numbered
-from schemas.journal import ENTRY, Claim, Epoch, Genesis
+from jobs.tables.snapshots import Snapshots
+from schemas.journal import ENTRY, Claim, Epoch, Genesis, Sealed
 
 
 class Journal:
     """The `journal` table as one process sees it."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, snapshots: Snapshots) -> None:
         self._rows = Numbered(table)
+        self._snapshots = snapshots
 
     def last_n(self) -> int:
         """Return the number of the last entry as seen; -1 for an empty journal."""
@@ -33,19 +38,70 @@ class Journal:
         """
         self._rows.refresh()
 
-    def append(self, entry: Genesis | Claim | Epoch) -> None:
-        """Append exactly entry `entry.n`, durably.
+    def append(self, entry: Genesis | Claim | Epoch, *more: Genesis | Claim | Epoch) -> None:
+        """Append exactly entry `entry.n`, durably; with `more`, those that follow it: all or none.
 
         Raises `JournalConflict` when it is not the one after the last that this handle has seen,
         or another driver took the number; `OutcomeUnknown` when nobody can say whether the entry
         is in the journal. In both cases the driver ends itself.
         """
-        self._rows.append_as(entry.n, _row(entry))
+        self._rows.append_as(entry.n, *map(_row, (entry, *more)))
 
     def read(self, from_n: int = 0) -> list[Genesis | Claim | Epoch]:
         """Return the entries from number `from_n` on, in order, as seen (no refresh)."""
-        texts = self._rows.read(from_n - 1)["entry"].to_pylist()
-        return [ENTRY.validate_json(text) for text in texts]
+        return [ENTRY.validate_json(text) for text in self._texts(from_n)]
+
+    def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
+        """Return the entries from a sealed session's first epoch on, in order, as seen.
+
+        Epoch e is never before entry e + 1: the genesis comes before all of them.
+        """
+        return self.read(sealed.base + 2)
+
+    def read_on(
+        self, applied: Mapping[str, int] | None = None
+    ) -> tuple[JournalState | None, list[Genesis | Claim | Epoch]]:
+        """The state of the newest snapshot that holds, and the entries after it, as seen.
+
+        None and all entries where no snapshot holds. `applied`: per table the epoch of its last
+        application transaction; with it, the state is one up to which no table lacks a commit.
+        """
+        texts: dict[int, list[str]] = {}
+
+        def entry(n: int) -> str:
+            texts[n] = self._texts(n)
+            return text_digest(texts[n][0])
+
+        state = chosen(self._snapshots.newest(self.last_n()), entry, applied)
+        if state is None:
+            return None, self.read()
+        return state, [ENTRY.validate_json(text) for text in texts[state.n][1:]]
+
+    def state(self) -> JournalState | None:
+        """What is true after the last entry, as seen; None for an empty journal."""
+        state, entries = self.read_on()
+        for entry in entries:
+            state = fold(state, entry)
+        return state
+
+    def last_epoch(self) -> int:
+        """Return the number of the last epoch, as seen; -1 when there is none."""
+        state, entries = self.read_on()
+        before = -1 if state is None else state.epoch
+        return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
+
+    def keep(self, state: JournalState) -> None:
+        """Keep a snapshot of the state after the last entry that this handle has seen.
+
+        Raises OSError.
+        """
+        [text] = self._texts(state.n)
+        self._snapshots.write(snapshot_of(state, text_digest(text)))
+
+    def _texts(self, from_n: int) -> list[str]:
+        """The entries from a number on as they were written, in order, as seen."""
+        texts: list[str] = self._rows.read(from_n - 1)["entry"].to_pylist()
+        return texts
 
 
 def _row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:

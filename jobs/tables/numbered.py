@@ -17,8 +17,9 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ import pyarrow.parquet as pq
 from jobs.engine.datafile import write_data_file
 from jobs.storage import Folder
 from jobs.tables.errors import DamagedTable, JournalConflict, TableConflict
-from jobs.tables.log import Table
+from jobs.tables.log import ActiveFile, Table
 from schemas.filenames import entry_name
 
 NEXT_ATTEMPTS = 1000
@@ -98,21 +99,31 @@ class Numbered:
 
         Raises `DamagedTable` when one is missing or doubled.
         """
-        place, schema = self._table.place, self._table.definition.file_schema
-        parts = [
-            self._rows(place, file.path, schema)
-            for file in self._table.files()
-            if file.greatest is None or file.greatest > after
-        ]
-        rows = pa.concat_tables(parts) if parts else schema.empty_table()
-        rows = rows.filter(pc.field("n") > after).sort_by("n")
-        last = self.last()
-        if rows["n"].to_pylist() != list(range(after + 1, last + 1)):
-            raise DamagedTable(
-                f"{self._app} should hold the numbers {after + 1} to {last}, each once, but does "
-                "not: run `spillway doctor --repair`, and restore the table if that does not help"
-            )
-        return rows
+        parts = list(self.parts(after))
+        return pa.concat_tables(parts or [self._table.definition.file_schema.empty_table()])
+
+    def parts(self, after: int = -1) -> Iterator[pa.Table]:
+        """The rows of `read`, a few files at a time: memory does not grow with the table.
+
+        Raises `DamagedTable` at the first number that is missing or doubled.
+        """
+        expected, last = after + 1, self.last()
+        for files in _apart(f for f in self._table.files() if _greatest(f) > after):
+            place, schema = self._table.place, self._table.definition.file_schema
+            rows = pa.concat_tables([self._rows(place, file.path, schema) for file in files])
+            rows = rows.filter(pc.field("n") > after).sort_by("n")
+            if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
+                raise self._damaged(after, last)
+            expected += len(rows)
+            yield rows
+        if expected != last + 1:
+            raise self._damaged(after, last)
+
+    def _damaged(self, after: int, last: int) -> DamagedTable:
+        return DamagedTable(
+            f"{self._app} should hold the numbers {after + 1} to {last}, each once, but does "
+            "not: run `spillway doctor --repair`, and restore the table if that does not help"
+        )
 
     def _rows(self, place: Folder, path: str, schema: pa.Schema) -> pa.Table:
         try:
@@ -124,3 +135,21 @@ class Numbered:
                 f"{place.path(path)} of the table {self._app!r} cannot be read ({error}): "
                 "stop everything that uses the warehouse and run `spillway doctor --repair`"
             ) from error
+
+
+def _greatest(file: ActiveFile) -> float:
+    return math.inf if file.greatest is None else file.greatest
+
+
+def _apart(files: Iterable[ActiveFile]) -> Iterator[list[ActiveFile]]:
+    """Files in the order of their numbers; those whose ranges overlap come together."""
+    together: list[ActiveFile] = []
+    reach = -math.inf
+    for file in sorted(files, key=lambda f: -math.inf if f.least is None else f.least):
+        if together and file.least is not None and file.least > reach:
+            yield together
+            together = []
+        together.append(file)
+        reach = max(reach, _greatest(file))
+    if together:
+        yield together

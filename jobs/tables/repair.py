@@ -35,6 +35,7 @@ from jobs.tables.errors import DamagedTable
 from jobs.tables.events import Sessions
 from jobs.tables.journal import Journal
 from jobs.tables.log import Table
+from jobs.tables.snapshots import Snapshots
 from jobs.tables.warehouse import APP, Warehouse
 from schemas.journal import Epoch
 
@@ -117,7 +118,8 @@ def _may_shorten(place: Folder, journal: Folder, version: int) -> None:
     """Raise unless no table knows of what a journal that ends before `version` does not."""
     if version == 0:
         raise DamagedTable(f"the journal at {journal.path()} has no readable entry: restore it")
-    left = Journal(Table(journal, JOURNAL, create=False, fsync=False, version=version - 1)).read()
+    table = Table(journal, JOURNAL, create=False, fsync=False, version=version - 1)
+    left = Journal(table, Snapshots(place.child("snapshots"))).read()
     epochs = [entry for entry in left if isinstance(entry, Epoch)]
     last = max((entry.epoch for entry in epochs), default=-1)
     for name in DATA_TABLES:

@@ -37,8 +37,9 @@ from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from jobs.tables.journal import Journal
 from jobs.tables.log import ActiveFile, Table
+from jobs.tables.snapshots import Snapshots
 from jobs.tables.statekey import state_key
-from schemas.journal import Epoch, FileRecord
+from schemas.journal import FileRecord
 
 APP = "spillway"
 """Application id of the streaming job's commits; the version is the epoch."""
@@ -90,7 +91,7 @@ class Warehouse:
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"
             )
-        self.journal = Journal(self.table("journal"))
+        self.journal = Journal(self.table("journal"), Snapshots(self.place.child("snapshots")))
         self.commands = Commands(self.table("commands"))
         self.sessions = Sessions(self.table("sessions"))
         if self._create:
@@ -217,8 +218,10 @@ class Warehouse:
             table = self.table(name)
             table.refresh()
             transactions[name] = {app: table.transaction(app) for app in (COMPACTION, name)}
+        applied = self.applied_all()
+        state, entries = self.journal.read_on(applied)
         return Settled(
-            epoch=settled_epoch(self.journal.read(), self.applied_all()),
+            epoch=settled_epoch(entries, applied, -1 if state is None else state.epoch),
             cleaned=frozenset(self.sessions.cleaned()),
             transactions=transactions,
         )
@@ -271,8 +274,7 @@ class Warehouse:
         # The journal last: a stream that runs writes it first, and would look as if it had not.
         applied_all = self.applied_all()
         self.journal.refresh()
-        epochs = [e.epoch for e in self.journal.read() if isinstance(e, Epoch)]
-        last = max(epochs, default=-1)
+        last = self.journal.last_epoch()
         for name, applied in applied_all.items():
             if applied > last:
                 problems.append(
@@ -298,9 +300,7 @@ class Warehouse:
         """The `results` table as it is, when no epoch is journaled and it never had a file."""
         table = self._opened(replace(self._definitions["results"], schema=None), create=False)
         unused = table.transaction(APP) < 0 and not table.files()
-        if unused and not any(isinstance(e, Epoch) for e in self.journal.read()):
-            return table
-        return None
+        return table if unused and self.journal.last_epoch() < 0 else None
 
     def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
         table = self.table(name)

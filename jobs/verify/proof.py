@@ -29,10 +29,10 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.decode import StreamPlan, compile_streams
-from jobs.kafka.client import Cluster, TopicProblem, cluster
+from jobs.kafka.client import Cluster, TopicProblem, cluster, demand_listener
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.seal import not_sealed
-from jobs.protocol.state import JournalState, replay
+from jobs.protocol.state import JournalState, another_query
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from jobs.verify.difference import Difference, difference
 from jobs.verify.progress import Progress, tasks_of
@@ -118,19 +118,20 @@ def verify(
     """
     began = time.monotonic()
     warehouse.journal.refresh()
-    entries = warehouse.journal.read()
-    state = replay(entries)
+    state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
     _same_query(state, query)
-    if problem := not_sealed(state, session):
+    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise NotSealed(problem)
     sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
+    entries = warehouse.journal.read_session(sealed)
     plans = compile_streams(query)
     source = Source(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
     told = progress or Progress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
+    demand_listener(bootstrap)
     with cluster(bootstrap, client) as view:
         check_input(view, state.topics, source, session)
     told.step("starting Spark")
@@ -301,12 +302,8 @@ class _Proof:
 
 
 def _same_query(state: JournalState, query: Query) -> None:
-    if state.genesis.query != query.fingerprint:
-        raise WrongQuery(
-            f"this warehouse holds the results of another query (fingerprint "
-            f"{state.genesis.query[:12]}, this one's is {query.fingerprint[:12]}): name its query "
-            "file, or its warehouse.root"
-        )
+    if problem := another_query(state.genesis.query, query.fingerprint):
+        raise WrongQuery(problem)
 
 
 def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:

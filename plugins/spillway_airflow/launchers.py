@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.private import open_private, private_folder
+from jobs.processes import stat_fields
 from spillway_airflow.command import command_shown, program, setting, without
 
 STOP_S = 120.0
@@ -173,22 +174,14 @@ class ProcessLauncher:
         return None
 
 
-def _stat(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
-
-
 def _started(pid: int) -> str:
     """When a process began, in the kernel's ticks; empty when there is none."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return fields[19] if fields else ""
 
 
 def _is_zombie(pid: int) -> bool:
-    return _stat(pid)[:1] == ["Z"]
+    return stat_fields(pid)[:1] == ["Z"]
 
 
 def _has_members(group: int) -> bool:

@@ -254,8 +254,10 @@ class Mover:
             epoch = fired(self.day.folder, point)
             assert epoch is not None, f"{point} was not reached"
             entry = epochs[epoch]
-            # A killed executor's host may be passed over: then its slot is restored first.
-            waits = entry["restored_slots"] and entry["queued"] and self.moved_from(epoch)
+            # A killed executor's host may be passed over: then its slot is restored first. The
+            # queue is told only where it has changed: its moves may be of an epoch before.
+            kept = entry["queued"] is None or entry["queued"]
+            waits = entry["restored_slots"] and kept and self.moved_from(epoch)
             # The driver after it may have a smaller budget, and refuse what this one had planned.
             tight = [c for c in entry["commands"] if "over its budget of" in c["reason"]]
             assert entry["moved"] or waits or tight, (

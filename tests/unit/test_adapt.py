@@ -747,6 +747,16 @@ def test_groups_are_split_down_to_the_deepest() -> None:
     )
 
 
+def test_halves_that_are_in_use_are_not_merged() -> None:
+    split = Command(id="d/0", kind="split", group=Prefix(2, 0))
+    merge = Command(id="d/1", kind="merge", group=Prefix(2, 0))
+    assert answers(state(), split, merge) == ["obeyed", "group 3/0 is named by an earlier command"]
+    leaving = Move(group=Prefix(2, 1), to=1, bytes=5, command="c")
+    both = Command(id="d/1", kind="merge", group=Prefix(1, 0))
+    assert answers(state(moves=(leaving,)), both)[0] != "obeyed"
+    assert answers(state(), both) == ["obeyed"]
+
+
 def test_what_several_commands_touch_is_touched_by_each_of_them() -> None:
     first, second = (
         Command(id=f"d/{v}", kind="split", group=Prefix(2, v), policy="p") for v in (0, 2)

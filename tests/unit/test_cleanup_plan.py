@@ -19,7 +19,17 @@ from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import RowGroups, SpillFile
 from jobs.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
 from jobs.protocol.state import replay
-from schemas.journal import Claim, Epoch, FileRecord, Genesis, Prefix, Sealed, SealRequest, Topic
+from schemas.journal import (
+    Claim,
+    Command,
+    Epoch,
+    FileRecord,
+    Genesis,
+    Prefix,
+    Sealed,
+    SealRequest,
+    Topic,
+)
 
 DAY, NEXT = "2026-01-05", "2026-01-06"
 AT = "2026-01-05T21:00:00Z"
@@ -95,13 +105,22 @@ def journal(*, sealed: bool = False, pending: bool = False, files=()):
 def test_sessions_that_there_are_are_named_in_order():
     state = replay(journal(sealed=True))
     two = replace(state, sealed={**state.sealed, "2026-01-02": state.sealed[DAY]})
-    assert not_sealed(two, "2025-12-31") == (
+    assert not_sealed(two, "2025-12-31", []) == (
         f"session 2025-12-31 is not in the journal (sealed: 2026-01-02, {DAY}; open: {NEXT})"
     )
-    assert not_sealed(replay(journal()), NEXT).endswith(f"(sealed: none; open: {DAY})")
+    assert not_sealed(replay(journal()), NEXT, []).endswith(f"(sealed: none; open: {DAY})")
     [today] = replay(journal()).sessions
     both = replace(state, sessions=(today, replace(today, date=NEXT)))
-    assert not_sealed(both, "2025-12-31").endswith(f"open: {DAY}, {NEXT})")
+    assert not_sealed(both, "2025-12-31", []).endswith(f"open: {DAY}, {NEXT})")
+
+
+def test_a_seal_that_the_stream_has_not_read_is_pending():
+    state, end = replay(journal()), {"a": [9], "b": [9], "c": [9]}
+    asked = Command(id="s", kind="seal", session=DAY, offsets=end)
+    back = Command(id="w", kind="withdraw", session=DAY, seal="s")
+    assert "is being sealed" in not_sealed(state, DAY, [asked])
+    assert "more rows may come" in not_sealed(state, DAY, [asked, back])
+    assert "not in the journal" in not_sealed(state, NEXT, [asked])
 
 
 def test_ranges_of_any_width_are_cleaned_up_in_units_of_one():
@@ -114,8 +133,8 @@ def test_ranges_of_any_width_are_cleaned_up_in_units_of_one():
 
 
 def test_a_sealed_session_is_found():
-    assert sealed_session(replay(journal(sealed=True)), DAY, "q").epoch == 1
-    assert sealed_session(replay(journal(sealed=True)), DAY, "").session == DAY
+    assert sealed_session(replay(journal(sealed=True)), DAY, "q", []).epoch == 1
+    assert sealed_session(replay(journal(sealed=True)), DAY, "", []).session == DAY
 
 
 @pytest.mark.parametrize(
@@ -130,7 +149,7 @@ def test_a_sealed_session_is_found():
 )
 def test_refusals_say_why(entries, session, query, why):
     with pytest.raises(CleanupRefused, match=f"(?s){why}"):
-        sealed_session(replay(entries), session, query)
+        sealed_session(replay(entries), session, query, [])
 
 
 def test_what_tables_owe_up_to_the_seal():

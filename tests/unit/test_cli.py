@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
 from jobs.doctor import check_all
+from jobs.engine.statefiles import FORMAT as STATE_FORMAT
 from schemas.settings import load_settings
+from schemas.snapshot import FORMAT as SNAPSHOT_FORMAT
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -135,3 +139,29 @@ def test_the_reason_of_a_dry_run_is_kept(tmp_path: Path, settings: list[str]) ->
     assert event.details["dry_run"] is True
     [command] = [each.command for each in warehouse.commands.read(-1)]
     assert (command.by, command.reason) == ("bob", "make room")
+
+
+def test_the_version_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main_ok("--version")
+    assert capsys.readouterr().out == f"spillway {version('spillway')}\n"
+    monkeypatch.setattr("jobs.versions.PACKAGES", ("pyarrow", "no-such-package"))
+    main_ok("--version", "--verbose")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"python {platform.python_version()}",
+        f"pyarrow {version('pyarrow')}",
+        "no-such-package is not installed",
+        f"formats: state {STATE_FORMAT}, snapshots of the journal {SNAPSHOT_FORMAT}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("--verbose", "status"), "--verbose goes with --version"), (("--set", "a=b"), "Missing")],
+)
+def test_an_option_alone_is_no_command(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code(*arguments) == 2
+    assert says in capsys.readouterr().err

@@ -109,9 +109,9 @@ def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
 
 def test_another_query_is_refused() -> None:
     assert refused(Kafka(), "0123456789abcdef") == (
-        "This warehouse holds another query's state and results (fingerprint q, now "
-        "0123456789ab). Go back to the old query file, or name a new warehouse.root for the new "
-        "query."
+        "this warehouse holds another query's state and results (fingerprint q, now "
+        "0123456789ab). Go back to the query file that `stream` was started with, or name a new "
+        "warehouse.root for the new query"
     )
 
 
@@ -127,7 +127,10 @@ def test_what_a_stream_would_find(tmp_path: Path, before: str | None) -> None:
     if before != QUERY.fingerprint:
         with pytest.raises(StartRefused) as error:
             state_of_query(of_query, QUERY)
-        assert f"(fingerprint 0123456789ab, now {QUERY.fingerprint[:12]})" in str(error.value)
+        assert (
+            f"(fingerprint 0123456789ab, now {QUERY.fingerprint.removeprefix('sha256:')[:12]})"
+            in str(error.value)
+        )
         return
     found = state_of_query(of_query, QUERY)
     assert found is not None

@@ -69,7 +69,6 @@ def overview_of(warehouse: Warehouse, made: Made, now: datetime) -> views.Overvi
         trigger_s=2,
         cleaning={},
         closes_ms={DAY: 17},
-        waiting=0,
     )
 
 
@@ -199,11 +198,14 @@ def test_cleanup_is_drawn_by_its_files_or_by_its_sum(tmp_path: Path) -> None:
 def test_decisions_say_who_and_what_waits(tmp_path: Path) -> None:
     made = page_day(60)
     warehouse = write_page_warehouse(tmp_path / "w", made)
+    warehouse.commands.append(
+        *(
+            Command(id=f"x/{k}", kind="spill", slot=0, bytes=1, reason="why", by="eve")
+            for k in (0, 1)
+        )
+    )
     found = looked(warehouse, made.now())
-    asked = [
-        Command(id=f"x/{k}", kind="spill", slot=0, bytes=1, reason="why", by="eve") for k in (0, 1)
-    ]
-    shown = views.decisions(found, asked, most=3)
+    shown = views.decisions(found, most=3)
     assert [each.by for each in shown.decisions] == ["bob", "alice", "airflow"]
     assert (shown.total, len(shown.decisions)) == (4, 3)
     assert [(w.id, w.kinds, w.by) for w in shown.waiting] == [("x", {"spill": 2}, "eve")]
@@ -212,8 +214,8 @@ def test_decisions_say_who_and_what_waits(tmp_path: Path) -> None:
 def test_seals_are_decisions_too(tmp_path: Path) -> None:
     made = page_day(120, seal_after=60)
     found = looked(write_page_warehouse(tmp_path / "w", made), made.now())
-    assert [seal.session for seal in views.decisions(found, (), most=9).seals] == [DAY]
-    newest = views.decisions(found, (), most=1)
+    assert [seal.session for seal in views.decisions(found, most=9).seals] == [DAY]
+    newest = views.decisions(found, most=1)
     assert newest.seals == [], "those of before are shown with their time's decisions"
 
 
@@ -222,7 +224,7 @@ def test_a_withdrawn_seal_is_one_too(tmp_path: Path) -> None:
     warehouse = open_warehouse(str(tmp_path / "w"))
     fill_journal(warehouse, made.entries)
     found = looked(warehouse, made.now())
-    shown = views.decisions(found, (), most=9)
+    shown = views.decisions(found, most=9)
     assert [(s.session, s.what, s.by, s.reason) for s in shown.seals] == [
         (DAY, "not withdrawn", "bob", "no seal of 2026-01-05 is pending"),
         (DAY, "withdrawn", "bob", "too early"),

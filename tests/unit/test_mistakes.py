@@ -20,6 +20,8 @@ from jobs import cli
 from jobs.cli import main
 from jobs.plain import plain
 from jobs.stream.progress import in_short
+from jobs.tables import SessionEvent
+from schemas.journal import Command
 from schemas.query import load_query
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
@@ -282,6 +284,16 @@ MISTAKES = [
     Mistake(
         "an option that does not exist", ("--nonsense", "stream"), "No such option: --nonsense"
     ),
+    Mistake(
+        "a setting after the command",
+        ("kafka", "status", "--set", "state.slots=4"),
+        "No such option: --set here: write it before the command, as in spillway --set ... kafka",
+    ),
+    Mistake(
+        "a settings file after the command",
+        ("status", "--config", "x.toml"),
+        "write it before the command, as in spillway --config ... status",
+    ),
     Mistake("an option left out", ("seal",), "Missing option '--session'"),
     Mistake(
         "a scenario that does not exist",
@@ -293,6 +305,19 @@ MISTAKES = [
         "a recording that is not there",
         ("produce", "--replay", "gone.jsonl"),
         "spillway: gone.jsonl: there is no such file",
+    ),
+    Mistake(
+        "a recording for a topic that Kafka refuses",
+        (*NOWHERE, "produce", "--replay", "r.jsonl", "--topic", "no way"),
+        "spillway: r.jsonl: 'no way' is no name of a topic: letters, digits, '.', '_' and '-', 249 "
+        "at most. Name one with --topic",
+        files={"r.jsonl": '{"symbol": "A"}\n'},
+    ),
+    Mistake(
+        "a recording whose name is no topic's",
+        (*NOWHERE, "produce", "--replay", "...jsonl"),
+        "spillway: ...jsonl: '..' is no name of a topic",
+        files={"...jsonl": '{"symbol": "A"}\n'},
     ),
     Mistake(
         "nothing to look at",
@@ -414,16 +439,20 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return root
 
 
+@pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize("command", ["cleanup", "verify"])
 def test_a_day_whose_seal_is_pending_is_told(
-    command: str, tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    command: str, read: bool, tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is to seal it again."""
+    """Nobody is to seal it again, whether the stream has read the seal or not."""
     end = ends(9, 9, 9)
     begun = genesis().model_copy(update={"query": load_query("symbol").fingerprint})
-    entries = [begun, claim(1, 1), epoch(2, 0, ends(4, 4, 4), seal=seal(end))]
+    entries = [begun, claim(1, 1), epoch(2, 0, ends(4, 4, 4), seal=seal(end) if read else None)]
     written = [each.model_copy(update={"written_at": f"{DAY}T21:00:00Z"}) for each in entries]
-    fill_journal(open_warehouse(str(tmp_path / "w")), written)
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, written)
+    if not read:
+        warehouse.commands.append(Command(id="s", kind="seal", session=DAY, offsets=end))
     with pytest.raises(SystemExit) as it:
         main(["--set", f"warehouse.root={tmp_path / 'w'}", command, "--session", DAY])
     assert it.value.code == 3
@@ -445,8 +474,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (
             ("--set", "query=symbol_minute", "cleanup", "--session", DAY),
             3,
-            "written with another query: its spilled rows cannot be read with this one. Use the "
-            "query file that `stream` was started with",
+            "holds another query's state and results",
         ),
         (("verify", "--session", NEXT), 3, "is not sealed: more rows may come. Run `spillway seal"),
         (
@@ -458,9 +486,9 @@ def test_a_day_whose_seal_is_pending_is_told(
         (
             ("--set", "query=symbol_minute", "verify", "--session", DAY),
             3,
-            "holds the results of another query",
+            "Go back to the query file that `stream` was started with",
         ),
-        (("seal", "--session", "2025-01-06"), 3, f"not the open session: that is {NEXT}"),
+        (("seal", "--session", "2025-01-06"), 3, f"`spillway seal --session {NEXT}` ends it"),
         (
             ("seal", "--session", NEXT, "--at", "noon"),
             2,
@@ -483,6 +511,19 @@ def test_a_day_at_the_wrong_time(
 ) -> None:
     found, said = answer(capsys, *NOWHERE, "--set", f"warehouse.root={sealed}", *arguments)
     assert (found, says in said) == (code, True), said
+
+
+def test_a_proof_does_not_wait_for_a_broker_that_is_away(
+    tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its client alone would try for half a minute."""
+    root = str(tmp_path / "cleaned")
+    warehouse = open_warehouse(root)
+    fill_journal(warehouse, make_day(12, seal_after=6).entries)
+    warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    given = ("--set", f"warehouse.root={root}")
+    code, said = answer(capsys, *NOWHERE, *given, "verify", "--session", DAY)
+    assert (code, "nothing listens at 127.0.0.1:1: " in said) == (3, True), said
 
 
 # --- escape codes --------------------------------------------------------------------------------

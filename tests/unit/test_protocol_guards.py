@@ -33,6 +33,7 @@ from tests.protocol_entries import (
     cut,
     ends,
     epoch,
+    file,
     genesis,
     lost,
     report,
@@ -357,6 +358,16 @@ CASES = [
         "an empty journal",
         "the journal is empty: it must begin with a genesis$",
         JournalRead([], {}, TOPICS),
+    ),
+    driver(
+        "a snapshot that hides what is owed",
+        "tables lack commits of entries that a snapshot stands for$",
+        JournalRead(
+            [],
+            {"results": -1},
+            TOPICS,
+            snapshot=replay([*BEGUN, ONE.model_copy(update={"files": [file("results", 0)]})]),
+        ),
     ),
     driver("appended nothing", "nothing was being appended$", Appended()),
     driver(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,17 @@ from rich.console import Console
 
 from jobs.report import command
 from jobs.report.command import Looker, status_command
+from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import status
 from jobs.report.terminal import memory_bar, render
 from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
 from jobs.tables import DamagedTable, NothingYet, NoWarehouse
+from schemas.journal import Command
 from schemas.settings import load_settings
 from tests.report_journal import (
     DAY,
+    NEXT,
     add_quarantine,
     fill_journal,
     make_day,
@@ -63,6 +67,54 @@ def test_no_line_is_wider_than_the_terminal(found, width):
     assert max(len(line) for line in text.splitlines()) <= width
     for word in (DAY, "sealed", "NOT", "stock", "59", "slot"):
         assert word in text.replace("\n", " "), word
+
+
+def test_whether_the_stream_runs_is_told(found):
+    def of(**changes) -> str:
+        return shown(found.model_copy(update=changes), 80)
+
+    assert "runs  (term 1, host/1)" in of(driver_runs=True)
+    assert "does not run  (term 1, host/1)" in of(driver_runs=False)
+    assert "on another host: not known here whether it runs" in of(driver_runs=None)
+    assert "has not begun" in of(driver="", term=0)
+    assert "(term 1" not in shown(found.model_copy(update={"driver_runs": True}), 50)
+
+
+def test_what_waits_for_the_stream_is_told(settings, found):
+    warehouse = open_warehouse(settings.warehouse.root)
+    common = {"by": "eve", "issued_at": "2026-01-05T20:00:00Z"}
+    warehouse.commands.append(
+        Command(id="seal/x/1", kind="seal", session=NEXT, **common),
+        Command(id="m/0", kind="spill", slot=0, bytes=1),
+        Command(id="m/1", kind="spill", slot=1, bytes=1),
+    )
+    text = shown(status(warehouse, settings, datetime.now(UTC), None), 100)
+    assert f"seal of {NEXT} 2026-01-05 20:00:00 UTC by eve: waits for the stream to obey it" in text
+    assert "2 spills: waits for the stream to obey it" in text
+
+
+def test_what_waits_is_told_again_beside_what_was_answered_or_has_expired(settings, found):
+    """One look remembers no more commands as answered than those before the first that waits."""
+    warehouse, memory = open_warehouse(settings.warehouse.root), Memory()
+    old = {"kind": "spill", "slot": 0, "bytes": 1, "expires_at": "2026-01-05T14:00:00Z"}
+    warehouse.commands.append(Command(id="o/0", **old))
+    warehouse.commands.append(Command(id="s/0", kind="seal", session=NEXT))
+    warehouse.commands.append(Command(id="o/1", **old))
+    for _ in range(2):
+        state = status(warehouse, settings, datetime.now(UTC), None, memory=memory)
+        assert [each.id for each in state.waiting] == ["s"]
+        assert memory.commands_n == 0, "the first one is not read again"
+
+
+def test_a_query_that_is_not_the_warehouse_s_is_told(settings, found, tmp_path):
+    warehouse = open_warehouse(settings.warehouse.root)
+    state = status(warehouse, settings, datetime.now(UTC), None)
+    assert (state.query_problem, "holds another" in shown(state, 100)) == ("", False)
+    for query, problem in (("symbol_minute", "holds another query's"), ("q.toml", "q.toml")):
+        other = settings.model_copy(update={"query": query})
+        state = status(warehouse, other, datetime.now(UTC), None)
+        assert problem in state.query_problem
+        assert f"{query}: " in shown(state, 100)
 
 
 def test_everything_is_there_when_there_is_room(found):

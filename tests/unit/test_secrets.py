@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -248,10 +249,27 @@ def test_options_that_python_cannot_have_are_named_without_values(options: dict[
 
 def test_only_harmless_names_are_shown() -> None:
     options = dict.fromkeys(
-        (*NAMES, "security.protocol", "fetch.max.wait.ms", "ssl.password.ms"), "v"
+        (*NAMES, "security.protocol", "fetch.max.wait.ms", "ssl.password.ms"), "12"
     )
     open_ = {name for name, value in shown(options).items() if value != HIDDEN}
     assert open_ == {"security.protocol", "fetch.max.wait.ms"}
+
+
+def test_what_is_no_number_is_not_shown_as_a_span_or_a_size() -> None:
+    options = {"fetch.max.wait.ms": SECRET, "max.bytes": f"5{SECRET}", "x.bytes": "9" * 40}
+    assert set(shown(options).values()) == {HIDDEN}
+    assert shown({"linger.ms": "-1"}) == {"linger.ms": "-1"}
+    assert is_free_of_it(hide(f"no {SECRET}", options))
+
+
+def test_credentials_in_a_harmless_value_are_not_shown() -> None:
+    assert shown({"client.id": f"me:{SECRET}@host"}) == {"client.id": f"{HIDDEN}@host"}
+
+
+@pytest.mark.parametrize("spelt", [repr, ascii, json.dumps])
+def test_a_secret_is_known_as_python_and_json_write_it(spelt: Callable[[str], str]) -> None:
+    secret = 'n\u00e9"e\\x\u2028\ty'
+    assert hide(f"no {spelt(secret)[1:-1]}!", {"x.password": secret}) == f"no {HIDDEN}!"
 
 
 def test_credentials_of_an_address_are_hidden() -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
@@ -27,6 +28,7 @@ from jobs.tables import (
 )
 from jobs.tables.compaction import compact
 from jobs.tables.definitions import SESSION_DATE
+from jobs.tables.numbered import Numbered
 from jobs.tables.repair import DAMAGED, repair
 from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
@@ -797,3 +799,74 @@ def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
     assert w.maintain().compacted == {"statistics": 16}
     found = deltalake.DeltaTable(str(tmp_path / "statistics")).to_pyarrow_table().to_pylist()
     assert sorted(found, key=lambda r: r["epoch"]) == [{**row, "epoch": e} for e in range(16)]
+
+
+# --- numbered tables in parts ------------------------------------------------------------------
+
+
+def numbers(files: list[tuple[int, ...]]) -> Any:
+    """A numbered table of these files, as its reader sees it: no Delta log."""
+    names = {f"f{i}": rows for i, rows in enumerate(files)}
+    schema = pa.schema([pa.field("n", pa.int64())])
+    listed = [
+        SimpleNamespace(path=name, least=min(rows), greatest=max(rows))
+        for name, rows in names.items()
+    ]
+    last = max((n for rows in files for n in rows), default=-1)
+    table = SimpleNamespace(
+        name="t",
+        place=None,
+        definition=SimpleNamespace(file_schema=schema),
+        files=lambda: listed,
+        transaction=lambda _: last,
+    )
+    numbered = Numbered(table)  # type: ignore[arg-type]
+    numbered._rows = lambda _, path, __: pa.table(  # type: ignore[method-assign]
+        {"n": names[path]}, schema=schema
+    )
+    return numbered
+
+
+def told(numbered: Any, after: int = -1) -> list[list[int]]:
+    return [part["n"].to_pylist() for part in numbered.parts(after)]
+
+
+def test_files_whose_numbers_lie_apart_are_read_one_after_another() -> None:
+    table = numbers([(5, 6), (0, 2), (1, 3, 4), (7,)])
+    assert told(table) == [[0, 1, 2, 3, 4], [5, 6], [7]]
+    assert told(table, 2) == [[3, 4], [5, 6], [7]]
+    assert table.read(2)["n"].to_pylist() == [3, 4, 5, 6, 7]
+    assert told(table, 7) == []
+    assert (told(numbers([])), numbers([]).read().num_rows) == ([], 0)
+
+
+def test_a_file_whose_numbers_are_not_known_is_read_with_all_others() -> None:
+    table = numbers([(2,), (0, 1), (3,)])
+    unknown = table._table.files()[1]
+    unknown.least = unknown.greatest = None
+    assert told(table, 0) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("files", "whole"),
+    [
+        ([(0, 1), (3,)], [[0, 1]]),
+        ([(0, 1), (1, 2)], []),
+        ([(1, 2)], []),
+        ([(0,), (1,), (1,)], [[0]]),
+    ],
+)
+def test_a_number_that_is_missing_or_doubled_is_told_where_it_is(
+    files: list[tuple[int, ...]], whole: list[list[int]]
+) -> None:
+    found: list[pa.Table] = []
+    with pytest.raises(DamagedTable, match="each once, but does not"):
+        found.extend(numbers(files).parts())
+    assert [part["n"].to_pylist() for part in found] == whole
+
+
+def test_numbers_that_are_missing_at_the_end_are_told() -> None:
+    table = numbers([(0, 1), (2,)])
+    table._table.transaction = lambda _: 5
+    with pytest.raises(DamagedTable, match="the numbers 0 to 5"):
+        told(table)

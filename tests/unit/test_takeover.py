@@ -17,16 +17,21 @@ from jobs.engine.statistics import statistics_every_s
 from jobs.protocol.driver import Applied
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
+from jobs.protocol.state import replay
+from jobs.storage import folder
 from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
 from jobs.tables import OutcomeUnknown, Warehouse
+from jobs.tables.snapshots import Snapshots
 from schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
+    DAY,
     NEXT,
     TOPICS,
     closing,
     count,
     ends,
+    epoch,
     file,
     genesis,
     lost,
@@ -433,3 +438,91 @@ def test_each_table_gets_its_files_of_the_epoch(root: str) -> None:
     files = (file("results", 3), file("results", 3, 1))
     assert one.apply(Apply("results", 3, files)) == Applied("results", 3)
     assert asked == [("results", 3, list(files))]
+
+
+# --- snapshots -------------------------------------------------------------------------------
+
+
+def kept_n(root: str) -> int:
+    """Entry of the newest snapshot."""
+    return next(Snapshots(folder(root).child("snapshots")).newest(999)).n
+
+
+def test_a_driver_keeps_snapshots_for_the_next(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at its start, one after so many entries; the next driver reads what came after."""
+    monkeypatch.setattr("jobs.protocol.snapshot.EVERY", 3)
+    kept = []
+    one = driver(opened(root))
+    for _ in range(5):
+        kept.append(kept_n(root))
+        run_epoch(one)
+    assert kept == [1, 1, 1, 4, 4]
+    run_epoch(one)
+    state, rest = opened(root).journal.read_on(opened(root).applied_all())
+    assert (state and state.n, [entry.n for entry in rest]) == (7, [])
+    run_epoch(one)
+    place = opened(root)
+    monkeypatch.setattr(place.journal, "read", lambda n=0: pytest.fail("all of it is read"))
+    new = driver(place)
+    assert (new.state.n, new.state.term, new.state.epoch) == (9, 2, 6)
+    assert new.state == replay(opened(root).journal.read())
+
+
+def test_a_seal_is_kept_at_once(root: str) -> None:
+    one = driver(opened(root))
+    run_epoch(one)
+    assert kept_n(root) == 1
+    at = ends(2, 2, 2)
+    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    assert one.state.session.date == NEXT
+    assert kept_n(root) == 3
+
+
+def test_a_session_knows_the_epoch_before_its_first(root: str) -> None:
+    one = driver(opened(root))
+    run_epoch(one)
+    at = ends(2, 2, 2)
+    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    run_epoch(one)
+    again = closing(ends(3, 3, 3), "again", session=NEXT)
+    one.epoch(ends(3, 3, 3), None, [again], "2026-01-07", limit_rows=10)
+    assert [(date, each.base) for date, each in one.state.sealed.items()] == [(DAY, -1), (NEXT, 0)]
+    entries = opened(root).journal.read_session(one.state.sealed[NEXT])
+    assert [each.epoch for each in entries if isinstance(each, Epoch)][-3:] == [1, 2, 3]
+
+
+def test_what_a_snapshot_stands_for_is_settled(root: str) -> None:
+    one = driver(opened(root))
+    run_epoch(one)
+    at = ends(2, 2, 2)
+    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    assert opened(root).journal.read_on()[1] == [], "nothing but the snapshot is read"
+    assert opened(root).settled().epoch == 1
+
+
+def test_a_driver_redoes_what_a_snapshot_hides(root: str) -> None:
+    """A power loss may take commits of tables that were there when the snapshot was written."""
+    one = driver(opened(root))
+    run_epoch(one)
+    end = ends(2, 2, 2)
+    place = opened(root)
+    at = "2026-01-05T15:00:00Z"
+    place.journal.append(epoch(3, 1, end, files=[file("results", 1)], written_at=at))
+    state = place.journal.state()
+    assert state is not None
+    place.journal.keep(state)
+    assert kept_n(root) == 3
+    place, applied = opened(root), []
+    place.apply = lambda *each: applied.append(each[:2])  # type: ignore[method-assign]
+    driver(place)
+    assert applied == [("results", 1)]
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_and_no_more(root: str) -> None:
+    Path(root, "snapshots").write_text("a file is where the folder should be")
+    troubles: list[str] = []
+    one = driver(opened(root), troubles=troubles)
+    run_epoch(one)
+    assert [text[:40] for text in troubles] == ["no snapshot of the journal was written: "]
+    assert one.state.epoch == 0
+    assert opened(root).journal.state() == one.state

@@ -104,7 +104,6 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
                 trigger_s=seen.trigger_s,
                 cleaning=seen.cleaning,
                 closes_ms=seen.closes_ms,
-                waiting=len(seen.waiting),
             )
 
         return _answer(request, *watch().answer("overview", make))
@@ -156,7 +155,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
 
         def make(seen: Seen) -> Any:
             assert seen.status is not None
-            return views.decisions(seen.status, seen.waiting, most)
+            return views.decisions(seen.status, most)
 
         return _answer(request, *watch().answer(f"decisions/{most}", make))
 

@@ -216,11 +216,11 @@ def _slices_of_the_epoch(self: Segments, rows: Rows, born: int, wanted: Bool) ->
 def _as_named(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
     commands = list(commands)
     obeyed = seal.obey(state, commands, next_session)
-    if obeyed.seal is None:
+    if obeyed.accepted is None:
         return obeyed
-    named = next(c.offsets for c in commands if c.id == obeyed.seal.command)
+    named = next(c.offsets for c in commands if c.id == obeyed.accepted.command)
     end = padded(named, state.end)
-    return replace(obeyed, seal=obeyed.seal.model_copy(update={"end": end}))
+    return replace(obeyed, accepted=obeyed.accepted.model_copy(update={"end": end}))
 
 
 def _withdrawn_late(
@@ -274,6 +274,15 @@ PLANTS: tuple[Plant, ...] = (
         "durability: the entry before any table commit",
         "lost entries|MISSING",
         patches=(("tests.property.model.world.World.sync_journal", lambda world, n: None),),
+    ),
+    Plant(
+        "snapshot-hides-what-is-owed",
+        "a snapshot is used only when every table has the commits up to it",
+        "MISSING|gone|quarantine|spilled",
+        patches=(
+            ("jobs.protocol.snapshot.is_settled", lambda state, applied: True),
+            ("jobs.protocol.driver.is_settled", lambda state, applied: True),
+        ),
     ),
     Plant(
         "files-not-synced",

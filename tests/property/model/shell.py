@@ -6,7 +6,7 @@ killed, or frozen and advanced again much later.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -28,9 +28,11 @@ from jobs.protocol.entry import missing_slots
 from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
-from jobs.protocol.state import JournalState
+from jobs.protocol.snapshot import chosen, snapshot_of, text_digest
+from jobs.protocol.state import JournalState, replay
 from jobs.stream.tasks import JobSettings, decode_task, step_tasks
 from schemas.journal import (
+    ENTRY,
     Claim,
     Command,
     Epoch,
@@ -40,6 +42,7 @@ from schemas.journal import (
     SlotReport,
     Topic,
 )
+from schemas.snapshot import JournalSnapshot
 
 from .faults import Faults
 from .rules import Rules
@@ -51,6 +54,7 @@ from .world import (
     WAREHOUSE,
     Commit,
     Conflict,
+    Entry,
     Killed,
     World,
     date,
@@ -107,6 +111,11 @@ def topics(world: World) -> list[Topic]:
     ]
 
 
+def written(entry: Entry) -> str:
+    """The digest of an entry's text."""
+    return text_digest(ENTRY.dump_json(entry).decode())
+
+
 class Shell:
     """One driver process."""
 
@@ -118,6 +127,8 @@ class Shell:
         self.running = self.main()
         self.tasks: list[tuple[str, TaskRun]] = []
         self.ready = False
+        self.luck = Random(name)
+        """Of snapshots, which change nothing that happens."""
         self.commands_read = 0
         self.pending: list[Command] = []
         self.lost: frozenset[int] = frozenset()
@@ -144,12 +155,16 @@ class Shell:
             instruction = self.todo.pop(0)
             match instruction:
                 case protocol.ReadJournal():
-                    entries = tuple(self.world.journal[instruction.after + 1 :])
-                    self.handle = len(self.world.journal)
+                    seen = tuple(self.world.journal)
+                    self.handle = len(seen)
                     yield
                     applied = self.world.applied()
                     yield
-                    self.tell(protocol.JournalRead(entries, applied, topics(self.world)))
+                    after, known = instruction.after, None
+                    if after < 0 and (known := self.known(seen, applied)) is not None:
+                        after = known.n
+                    now = topics(self.world)
+                    self.tell(protocol.JournalRead(seen[after + 1 :], applied, now, snapshot=known))
                 case protocol.Look():
                     yield
                     self.tell(protocol.Looked(self.newer()))
@@ -166,9 +181,31 @@ class Shell:
                 case protocol.RunJob():
                     yield from self.job(instruction.plan, instruction.attempt)
                 case protocol.Ready():
+                    self.keep()
                     yield from self.offer()
                 case protocol.End():
                     return instruction.reason
+
+    def keep(self) -> None:
+        """Keep a snapshot of the journal's state, or not."""
+        state = self.driver.state
+        assert state is not None
+        if self.luck.random() < 0.3:
+            snapshot = snapshot_of(state, written(self.world.journal[state.n]))
+            self.world.snapshots.append(snapshot.model_dump_json())
+
+    def known(self, seen: Sequence[Entry], applied: dict[str, int]) -> JournalState | None:
+        """The state that a snapshot holds; any of them may be damaged, or gone."""
+        whole = (text for text in reversed(self.world.snapshots) if self.luck.random() < 0.7)
+        found = chosen(
+            map(JournalSnapshot.model_validate_json, whole),
+            lambda n: written(seen[n]) if n < len(seen) else None,
+            applied,
+        )
+        if found is not None:
+            assert found == replay(seen[: found.n + 1]), "a snapshot is not the fold"
+            self.say(f"begins with a snapshot of entry {found.n}")
+        return found
 
     def newer(self) -> tuple[Claim | Epoch, ...]:
         """What others have journaled beyond this driver's last entry; its handle stays."""

@@ -211,6 +211,8 @@ class World:
     """Sessions that the sessions table calls cleaned (a row that is durable at once)."""
     dropped: dict[str, Counter[str]] = field(default_factory=dict)
     """Files that were (or were about to be) dropped -> their rows per session."""
+    snapshots: list[str] = field(default_factory=list)
+    """Of the journal's state, as JSON, the newest last; a loss of power takes none of them."""
     placement: dict[int, int] = field(default_factory=dict)
     """Slot -> the host that last held its state: what the anchors' preferences say."""
     trace: list[str] | None = None

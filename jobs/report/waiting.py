@@ -1,0 +1,41 @@
+"""What was asked for and the stream has not answered yet."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from jobs.protocol.adapt import decision
+from jobs.report.memory import Memory
+from jobs.report.model import Waiting
+from jobs.tables import Warehouse
+
+
+def waiting(warehouse: Warehouse, memory: Memory, moment: datetime) -> list[Waiting]:
+    """Commands that were neither obeyed nor refused and have not expired, the newest first.
+
+    Those of one decision are one value. The memory notes up to which command all are answered:
+    they are not read again.
+    """
+    answered = set(memory.tally.answered)
+    found: dict[str, Waiting] = {}
+    for n, command in warehouse.commands.read(memory.commands_n):
+        expires = command.expires_at and datetime.fromisoformat(command.expires_at)
+        if command.id in answered or (expires and expires < moment):
+            if not found:
+                memory.commands_n = n
+            continue
+        name = decision(command.id)
+        known = found.get(name)
+        kinds = dict(known.kinds) if known else {}
+        kinds[command.kind] = kinds.get(command.kind, 0) + 1
+        found[name] = Waiting(
+            id=name,
+            kinds=kinds,
+            session=command.session,
+            policy=command.policy,
+            by=command.by,
+            reason=known.reason if known else command.reason,
+            issued_at=command.issued_at,
+            expires_at=command.expires_at,
+        )
+    return list(reversed(found.values()))

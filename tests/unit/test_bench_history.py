@@ -1,0 +1,34 @@
+"""The benchmark of long histories: its warehouses are ones that the product reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import history
+from jobs.protocol.snapshot import EVERY
+from jobs.protocol.state import replay
+from jobs.storage import folder
+from jobs.tables import Warehouse
+from jobs.tables.snapshots import Snapshots
+
+pytestmark = pytest.mark.server  # it starts ten processes
+
+
+def test_what_it_makes_is_read_and_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
+    code = history.main(["--epochs", "150", "300", "--folder", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    missed = [line for line in lines if line.endswith("missed")]
+    assert code == bool(missed)
+    assert [line.split("  ")[0] for line in lines[-5:]] == list(history.WHATS)
+    journal = Warehouse(str(tmp_path / "300"), fsync=False).journal
+    state = journal.state()
+    assert state is not None
+    assert (state.epoch, len(state.sealed)) == (299, 3)
+    assert state == replay(journal.read())
+    snapshots = Snapshots(folder(str(tmp_path / "300" / "snapshots")))
+    assert next(snapshots.newest(999)).n == state.n - EVERY // 2
