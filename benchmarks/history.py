@@ -9,7 +9,7 @@ epochs name no files: what is measured is the journal. Then each of these runs i
     status       `spillway status`, with nothing remembered of an earlier look, and once more
     controller   `spillway rebalance --dry-run`, after that
 
-Seconds of CPU and the peak of memory. The wish: with the longest history each takes at most 1.5
+Seconds of CPU and the peak of memory. The target: with the longest history each takes at most 1.5
 times what it takes with the shortest. Ends with 1 when that is missed.
 """
 
@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(found: dict[int, dict[str, dict[str, Any]]]) -> bool:
-    """Print the table. Whether the wish is met everywhere."""
+    """Print the table. Whether the target is met everywhere."""
     first, last = found[min(found)], found[max(found)]
     print(f"{'':14}" + "".join(f"{count:>18,}" for count in found) + f"{'ratios':>14}")
     met = True

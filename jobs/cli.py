@@ -44,9 +44,10 @@ class Commands(TyperGroup):
         except Exception as error:  # typer does not say where its error of unknown options is
             option = getattr(error, "option_name", None)
             if option in ("--set", "--config"):
+                error.possibilities = []  # type: ignore[attr-defined]
                 error.message += (  # type: ignore[attr-defined]
-                    f" here: write it before the command, as in spillway {option} ... "
-                    f"{ctx.invoked_subcommand}"
+                    f" here. Write it right after spillway, before the command: "
+                    f"spillway {option} ... {ctx.invoked_subcommand} ..."
                 )
             raise
 
@@ -91,7 +92,8 @@ def common(
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --version: of packages and formats, too.")
+        bool,
+        typer.Option("--verbose", help="With --version: those of packages and file formats, too."),
     ] = False,
 ) -> None:
     """Options of every command."""
@@ -187,7 +189,7 @@ def stream(
     if job.is_done():
         return
     watcher.on_progress("checking this machine, Kafka and the tables")
-    failed = doctors.blocking(doctors.check_all(settings))
+    failed = doctors.blocking(doctors.check_all(settings, thorough=False))
     if failed:
         out.print(doctors.table(failed))
         _fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
@@ -678,7 +680,7 @@ def _who() -> str:
 
 
 def _say(text: str) -> None:
-    """A line of an answer. A terminal folds it; where it is piped it stays one line."""
+    """A line of an answer. A terminal wraps it; where it is piped it stays one line."""
     out.print(_escaped(text), highlight=False, soft_wrap=True)
 
 

@@ -1,29 +1,35 @@
-"""Processes of this host, as the kernel shows them."""
+"""Processes of this machine, as the kernel shows them."""
 
 from __future__ import annotations
 
 import os
-import socket
-import time
-from datetime import datetime
 from pathlib import Path
 
 
-def driver_runs(driver: str, claimed_at: str | None) -> bool | None:
-    """Whether the process `host/pid` that claimed the journal at `claimed_at` still lives.
+def process_identity(pid: int | None = None) -> str:
+    """What tells a process (this one without `pid`) from all others, with blanks in between.
 
-    None when it is on another host, or when there is none. A process that began after the claim is
-    another one with the same number.
+    The boot of the machine, the namespace of its process numbers, the number, and the clock ticks
+    from boot to its start: no clock that is set and no other container changes any of them. Empty
+    when there is no such process, or it has ended and waits for its parent.
     """
-    host, _, pid = driver.rpartition("/")
-    if host != socket.gethostname() or not pid.isdigit() or claimed_at is None:
+    number = os.getpid() if pid is None else pid
+    fields = stat_fields(number)
+    space = _space()
+    if not fields or fields[0] == "Z" or not space:
+        return ""
+    return f"{space} {number} {fields[19]}"
+
+
+def process_runs(identity: str) -> bool | None:
+    """Whether the process of a `process_identity` still lives.
+
+    None when it is of another boot, machine or container, which cannot be seen from here.
+    """
+    space, _, rest = identity.rpartition(" ")[0].rpartition(" ")
+    if not space or space != _space() or not rest.isdigit():
         return None
-    fields = stat_fields(int(pid))
-    if not fields or fields[0] == "Z":
-        return False
-    up_s = float(Path("/proc/uptime").read_text().split()[0])
-    began = time.time() - up_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return began <= datetime.fromisoformat(claimed_at).timestamp()
+    return process_identity(int(rest)) == identity
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -33,3 +39,12 @@ def stat_fields(pid: int) -> list[str]:
     except OSError:
         return []
     return text.rpartition(")")[2].split()
+
+
+def _space() -> str:
+    """This boot and this namespace of process numbers; empty where the kernel does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

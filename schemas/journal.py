@@ -332,6 +332,8 @@ class Claim(Record):
     term: int
     driver: str
     """Host and process of the driver, for people."""
+    process: str = ""
+    """`process_identity` of the driver; empty in entries from before this was kept."""
     cores: int = 0
     """Cores of all executors, as the driver found them; 0 in entries from before this was kept."""
     topics: list[Topic] = []

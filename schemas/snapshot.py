@@ -22,7 +22,8 @@ from schemas.journal import (
 )
 
 FORMAT: Literal[1] = 1
-"""Raised when a field is added, goes, or changes its meaning; others are then ignored."""
+"""Raised when a field is added, goes, or changes its meaning, and when the fold makes another state
+of the same entries: snapshots of other formats are ignored."""
 
 PartitionSums = list[tuple[str, int, int, int]]
 """Per topic partition, in order: topic, partition, rows and digest of all that was read."""

@@ -28,12 +28,16 @@ __all__ = ["Check", "blocking", "check_all", "table"]
 
 
 def check_all(
-    settings: Settings, *, close_delay_s: float | None = None, now_ms: int | None = None
+    settings: Settings,
+    *,
+    close_delay_s: float | None = None,
+    now_ms: int | None = None,
+    thorough: bool = True,
 ) -> list[Check]:
     """Look at everything; never raises for what it finds.
 
     `close_delay_s`: how long after a close a scheduler closes the day, when one does; `now_ms`: the
-    present, for tests.
+    present, for tests. `thorough`: read the whole journal; a start reads it from its snapshot on.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
@@ -48,7 +52,7 @@ def check_all(
         *([] if query is None else [budget(settings, query)]),
         *kafka(settings, query, spans),
         *metrics(settings),
-        *_tables(settings, query),
+        *_tables(settings, query, thorough),
     ]
 
 
@@ -72,7 +76,7 @@ def table(checks: Sequence[Check]) -> Any:
     return shown
 
 
-def _tables(settings: Settings, query: Query | None) -> list[Check]:
+def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
     if "://" in settings.warehouse.root:
         return []  # said already, by the check of the folder
     from jobs.stream.genesis import StartRefused, state_of_query
@@ -83,7 +87,7 @@ def _tables(settings: Settings, query: Query | None) -> list[Check]:
         warehouse = Warehouse(root)
         if query is not None:
             state_of_query(warehouse, query)
-        found = warehouse.check()
+        found = warehouse.check(thorough=thorough)
     except NoWarehouse:
         return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:

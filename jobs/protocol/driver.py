@@ -216,11 +216,13 @@ class Driver:
     """Claims that met a conflict."""
     ahead: str = ""
     """What the tables have that the journal does not know of, seen before the claim."""
+    process: str = ""
+    """For the claim: what tells its process from all others."""
 
 
-def start(name: str, now: str) -> tuple[Driver, list[Instruction]]:
-    """A new driver."""
-    return Driver(name=name, started_at=now), [ReadJournal()]
+def start(name: str, now: str, process: str = "") -> tuple[Driver, list[Instruction]]:
+    """A new driver. `process` tells its process from all others, where that is known."""
+    return Driver(name=name, started_at=now, process=process), [ReadJournal()]
 
 
 def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
@@ -263,6 +265,7 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         n=state.n + 1,
         term=state.term + 1,
         driver=driver.name,
+        process=driver.process,
         cores=event.cores,
         topics=list(grown),
         written_at=driver.started_at,

@@ -34,8 +34,8 @@ BOUNDARY = frozenset({"seal", "withdraw"})
 """Kinds of commands that say where a session ends."""
 
 
-ANY_LATER_SESSION = "9999-12-31"
-"""Stands for the next session where only whether a seal is pending is asked."""
+LATER = "9999-12-31"
+"""Comes after every session."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,12 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
 
 
 def pending_after(
-    state: JournalState, commands: Iterable[Command], next_session: str
+    state: JournalState, commands: Iterable[Command], next_session: str = LATER
 ) -> SealRequest | None:
     """The seal that is pending once these commands are obeyed; None when none is.
 
-    Commands of other kinds are passed over; the journal has seen none of these.
+    Commands of other kinds are passed over; the journal has seen none of these. Without
+    `next_session`, which session follows does not matter.
     """
     return obey(state, [c for c in commands if c.kind in BOUNDARY], next_session).pending
 
@@ -122,7 +123,7 @@ def not_sealed(state: JournalState, session: str, commands: Iterable[Command]) -
     """
     if session in state.sealed:
         return ""
-    pending = pending_after(state, commands, ANY_LATER_SESSION)
+    pending = pending_after(state, commands)
     if pending is not None and pending.session == session:
         return (
             f"session {session} is being sealed, but not all of its input has been read yet: "

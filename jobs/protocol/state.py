@@ -52,18 +52,19 @@ class JournalBroken(Exception):
     """The journal's entries contradict each other. Nothing may be written on top of it."""
 
 
-def another_query(written: str, fingerprint: str) -> str:
+def another_query(written: str, fingerprint: str, *, begins: bool = False) -> str:
     """What to say where a warehouse is of another query, by their fingerprints; empty: it is not.
 
-    `written`: the query's whose state and results the warehouse holds.
+    `written`: the query's whose state and results the warehouse holds. `begins`: the query may
+    begin a warehouse of its own; otherwise this one's is to be read.
     """
     if written == fingerprint:
         return ""
     before, now = (each.removeprefix("sha256:")[:12] for each in (written, fingerprint))
     return (
         f"this warehouse holds another query's state and results (fingerprint {before}, now "
-        f"{now}). Go back to the query file that `stream` was started with, or name a new "
-        "warehouse.root for the new query"
+        f"{now}). Name the query file that its stream was started with, or "
+        + ("a new warehouse.root for the new query" if begins else "the query's own warehouse.root")
     )
 
 

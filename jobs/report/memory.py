@@ -28,7 +28,7 @@ from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from jobs.tables.numbered import Numbered
 
-VERSION = 5
+VERSION = 6
 """Raised when `Memory` or `Tally` change their meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""

@@ -274,7 +274,7 @@ class Status(Figures):
     driver: str
     """Host and process of the last driver, whether it lives or not; empty before the first."""
     driver_runs: bool | None
-    """Whether it lives; None where that cannot be seen: on another host, or in a container."""
+    """Whether it lives; None where that cannot be seen: another host, boot or container."""
     entries: int
     """Of the journal."""
     last_epoch_at: str | None

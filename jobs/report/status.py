@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.processes import driver_runs
+from jobs.processes import process_runs
 from jobs.protocol.offsets import partitions
 from jobs.protocol.state import another_query
 from jobs.report import memory as remembering
@@ -99,7 +99,7 @@ def status(
         epoch=tally.epoch,
         term=tally.term,
         driver=tally.driver,
-        driver_runs=driver_runs(tally.driver, tally.last_claim_at),
+        driver_runs=process_runs(tally.process),
         entries=tally.n + 1,
         last_epoch_at=tally.last_epoch_at,
         last_epoch_age_s=_age_s(tally.last_epoch_at, now),

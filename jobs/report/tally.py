@@ -119,6 +119,8 @@ class Tally(BaseModel):
     n: int = -1
     term: int = 0
     driver: str = ""
+    process: str = ""
+    """The driver's `process_identity`; empty where it was not kept."""
     last_claim_at: str | None = None
     warehouse_id: str = ""
     query: str = ""
@@ -171,6 +173,7 @@ class Tally(BaseModel):
             self._genesis(entry)
         elif kind == "claim":
             self.term, self.driver, self.cores = entry["term"], entry["driver"], entry["cores"]
+            self.process = entry.get("process", "")
             self.last_claim_at = entry["written_at"]
             self.budgets = {}
             self.partitions |= {t["name"]: t["partitions"] for t in entry["topics"]}

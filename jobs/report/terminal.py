@@ -7,6 +7,8 @@ reasons) is shown as text, never as markup.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -108,7 +110,7 @@ def _head(status: Status, width: int) -> RenderableType:
     if open_ is not None and open_.seal_answers:
         line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
     for asked in reversed(status.waiting):
-        line.add_row("asked", _asked(asked))
+        line.add_row("asked", _asked(asked, status.driver_runs))
     if open_ is not None and open_.overflows:
         line.add_row("spills", Text(overflow_text(open_), style="yellow"))
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
@@ -139,22 +141,36 @@ def _stream(status: Status, width: int) -> Text:
     text = {
         True: Text("runs", style="green"),
         False: Text("does not run", style="yellow"),
-        None: Text("on another host: not known here whether it runs"),
+        None: Text("runs or not: it cannot be seen from here"),
     }[status.driver_runs]
     if width >= TINY:
         text.append(f"  (term {status.term}, {visible(status.driver)})", style="dim")
     return text
 
 
-def _asked(each: Waiting) -> Text:
+ASKED: Mapping[str, tuple[str, str]] = {
+    "seal": ("seal", "seals"),
+    "withdraw": ("withdrawal of a seal", "withdrawals of a seal"),
+    "move": ("move of a group", "moves of groups"),
+    "spill": ("spill", "spills"),
+    "split": ("split of a group", "splits of groups"),
+    "merge": ("merge of groups", "merges of groups"),
+    "slots": ("change of slots", "changes of slots"),
+    "budget": ("change of a budget", "changes of budgets"),
+}
+"""Each kind of command as people are told of one and of several."""
+
+
+def _asked(each: Waiting, runs: bool | None) -> Text:
     """What waits for a stream to answer it."""
     what = ", ".join(
-        kind if count == 1 else f"{count_text(count)} {kind}s" for kind, count in each.kinds.items()
+        ASKED[kind][0] if count == 1 else f"{count_text(count)} {ASKED[kind][1]}"
+        for kind, count in each.kinds.items()
     )
-    text = Text(f"{what} of {each.session}" if each.session else what, style="yellow")
+    text = Text(f"{what}, session {each.session}" if each.session else what, style="yellow")
     text.append(f" {clock_text(each.issued_at)}" if each.issued_at else "", style="dim")
     text.append(f" by {visible(each.by)}" if each.by else "", style="dim")
-    return text.append(": waits for the stream to obey it")
+    return text.append(": no stream runs" if runs is False else ": waits for the stream")
 
 
 def overflow_text(session: SessionStatus) -> str:

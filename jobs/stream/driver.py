@@ -19,6 +19,7 @@ from typing import Literal
 from jobs.clock import rfc3339, system_clock
 from jobs.engine.statistics import statistics_every_s
 from jobs.policy.sampling import ENTRY_PARTS, Work, owned, slot_figures, work_of
+from jobs.processes import process_identity
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
 from jobs.protocol.failing import JobFailed
@@ -27,7 +28,7 @@ from jobs.protocol.redo import Apply
 from jobs.protocol.snapshot import is_due
 from jobs.protocol.state import JournalState
 from jobs.stream.job import Batch, EpochJob
-from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
+from jobs.tables import DamagedTable, JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
 from schemas.secret import Options, hide
 
@@ -73,7 +74,7 @@ class Driver:
         self._works: list[Work] = []
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
-        self._driver, instructions = protocol.start(name, _now())
+        self._driver, instructions = protocol.start(name, _now(), process_identity())
         self._carry_out(instructions)
 
     @property
@@ -165,7 +166,7 @@ class Driver:
         self._kept_n, self._open = state.n, state.session.date
         try:
             journal.keep(state)
-        except OSError as error:  # the next start reads more, and that is all
+        except (OSError, DamagedTable) as error:  # the next start reads more, and that is all
             self._on_trouble(f"no snapshot of the journal was written: {error}")
 
     def sync(self, instruction: protocol.Sync) -> None:

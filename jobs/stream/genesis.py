@@ -91,7 +91,7 @@ def _start(
 
 def check_same_query(state: JournalState, fingerprint: str) -> None:
     """Raise `StartRefused` when the journal is of another query."""
-    if problem := another_query(state.genesis.query, fingerprint):
+    if problem := another_query(state.genesis.query, fingerprint, begins=True):
         raise StartRefused(problem)
 
 

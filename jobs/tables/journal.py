@@ -91,12 +91,20 @@ class Journal:
         return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
 
     def keep(self, state: JournalState) -> None:
-        """Keep a snapshot of the state after the last entry that this handle has seen.
+        """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
 
-        Raises OSError.
+        Raises OSError, and `DamagedTable` for an entry that cannot be read.
         """
-        [text] = self._texts(state.n)
+        text = self._texts(state.n)[0]  # another driver's may be seen behind it
         self._snapshots.write(snapshot_of(state, text_digest(text)))
+
+    def check(self) -> None:
+        """Read every entry that this handle has seen, a few files at a time.
+
+        Raises `DamagedTable` for one that is missing or cannot be read.
+        """
+        for _ in self._rows.parts():
+            pass
 
     def _texts(self, from_n: int) -> list[str]:
         """The entries from a number on as they were written, in order, as seen."""

@@ -1,9 +1,9 @@
 """Snapshots of the journal's fold in the warehouse's folder `snapshots`: a cache, never the truth.
 
-Model: one small file a snapshot, named by its entry and by the digest of its bytes, written whole
-under that name or not at all. The newest few stay, so finding one is a listing of a few names. A
-file that is damaged, cut short, of another format or not ours is passed over, and so is a folder
-that cannot be written: the next start reads more of the journal instead.
+Model: one small file a snapshot, named by its entry and by the digest of its bytes. The newest few
+stay, so finding one is a listing of a few names. A file that is damaged, cut short, of another
+format or not ours is passed over, and so is a folder that cannot be written: the next start reads
+more of the journal instead.
 """
 
 from __future__ import annotations
@@ -54,15 +54,18 @@ class Snapshots:
         taken over: they go.
         """
         data = zlib.compress(snapshot.model_dump_json().encode(), 1)
-        known = self._known()
-        name = snapshot_name(snapshot.n, hashlib.sha256(data).hexdigest())
+        known, own = self._known(), (snapshot.n, hashlib.sha256(data).hexdigest())
+        name = snapshot_name(*own)
         try:
             self._place.write_new(name, data)
-        except FileExistsError:  # the same bytes
-            return
+        except FileExistsError:
+            if self._place.read(name) == data:
+                return
+            self._place.delete(name)  # a crash has cut it short
+            self._place.write_new(name, data)
         older = [each for each in known if each[0] < snapshot.n]
         for each in known:
-            if each not in older[: KEPT - 1]:
+            if each != own and each not in older[: KEPT - 1]:
                 self._place.delete(snapshot_name(*each))
 
     def _known(self) -> list[tuple[int, str]]:

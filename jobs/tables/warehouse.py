@@ -31,7 +31,13 @@ from jobs.protocol.redo import settled_epoch
 from jobs.storage import Folder, folder
 from jobs.tables.compaction import APP as COMPACTION
 from jobs.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
-from jobs.tables.definitions import DATA_TABLES, REMOVED_KNOWN_S, TableDefinition, definitions
+from jobs.tables.definitions import (
+    DATA_TABLES,
+    NUMBERED_NAMES,
+    REMOVED_KNOWN_S,
+    TableDefinition,
+    definitions,
+)
 from jobs.tables.errors import FileMismatch, NoWarehouse, TableConflict, WrongTable
 from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
@@ -265,15 +271,19 @@ class Warehouse:
                     table.place.delete(info.name)
         return found
 
-    def check(self) -> list[str]:
+    def check(self, *, thorough: bool = True) -> list[str]:
         """Say what is wrong between the tables, in sentences; empty when nothing is.
 
-        A damaged log raises already when the table is opened.
+        A damaged log raises already when the table is opened. `thorough`: read every entry of the
+        journal, also those that a snapshot stands for: time grows with the journal, memory does
+        not. Raises `DamagedTable` for an entry that is missing or cannot be read.
         """
         problems = []
         # The journal last: a stream that runs writes it first, and would look as if it had not.
         applied_all = self.applied_all()
         self.journal.refresh()
+        if thorough:
+            self.journal.check()
         last = self.journal.last_epoch()
         for name, applied in applied_all.items():
             if applied > last:
@@ -281,12 +291,13 @@ class Warehouse:
                     f"{name} holds epoch {applied}, but the journal ends at {last}: journal "
                     "entries were lost. Restore the journal from a backup, or use a new warehouse"
                 )
+        for name in (*applied_all, *NUMBERED_NAMES):
             for file in self.table(name).files():
                 size = self.table(name).place.size(file.path)
                 if size != file.bytes:
                     problems.append(
-                        f"{name}: {file.path} should have {file.bytes} bytes and has "
-                        f"{'gone' if size is None else size}. Restore it from a backup"
+                        f"{name}: {file.path} should have {file.bytes} bytes and "
+                        f"{'is gone' if size is None else f'has {size}'}. Restore it from a backup"
                     )
         return problems
 

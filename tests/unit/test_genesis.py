@@ -110,7 +110,7 @@ def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
 def test_another_query_is_refused() -> None:
     assert refused(Kafka(), "0123456789abcdef") == (
         "this warehouse holds another query's state and results (fingerprint q, now "
-        "0123456789ab). Go back to the query file that `stream` was started with, or name a new "
+        "0123456789ab). Name the query file that its stream was started with, or a new "
         "warehouse.root for the new query"
     )
 

@@ -287,12 +287,12 @@ MISTAKES = [
     Mistake(
         "a setting after the command",
         ("kafka", "status", "--set", "state.slots=4"),
-        "No such option: --set here: write it before the command, as in spillway --set ... kafka",
+        "No such option: --set here. Write it right after spillway, before the command",
     ),
     Mistake(
         "a settings file after the command",
         ("status", "--config", "x.toml"),
-        "write it before the command, as in spillway --config ... status",
+        "before the command: spillway --config ... status",
     ),
     Mistake("an option left out", ("seal",), "Missing option '--session'"),
     Mistake(
@@ -486,7 +486,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (
             ("--set", "query=symbol_minute", "verify", "--session", DAY),
             3,
-            "Go back to the query file that `stream` was started with",
+            "Name the query file that its stream was started with",
         ),
         (("seal", "--session", "2025-01-06"), 3, f"`spillway seal --session {NEXT}` ends it"),
         (

@@ -1,38 +1,44 @@
-"""Whether a driver lives: by its host, its number, and when it began."""
+"""Whether a driver lives: by its boot, its container, its number, and when it began."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.processes import driver_runs
-
-HERE = socket.gethostname()
-
-
-def at(later_s: float = 0) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=later_s)).isoformat()
+from jobs.processes import process_identity, process_runs
 
 
 def test_a_process_that_lives_and_one_that_has_ended() -> None:
-    assert driver_runs(f"{HERE}/{os.getpid()}", at()) is True
-    ended = subprocess.Popen([sys.executable, "-c", ""])
+    assert process_runs(process_identity()) is True
+    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = process_identity(ended.pid)
+    assert process_runs(identity) is True
+    assert ended.stdin is not None
+    ended.stdin.close()
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    assert driver_runs(f"{HERE}/{ended.pid}", at()) is False, "a zombie does no work"
+    assert process_runs(identity) is False, "a zombie does no work"
+    assert process_identity(ended.pid) == ""
     ended.wait()
-    assert driver_runs(f"{HERE}/{ended.pid}", at()) is False
+    assert process_runs(identity) is False
 
 
 def test_a_later_process_of_the_same_number_is_another_one() -> None:
-    assert driver_runs(f"{HERE}/{os.getpid()}", at(-24 * 3600)) is False
+    space, _, began = process_identity().rpartition(" ")
+    assert process_runs(f"{space} {int(began) - 1}") is False
 
 
-@pytest.mark.parametrize("driver", ["", f"elsewhere-{HERE}/1", f"{HERE}/", "1"])
-def test_of_other_hosts_nothing_is_known(driver: str) -> None:
-    assert driver_runs(driver, at()) is None
-    assert driver_runs(f"{HERE}/1", None) is None
+@pytest.mark.parametrize("part", [0, 1])
+def test_of_another_boot_or_container_nothing_is_known(part: int) -> None:
+    """Containers may share a name, and their processes' numbers mean nothing to each other."""
+    fields = process_identity().split()
+    assert len(fields) == 4
+    fields[part] = fields[part].replace(fields[part][5], "x", 1) + "0"
+    assert process_runs(" ".join(fields)) is None
+
+
+@pytest.mark.parametrize("identity", ["", " ", "1", "a b", "a b c d", "a b c d e"])
+def test_what_is_no_identity_says_nothing(identity: str) -> None:
+    assert process_runs(identity) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,7 @@ from jobs.report.command import Looker, status_command
 from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import status
-from jobs.report.terminal import memory_bar, render
+from jobs.report.terminal import ASKED, memory_bar, render
 from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
 from jobs.tables import DamagedTable, NothingYet, NoWarehouse
 from schemas.journal import Command
@@ -75,7 +76,7 @@ def test_whether_the_stream_runs_is_told(found):
 
     assert "runs  (term 1, host/1)" in of(driver_runs=True)
     assert "does not run  (term 1, host/1)" in of(driver_runs=False)
-    assert "on another host: not known here whether it runs" in of(driver_runs=None)
+    assert "runs or not: it cannot be seen from here" in of(driver_runs=None)
     assert "has not begun" in of(driver="", term=0)
     assert "(term 1" not in shown(found.model_copy(update={"driver_runs": True}), 50)
 
@@ -88,9 +89,16 @@ def test_what_waits_for_the_stream_is_told(settings, found):
         Command(id="m/0", kind="spill", slot=0, bytes=1),
         Command(id="m/1", kind="spill", slot=1, bytes=1),
     )
-    text = shown(status(warehouse, settings, datetime.now(UTC), None), 100)
-    assert f"seal of {NEXT} 2026-01-05 20:00:00 UTC by eve: waits for the stream to obey it" in text
-    assert "2 spills: waits for the stream to obey it" in text
+    now = status(warehouse, settings, datetime.now(UTC), None)
+    text = shown(now, 100)
+    assert f"seal, session {NEXT} 2026-01-05 20:00:00 UTC by eve: waits for the stream" in text
+    assert "2 spills: waits for the stream" in text
+    text = shown(now.model_copy(update={"driver_runs": False}), 100)
+    assert "2 spills: no stream runs" in text
+
+
+def test_every_kind_of_command_has_its_words() -> None:
+    assert set(ASKED) == set(get_args(Command.model_fields["kind"].annotation))
 
 
 def test_what_waits_is_told_again_beside_what_was_answered_or_has_expired(settings, found):

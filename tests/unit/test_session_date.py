@@ -96,7 +96,7 @@ def test_a_session_that_is_not_open_is_told_alike(
 ) -> None:
     """Its form is right, so it is no wrong usage: the warehouse has another session open."""
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr("jobs.doctor.check_all", lambda *_: [])
+    monkeypatch.setattr("jobs.doctor.check_all", lambda *_, **__: [])
     root = tmp_path / "w"
     query = load_query(load_settings(None, {})[0].query)
     schema = result_schema(join_spec(query))

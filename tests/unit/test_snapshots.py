@@ -20,6 +20,7 @@ from jobs.protocol.snapshot import (
 )
 from jobs.protocol.state import JournalState, fold, replay
 from jobs.storage import folder
+from jobs.tables import DamagedTable
 from jobs.tables.snapshots import KEPT, Snapshots
 from schemas.filenames import snapshot_name, snapshot_origin
 from schemas.journal import ENTRY, Claim, Epoch, Genesis
@@ -139,6 +140,16 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "s").iterdir())) == KEPT
 
 
+def test_one_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> None:
+    kept = Snapshots(folder(str(tmp_path)))
+    kept.write(snapshot(5))
+    [path] = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:9])
+    assert list(kept.newest(99)) == []
+    kept.write(snapshot(5))
+    assert [each.n for each in kept.newest(99)] == [5]
+
+
 def test_those_above_the_journal_s_end_go_with_the_next_one(tmp_path: Path) -> None:
     """A repair has taken entries away: of them nothing will ever hold again."""
     kept = Snapshots(folder(str(tmp_path)))
@@ -207,6 +218,37 @@ def test_a_journal_is_read_from_its_snapshot_on(tmp_path: Path) -> None:
     place.write(snapshot(12))
     state, rest = open_warehouse(root).journal.read_on()
     assert (state, rest) == (at(12), ENTRIES[13:])
+
+
+def test_a_state_is_kept_although_another_driver_s_entry_is_seen_behind_it(tmp_path: Path) -> None:
+    """A commit of maintenance looks at the log again, and may meet the claim of a newcomer."""
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, ENTRIES)
+    warehouse.journal.keep(at(12))
+    state, rest = warehouse.journal.read_on()
+    assert (state, rest) == (at(12), ENTRIES[13:])
+
+
+def test_what_a_snapshot_stands_for_is_read_by_a_thorough_check(tmp_path: Path) -> None:
+    root = tmp_path / "w"
+    fill_journal(open_warehouse(str(root)), ENTRIES[:20])
+    fill_journal(open_warehouse(str(root)), ENTRIES)
+    warehouse = open_warehouse(str(root))
+    warehouse.journal.keep(at(len(ENTRIES) - 1))
+    assert warehouse.check() == []
+    oldest = min(warehouse.table("journal").files(), key=lambda file: file.least or 0)
+    path = root / "journal" / oldest.path
+    whole = path.read_bytes()
+    path.write_bytes(b"x" * len(whole))
+    assert open_warehouse(str(root)).check(thorough=False) == []
+    with pytest.raises(DamagedTable, match="cannot be read"):
+        open_warehouse(str(root)).check()
+    path.write_bytes(whole[:-1])
+    [problem] = open_warehouse(str(root)).check(thorough=False)
+    assert problem.startswith(f"journal: {oldest.path} should have {len(whole)} bytes and has")
+    path.unlink()
+    [problem] = open_warehouse(str(root)).check(thorough=False)
+    assert "bytes and is gone" in problem
 
 
 def test_a_session_s_entries_are_read_from_its_first_epoch_on(tmp_path: Path) -> None:

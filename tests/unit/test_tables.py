@@ -640,7 +640,7 @@ def test_check_tells_of_lost_files_and_a_lost_journal(tmp_path: Path) -> None:
     problems = w.check()
     assert len(problems) == 2
     assert "journal entries were lost" in problems[0]
-    assert "has gone" in problems[1]
+    assert "is gone" in problems[1]
 
 
 # --- after a loss of power -------------------------------------------------------------------
