@@ -43,18 +43,18 @@ out = Console(soft_wrap=True)
 def wishes(settings: Settings, wanted: int, *, exchange: bool) -> Wishes | None:
     """Moves of about `wanted` bytes between two slots; None: not enough yet."""
     seen = look(settings)
-    sizes = group_states(seen.warehouse, seen.tally, 0.0).bytes
-    held = [slot.state_bytes for _, slot in sorted(seen.tally.slots.items())]
+    sizes = group_states(seen.warehouse, seen.model, 0.0).bytes
+    held = [slot.state_bytes for _, slot in sorted(seen.model.tally.slots.items())]
     fuller = held.index(max(held))
     moves: list[str] = []
     for source in (0, 1) if exchange else (fuller,):
         some = wanted // 2 if exchange else wanted
-        owned = [slot == source for _, slot in seen.tally.groups]
+        owned = [slot == source for _, slot in seen.model.state.groups]
         known = int(sizes[owned].sum())
         if not known or held[source] < 1.2 * some:
             return None
         scale, total = held[source] / known, 0.0
-        for (group, slot), size in zip(seen.tally.groups, sizes.tolist(), strict=True):
+        for (group, slot), size in zip(seen.model.state.groups, sizes.tolist(), strict=True):
             if slot == source and total < some:
                 total += size * scale
                 moves.append(f"{name(group)}:{1 - source}")

@@ -12,9 +12,18 @@ whose first `depth` bits are the number `value`. `(0, 0)` covers everything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
+from itertools import groupby
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    model_validator,
+)
 
 Offsets = dict[str, list[int]]
 """Per topic, one offset for each partition: the first offset that is *not* included."""
@@ -45,6 +54,22 @@ class Prefix(NamedTuple):
     def overlaps(self, other: Prefix) -> bool:
         """Whether the two ranges share a hash (prefixes do so only when one covers the other)."""
         return self.covers(other) or other.covers(self)
+
+    @property
+    def text(self) -> str:
+        """As it is written for people: `9/17`, the hashes whose first 9 bits are the number 17."""
+        return f"{self.depth}/{self.value}"
+
+    @classmethod
+    def parse(cls, text: str) -> Prefix:
+        """The inverse of `text`. Raises ValueError for what is no hash range."""
+        depth, slash, value = text.partition("/")
+        if not slash or not depth.isdecimal() or not value.isdecimal():
+            raise ValueError(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
+        found = cls(int(depth), int(value))
+        if found.value >= 1 << found.depth:
+            raise ValueError(f"{text!r} is no group: its number has more than {found.depth} bits")
+        return found
 
 
 class Record(BaseModel):
@@ -341,8 +366,68 @@ class Claim(Record):
     written_at: str
 
 
-class Epoch(Record):
-    """One epoch: every table gets exactly the files named here."""
+def _packed_cuts(cuts: list[Cut]) -> list[dict[str, Any]]:
+    packed = []
+    for same, some in groupby(cuts, lambda cut: (cut.session, cut.operator, cut.epoch)):
+        common = dict(zip(("session", "operator", "epoch"), same, strict=True))
+        packed.append({**common, "ranges": [cut.range.text for cut in some]})
+    return packed
+
+
+def _unpacked_cuts(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
+    cuts: list[Any] = []
+    for each in given:
+        if isinstance(each, dict) and "ranges" in each:
+            common = {name: value for name, value in each.items() if name != "ranges"}
+            cuts += [{**common, "range": Prefix.parse(text)} for text in each["ranges"]]
+        else:
+            cuts.append(each)
+    return cuts
+
+
+_COUNTS = ("partition", "rows", "rejected", "filtered", "bytes", "digest")
+
+
+def _packed_counts(counts: list[PartitionCount]) -> list[dict[str, Any]]:
+    packed = []
+    for topic, some in groupby(counts, lambda count: count.topic):
+        parts = list(some)
+        columns = {name: [getattr(part, name) for part in parts] for name in _COUNTS}
+        packed.append({"topic": topic, **columns})
+    return packed
+
+
+def _unpacked_counts(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
+    counts: list[Any] = []
+    for each in given:
+        if isinstance(each, dict) and isinstance(each.get("partition"), list):
+            for figures in zip(*(each[name] for name in _COUNTS), strict=True):
+                counts.append({"topic": each["topic"], **dict(zip(_COUNTS, figures, strict=True))})
+        else:
+            counts.append(each)
+    return counts
+
+
+Cuts = Annotated[
+    list[Cut],
+    BeforeValidator(_unpacked_cuts),
+    PlainSerializer(_packed_cuts, when_used="json"),
+]
+"""Cuts; in JSON neighbours that differ only in their range are one object with their `ranges`."""
+Counts = Annotated[
+    list[PartitionCount],
+    BeforeValidator(_unpacked_counts),
+    PlainSerializer(_packed_counts, when_used="json"),
+]
+"""Counts by topic and partition; in JSON one object a topic, its figures in lists."""
+
+
+class EpochFacts(Record):
+    """What follows from one epoch: all of its entry but the files, which only redo needs."""
 
     kind: Literal["epoch"] = "epoch"
     n: int
@@ -361,9 +446,8 @@ class Epoch(Record):
     budgets: dict[int, int] | None = None
     """Bytes by slot, where a command has set them; only when that has changed. The others have
     `state.budget_bytes`, and so have all again once another driver claims the journal."""
-    files: list[FileRecord]
-    cuts: list[Cut]
-    read: list[PartitionCount]
+    cuts: Cuts
+    read: Counts
     commands: list[CommandOutcome] = []
     seal: SealRequest | None = None
     """Present when a seal was accepted in this epoch."""
@@ -387,6 +471,56 @@ class Epoch(Record):
     seconds: dict[str, float] = {}
 
 
-Entry = Annotated[Genesis | Claim | Epoch, Field(discriminator="kind")]
-ENTRY: TypeAdapter[Genesis | Claim | Epoch] = TypeAdapter(Entry)
-"""Validates and dumps an entry: `ENTRY.validate_json(text)`, `ENTRY.dump_json(entry)`."""
+class Epoch(EpochFacts):
+    """One epoch: every table gets exactly the files named here."""
+
+    files: list[FileRecord]
+
+    @property
+    def tables(self) -> list[str]:
+        """Those for which the epoch names files, in order."""
+        return sorted({file.table for file in self.files})
+
+    @property
+    def head(self) -> EpochHead:
+        """The epoch without its files."""
+        facts = {name: value for name, value in self if name != "files"}
+        return EpochHead.model_construct(**facts, tables=self.tables)
+
+
+class EpochHead(EpochFacts):
+    """One epoch, read without its files."""
+
+    tables: list[str]
+    """Those for which the epoch names files, in order."""
+
+
+HEAD: TypeAdapter[Genesis | Claim | EpochHead] = TypeAdapter(
+    Annotated[Genesis | Claim | EpochHead, Field(discriminator="kind")]
+)
+"""Validates an entry without its files: the JSON of the journal's column `entry`."""
+FILES: TypeAdapter[list[FileRecord]] = TypeAdapter(list[FileRecord])
+"""Validates and dumps an epoch's files: the JSON of the journal's column `files`."""
+
+
+def entry_texts(entry: Genesis | Claim | Epoch) -> tuple[str, str | None]:
+    """An entry as the journal keeps it: the JSON of its head, and that of its files, if any."""
+    if not isinstance(entry, Epoch):
+        return entry.model_dump_json(), None
+    files = FILES.dump_json(entry.files).decode() if entry.files else None
+    return entry.head.model_dump_json(), files
+
+
+def entry_from(head: str, files: str | None) -> Genesis | Claim | Epoch:
+    """The inverse of `entry_texts`.
+
+    Raises `pydantic.ValidationError`, and ValueError for files of other tables than the head names.
+    """
+    found = HEAD.validate_json(head)
+    if not isinstance(found, EpochHead):
+        return found
+    named = FILES.validate_json(files) if files else []
+    epoch = Epoch.model_construct(**{k: v for k, v in found if k != "tables"}, files=named)
+    if epoch.tables != found.tables:
+        raise ValueError(f"entry {found.n} names files of {found.tables}, which are not there")
+    return epoch

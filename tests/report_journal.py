@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,10 @@ import pyarrow as pa
 from jobs.engine.datafile import write_data_file
 from jobs.engine.results import result_schema
 from jobs.engine.spec import InputSpec, JoinSpec
+from jobs.readmodel.kept import followed
+from jobs.readmodel.model import ReadModel
 from jobs.tables import SessionEvent, Warehouse
+from jobs.tables.journal import journal_row
 from schemas.journal import (
     DELAY_EDGES_MS,
     Claim,
@@ -28,12 +32,14 @@ from schemas.journal import (
     Epoch,
     FileRecord,
     Genesis,
+    Move,
     PartitionCount,
     Prefix,
     Sealed,
     SealRequest,
     SlotTotals,
     Topic,
+    entry_texts,
 )
 from schemas.query import load_query
 from tests.new_warehouse import new_warehouse
@@ -288,6 +294,22 @@ def open_warehouse(root: str) -> Warehouse:
     return new_warehouse(root, result_schema(SPEC))
 
 
+def carry_out(made: Made, epoch: int, moves: list[Move], **more: Any) -> None:
+    """Have an epoch move groups; `more`: other fields of its entry."""
+    number = next(n for n, e in enumerate(made.entries) if getattr(e, "epoch", None) == epoch)
+    state = model_of(made.entries[:number]).state
+    groups = {**dict(state.groups), **{move.group: move.to for move in moves}}
+    changes = {"moved": moves, "assignment": sorted(groups.items()), **more}
+    made.entries[number] = made.entries[number].model_copy(update=changes)
+
+
+def model_of(entries: Iterable[Genesis | Claim | Epoch]) -> ReadModel:
+    """What follows from some entries, the genesis among them."""
+    model = followed(None, ((entry_texts(entry)[0], entry) for entry in entries))
+    assert model is not None
+    return model
+
+
 def fill_journal(warehouse: Warehouse, entries: list) -> None:
     """Append all entries in one commit (one by one would take 3 ms each)."""
     table = warehouse.table("journal")
@@ -295,11 +317,7 @@ def fill_journal(warehouse: Warehouse, entries: list) -> None:
     rows = [
         {
             "n": e.n,
-            "kind": e.kind,
-            "epoch": getattr(e, "epoch", None),
-            "term": getattr(e, "term", 0),
-            "written_at": datetime.fromisoformat(e.written_at),
-            "entry": e.model_dump_json(),
+            **journal_row(e),
         }
         for e in entries
         if e.n >= first

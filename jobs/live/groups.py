@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from jobs.policy.view import F64, I64, Bool, name
+from jobs.readmodel.model import ReadModel
 from jobs.rebalance.view import cut_groups, group_states
 from jobs.report.model import Figures
-from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from schemas.journal import Prefix
 
@@ -130,20 +130,20 @@ class Groups(Figures):
     """Groups that the search has found, of which `rows` are the first."""
 
 
-def look_at_groups(warehouse: Warehouse, tally: Tally) -> GroupTable:
+def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
     """Read what is known of every group now."""
-    found = group_states(warehouse, tally, collection_s=0.0)
-    prefixes = tuple(group for group, _ in tally.groups)
+    found = group_states(warehouse, model, collection_s=0.0)
+    prefixes = tuple(group for group, _ in model.state.groups)
     at = {prefix: g for g, prefix in enumerate(prefixes)}
     target = np.full(len(prefixes), -1, dtype=np.int64)
-    for move in tally.queue:
+    for move in model.state.moves:
         if move.group in at:
             target[at[move.group]] = move.to
-    cut = cut_groups(tally) | (found.generations > 0)
+    cut = cut_groups(model) | (found.generations > 0)
     return GroupTable(
-        epoch=tally.epoch,
+        epoch=model.state.epoch,
         prefixes=prefixes,
-        slot=np.array([slot for _, slot in tally.groups], dtype=np.int64),
+        slot=np.array([slot for _, slot in model.state.groups], dtype=np.int64),
         state=_states(found.rows > 0, cut, target >= 0),
         target=target,
         bytes=found.bytes,

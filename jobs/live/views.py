@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from jobs.readmodel.tally import Point, SealAnswerKind, at_most
+from jobs.readmodel.waiting import Waiting
 from jobs.report.model import (
     AdaptationStatus,
     Cleaning,
     Figures,
-    Point,
-    SealAnswerKind,
     SessionStatus,
     SlotStatus,
     Status,
     TopicStatus,
-    Waiting,
 )
-from jobs.report.tally import at_most
 
 MOST_POINTS = 300
 """Points of a chart: more than that many nobody sees."""

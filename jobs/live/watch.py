@@ -27,11 +27,12 @@ from pydantic import BaseModel
 from jobs import calendar
 from jobs.live.groups import GroupTable, look_at_groups
 from jobs.live.views import points_of
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.tally import Point
 from jobs.report.command import Looker
 from jobs.report.detail import cleaning
 from jobs.report.html import report_html
-from jobs.report.model import Cleaning, Point, SessionStatus, Status
-from jobs.report.tally import Tally
+from jobs.report.model import Cleaning, SessionStatus, Status
 from jobs.tables import NothingYet, NoWarehouse
 from schemas.settings import Settings, SettingsError
 
@@ -193,17 +194,18 @@ class Watch:
         warehouse, memory = self._looker.warehouse, self._looker.memory
         assert warehouse is not None  # a look has opened them
         assert memory is not None
-        tally = memory.tally
+        model = memory.model
+        assert model is not None
         groups = before.groups
         if time.monotonic() - self._groups_asked_s > IDLE_S:
             groups = None
-        elif groups is None or memory.digest != before.entry:
-            groups = look_at_groups(warehouse, tally)
+        elif groups is None or model.entry != before.entry:
+            groups = look_at_groups(warehouse, model)
         return Seen(
             looked_ms=time.time_ns() // 1_000_000,
             status=status,
-            entry=memory.digest,
-            points=before.points if memory.digest == before.entry else _points(tally),
+            entry=model.entry,
+            points=before.points if model.entry == before.entry else _points(model),
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),
             zone=calendar.zone(settings.session.calendar),
@@ -235,9 +237,9 @@ class Watch:
         return dict(self._closes_ms)
 
 
-def _points(tally: Tally) -> dict[str, Sequence[Point]]:
-    dates = {date for point in tally.points for date in (point.session, *point.results)}
-    return {date: points_of(date, tally.points) for date in dates}
+def _points(model: ReadModel) -> dict[str, Sequence[Point]]:
+    dates = {date for point in model.tally.points for date in (point.session, *point.results)}
+    return {date: points_of(date, model.tally.points) for date in dates}
 
 
 def _progress(session: SessionStatus) -> object:

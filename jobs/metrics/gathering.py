@@ -35,10 +35,10 @@ from jobs.kafka.client import KafkaUnavailable
 from jobs.metrics.exposition import families
 from jobs.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
 from jobs.protocol.state import JournalState
-from jobs.report import memory as remembering
-from jobs.report.tally import Tally
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.model import ReadModel
 from jobs.tables import Warehouse, WarehouseError
-from schemas.journal import Epoch
+from schemas.journal import Epoch, entry_texts
 from schemas.settings import Settings
 
 TICK_S = 1.0
@@ -95,66 +95,66 @@ class Gatherer(Collector):
 
     def _gather(self, backlog: BacklogReader) -> None:
         warehouse = Warehouse(self._settings.warehouse.root)
-        tally = _known(warehouse)
+        model = _known(warehouse)
         quarantined = Quarantined(warehouse)
         trigger_s = self._settings.stream.trigger_s
         known = Snapshot(
             claimed=True,
             threshold=self._settings.spill.threshold,
-            journal=journal_figures(tally, trigger_s),
+            journal=journal_figures(model, trigger_s),
         )
         look_at = 0.0
         while True:
-            if self._add_up(tally):
-                known = replace(known, journal=journal_figures(tally, trigger_s))
+            if self._add_up(model):
+                known = replace(known, journal=journal_figures(model, trigger_s))
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_S
-                lag = _lag(tally, backlog)
+                lag = _lag(model, backlog)
                 known = replace(
                     known,
                     lag=lag,
                     kafka_answers=lag is not None,
                     quarantined=quarantined.rows(),
-                    days=_days(warehouse, tally),
+                    days=_days(warehouse, model),
                 )
             self._publish(replace(known, at_s=time.time()))
             if self._stop.wait(TICK_S):
                 return
 
-    def _add_up(self, tally: Tally) -> bool:
+    def _add_up(self, model: ReadModel) -> bool:
         """Add what was handed over; whether there was anything."""
-        before = tally.n
+        before = model.state.n
         while self._entries:
             entry = self._entries.popleft()
-            if entry.n > tally.n:  # else it was in the journal when that was read
-                tally.add(entry.model_dump(mode="json"))
-        return tally.n > before
+            if entry.n > model.state.n:  # else it was in the journal when that was read
+                model.add(entry_texts(entry)[0], entry)
+        return model.state.n > before
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot  # one assignment: a scrape sees the old one or the new one
 
 
-def _lag(tally: Tally, backlog: BacklogReader) -> Lag | None:
+def _lag(model: ReadModel, backlog: BacklogReader) -> Lag | None:
     try:
-        found = backlog.look({topic: tally.end.get(topic, []) for topic in tally.partitions})
+        found = backlog.look({topic: model.state.end.get(topic, []) for topic in model.partitions})
     except KafkaUnavailable:
         return None
-    return lag_of(tally, found, time.time_ns() // 1_000_000)
+    return lag_of(model, found, time.time_ns() // 1_000_000)
 
 
-def _known(warehouse: Warehouse) -> Tally:
+def _known(warehouse: Warehouse) -> ReadModel:
     """The journal added up, quickly when `spillway status` has remembered most of it."""
     place = warehouse.place.path()
     memory = remembering.load(place)
-    tally = remembering.caught_up(warehouse, memory)
+    model = remembering.caught_up(warehouse, memory)
     remembering.save(memory, place)
-    return tally
+    return model
 
 
-def _days(warehouse: Warehouse, tally: Tally) -> Days | None:
+def _days(warehouse: Warehouse, model: ReadModel) -> Days | None:
     try:
-        return days_of(tally, warehouse.sessions.read())
+        return days_of(model, warehouse.sessions.read())
     except (WarehouseError, OSError):
         return None
 

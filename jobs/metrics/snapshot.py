@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobs.kafka.backlog import Backlog
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.tally import summed_delay
 from jobs.report.model import SlotStatus
 from jobs.report.status import slots_of, topics_of
-from jobs.report.tally import Tally, summed_delay
 from jobs.tables import SessionEvent
 
 
@@ -71,35 +72,35 @@ class Snapshot:
     days: Days | None = None
 
 
-def journal_figures(tally: Tally, trigger_s: float) -> JournalFigures:
+def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
     """The tally's figures. `trigger_s`: of the stream."""
-    sessions = list(tally.sessions.values())
-    last = tally.recent[-1] if tally.recent else None
-    topics = list(tally.partitions)
+    sessions = list(model.tally.sessions.values())
+    last = model.tally.recent[-1] if model.tally.recent else None
+    topics = list(model.partitions)
     return JournalFigures(
-        warehouse=tally.warehouse_id,
-        session=tally.open,
-        term=tally.term,
-        epochs=tally.epoch + 1,
-        last_epoch_s=_unix(tally.last_epoch_at),
+        warehouse=model.state.genesis.warehouse_id,
+        session=model.session,
+        term=model.state.term,
+        epochs=model.state.epoch + 1,
+        last_epoch_s=_unix(model.tally.last_epoch_at),
         last_epoch_took_s=None if last is None else (last.ended_ms - last.started_ms) / 1000,
         rows={t: sum(s.rows.get(t, 0) for s in sessions) for t in topics},
         filtered={t: sum(s.filtered.get(t, 0) for s in sessions) for t in topics},
         results=sum(s.results for s in sessions),
         delay=tuple(summed_delay(sessions)),
-        slots=tuple(slots_of(tally, trigger_s)),
+        slots=tuple(slots_of(model, trigger_s)),
         spills=sum(s.spills for s in sessions),
         spilled_bytes=sum(s.spilled_bytes for s in sessions),
         flushed_bytes=sum(s.flushed_bytes for s in sessions),
         relocations=sum(s.moved for s in sessions),
-        relocations_waiting=len(tally.queue),
+        relocations_waiting=len(model.state.moves),
         restored_slots=sum(s.restored_slots for s in sessions),
     )
 
 
-def lag_of(tally: Tally, backlog: Backlog, now_ms: int) -> Lag:
+def lag_of(model: ReadModel, backlog: Backlog, now_ms: int) -> Lag:
     """What waits, in rows and seconds, when Kafka looked so at `now_ms`."""
-    topics, _ = topics_of(tally, backlog.ends)
+    topics, _ = topics_of(model, backlog.ends)
     rows = {each.topic: each.lag_rows for each in topics if each.lag_rows is not None}
     seconds = {topic: 0.0 for topic, waiting in rows.items() if not waiting}
     for topic, oldest_ms in backlog.oldest_ms.items():
@@ -108,10 +109,10 @@ def lag_of(tally: Tally, backlog: Backlog, now_ms: int) -> Lag:
     return Lag(rows, seconds)
 
 
-def days_of(tally: Tally, events: Iterable[SessionEvent]) -> Days:
+def days_of(model: ReadModel, events: Iterable[SessionEvent]) -> Days:
     """Which sealed sessions are not proved complete. `events`: of the table `sessions`."""
     verdicts = {e.session: bool(e.complete) for e in events if e.event == "verified"}
-    sealed = {date: _unix(s.sealed_at) for date, s in tally.sessions.items() if s.sealed_at}
+    sealed = {date: _unix(s.sealed_at) for date, s in model.tally.sessions.items() if s.sealed_at}
     unproved = {date: at for date, at in sealed.items() if not verdicts.get(date, False)}
     return Days(
         unproved=len(unproved),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
 from jobs.policy.view import F64, I64, Bool, occupancy
+from schemas.journal import EpochFacts
 
 FULL = 0.95
 """Spark shares an epoch's limit out between topic partitions and rounds down; what is over this
@@ -37,30 +37,16 @@ class Work(BaseModel):
     slots: dict[int, SlotWork]
 
 
-ENTRY_PARTS: Any = {
-    "started_at": True,
-    "written_at": True,
-    "limit_rows": True,
-    "read": {"__all__": {"rows"}},
-    "slots": {"__all__": {"slot", "busy_s", "results", "skew"}},
-}
-"""The parts of a journal entry that `work_of` looks at, as pydantic's `include` takes them."""
-
-
-def work_of(entry: Mapping[str, Any]) -> Work:
-    """What the slots did in an epoch of the journal, given as plain JSON."""
+def work_of(entry: EpochFacts) -> Work:
+    """What the slots did in an epoch."""
     return Work(
-        started_ms=ms(entry["started_at"]),
-        ended_ms=ms(entry["written_at"]),
-        rows=sum(part["rows"] for part in entry["read"]),
-        limit_rows=entry.get("limit_rows", 0),
+        started_ms=ms(entry.started_at),
+        ended_ms=ms(entry.written_at),
+        rows=sum(part.rows for part in entry.read),
+        limit_rows=entry.limit_rows,
         slots={
-            each["slot"]: SlotWork(
-                busy_s=each["busy_s"],
-                results=each["results"],
-                skew=each["skew"],
-            )
-            for each in entry["slots"]
+            each.slot: SlotWork(busy_s=each.busy_s, results=each.results, skew=each.skew)
+            for each in entry.slots
         },
     )
 

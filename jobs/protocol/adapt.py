@@ -28,66 +28,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
 from jobs.policy.view import name
-from jobs.protocol.state import RELIEVING, Groups
-from schemas.journal import Command, CommandOutcome, Move, Prefix
+from jobs.protocol.state import RELIEVING, Groups, JournalState
+from schemas.journal import Command, CommandOutcome, Move, Prefix, SlotTotals
 
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
-
-
-class SlotMemory(Protocol):
-    """A slot's memory at the end of the last epoch."""
-
-    @property
-    def host(self) -> str:
-        """On which its state lies."""
-
-    @property
-    def budget_bytes(self) -> int:
-        """What it may use."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Live rows in it."""
-
-    @property
-    def folder_bytes(self) -> int:
-        """What all files of its folder take."""
-
-    @property
-    def free_bytes(self) -> int | None:
-        """Of the file system that the folder is in; None: not known."""
-
-
-class Assigned(Protocol):
-    """What commands are judged by: a part of the journal's state."""
-
-    @property
-    def groups(self) -> Groups:
-        """Each group with its slot."""
-
-    @property
-    def assignment_version(self) -> int:
-        """The epoch in which they last changed."""
-
-    @property
-    def policy_epoch(self) -> int:
-        """The last epoch that obeyed a policy's relieving command."""
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """Moves that wait."""
-
-    @property
-    def budgets(self) -> Mapping[int, int]:
-        """Bytes by slot, where a command has set them."""
-
-    @property
-    def memory(self) -> Mapping[int, SlotMemory]:
-        """Each slot's memory at the end of the last epoch."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +69,7 @@ class _Desk:
     present: frozenset[int]
     """The slots that there are now."""
     budgets: dict[int, int]
-    memory: Mapping[int, SlotMemory]
+    memory: Mapping[int, SlotTotals]
     forced: dict[int, int] = field(default_factory=dict)
     touched: set[Prefix] = field(default_factory=set)
     """Groups that a command of this epoch names."""
@@ -141,7 +88,7 @@ class _Desk:
             self.relieving.add(decision(command.id))
 
 
-def adapt(state: Assigned, commands: Iterable[Command], now: str) -> Adaptation:
+def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptation:
     """Obey or refuse each command, in the order given. `now`: RFC 3339, for expiry only."""
     owners = dict(state.groups)
     present = dict(state.groups)
@@ -199,7 +146,7 @@ def moved(groups: Groups, moves: Iterable[Move]) -> Groups:
     return tuple((group, to.get(group, slot)) for group, slot in groups)
 
 
-def _stale(state: Assigned, command: Command, now: str) -> str | None:
+def _stale(state: JournalState, command: Command, now: str) -> str | None:
     version = command.assignment_version
     if version is not None and version != state.assignment_version:
         return f"decided on assignment {version}; it is {state.assignment_version} now"

@@ -27,6 +27,7 @@ from jobs.protocol.offsets import greater, padded, reaches
 from schemas.journal import (
     Claim,
     Epoch,
+    EpochHead,
     Genesis,
     Move,
     Offsets,
@@ -176,7 +177,7 @@ def begin(genesis: Genesis) -> JournalState:
     )
 
 
-def replay(entries: Iterable[Genesis | Claim | Epoch]) -> JournalState | None:
+def replay(entries: Iterable[Genesis | Claim | Epoch | EpochHead]) -> JournalState | None:
     """Fold a whole journal; None when it is empty."""
     state: JournalState | None = None
     for entry in entries:
@@ -184,7 +185,7 @@ def replay(entries: Iterable[Genesis | Claim | Epoch]) -> JournalState | None:
     return state
 
 
-def fold(state: JournalState | None, entry: Genesis | Claim | Epoch) -> JournalState:
+def fold(state: JournalState | None, entry: Genesis | Claim | Epoch | EpochHead) -> JournalState:
     """The state after one more entry. Raises `JournalBroken` when it cannot follow `state`."""
     if state is None:
         if not isinstance(entry, Genesis):
@@ -245,7 +246,7 @@ def _widened(state: JournalState, like: Offsets) -> JournalState:
     )
 
 
-def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
+def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     if entry.term != state.term:
         raise JournalBroken(f"epoch {entry.epoch} of term {entry.term} in term {state.term}")
     if entry.epoch != state.epoch + 1:
@@ -301,11 +302,13 @@ def _fold_epoch(state: JournalState, entry: Epoch) -> JournalState:
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
-        named={**state.named, **{file.table: entry.epoch for file in entry.files}},
+        named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
 
 
-def _moves(state: JournalState, entry: Epoch, owners: Mapping[Prefix, int]) -> tuple[Move, ...]:
+def _moves(
+    state: JournalState, entry: Epoch | EpochHead, owners: Mapping[Prefix, int]
+) -> tuple[Move, ...]:
     """The queue of moves after an epoch; what it says of moves must agree with its groups."""
     queue = state.moves if entry.queued is None else tuple(entry.queued)
     for move in entry.moved:
@@ -317,7 +320,7 @@ def _moves(state: JournalState, entry: Epoch, owners: Mapping[Prefix, int]) -> t
     return queue
 
 
-def _without_seal(state: JournalState, entry: Epoch) -> JournalState:
+def _without_seal(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     """The state as if its pending seal had never been accepted."""
     if state.seal is None or state.seal.command != entry.withdrawn:
         raise JournalBroken(f"epoch {entry.epoch} takes back a seal that is not pending")
@@ -326,7 +329,7 @@ def _without_seal(state: JournalState, entry: Epoch) -> JournalState:
     return replace(state, seal=None, sessions=state.sessions[:1])
 
 
-def _open_sessions(state: JournalState, entry: Epoch) -> tuple[Session, ...]:
+def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[Session, ...]:
     """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
     sessions = list(state.sessions)
     if entry.seal is not None:

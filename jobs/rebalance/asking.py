@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from jobs.clock import rfc3339
 from jobs.protocol.adapt import adapt
-from jobs.report import memory as remembering
-from jobs.report.tally import Tally
-from jobs.report.waiting import waiting
-from jobs.tables import NothingYet, SessionEvent, Warehouse
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.waiting import waiting
+from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
 
@@ -28,8 +28,8 @@ class Look:
     """A warehouse as it is now."""
 
     warehouse: Warehouse
-    tally: Tally
-    """What the journal comes to."""
+    model: ReadModel
+    """What follows from the journal."""
     waiting: tuple[str, ...]
     """Decisions that the stream has not answered yet."""
 
@@ -41,12 +41,10 @@ def look(settings: Settings) -> Look:
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     memory = remembering.load(warehouse.place.path())
-    tally = remembering.caught_up(warehouse, memory)
-    if tally.n < 0:
-        raise NothingYet(warehouse.place.path())
+    model = remembering.caught_up(warehouse, memory)
     unanswered = waiting(warehouse, memory, datetime.now(UTC))
     remembering.save(memory, warehouse.place.path())
-    return Look(warehouse, tally, tuple(each.id for each in reversed(unanswered)))
+    return Look(warehouse, model, tuple(each.id for each in reversed(unanswered)))
 
 
 def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:
@@ -55,7 +53,7 @@ def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:
     A command that would be refused is not appended. The stream has the last word: it may refuse
     later what looks right now.
     """
-    outcomes = adapt(seen.tally, commands, now()).outcomes
+    outcomes = adapt(seen.model.state, commands, now()).outcomes
     right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
     if right and not dry_run:
         # Together: one that the stream read alone would make the others' assignment an old one.
@@ -68,7 +66,7 @@ def note(settings: Settings, by: str, reason: str, **what: object) -> None:
     seen = look(settings)
     details = {"by": by, "reason": reason, **what}
     seen.warehouse.sessions.append(
-        SessionEvent(session=seen.tally.open, event="asked", details=details)
+        SessionEvent(session=seen.model.session, event="asked", details=details)
     )
 
 

@@ -10,9 +10,10 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from jobs.engine.least import TOO_SMALL, least_budget
 from jobs.policy.slots import rearranged
+from jobs.protocol.state import JournalState
+from jobs.readmodel.model import ReadModel
 from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
 from jobs.rebalance.view import GroupStates, group_states
-from jobs.report.tally import Tally
 from jobs.report.words import bytes_text
 from schemas.journal import Command, Move, Prefix
 from schemas.query import load_query
@@ -44,17 +45,17 @@ def request(
     Raises `WishRefused`, and what `asking.look` raises.
     """
     seen = look(settings)
-    found = group_states(seen.warehouse, seen.tally, collection_s=0.0)
-    sizes = {g: int(n) for (g, _), n in zip(seen.tally.groups, found.bytes, strict=True)}
-    commands = _commands(seen.tally, sizes, wishes, reason, by)
-    _refuse_undivided(wishes, seen.tally, found)
-    _refuse_too_small(commands, seen.tally, settings)
+    found = group_states(seen.warehouse, seen.model, collection_s=0.0)
+    sizes = {g: int(n) for (g, _), n in zip(seen.model.state.groups, found.bytes, strict=True)}
+    commands = _commands(seen.model.state, sizes, wishes, reason, by)
+    _refuse_undivided(wishes, seen.model, found)
+    _refuse_too_small(commands, seen.model, settings)
     return ask(seen, commands, dry_run=dry_run)
 
 
-def _refuse_undivided(wishes: Wishes, tally: Tally, found: GroupStates) -> None:
+def _refuse_undivided(wishes: Wishes, model: ReadModel, found: GroupStates) -> None:
     """A split of a group of one key divides nothing: it would only look like an answer."""
-    at = {group: g for g, (group, _) in enumerate(tally.groups)}
+    at = {group: g for g, (group, _) in enumerate(model.state.groups)}
     for text in wishes.splits:
         g = at.get(_group(text))
         if g is not None and found.hot_share[g] >= 1:
@@ -65,15 +66,15 @@ def _refuse_undivided(wishes: Wishes, tally: Tally, found: GroupStates) -> None:
             )
 
 
-def _refuse_too_small(commands: Sequence[Command], tally: Tally, settings: Settings) -> None:
+def _refuse_too_small(commands: Sequence[Command], model: ReadModel, settings: Settings) -> None:
     """A budget that no epoch fits into would spill every row; `stream` refuses it as well."""
     budgets = [each.bytes for each in commands if each.kind == "budget" and each.bytes]
     if not budgets:
         return
     least = least_budget(
         len(load_query(settings.query).streams),
-        len(tally.groups),
-        len({slot for _, slot in tally.groups}),
+        len(model.state.groups),
+        len({slot for _, slot in model.state.groups}),
         settings.stream.max_rows_per_epoch,
     )
     for size in budgets:
@@ -85,7 +86,7 @@ def _refuse_too_small(commands: Sequence[Command], tally: Tally, settings: Setti
 
 
 def _commands(
-    state: Tally, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
+    state: JournalState, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
 ) -> list[Command]:
     run = uuid.uuid4().hex[:8]
     found: list[Command] = []
@@ -134,14 +135,10 @@ def _pair(text: str, example: str) -> tuple[str, str]:
 
 
 def _group(text: str) -> Prefix:
-    """`9/17`: the hashes whose first 9 bits are the number 17."""
-    depth, slash, value = text.partition("/")
-    if not slash or not depth.isdecimal() or not value.isdecimal():
-        raise WishRefused(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
-    group = Prefix(int(depth), int(value))
-    if group.value >= 1 << group.depth:
-        raise WishRefused(f"{text!r} is no group: its number has more than {group.depth} bits")
-    return group
+    try:
+        return Prefix.parse(text)
+    except ValueError as error:
+        raise WishRefused(str(error)) from None
 
 
 def _number(text: str, whole: str) -> int:

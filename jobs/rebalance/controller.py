@@ -57,18 +57,18 @@ def run(
     seen = look(settings)
     if (busy := _busy(seen)) is not None:
         return Decision(busy, [])
-    tally, chosen = seen.tally, POLICIES[policy]
+    model, chosen = seen.model, POLICIES[policy]
     given = settings_for_policies(settings)
     collected_s = settings.rebalance.collection_s
     now_ms = time.time_ns() // 1_000_000
     if chosen.in_rounds:
-        collected_s = round_s(tally, collected_s, settings.rebalance.delta_min_s, now_ms)
+        collected_s = round_s(model, collected_s, settings.rebalance.delta_min_s, now_ms)
     view = view_of(
-        tally,
-        group_states(seen.warehouse, tally, collected_s),
+        model,
+        group_states(seen.warehouse, model, collected_s),
         collection_s=collected_s,
         trigger_s=settings.stream.trigger_s,
-        close_ms=_close_ms(settings, tally.open),
+        close_ms=_close_ms(settings, model.session),
         now_ms=now_ms,
     )
     advice = guarded(
@@ -79,8 +79,8 @@ def run(
         collected_s if chosen.in_rounds else None,
     )
     common: dict[str, object] = {
-        "assignment_version": tally.assignment_version,
-        "epoch": tally.epoch,
+        "assignment_version": model.state.assignment_version,
+        "epoch": model.state.epoch,
         "expires_at": now(settings.rebalance.expires_s),
         "policy": policy,
         "settings": {**chosen.given(given), "collection_s": round(collected_s, 3)},
@@ -104,10 +104,8 @@ def run(
 
 def _busy(seen: Look) -> Advice | None:
     """Why nothing is decided now: an earlier decision is not carried out yet."""
-    if seen.tally.queue:
-        return declined(
-            "decision", f"{len(seen.tally.queue)} moves of an earlier one are not carried out yet"
-        )
+    if moves := seen.model.state.moves:
+        return declined("decision", f"{len(moves)} moves of an earlier one are not carried out yet")
     if seen.waiting:
         return declined("decision", f"the stream has not answered {seen.waiting[0]} yet")
     return None

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.policy.view import name
+from jobs.readmodel import memory as remembering
 from jobs.rebalance.view import newest
-from jobs.report import memory as remembering
 from jobs.report.words import bytes_text, count_text, part_text, visible
 from jobs.tables import Warehouse
 from schemas.journal import Prefix
@@ -66,8 +66,8 @@ class GroupStatus(BaseModel):
 def largest_groups(warehouse: Warehouse, most: int) -> list[GroupStatus]:
     """The `most` largest groups by bytes in memory."""
     memory = remembering.load(warehouse.place.path())
-    tally = remembering.caught_up(warehouse, memory)
-    tables = list(newest(warehouse, tally).values())
+    model = remembering.caught_up(warehouse, memory)
+    tables = list(newest(warehouse, model).values())
     if not tables:
         return []
     rows = pa.concat_tables(tables).sort_by([("bytes", "descending")])

@@ -15,9 +15,8 @@ from jobs.engine.groups import GroupMap
 from jobs.engine.statistics import placed
 from jobs.policy.flux import collection_s
 from jobs.policy.view import F64, I64, Bool, View
-from jobs.report.tally import Tally
+from jobs.readmodel.model import ReadModel
 from jobs.tables import ActiveFile, Warehouse
-from schemas.journal import Prefix
 
 MOST_FILES = 400
 """Files of statistics that one look opens at most: newest first."""
@@ -63,15 +62,15 @@ class GroupStates:
         )
 
 
-def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> GroupStates:
+def group_states(warehouse: Warehouse, model: ReadModel, collection_s: float) -> GroupStates:
     """What `statistics` says of the groups of open sessions.
 
     The figures are those of each slot's newest statistics, which are written every few seconds; a
     group that has moved since is in two slots' figures, of which the newer ones hold. Rows that
     came are counted from the newest statistics that are at least `collection_s` older.
     """
-    last, before = _looked(warehouse, tally, collection_s)
-    groups = GroupMap(tally.groups)
+    last, before = _looked(warehouse, model, collection_s)
+    groups = GroupMap(model.state.groups)
     if not last:
         return GroupStates.nothing(len(groups))
     now = _latest(groups, last.values())
@@ -91,18 +90,18 @@ def group_states(warehouse: Warehouse, tally: Tally, collection_s: float) -> Gro
     )
 
 
-def newest(warehouse: Warehouse, tally: Tally) -> dict[int, pa.Table]:
+def newest(warehouse: Warehouse, model: ReadModel) -> dict[int, pa.Table]:
     """Each slot's newest rows of `statistics` for groups in memory and open sessions."""
-    return _looked(warehouse, tally, 0.0)[0]
+    return _looked(warehouse, model, 0.0)[0]
 
 
 def _looked(
-    warehouse: Warehouse, tally: Tally, collection_s: float
+    warehouse: Warehouse, model: ReadModel, collection_s: float
 ) -> tuple[dict[int, pa.Table], dict[int, pa.Table]]:
     """Each slot's newest rows, and its newest that are at least `collection_s` older."""
-    open_ = [date for date, each in tally.sessions.items() if each.sealed_at is None]
+    open_ = [date for date, each in model.tally.sessions.items() if each.sealed_at is None]
     dates = pa.array(open_)
-    wanted = {slot for _, slot in tally.groups}
+    wanted = {slot for _, slot in model.state.groups}
     last: dict[int, pa.Table] = {}
     before: dict[int, pa.Table] = {}
     for number, found in enumerate(_newest_first(warehouse, open_)):
@@ -157,7 +156,7 @@ def _oldest_first(tables: Iterable[pa.Table]) -> list[pa.Table]:
 
 
 def view_of(
-    tally: Tally,
+    model: ReadModel,
     groups: GroupStates,
     *,
     collection_s: float,
@@ -168,7 +167,7 @@ def view_of(
     """What a policy sees.
 
     Args:
-        tally: what the journal comes to.
+        model: what follows from the journal.
         groups: `group_states`.
         collection_s: the collection (and sampling, and reorganisation) time: the last so many
             seconds of epochs.
@@ -176,35 +175,35 @@ def view_of(
         close_ms: when the session closes, on the stream's clock; None: not known, as now.
         now_ms: the present, ms since 1970: while no rows come there are no epochs to tell it by.
     """
-    session = tally.sessions[tally.open]
-    last = tally.sample(collection_s)
+    session = model.tally.sessions[model.session]
+    last = model.sample(collection_s)
     slots = len(last.results)
-    prefixes = tuple(group for group, _ in tally.groups)
-    memory = sum(slot.state_bytes for slot in tally.slots.values())
+    prefixes = tuple(group for group, _ in model.state.groups)
+    memory = sum(slot.state_bytes for slot in model.tally.slots.values())
     seen_ms = session.last_input_ms
-    owner = np.array([slot for _, slot in tally.groups], dtype=np.int64)
-    held = [tally.slots[slot] for slot in range(slots)]
+    owner = np.array([slot for _, slot in model.state.groups], dtype=np.int64)
+    held = [model.tally.slots[slot] for slot in range(slots)]
     return View(
         groups=prefixes,
         slot=owner,
         bytes=_scaled(groups.bytes, owner, np.array([slot.state_bytes for slot in held])),
         results=groups.results,
         processed=groups.processed,
-        spilled=cut_groups(tally),
+        spilled=cut_groups(model),
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=last.idle_s,
         sampled=last.results,
         occupancy=last.occupancy(trigger_s),
         collection_s=last.span_s,
-        since_move_s=_since_s(tally.adaptations.moved_at, now_ms),
-        since_forced_s=_since_s(tally.adaptations.forced_at, now_ms),
-        since_tuned_s=_since_s(tally.adaptations.tuned_at, now_ms),
+        since_move_s=_since_s(model.tally.adaptations.moved_at, now_ms),
+        since_forced_s=_since_s(model.tally.adaptations.forced_at, now_ms),
+        since_tuned_s=_since_s(model.tally.adaptations.tuned_at, now_ms),
         session_bytes=memory + session.spilled_bytes,
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
         forced_bytes=session.forced_bytes,
-        cores=tally.cores,
-        seed=tally.epoch,
+        cores=model.state.cores,
+        seed=model.state.epoch,
         rate=groups.rate,
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
@@ -223,13 +222,13 @@ def _scaled(sizes: I64, owner: I64, held: I64) -> I64:
     return scaled
 
 
-def round_s(tally: Tally, initial_s: float, delta_min_s: float, now_ms: int) -> float:
+def round_s(model: ReadModel, initial_s: float, delta_min_s: float, now_ms: int) -> float:
     """The collection time of Flux's rounds: see `jobs.policy.flux.collection_s`."""
-    adapted = tally.adaptations
+    adapted = model.tally.adaptations
     if adapted.moved_at is not None:
         since_s = _since_s(adapted.moved_at, now_ms)
         return collection_s(initial_s, adapted.moved_s, since_s, delta_min_s)
-    began = tally.sessions[tally.open].began_at
+    began = model.tally.sessions[model.session].began_at
     since_s = now_ms / 1000 - _seconds(began) if began else 0.0
     return collection_s(initial_s, None, since_s, delta_min_s)
 
@@ -238,11 +237,10 @@ def _since_s(text: str | None, now_ms: int) -> float:
     return float("inf") if text is None else now_ms / 1000 - _seconds(text)
 
 
-def cut_groups(tally: Tally) -> Bool:
+def cut_groups(model: ReadModel) -> Bool:
     """Groups of which the open session has spilled something, bool (g,)."""
-    groups = GroupMap(tally.groups)
-    names = tally.sessions[tally.open].cuts_by_range
-    cut = [Prefix(*map(int, name.split("/"))) for name in names]
+    groups = GroupMap(model.state.groups)
+    cut = list(model.state.session.last_cuts)
     found = np.zeros(len(groups), dtype=np.bool_)
     if cut:
         depth = np.array([p.depth for p in cut], dtype=np.int64)

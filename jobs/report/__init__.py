@@ -3,8 +3,6 @@
 | module | idea |
 |---|---|
 | `model` | `Status`: every figure that is shown anywhere |
-| `tally` | the journal added up in bounded space (pure) |
-| `memory` | the tally kept from look to look (a cache) |
 | `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
 | `ends` | Kafka's end offsets, without waiting long |
 | `words`, `terminal`, `command` | numbers as text; `spillway status` |

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobs.report.model import Detail, Point, SessionStatus, SpillChoice, Status
+from jobs.readmodel.tally import Point, at_most
+from jobs.report.model import Detail, SessionStatus, SpillChoice, Status
 from jobs.report.svg import Plot, Safe, ticks
-from jobs.report.tally import at_most
 from jobs.report.words import bytes_text, span_text, times_text
 
 MOST_DRAWN = 256

@@ -11,11 +11,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from jobs.report import memory as remembering
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.memory import Memory
+from jobs.readmodel.model import ReadModel
 from jobs.report.decisions import decisions_table
 from jobs.report.ends import kafka_ends
 from jobs.report.html import write_report
-from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import status, topics_of
 from jobs.report.terminal import render, updated_text
@@ -60,12 +61,13 @@ class Looker:
             ends = kafka_ends(self._settings, [topic.topic for topic in found.topics])
             if ends is None:
                 self._silent_until = time.monotonic() + ENDS_EVERY_S
-        return found if ends is None else with_lag(found, self.memory, ends)
+        model = self.memory.model
+        return found if ends is None or model is None else with_lag(found, model, ends)
 
 
-def with_lag(found: Status, memory: Memory, ends: dict[str, list[int]]) -> Status:
+def with_lag(found: Status, model: ReadModel, ends: dict[str, list[int]]) -> Status:
     """The same status with the lag behind these ends."""
-    topics, lag_rows = topics_of(memory.tally, ends)
+    topics, lag_rows = topics_of(model, ends)
     return found.model_copy(update={"topics": topics, "lag_rows": lag_rows})
 
 

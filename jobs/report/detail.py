@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobs.readmodel.model import ReadModel
 from jobs.report.model import Cleaning, Detail, SpillChoice, Spread
-from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from schemas.filenames import origin
 
@@ -24,13 +24,13 @@ COLUMNS = ["session_date", "epoch", "slot", "bytes", "results", "resident"]
 KIB = 1024.0
 
 
-def detail_of(warehouse: Warehouse, tally: Tally, session: str) -> Detail:
+def detail_of(warehouse: Warehouse, model: ReadModel, session: str) -> Detail:
     """History of one session. Raises KeyError for a session that the journal does not know."""
-    known = tally.sessions[session]
+    known = model.tally.sessions[session]
     flush = known.sealed_epoch
     return Detail(
         session=session,
-        points=[p for p in tally.points if p.session == session or session in p.results],
+        points=[p for p in model.tally.points if p.session == session or session in p.results],
         # The seal's flush chooses nothing.
         choices=[c for c in choices(_statistics(warehouse, session)) if c.epoch != flush],
         cleaning=[] if flush is None else cleaning(warehouse, session),

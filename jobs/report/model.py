@@ -11,6 +11,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from jobs.readmodel.tally import Point, SealAnswer
+from jobs.readmodel.waiting import Waiting
+
 
 class Figures(BaseModel):
     """Base: immutable, and strict about what it does not know."""
@@ -96,20 +99,6 @@ class AdaptationStatus(Figures):
     """Results of the warehouse since then, at run time."""
 
 
-class Waiting(Figures):
-    """Commands of one decision that the stream has not answered yet."""
-
-    id: str
-    kinds: dict[str, int]
-    session: str
-    """Of a seal."""
-    policy: str
-    by: str
-    reason: str
-    issued_at: str
-    expires_at: str
-
-
 class Verdict(Figures):
     """What `verify` found, the last time it looked."""
 
@@ -121,20 +110,6 @@ class Verdict(Figures):
     doubled: int | None
     seconds: float | None
     verified_at: str
-
-
-SealAnswerKind = Literal["withdrawn", "not withdrawn", "refused"]
-
-
-class SealAnswer(Figures):
-    """What the stream made of a command about a session's end, other than a seal that it obeyed."""
-
-    what: SealAnswerKind
-    """`refused`: a seal; the others: a withdrawal of one."""
-    at: str
-    by: str
-    reason: str
-    """Of whoever withdrew the seal, else of the stream."""
 
 
 class SessionStatus(Figures):
@@ -188,38 +163,6 @@ class SessionStatus(Figures):
     """The newest last; those that came while the session was open."""
     cleanup_s: float | None
     verdict: Verdict | None
-
-
-class Point(Figures):
-    """One epoch of the history, or several in a row when there are too many to draw."""
-
-    epoch: int
-    """The last of them."""
-    epochs: int
-    session: str
-    """The open session."""
-    started_ms: int
-    ended_ms: int
-    """Ms since 1970."""
-    rows: int
-    rejected: int
-    results: dict[str, int]
-    """Per session."""
-    state_bytes: dict[int, int]
-    """Per slot; the greatest of the epochs."""
-    folder_bytes: dict[int, int]
-    budget_bytes: dict[int, int] = {}
-    """Per slot; that of the last of the epochs."""
-    spilled_bytes: dict[int, int]
-    """Only slots that spilled."""
-    moved_in: dict[int, int] = {}
-    """Groups that came to a slot from another one; only slots that got some."""
-    moved_out: dict[int, int] = {}
-    flush: bool
-    """What was spilled was the seal's flush."""
-    seconds: dict[str, float]
-    """The epochs' time by part, in the order of its happening; the slots' parts are those of the
-    slot that was busy longest."""
 
 
 class Spread(Figures):

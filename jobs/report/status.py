@@ -20,9 +20,12 @@ import pyarrow.parquet as pq
 from jobs.processes import process_runs
 from jobs.protocol.offsets import partitions
 from jobs.protocol.state import another_query
-from jobs.report import memory as remembering
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.memory import Memory
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
+from jobs.readmodel.waiting import waiting
 from jobs.report.detail import detail_of
-from jobs.report.memory import Memory
 from jobs.report.model import (
     AdaptationStatus,
     SessionStatus,
@@ -31,14 +34,7 @@ from jobs.report.model import (
     TopicStatus,
     Verdict,
 )
-from jobs.report.tally import (
-    SessionTally,
-    Tally,
-    delay_quantile_ms,
-    summed_delay,
-)
-from jobs.report.waiting import waiting
-from jobs.tables import NothingYet, SessionEvent, Warehouse
+from jobs.tables import SessionEvent, Warehouse
 from schemas.journal import Offsets
 from schemas.query import load_query
 from schemas.settings import Settings
@@ -76,34 +72,33 @@ def status(
     """
     place = warehouse.place.path()
     known = remembering.load(place) if memory is None else memory
-    tally = remembering.caught_up(warehouse, known)
-    if tally.n < 0:
-        raise NothingYet(place)
+    model = remembering.caught_up(warehouse, known)
     reasons = _reasons(warehouse, known)
     unanswered = waiting(warehouse, known, now)
     remembering.save(known, place)
     events = warehouse.sessions.read()
-    done = {date: _cleanup_done(warehouse, date) for date, s in tally.sessions.items() if s.ranges}
+    sessions = model.tally.sessions
+    done = {date: _cleanup_done(warehouse, date) for date, s in sessions.items() if s.ranges}
     stored = _stored_results(warehouse)
-    rows_per_s, results_per_s = _rates(tally, now)
+    rows_per_s, results_per_s = _rates(model, now)
     # Of the open session: the last epochs may be of the one before.
-    delay = summed_delay(tally.recent) if any(tally.sessions[tally.open].delay) else []
-    topics, lag_rows = topics_of(tally, ends)
+    delay = summed_delay(model.tally.recent) if any(sessions[model.session].delay) else []
+    topics, lag_rows = topics_of(model, ends)
     return Status(
         at=_text(now),
         warehouse_root=place,
-        warehouse_id=tally.warehouse_id,
+        warehouse_id=model.state.genesis.warehouse_id,
         query=settings.query,
-        query_problem=_query_problem(tally, settings),
-        session=tally.open,
-        epoch=tally.epoch,
-        term=tally.term,
-        driver=tally.driver,
-        driver_runs=process_runs(tally.process),
-        entries=tally.n + 1,
-        last_epoch_at=tally.last_epoch_at,
-        last_epoch_age_s=_age_s(tally.last_epoch_at, now),
-        last_claim_age_s=_age_s(tally.last_claim_at, now),
+        query_problem=_query_problem(model, settings),
+        session=model.session,
+        epoch=model.state.epoch,
+        term=model.state.term,
+        driver=model.tally.driver,
+        driver_runs=process_runs(model.tally.process),
+        entries=model.state.n + 1,
+        last_epoch_at=model.tally.last_epoch_at,
+        last_epoch_age_s=_age_s(model.tally.last_epoch_at, now),
+        last_claim_age_s=_age_s(model.tally.last_claim_at, now),
         rows_per_s=rows_per_s,
         results_per_s=results_per_s,
         delay_p50_ms=delay_quantile_ms(delay, 0.5),
@@ -111,31 +106,31 @@ def status(
         lag_rows=lag_rows,
         threshold=settings.spill.threshold,
         topics=topics,
-        slots=slots_of(tally, settings.stream.trigger_s),
+        slots=slots_of(model, settings.stream.trigger_s),
         quarantine=reasons,
         sessions=[
-            _session(tally, each, done.get(date, -1), stored.get(date, 0), events)
-            for date, each in sorted(tally.sessions.items(), reverse=True)
+            _session(model, each, done.get(date, -1), stored.get(date, 0), events)
+            for date, each in sorted(sessions.items(), reverse=True)
         ],
         adaptations=[
             AdaptationStatus(
                 **each.model_dump(exclude={"results_at"}),
-                results_since=tally.adaptations.results - each.results_at,
+                results_since=model.tally.adaptations.results - each.results_at,
             )
-            for each in reversed(tally.adaptations.decisions)
+            for each in reversed(model.tally.adaptations.decisions)
         ],
-        moves_waiting=len(tally.queue),
+        moves_waiting=len(model.state.moves),
         waiting=unanswered,
-        detail=None if detail_session is None else detail_of(warehouse, tally, detail_session),
+        detail=None if detail_session is None else detail_of(warehouse, model, detail_session),
     )
 
 
-def _query_problem(tally: Tally, settings: Settings) -> str:
+def _query_problem(model: ReadModel, settings: Settings) -> str:
     try:
         fingerprint = load_query(settings.query).fingerprint
     except ValueError as error:  # what the tables hold is shown all the same
         return str(error)
-    return another_query(tally.query, fingerprint)
+    return another_query(model.state.genesis.query, fingerprint)
 
 
 def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:
@@ -183,11 +178,11 @@ def _stored_results(warehouse: Warehouse) -> dict[str, int]:
     return rows
 
 
-def _rates(tally: Tally, now: datetime) -> tuple[float, float]:
+def _rates(model: ReadModel, now: datetime) -> tuple[float, float]:
     """Rows and results per second of the last minute, or of the epochs that are remembered."""
     now_ms = now.timestamp() * 1000
     begin_ms = now_ms - RECENT_S * 1000
-    recent = [each for each in tally.recent if each.ended_ms > begin_ms]
+    recent = [each for each in model.tally.recent if each.ended_ms > begin_ms]
     if not recent:
         return 0.0, 0.0
     # Divided by the whole time since the first of them began: a silent stream slows down.
@@ -199,13 +194,13 @@ def _rates(tally: Tally, now: datetime) -> tuple[float, float]:
     )
 
 
-def topics_of(tally: Tally, ends: Offsets | None) -> tuple[list[TopicStatus], int | None]:
+def topics_of(model: ReadModel, ends: Offsets | None) -> tuple[list[TopicStatus], int | None]:
     """Every topic, and the lag of all; None when that of any topic is not known."""
-    session = tally.sessions[tally.open]
+    session = model.tally.sessions[model.session]
     lag: Counter[str] = Counter()
     if ends is not None:
         for topic, partition, end in partitions(ends):
-            known = tally.end.get(topic, [])
+            known = model.state.end.get(topic, [])
             lag[topic] += max(0, end - (known[partition] if partition < len(known) else 0))
     topics = [
         TopicStatus(
@@ -216,15 +211,15 @@ def topics_of(tally: Tally, ends: Offsets | None) -> tuple[list[TopicStatus], in
             filtered=session.filtered.get(topic, 0),
             lag_rows=lag[topic] if ends is not None and topic in ends else None,
         )
-        for topic, count in tally.partitions.items()
+        for topic, count in model.partitions.items()
     ]
     lags = [topic.lag_rows for topic in topics if topic.lag_rows is not None]
     return topics, sum(lags) if len(lags) == len(topics) else None
 
 
-def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
+def slots_of(model: ReadModel, trigger_s: float) -> list[SlotStatus]:
     """Every slot of the assignment, with what it did in the last minute of epochs."""
-    last = tally.sample(RECENT_S)
+    last = model.sample(RECENT_S)
     busy = last.busy_s.sum(axis=0) / max(last.span_s, 1e-9)
     full = last.occupancy(trigger_s)
     return [
@@ -236,12 +231,12 @@ def slots_of(tally: Tally, trigger_s: float) -> list[SlotStatus]:
             output_rate=round(float(last.output_rate[number]), 3),
             skew=round(float(last.skew[number]), 3),
         )
-        for number, slot in sorted(tally.slots.items())
+        for number, slot in sorted(model.tally.slots.items())
     ]
 
 
 def _session(
-    tally: Tally, session: SessionTally, done: int, stored: int, events: list[SessionEvent]
+    model: ReadModel, session: SessionTally, done: int, stored: int, events: list[SessionEvent]
 ) -> SessionStatus:
     own = [event for event in events if event.session == session.session]
     cleaned = next((e for e in reversed(own) if e.event == "cleaned"), None)
@@ -251,11 +246,11 @@ def _session(
     elif session.sealed_at is not None and done > 0:
         by_cleanup = max(0, stored - session.results)
     begun = done > 0 or any(event.event == "cleaning" for event in own)
-    stage = _stage(tally, session, begun, cleaned is not None)
+    stage = _stage(model, session, begun, cleaned is not None)
     return SessionStatus(
         session=session.session,
         stage=stage,
-        rows_in={t: session.rows.get(t, 0) for t in tally.partitions},
+        rows_in={t: session.rows.get(t, 0) for t in model.partitions},
         rejected=sum(session.rejected.values()),
         filtered=sum(session.filtered.values()),
         results_run_time=session.results,
@@ -268,7 +263,7 @@ def _session(
         spilled_bytes=session.spilled_bytes,
         flushed_bytes=session.flushed_bytes,
         generations=session.cuts,
-        most_generations=max(session.cuts_by_range.values(), default=0),
+        most_generations=session.most_cuts,
         peak_state_bytes=session.peak_state_bytes,
         budget_bytes=session.budget_bytes,
         restored_slots=session.restored_slots,
@@ -285,8 +280,8 @@ def _session(
     )
 
 
-def _stage(tally: Tally, session: SessionTally, begun: bool, cleaned: bool) -> str:
-    if session.session > tally.open:
+def _stage(model: ReadModel, session: SessionTally, begun: bool, cleaned: bool) -> str:
+    if session.session > model.session:
         return "next"
     if session.sealed_at is None:
         return "open" if session.end is None else "ending"

@@ -13,8 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from jobs.readmodel.tally import SealAnswer
+from jobs.readmodel.waiting import Waiting
 from jobs.report.decisions import decisions_table
-from jobs.report.model import SealAnswer, SessionStatus, SlotStatus, Status, Waiting
+from jobs.report.model import SessionStatus, SlotStatus, Status
 from jobs.report.words import (
     bytes_text,
     clock_text,

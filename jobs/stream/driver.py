@@ -18,7 +18,7 @@ from typing import Literal
 
 from jobs.clock import rfc3339, system_clock
 from jobs.engine.statistics import statistics_every_s
-from jobs.policy.sampling import ENTRY_PARTS, Work, owned, slot_figures, work_of
+from jobs.policy.sampling import Work, owned, slot_figures, work_of
 from jobs.processes import process_identity
 from jobs.protocol import driver as protocol
 from jobs.protocol.entry import missing_slots
@@ -27,6 +27,7 @@ from jobs.protocol.plan import Plan
 from jobs.protocol.redo import Apply
 from jobs.protocol.snapshot import is_due
 from jobs.protocol.state import JournalState
+from jobs.readmodel.kept import keep
 from jobs.stream.job import Batch, EpochJob
 from jobs.tables import DamagedTable, JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
@@ -168,6 +169,11 @@ class Driver:
             journal.keep(state)
         except (OSError, DamagedTable) as error:  # the next start reads more, and that is all
             self._on_trouble(f"no snapshot of the journal was written: {error}")
+        try:
+            keep(self._warehouse)
+        except Exception as error:  # noqa: BLE001 - what people look at must not end the stream
+            told = f"{type(error).__name__}: {error}"
+            self._on_trouble(f"nothing was kept for `spillway status`: {told}")
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""
@@ -182,7 +188,7 @@ class Driver:
         except OutcomeUnknown as error:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
-            self._works.append(work_of(instruction.entry.model_dump(include=ENTRY_PARTS)))
+            self._works.append(work_of(instruction.entry))
             self._on_epoch(instruction.entry)
         return protocol.Appended()
 

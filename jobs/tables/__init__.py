@@ -32,6 +32,7 @@ from jobs.tables.errors import (
 from jobs.tables.events import NumberedCommand, SessionEvent
 from jobs.tables.journal import Journal
 from jobs.tables.log import ActiveFile
+from jobs.tables.snapshots import Snapshots
 from jobs.tables.warehouse import Warehouse, exists
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "NumberedCommand",
     "OutcomeUnknown",
     "SessionEvent",
+    "Snapshots",
     "TableConflict",
     "TableDefinition",
     "Warehouse",

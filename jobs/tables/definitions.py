@@ -56,7 +56,8 @@ JOURNAL = TableDefinition(
             pa.field("epoch", pa.int64()),  # epochs only
             _required("term", pa.int64()),  # 0 for the genesis
             _required("written_at", TIMESTAMP),
-            _required("entry", pa.string()),  # JSON, schemas.journal.ENTRY
+            _required("entry", pa.string()),  # JSON, without files: schemas.journal.HEAD
+            pa.field("files", pa.string()),  # JSON: schemas.journal.FILES; null: none
         ]
     ),
 )

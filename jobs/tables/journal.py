@@ -7,7 +7,7 @@ refresh in between would let a driver that was taken over go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,13 +16,29 @@ from jobs.protocol.state import JournalState, fold
 from jobs.tables.log import Table
 from jobs.tables.numbered import Numbered
 from jobs.tables.snapshots import Snapshots
-from schemas.journal import ENTRY, Claim, Epoch, Genesis, Sealed
+from schemas.journal import (
+    HEAD,
+    Claim,
+    Epoch,
+    EpochHead,
+    Genesis,
+    Sealed,
+    entry_from,
+    entry_texts,
+)
+from schemas.snapshot import JournalSnapshot
+
+AT_ONCE = 1_000
+"""Entries that are texts of Python at the same time: some MB."""
+
+Texts = list[tuple[str, str | None]]
+"""Entries as they are kept: heads and files."""
 
 
 class Journal:
-    """The `journal` table as one process sees it."""
+    """The `journal` table as one process sees it. Without `snapshots` all of it is read."""
 
-    def __init__(self, table: Table, snapshots: Snapshots) -> None:
+    def __init__(self, table: Table, snapshots: Snapshots[JournalSnapshot] | None = None) -> None:
         self._rows = Numbered(table)
         self._snapshots = snapshots
 
@@ -45,11 +61,21 @@ class Journal:
         or another driver took the number; `OutcomeUnknown` when nobody can say whether the entry
         is in the journal. In both cases the driver ends itself.
         """
-        self._rows.append_as(entry.n, *map(_row, (entry, *more)))
+        self._rows.append_as(entry.n, *map(journal_row, (entry, *more)))
 
     def read(self, from_n: int = 0) -> list[Genesis | Claim | Epoch]:
         """Return the entries from number `from_n` on, in order, as seen (no refresh)."""
-        return [ENTRY.validate_json(text) for text in self._texts(from_n)]
+        return _entries(self._texts(from_n))
+
+    def heads(self, from_n: int = 0) -> Iterator[tuple[str, Genesis | Claim | EpochHead]]:
+        """The entries from a number on without their files, each with its text, in order, as seen.
+
+        A few files of the table are held at a time.
+        """
+        for rows in self._rows.parts(from_n - 1, columns=["entry"]):
+            for some in rows.to_batches(max_chunksize=AT_ONCE):
+                for text in some["entry"].to_pylist():
+                    yield text, HEAD.validate_json(text)
 
     def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
         """Return the entries from a sealed session's first epoch on, in order, as seen.
@@ -66,16 +92,17 @@ class Journal:
         None and all entries where no snapshot holds. `applied`: per table the epoch of its last
         application transaction; with it, the state is one up to which no table lacks a commit.
         """
-        texts: dict[int, list[str]] = {}
+        texts: dict[int, Texts] = {}
 
         def entry(n: int) -> str:
             texts[n] = self._texts(n)
-            return text_digest(texts[n][0])
+            return text_digest(texts[n][0][0])
 
-        state = chosen(self._snapshots.newest(self.last_n()), entry, applied)
+        newest = self._snapshots.newest(self.last_n()) if self._snapshots else ()
+        state = chosen(newest, entry, applied)
         if state is None:
             return None, self.read()
-        return state, [ENTRY.validate_json(text) for text in texts[state.n][1:]]
+        return state, _entries(texts[state.n][1:])
 
     def state(self) -> JournalState | None:
         """What is true after the last entry, as seen; None for an empty journal."""
@@ -95,7 +122,9 @@ class Journal:
 
         Raises OSError, and `DamagedTable` for an entry that cannot be read.
         """
-        text = self._texts(state.n)[0]  # another driver's may be seen behind it
+        if self._snapshots is None:
+            raise ValueError("this handle of the journal has no place for snapshots")
+        text, _ = self._texts(state.n)[0]  # another driver's may be seen behind it
         self._snapshots.write(snapshot_of(state, text_digest(text)))
 
     def check(self) -> None:
@@ -106,17 +135,24 @@ class Journal:
         for _ in self._rows.parts():
             pass
 
-    def _texts(self, from_n: int) -> list[str]:
+    def _texts(self, from_n: int) -> Texts:
         """The entries from a number on as they were written, in order, as seen."""
-        texts: list[str] = self._rows.read(from_n - 1)["entry"].to_pylist()
-        return texts
+        rows = self._rows.read(from_n - 1, columns=["entry", "files"])
+        return list(zip(rows["entry"].to_pylist(), rows["files"].to_pylist(), strict=True))
 
 
-def _row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:
+def _entries(texts: Texts) -> list[Genesis | Claim | Epoch]:
+    return [entry_from(head, files) for head, files in texts]
+
+
+def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:
+    """An entry as a row of the table, without its number."""
+    head, files = entry_texts(entry)
     return {
         "kind": entry.kind,
         "epoch": entry.epoch if isinstance(entry, Epoch) else None,
         "term": 0 if isinstance(entry, Genesis) else entry.term,
         "written_at": datetime.fromisoformat(entry.written_at).astimezone(UTC),
-        "entry": ENTRY.dump_json(entry).decode(),
+        "entry": head,
+        "files": files,
     }

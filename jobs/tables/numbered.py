@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -94,28 +94,33 @@ class Numbered:
             return n
         raise TableConflict(f"{self._app}: {NEXT_ATTEMPTS} others were faster; try again")
 
-    def read(self, after: int = -1) -> pa.Table:
+    def read(self, after: int = -1, columns: Sequence[str] = ()) -> pa.Table:
         """Return the rows with a number above `after`, as seen, ordered by n.
 
-        Raises `DamagedTable` when one is missing or doubled.
+        `columns`: those that are wanted; none: all. Raises `DamagedTable` when a number is missing
+        or doubled.
         """
-        parts = list(self.parts(after))
-        return pa.concat_tables(parts or [self._table.definition.file_schema.empty_table()])
+        parts = list(self.parts(after, columns))
+        none = self._table.definition.file_schema.empty_table()
+        return pa.concat_tables(parts or [none.select(columns) if columns else none])
 
-    def parts(self, after: int = -1) -> Iterator[pa.Table]:
+    def parts(self, after: int = -1, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
         """The rows of `read`, a few files at a time: memory does not grow with the table.
 
         Raises `DamagedTable` at the first number that is missing or doubled.
         """
         expected, last = after + 1, self.last()
+        wanted = ["n", *(name for name in columns if name != "n")] if columns else None
         for files in _apart(f for f in self._table.files() if _greatest(f) > after):
             place, schema = self._table.place, self._table.definition.file_schema
+            if wanted is not None:
+                schema = pa.schema([schema.field(name) for name in wanted])
             rows = pa.concat_tables([self._rows(place, file.path, schema) for file in files])
             rows = rows.filter(pc.field("n") > after).sort_by("n")
             if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
                 raise self._damaged(after, last)
             expected += len(rows)
-            yield rows
+            yield rows.select(columns) if columns else rows
         if expected != last + 1:
             raise self._damaged(after, last)
 
@@ -128,7 +133,9 @@ class Numbered:
     def _rows(self, place: Folder, path: str, schema: pa.Schema) -> pa.Table:
         try:
             source = pa.BufferReader(place.map(path))
-            rows = pq.read_table(source, page_checksum_verification=True, use_threads=False)
+            rows = pq.read_table(
+                source, columns=schema.names, page_checksum_verification=True, use_threads=False
+            )
             return rows.cast(schema)
         except (pa.ArrowException, OSError) as error:
             raise DamagedTable(

@@ -35,7 +35,6 @@ from jobs.tables.errors import DamagedTable
 from jobs.tables.events import Sessions
 from jobs.tables.journal import Journal
 from jobs.tables.log import Table
-from jobs.tables.snapshots import Snapshots
 from jobs.tables.warehouse import APP, Warehouse
 from schemas.journal import Epoch
 
@@ -119,7 +118,7 @@ def _may_shorten(place: Folder, journal: Folder, version: int) -> None:
     if version == 0:
         raise DamagedTable(f"the journal at {journal.path()} has no readable entry: restore it")
     table = Table(journal, JOURNAL, create=False, fsync=False, version=version - 1)
-    left = Journal(table, Snapshots(place.child("snapshots"))).read()
+    left = Journal(table).read()
     epochs = [entry for entry in left if isinstance(entry, Epoch)]
     last = max((entry.epoch for entry in epochs), default=-1)
     for name in DATA_TABLES:

@@ -1,4 +1,4 @@
-"""Snapshots of the journal's fold in the warehouse's folder `snapshots`: a cache, never the truth.
+"""What the journal's entries add up to, kept in folders of the warehouse: a cache, never the truth.
 
 Model: one small file a snapshot, named by its entry and by the digest of its bytes. The newest few
 stay, so finding one is a listing of a few names. A file that is damaged, cut short, of another
@@ -11,24 +11,46 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from typing import Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
 from jobs.storage import Folder
 from schemas.filenames import snapshot_name, snapshot_origin
-from schemas.snapshot import JournalSnapshot
+
+JOURNAL_SNAPSHOTS = "snapshots"
+"""The folder of those of the protocol's fold."""
 
 KEPT = 3
 """The newest ones: should one be damaged, or of an entry that was lost, there is another."""
 
 
-class Snapshots:
-    """The snapshots of one warehouse."""
+class Snapshot(Protocol):
+    """What is kept: a pydantic model of the journal after one entry."""
 
-    def __init__(self, place: Folder) -> None:
+    @property
+    def n(self) -> int:
+        """That entry."""
+
+    @classmethod
+    def model_validate_json(cls, json_data: bytes) -> Self:
+        """From JSON. Raises `pydantic.ValidationError` for another format."""
+
+    def model_dump_json(self) -> str:
+        """As JSON."""
+
+
+S = TypeVar("S", bound=Snapshot)
+
+
+class Snapshots(Generic[S]):
+    """The snapshots of one kind of one warehouse."""
+
+    def __init__(self, place: Folder, kind: type[S]) -> None:
         self._place = place
+        self._kind = kind
 
-    def newest(self, last_n: int) -> Iterator[JournalSnapshot]:
+    def newest(self, last_n: int) -> Iterator[S]:
         """Those that are whole and not above entry `last_n`, the newest first.
 
         None of a folder that cannot be read.
@@ -43,11 +65,11 @@ class Snapshots:
             try:
                 data = self._place.read(snapshot_name(n, digest))
                 if hashlib.sha256(data).hexdigest() == digest:
-                    yield JournalSnapshot.model_validate_json(zlib.decompress(data))
+                    yield self._kind.model_validate_json(zlib.decompress(data))
             except (OSError, zlib.error, ValidationError):
                 continue
 
-    def write(self, snapshot: JournalSnapshot) -> None:
+    def write(self, snapshot: S) -> None:
         """Keep a snapshot, and of the older ones the newest. Raises OSError.
 
         Others of this entry or above are of a journal that was repaired, or of a driver that was

@@ -43,9 +43,10 @@ from jobs.tables.events import Commands, Sessions
 from jobs.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from jobs.tables.journal import Journal
 from jobs.tables.log import ActiveFile, Table
-from jobs.tables.snapshots import Snapshots
+from jobs.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from jobs.tables.statekey import state_key
 from schemas.journal import FileRecord
+from schemas.snapshot import JournalSnapshot
 
 APP = "spillway"
 """Application id of the streaming job's commits; the version is the epoch."""
@@ -97,13 +98,19 @@ class Warehouse:
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"
             )
-        self.journal = Journal(self.table("journal"), Snapshots(self.place.child("snapshots")))
+        self.journal = Journal(
+            self.table("journal"), self.snapshots(JOURNAL_SNAPSHOTS, JournalSnapshot)
+        )
         self.commands = Commands(self.table("commands"))
         self.sessions = Sessions(self.table("sessions"))
         if self._create:
             for name in self._definitions:
                 if name not in later:
                     self.table(name)
+
+    def snapshots(self, name: str, kind: type[S]) -> Snapshots[S]:
+        """What the journal's entries add up to, as it is kept in the folder `name`."""
+        return Snapshots(self.place.child(name), kind)
 
     def table(self, name: str) -> Table:
         """Return one table, opened on first use. Raises KeyError for a name that is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehou
         assert each.policy == "lazy-disk"
         assert each.by == "me"
         assert each.assignment_version == -1
-        assert each.epoch == look(settings).tally.epoch
+        assert each.epoch == look(settings).model.state.epoch
         assert each.expires_at > now()
         assert each.settings["theta_d"] == 0.8
         assert "M_least / M_most = 0.11" in each.reason
@@ -196,10 +197,10 @@ def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Wareh
     for command in wanted.values():
         assert ask(seen, [command], dry_run=False)[0][1].obeyed
     both = [each.command for each in warehouse.commands.read()]
-    outcomes = adapt(seen.tally, both, now()).outcomes
+    outcomes = adapt(seen.model.state, both, now()).outcomes
     assert [o.obeyed for o in outcomes] == [True, False]
     assert "takes part in another decision, lazy-disk/one" in outcomes[1].reason
-    later = seen.tally.model_copy(update={"assignment_version": 12})
+    later = replace(seen.model.state, assignment_version=12)
     outcome = adapt(later, both[1:], now()).outcomes[0]
     assert "decided on assignment -1; it is 12 now" in outcome.reason
 
@@ -213,23 +214,24 @@ def test_two_controllers_at_once_do_not_spill_twice(
     seen = look(settings)
     common = {"kind": "spill", "bytes": 9, "policy": "active-disk", "assignment_version": -1}
     both = [
-        Command(id=f"active-disk/{name}/0", slot=slot, epoch=seen.tally.epoch, **common)
+        Command(id=f"active-disk/{name}/0", slot=slot, epoch=seen.model.state.epoch, **common)
         for name, slot in zip(("one", "other"), slots, strict=True)
     ]
     for command in both:
         assert ask(seen, [command], dry_run=False)[0][1].obeyed
-    together = adapt(seen.tally, both, now()).outcomes
+    together = adapt(seen.model.state, both, now()).outcomes
     assert [o.obeyed for o in together] == [True, False]
     assert "active-disk/one" in together[1].reason
     answered(made, warehouse, together[0])
-    why = f"decided after epoch {seen.tally.epoch}; in epoch {seen.tally.epoch + 1} a policy"
-    for state in (look(settings).tally, replay(made.entries)):
+    epoch = seen.model.state.epoch
+    why = f"decided after epoch {epoch}; in epoch {epoch + 1} a policy"
+    for state in (look(settings).model.state, replay(made.entries)):
         assert state is not None
         assert why in adapt(state, both[1:], now()).outcomes[0].reason
         fresh = both[1].model_copy(update={"epoch": state.epoch})
         assert adapt(state, [fresh], now()).outcomes[0].obeyed
     answered(made, warehouse, together[1])
-    assert look(settings).tally.policy_epoch == seen.tally.epoch + 1, "a refusal is no relief"
+    assert look(settings).model.state.policy_epoch == epoch + 1, "a refusal is no relief"
 
 
 @pytest.mark.parametrize("policy", POLICIES)

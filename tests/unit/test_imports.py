@@ -34,6 +34,11 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "jobs.places": (set(), set()),
     "jobs.jars": ({"jobs.places"}, set()),
     "jobs.kafka": ({"schemas", "jobs.jars", "jobs.places", "jobs.private"}, {"kafka", "psutil"}),
+    "jobs.processes": (set(), set()),
+    "jobs.readmodel": (
+        {"schemas", "jobs.policy", "jobs.protocol", "jobs.tables", "jobs.places", "jobs.private"},
+        PURE,
+    ),
     "jobs.tables": (
         {"schemas", "jobs.engine", "jobs.private", "jobs.protocol", "jobs.storage"},
         PURE | {"deltalake"},

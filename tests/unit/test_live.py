@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from jobs.live import views, watch
 from jobs.live.groups import GroupTable, cells, groups_view, look_at_groups
 from jobs.live.watch import Seen, Watch
+from jobs.readmodel.model import ReadModel
 from jobs.report.model import Cleaning, Status
 from jobs.report.status import status
-from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from schemas.journal import Command, Prefix
 from schemas.settings import Settings, load_settings
@@ -30,6 +30,7 @@ from tests.report_journal import (
     Made,
     fill_journal,
     make_day,
+    model_of,
     open_warehouse,
     verdict,
     withdraw_a_seal,
@@ -49,11 +50,8 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
 
 
-def folded(made: Made) -> Tally:
-    tally = Tally()
-    for entry in made.entries:
-        tally.add(entry.model_dump(mode="json"))
-    return tally
+def folded(made: Made) -> ReadModel:
+    return model_of(made.entries)
 
 
 def looked(warehouse: Warehouse, now: datetime) -> Status:
@@ -61,10 +59,10 @@ def looked(warehouse: Warehouse, now: datetime) -> Status:
 
 
 def overview_of(warehouse: Warehouse, made: Made, now: datetime) -> views.Overview:
-    found, tally = looked(warehouse, now), folded(made)
+    found, model = looked(warehouse, now), folded(made)
     return views.overview(
         found,
-        {date: views.points_of(date, tally.points) for date in tally.sessions},
+        {date: views.points_of(date, model.tally.points) for date in model.tally.sessions},
         now,
         trigger_s=2,
         cleaning={},
@@ -96,26 +94,26 @@ def test_the_overview_adds_up(tmp_path: Path) -> None:
 
 def test_a_history_is_bounded_and_loses_no_sum_and_no_peak() -> None:
     made = page_day(2_000, depth=3, partitions=1)
-    tally = folded(made)
-    points = views.points_of(DAY, tally.points)
+    model = folded(made)
+    points = views.points_of(DAY, model.tally.points)
     assert len(points) <= views.MOST_POINTS
     assert sum(p.results[DAY] for p in points) == made.results[DAY]
     assert sum(sum(p.spilled_bytes.values()) for p in points) == made.spilled_bytes
-    assert sum(sum(p.moved_in.values()) for p in points) == tally.sessions[DAY].moved > 0
+    assert sum(sum(p.moved_in.values()) for p in points) == model.tally.sessions[DAY].moved > 0
     assert max(max(p.state_bytes.values()) for p in points) == made.peak
 
 
 def test_two_sessions_have_their_own_memory_and_results(tmp_path: Path) -> None:
     made = page_day(120, seal_after=60)
-    tally = folded(made)
+    model = folded(made)
     warehouse = write_page_warehouse(tmp_path / "w", made)
     found = looked(warehouse, made.now())
     for date in (DAY, NEXT):
         session = found.session_of(date)
         assert session is not None
-        own = views.history(session, views.points_of(date, tally.points), ())
+        own = views.history(session, views.points_of(date, model.tally.points), ())
         assert own.results[-1] == made.results[date]
-    before_seal = views.points_of(NEXT, tally.points)[0]
+    before_seal = views.points_of(NEXT, model.tally.points)[0]
     assert before_seal.results[NEXT] >= 0
     assert before_seal.state_bytes == {}, "that memory was the day's before"
 
@@ -450,5 +448,5 @@ def test_who_sealed_and_why_is_known() -> None:
             made.entries[number] = type(entry).model_validate(
                 {**entry.model_dump(), "commands": [outcome]}
             )
-    day = folded(made).sessions[DAY]
+    day = folded(made).tally.sessions[DAY]
     assert (day.seal_by, day.seal_reason) == ("alice", "early")

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -34,17 +35,20 @@ from jobs.metrics.gathering import Gatherer, Quarantined
 from jobs.metrics.server import CannotListen, MetricsServer, serves_spillway
 from jobs.metrics.serving import serving
 from jobs.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
-from jobs.report.tally import Tally, delay_quantile_ms
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.tally import delay_quantile_ms
 from jobs.stream.service import Watcher
 from jobs.tables import SessionEvent
-from schemas.journal import DELAY_EDGES_MS, Epoch
+from schemas.journal import DELAY_EDGES_MS, Move, Prefix
 from schemas.settings import load_settings
 from tests.report_journal import (
     DAY,
     TOPICS,
     add_quarantine,
+    carry_out,
     fill_journal,
     make_day,
+    model_of,
     open_warehouse,
     verdict,
 )
@@ -54,20 +58,17 @@ from tests.unit.test_docs import BROKEN, cells, section
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
-def tallied(entries: list[Any]) -> Tally:
-    tally = Tally()
-    for entry in entries:
-        tally.add(entry.model_dump(mode="json"))
-    return tally
+def tallied(entries: list[Any]) -> ReadModel:
+    return model_of(entries)
 
 
-def full(tally: Tally) -> Snapshot:
+def full(model: ReadModel) -> Snapshot:
     """A snapshot in which everything is known."""
     return Snapshot(
         at_s=1_000.5,
         claimed=True,
         threshold=0.9,
-        journal=journal_figures(tally, 2.0),
+        journal=journal_figures(model, 2.0),
         kafka_answers=True,
         lag=Lag(dict.fromkeys(TOPICS, 7), dict.fromkeys(TOPICS, 1.5)),
         quarantined={("stock", "missing"): 3},
@@ -122,16 +123,13 @@ def test_what_is_served_is_what_the_journal_holds() -> None:
 
 
 def test_moves_and_losses_are_counted_over_all_days() -> None:
-    made = make_day(60, seal_after=40)
-    entries = list(made.entries)
-    for at, changes in (
-        (10, {"moved": [{"group": (4, 1), "to": 1}, {"group": (4, 2), "to": 1}]}),
-        (55, {"moved": [{"group": (4, 3), "to": 1}], "restored_slots": [0]}),
-        (57, {"queued": [{"group": (4, 4), "to": 1}]}),
-    ):
-        plain = entries[at].model_dump(mode="json")
-        entries[at] = Epoch.model_validate(plain | changes)
-    found = parsed(text_of(full(tallied(entries))))
+    made = copy(make_day(60, seal_after=40))
+    made.entries = list(made.entries)
+    moves = [Move(group=Prefix(4, value), to=1) for value in range(5)]
+    carry_out(made, 10, moves[1:3])
+    carry_out(made, 55, moves[3:4], restored_slots=[0])
+    carry_out(made, 57, [], queued=moves[4:])
+    found = parsed(text_of(full(tallied(made.entries))))
     assert figure(found, "spillway_relocations_total") == 3
     assert figure(found, "spillway_relocations_waiting") == 1
     assert figure(found, "spillway_restored_slots_total") == 1
@@ -139,9 +137,9 @@ def test_moves_and_losses_are_counted_over_all_days() -> None:
 
 def test_the_delay_is_a_histogram_of_exact_counts() -> None:
     made = make_day(30)
-    tally = tallied(made.entries)
-    found = parsed(text_of(full(tally)))
-    counts = tally.sessions[DAY].delay
+    model = tallied(made.entries)
+    found = parsed(text_of(full(model)))
+    counts = model.tally.sessions[DAY].delay
     whole = sum(counts)
     assert figure(found, "spillway_production_delay_seconds_count") == whole
     assert whole > 0
@@ -162,8 +160,8 @@ def test_the_delay_is_a_histogram_of_exact_counts() -> None:
 
 def test_samples_beyond_the_last_edge_count() -> None:
     beyond = [0] * len(DELAY_EDGES_MS) + [5]
-    tally = tallied(make_day(1).entries)
-    snapshot = full(tally)
+    model = tallied(make_day(1).entries)
+    snapshot = full(model)
     assert snapshot.journal is not None
     found = parsed(text_of(replace(snapshot, journal=replace(snapshot.journal, delay=beyond))))
     assert figure(found, "spillway_production_delay_seconds_count") == 5
@@ -201,30 +199,30 @@ def test_labels_cannot_break_the_text() -> None:
 
 def test_lag_in_rows_and_seconds() -> None:
     made = make_day(5)
-    tally = tallied(made.entries)
+    model = tallied(made.entries)
     ends = {topic: list(end) for topic, end in made.end.items()}
     ends["stock"][1] += 4
     ends["volume"][0] += 2
     backlog = Backlog(ends, {"stock": 7_000})
-    lag = lag_of(tally, backlog, 10_000)
+    lag = lag_of(model, backlog, 10_000)
     assert lag.rows == {"stock": 4, "volume": 2, "review": 0}
     # The age of what waits in `volume` was not given in time: it is not known.
     assert lag.seconds == {"stock": 3.0, "review": 0.0}
-    ahead = lag_of(tally, replace(backlog, oldest_ms={"stock": 11_000}), 10_000)
+    ahead = lag_of(model, replace(backlog, oldest_ms={"stock": 11_000}), 10_000)
     assert ahead.seconds["stock"] == 0.0
     del ends["review"]  # a topic that has gone
-    assert "review" not in lag_of(tally, backlog, 10_000).rows
+    assert "review" not in lag_of(model, backlog, 10_000).rows
 
 
 def test_days_that_are_not_proved() -> None:
     made = make_day(60, seal_after=40)
-    tally = tallied(made.entries)
+    model = tallied(made.entries)
     [at] = [e.written_at for e in made.entries if e.kind == "epoch" and e.sealed]
     sealed_s = datetime.fromisoformat(at).timestamp()
     sealed = SessionEvent(session=DAY, event="sealed")
-    assert days_of(tally, [sealed]) == Days(1, sealed_s, 0)
-    assert days_of(tally, [sealed, verdict(False, missing=2)]) == Days(1, sealed_s, 1)
-    assert days_of(tally, [verdict(False, missing=2), verdict(True)]) == Days(0, None, 0)
+    assert days_of(model, [sealed]) == Days(1, sealed_s, 0)
+    assert days_of(model, [sealed, verdict(False, missing=2)]) == Days(1, sealed_s, 1)
+    assert days_of(model, [verdict(False, missing=2), verdict(True)]) == Days(0, None, 0)
     assert days_of(tallied(made.entries[:20]), []) == Days(0, None, 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,44 +16,41 @@ from jobs.engine.datafile import write_data_files
 from jobs.engine.results import result_schema
 from jobs.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
 from jobs.policy.registry import POLICIES, settings_for_policies
-from jobs.policy.sampling import ENTRY_PARTS, SlotFigures, slot_figures, work_of
+from jobs.policy.sampling import SlotFigures, slot_figures, work_of
 from jobs.policy.view import View, occupancy
+from jobs.readmodel.model import ReadModel
 from jobs.rebalance.view import GroupStates, group_states, round_s, view_of
-from jobs.report.tally import Tally
 from jobs.tables import Warehouse
 from schemas.filenames import data_name
-from schemas.journal import Claim, CommandOutcome, Epoch, Genesis, Move, Prefix
+from schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from schemas.query import load_query
 from schemas.settings import load_settings
 from tests.new_warehouse import new_warehouse
-from tests.report_journal import make_day
+from tests.report_journal import (
+    carry_out,
+    make_day,
+    model_of,
+)
 
 SESSION = "2026-01-05"
 RESULTS = result_schema(join_spec(load_query("symbol")))
 at = datetime.fromisoformat
 
 
-def tally_of(entries: Iterable[Genesis | Claim | Epoch]) -> Tally:
-    tally = Tally()
-    for entry in entries:
-        tally.add(entry.model_dump(mode="json"))
-    return tally
-
-
-def ended_ms(tally: Tally) -> int:
-    return tally.recent[-1].ended_ms if tally.recent else 0
+def ended_ms(model: ReadModel) -> int:
+    return model.tally.recent[-1].ended_ms if model.tally.recent else 0
 
 
 def seen(
-    tally: Tally, collection_s: float, groups: GroupStates | None = None, later_ms: int = 0
+    model: ReadModel, collection_s: float, groups: GroupStates | None = None, later_ms: int = 0
 ) -> View:
     return view_of(
-        tally,
-        groups or GroupStates.nothing(len(tally.groups)),
+        model,
+        groups or GroupStates.nothing(len(model.state.groups)),
         collection_s=collection_s,
         trigger_s=2.0,
         close_ms=None,
-        now_ms=ended_ms(tally) + later_ms,
+        now_ms=ended_ms(model) + later_ms,
     )
 
 
@@ -66,7 +62,7 @@ def test_a_view_holds_the_journal_s_figures() -> None:
         bytes=np.array([0, 300, 100, 0, 0, 0, 90, 0]),
         results=np.array([0, 7, 0, 0, 0, 0, 2, 0]),
     )
-    view = seen(tally_of(made.entries), 10**9, groups)
+    view = seen(model_of(made.entries), 10**9, groups)
     assert view.groups == tuple(Prefix(3, v) for v in range(8))
     assert view.slot.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     # Statistics are older than the journal: what came since is shared out by size.
@@ -88,7 +84,7 @@ def test_a_view_holds_the_journal_s_figures() -> None:
 
 def test_a_view_of_a_short_time_counts_the_last_epochs_only() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
-    view = seen(tally_of(made.entries), collection_s=1e-3)
+    view = seen(model_of(made.entries), collection_s=1e-3)
     assert view.sampled.tolist() == [t.results for t in made.entries[-1].slots]
 
 
@@ -99,18 +95,16 @@ def test_a_view_knows_moves_and_forced_spills() -> None:
     )
     by_hand = told.model_copy(update={"id": "by-hand/a/0", "policy": ""})
     moved = Move(group=Prefix(3, 0), to=1, command="d/0")
-    made.entries[-1] = made.entries[-1].model_copy(
-        update={"moved": [moved], "commands": [told, by_hand]}
-    )
-    view = seen(tally_of(made.entries), collection_s=30)
+    carry_out(made, 11, [moved], commands=[told, by_hand])
+    view = seen(model_of(made.entries), collection_s=30)
     assert view.since_move_s == 0
     assert view.since_forced_s == 0
     assert view.since_tuned_s == float("inf")
     split = told.model_copy(update={"id": "balanced/b/0", "kind": "split", "policy": "balanced"})
     made.entries[-1] = made.entries[-1].model_copy(update={"commands": [told, by_hand, split]})
-    assert seen(tally_of(made.entries), collection_s=30, later_ms=5_000).since_tuned_s == 5
+    assert seen(model_of(made.entries), collection_s=30, later_ms=5_000).since_tuned_s == 5
     # While no rows come there are no epochs, but time passes.
-    assert seen(tally_of(made.entries), collection_s=30, later_ms=90_000).since_move_s == 90
+    assert seen(model_of(made.entries), collection_s=30, later_ms=90_000).since_move_s == 90
     assert view.forced_bytes == 5
 
 
@@ -122,9 +116,9 @@ def test_full_epochs_are_those_that_read_what_they_might() -> None:
     for number, limit in enumerate(limits):
         entry = made.entries[first + number]
         made.entries[first + number] = entry.model_copy(update={"limit_rows": limit})
-    tally = tally_of(made.entries)
-    assert tally.sample(10**9).full.tolist() == [True, False, False]
-    assert seen(tally, 10**9).occupancy.max() >= 1 / 3
+    model = model_of(made.entries)
+    assert model.sample(10**9).full.tolist() == [True, False, False]
+    assert seen(model, 10**9).occupancy.max() >= 1 / 3
 
 
 def test_slots_figures_are_those_of_their_epochs() -> None:
@@ -132,13 +126,12 @@ def test_slots_figures_are_those_of_their_epochs() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     epochs = [e for e in made.entries if isinstance(e, Epoch)]
     last = epochs[-5:]
-    works = [work_of(epoch.model_dump(include=ENTRY_PARTS)) for epoch in last]
-    assert works == [work_of(epoch.model_dump()) for epoch in last]
+    works = [work_of(epoch) for epoch in last]
     span_s = (datetime.fromisoformat(last[-1].written_at).timestamp()) - (
         datetime.fromisoformat(last[0].started_at).timestamp()
     )
     found = slot_figures(works, [4, 5, 0], interval_s=2.0)
-    view = seen(tally_of(made.entries), span_s - 1e-3)
+    view = seen(model_of(made.entries), span_s - 1e-3)
     for slot, each in enumerate(found[:2]):
         mine = [t for epoch in last for t in epoch.slots if t.slot == slot]
         busy = sum(t.busy_s for t in mine)
@@ -152,18 +145,23 @@ def test_slots_figures_are_those_of_their_epochs() -> None:
 
 
 def test_an_epoch_says_what_its_slots_did() -> None:
-    """Entries of before there was a limit do not name it."""
-    entry = {
-        "started_at": "2026-01-05T15:00:00.250Z",
-        "written_at": "2026-01-05T15:00:02Z",
-        "read": [{"rows": 4}, {"rows": 5}],
-        "slots": [{"slot": 1, "busy_s": 0.5, "results": 7, "skew": 0.25}],
-    }
+    last = make_day(epochs=1, slots=2).entries[-1]
+    entry = last.model_copy(
+        update={
+            "started_at": "2026-01-05T15:00:00.250Z",
+            "written_at": "2026-01-05T15:00:02Z",
+            "limit_rows": 0,
+            "read": [
+                each.model_copy(update={"rows": n + 4}) for n, each in enumerate(last.read[:2])
+            ],
+            "slots": [last.slots[1].model_copy(update={"busy_s": 0.5, "results": 7, "skew": 0.25})],
+        }
+    )
     work = work_of(entry)
     began = round(at("2026-01-05T15:00:00.250Z").timestamp() * 1000)
     assert (work.started_ms, work.ended_ms, work.rows) == (began, began + 1_750, 9)
     assert work.limit_rows == 0
-    assert work_of({**entry, "limit_rows": 90}).limit_rows == 90
+    assert work_of(entry.model_copy(update={"limit_rows": 90})).limit_rows == 90
     assert {s: each.model_dump() for s, each in work.slots.items()} == {
         1: {"busy_s": 0.5, "results": 7, "skew": 0.25}
     }
@@ -171,15 +169,15 @@ def test_an_epoch_says_what_its_slots_did() -> None:
 
 def test_rounds_halve_after_moves() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
-    quiet = tally_of(made.entries)
+    quiet = model_of(made.entries)
     now_ms = ended_ms(quiet)
     assert round_s(quiet, 10**9, 1.0, now_ms) == 10**9
     assert round_s(quiet, 1.0, 1.0, now_ms) == 1.0
     moved = Move(group=Prefix(3, 0), to=1, command="d/0")
-    made.entries[-1] = made.entries[-1].model_copy(update={"moved": [moved]})
+    carry_out(made, 11, [moved])
     last = made.entries[-1]
     took = (at(last.written_at) - at(last.started_at)).total_seconds()
-    assert round_s(tally_of(made.entries), 10**9, 1e-6, now_ms) == took
+    assert round_s(model_of(made.entries), 10**9, 1e-6, now_ms) == took
 
 
 def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
@@ -192,8 +190,8 @@ def test_a_view_of_a_day_that_has_not_begun_gives_no_policy_a_reason() -> None:
         assert not found.suggestions or name == "declustering"
 
 
-def two_slots(epochs: int = 1) -> Tally:
-    return tally_of(make_day(epochs=epochs, slots=2, groups_depth=3).entries)
+def two_slots(epochs: int = 1) -> ReadModel:
+    return model_of(make_day(epochs=epochs, slots=2, groups_depth=3).entries)
 
 
 def write(
@@ -275,9 +273,10 @@ def test_rows_are_counted_over_the_collection_time(tmp_path: Path) -> None:
 def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:
     warehouse = new_warehouse(tmp_path, RESULTS)
     write(warehouse, 1, [(0, 0, 10, True), (0, 1, 8, True), (1, 7, 9, True)], hot="ACME")
-    tally = two_slots()
-    tally.groups = ((Prefix(4, 0), 0), (Prefix(4, 1), 0), *tally.groups[1:])
-    found = group_states(warehouse, tally, 60)
+    model = two_slots()
+    halves = ((Prefix(4, 0), 0), (Prefix(4, 1), 0))
+    model.state = replace(model.state, groups=(*halves, *model.state.groups[1:]))
+    found = group_states(warehouse, model, 60)
     assert found.bytes.tolist() == [5, 5, 8, 0, 0, 0, 0, 0, 9]
     assert found.hot_key[:4] == ("ACME", "ACME", "ACME", "")
     # Rows per input are [1, 1], of which one is of the key.

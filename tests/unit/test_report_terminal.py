@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
+from jobs.readmodel.memory import Memory
 from jobs.report import command
 from jobs.report.command import Looker, status_command
-from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import status
 from jobs.report.terminal import ASKED, memory_bar, render

@@ -23,7 +23,7 @@ from jobs.storage import folder
 from jobs.tables import DamagedTable
 from jobs.tables.snapshots import KEPT, Snapshots
 from schemas.filenames import snapshot_name, snapshot_origin
-from schemas.journal import ENTRY, Claim, Epoch, Genesis
+from schemas.journal import Claim, Epoch, Genesis, entry_texts
 from schemas.snapshot import JournalSnapshot
 from tests.protocol_entries import TOPICS, file
 from tests.report_journal import fill_journal, make_day, open_warehouse
@@ -45,7 +45,7 @@ ENTRIES = [with_files(entry) for entry in make_day(40, seal_after=25).entries]
 
 
 def digest(n: int) -> str:
-    return text_digest(ENTRY.dump_json(ENTRIES[n]).decode())
+    return text_digest(entry_texts(ENTRIES[n])[0])
 
 
 def at(n: int) -> JournalState:
@@ -131,7 +131,7 @@ def test_names() -> None:
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
-    kept = Snapshots(folder(str(tmp_path / "s")))
+    kept = Snapshots(folder(str(tmp_path / "s")), JournalSnapshot)
     assert list(kept.newest(99)) == []
     for n in (5, 10, 15, 20, 20):
         kept.write(snapshot(n))
@@ -141,7 +141,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
 
 
 def test_one_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> None:
-    kept = Snapshots(folder(str(tmp_path)))
+    kept = Snapshots(folder(str(tmp_path)), JournalSnapshot)
     kept.write(snapshot(5))
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:9])
@@ -152,7 +152,7 @@ def test_one_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> None
 
 def test_those_above_the_journal_s_end_go_with_the_next_one(tmp_path: Path) -> None:
     """A repair has taken entries away: of them nothing will ever hold again."""
-    kept = Snapshots(folder(str(tmp_path)))
+    kept = Snapshots(folder(str(tmp_path)), JournalSnapshot)
     for n in (10, 20, 30):
         kept.write(snapshot(n))
     kept.write(snapshot(15))
@@ -163,7 +163,7 @@ def test_those_above_the_journal_s_end_go_with_the_next_one(tmp_path: Path) -> N
 
 
 def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
-    kept = Snapshots(folder(str(tmp_path)))
+    kept = Snapshots(folder(str(tmp_path)), JournalSnapshot)
     for n in (5, 10, 15):
         kept.write(snapshot(n))
     [newest] = tmp_path.glob("15-*")
@@ -179,8 +179,8 @@ def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
 def test_one_that_is_taken_away_meanwhile_is_passed_over(tmp_path: Path) -> None:
     """By another process, between the listing and the reading."""
     for n in (5, 10):
-        Snapshots(folder(str(tmp_path))).write(snapshot(n))
-    found = Snapshots(folder(str(tmp_path))).newest(99)
+        Snapshots(folder(str(tmp_path)), JournalSnapshot).write(snapshot(n))
+    found = Snapshots(folder(str(tmp_path)), JournalSnapshot).newest(99)
     [newest] = tmp_path.glob("10-*")
     listed = Snapshots._known
 
@@ -205,12 +205,12 @@ def test_a_journal_is_read_from_its_snapshot_on(tmp_path: Path) -> None:
     assert journal.read_on() == (None, ENTRIES)
     assert journal.state() == whole
     journal.keep(whole)
-    assert next(Snapshots(folder(root).child("snapshots")).newest(99)).n == whole.n
+    assert next(Snapshots(folder(root).child("snapshots"), JournalSnapshot).newest(99)).n == whole.n
     assert journal.read_on() == (whole, [])
     assert journal.last_epoch() == whole.epoch
     assert journal.read_on({}) == (None, ENTRIES), "tables lack what is to be redone"
     assert journal.state() == whole
-    place = Snapshots(folder(root).child("snapshots"))
+    place = Snapshots(folder(root).child("snapshots"), JournalSnapshot)
     place.write(snapshot_of(at(12), "0" * 64))
     for path in (tmp_path / "w" / "snapshots").glob(f"{whole.n}-*"):
         path.unlink()

@@ -9,13 +9,14 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from jobs.protocol.state import replay
-from jobs.report import memory as remembering
+from jobs.protocol.state import JournalBroken, replay
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.memory import Memory
+from jobs.readmodel.model import ReadModel
+from jobs.readmodel.tally import MOST_POINTS, RECENT_EPOCHS, delay_quantile_ms, thinned
 from jobs.report.ends import kafka_ends
-from jobs.report.memory import Memory
 from jobs.report.model import Status
 from jobs.report.status import MOST_REASONS, OTHER, status
-from jobs.report.tally import MOST_POINTS, RECENT_EPOCHS, Tally, delay_quantile_ms, thinned
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from schemas.journal import DELAY_EDGES_MS
 from schemas.settings import load_settings
@@ -27,6 +28,7 @@ from tests.report_journal import (
     add_quarantine,
     fill_journal,
     make_day,
+    model_of,
     open_warehouse,
     verdict,
     withdraw_a_seal,
@@ -49,10 +51,7 @@ def warehouse(settings):
 
 
 def tallied(entries):
-    tally = Tally()
-    for entry in entries:
-        tally.add(entry.model_dump(mode="json"))
-    return tally
+    return model_of(entries)
 
 
 def test_the_made_up_day_is_a_valid_journal():
@@ -97,7 +96,7 @@ def test_figures_are_the_journals(settings, warehouse):
 def test_a_withdrawn_seal_leaves_an_open_day(settings, warehouse):
     made = withdraw_a_seal(make_day(16))
     assert [s.date for s in replay(made.entries).sessions] == [DAY]
-    ending = tallied(made.entries[: -16 + 11])
+    ending = tallied(made.entries[: -16 + 11]).tally
     assert sorted(ending.sessions) == [DAY, NEXT]
     assert (ending.sessions[DAY].end is not None, ending.sessions[DAY].seal_by) == (True, "alice")
     fill_journal(warehouse, made.entries)
@@ -114,10 +113,10 @@ def test_a_withdrawn_seal_leaves_an_open_day(settings, warehouse):
 
 def test_rows_beyond_the_end_belong_to_the_next_session_before_the_seal_is_complete():
     made = make_day(41, seal_after=40, partitions=4)
-    tally = tallied(made.entries)
-    assert tally.open == DAY
-    assert tally.sessions[NEXT].rows == {t: n for (s, t), n in made.rows.items() if s == NEXT}
-    assert sum(tally.sessions[NEXT].rows.values()) > 0
+    model = tallied(made.entries)
+    assert model.session == DAY
+    assert model.tally.sessions[NEXT].rows == {t: n for (s, t), n in made.rows.items() if s == NEXT}
+    assert sum(model.tally.sessions[NEXT].rows.values()) > 0
 
 
 def test_the_peak_is_the_fullest_slot_for_its_budget():
@@ -131,7 +130,7 @@ def test_the_peak_is_the_fullest_slot_for_its_budget():
             slots.append(entry.slots[1].model_copy(update=small))
             entry = entry.model_copy(update={"slots": slots})
         entries.append(entry)
-    session = tallied(entries).sessions[DAY]
+    session = tallied(entries).tally.sessions[DAY]
     assert (session.peak_state_bytes, session.budget_bytes) == (2 << 20, 4 << 20)
 
 
@@ -242,7 +241,7 @@ def test_a_second_look_reads_only_what_is_new_and_says_the_same(settings, wareho
         step = status(warehouse, settings, now, None, memory=memory)
         whole = status(warehouse, settings, now, None, memory=Memory())
         assert step == whole
-    assert memory.tally == tallied(made.entries)
+    assert memory.model == tallied(made.entries)
 
 
 def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, monkeypatch):
@@ -250,18 +249,20 @@ def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, mon
     fill_journal(warehouse, made.entries)
     first = status(warehouse, settings, made.now(), None)
     place = warehouse.place.path()
-    assert remembering.load(place).tally.n == made.last.n
+    assert remembering.load(place).model.state.n == made.last.n
     read = []
-    original = Tally.add
-    monkeypatch.setattr(Tally, "add", lambda self, e: (read.append(e["n"]), original(self, e)))
+    original = ReadModel.add
+    monkeypatch.setattr(
+        ReadModel, "add", lambda self, text, e: (read.append(e.n), original(self, text, e))
+    )
     assert status(warehouse, settings, made.now(), None) == first
     assert read == []
     # Another journal at the same place: nothing of the old one may be used.
     path = remembering.memory_file(place)
     kept = path.read_text()
-    path.write_text(kept.replace(remembering.load(place).digest, "0" * 64))
+    path.write_text(kept.replace(remembering.load(place).model.entry, "0" * 64))
     assert status(warehouse, settings, made.now(), None) == first
-    assert len(read) == len(made.entries)
+    assert len(read) == len(made.entries) - 1
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 0}', "[]", '{"tally": 3}'])
@@ -342,9 +343,9 @@ def test_a_reader_opens_the_warehouse_without_its_query(settings, warehouse):
 
 def test_entries_out_of_order_are_refused():
     made = make_day(3)
-    tally = tallied(made.entries[:2])
-    with pytest.raises(ValueError, match="does not follow"):
-        tally.add(made.entries[3].model_dump(mode="json"))
+    model = tallied(made.entries[:2])
+    with pytest.raises(JournalBroken, match=r"entry 3 \(epoch\) follows entry 1"):
+        model.add("", made.entries[3])
 
 
 @pytest.mark.parametrize("quantile", [0.0001, 0.1, 0.5, 0.9, 0.99, 1.0])
@@ -372,7 +373,7 @@ def test_delays_without_samples_and_beyond_the_last_edge():
 
 def test_thinning_loses_no_row_no_spill_and_no_peak():
     made = make_day(301, seal_after=250)
-    points = tallied(made.entries).points
+    points = tallied(made.entries).tally.points
     assert len(points) == 301
     thin = thinned(points)
     assert len(thin) < 160
@@ -392,14 +393,14 @@ def test_thinning_loses_no_row_no_spill_and_no_peak():
 
 def test_history_is_bounded():
     made = make_day(MOST_POINTS + 200, rows=4)
-    tally = tallied(made.entries)
-    assert len(tally.points) <= MOST_POINTS
-    assert sum(p.epochs for p in tally.points) == MOST_POINTS + 200
-    assert len(tally.recent) == RECENT_EPOCHS
+    model = tallied(made.entries)
+    assert len(model.tally.points) <= MOST_POINTS
+    assert sum(p.epochs for p in model.tally.points) == MOST_POINTS + 200
+    assert len(model.tally.recent) == RECENT_EPOCHS
 
 
 def test_an_epochs_seconds_add_up():
     made = make_day(5)
-    for point in tallied(made.entries).points:
+    for point in tallied(made.entries).tally.points:
         whole = (point.ended_ms - point.started_ms) / 1000
         assert sum(point.seconds.values()) == pytest.approx(whole, abs=0.01)

@@ -23,6 +23,7 @@ from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
 from jobs.tables import OutcomeUnknown, Warehouse
 from jobs.tables.snapshots import Snapshots
 from schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
+from schemas.snapshot import JournalSnapshot
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -445,7 +446,7 @@ def test_each_table_gets_its_files_of_the_epoch(root: str) -> None:
 
 def kept_n(root: str) -> int:
     """Entry of the newest snapshot."""
-    return next(Snapshots(folder(root).child("snapshots")).newest(999)).n
+    return next(Snapshots(folder(root).child("snapshots"), JournalSnapshot).newest(999)).n
 
 
 def test_a_driver_keeps_snapshots_for_the_next(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

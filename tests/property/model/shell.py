@@ -32,7 +32,6 @@ from jobs.protocol.snapshot import chosen, snapshot_of, text_digest
 from jobs.protocol.state import JournalState, replay
 from jobs.stream.tasks import JobSettings, decode_task, step_tasks
 from schemas.journal import (
-    ENTRY,
     Claim,
     Command,
     Epoch,
@@ -41,6 +40,7 @@ from schemas.journal import (
     PartitionCount,
     SlotReport,
     Topic,
+    entry_texts,
 )
 from schemas.snapshot import JournalSnapshot
 
@@ -113,7 +113,7 @@ def topics(world: World) -> list[Topic]:
 
 def written(entry: Entry) -> str:
     """The digest of an entry's text."""
-    return text_digest(ENTRY.dump_json(entry).decode())
+    return text_digest(entry_texts(entry)[0])
 
 
 class Shell:

@@ -5,18 +5,32 @@ from __future__ import annotations
 from datetime import datetime
 
 from jobs.protocol.adapt import decision
-from jobs.report.memory import Memory
-from jobs.report.model import Waiting
+from jobs.readmodel.memory import Memory
 from jobs.tables import Warehouse
+from schemas.journal import Record
+
+
+class Waiting(Record):
+    """Commands of one decision that the stream has not answered yet."""
+
+    id: str
+    kinds: dict[str, int]
+    session: str
+    """Of a seal."""
+    policy: str
+    by: str
+    reason: str
+    issued_at: str
+    expires_at: str
 
 
 def waiting(warehouse: Warehouse, memory: Memory, moment: datetime) -> list[Waiting]:
     """Commands that were neither obeyed nor refused and have not expired, the newest first.
 
-    Those of one decision are one value. The memory notes up to which command all are answered:
-    they are not read again.
+    Those of one decision are one value. `memory` is changed: it notes up to which command all are
+    answered, and they are not read again.
     """
-    answered = set(memory.tally.answered)
+    answered = frozenset[str]() if memory.model is None else memory.model.state.seen
     found: dict[str, Waiting] = {}
     for n, command in warehouse.commands.read(memory.commands_n):
         expires = command.expires_at and datetime.fromisoformat(command.expires_at)

@@ -1,19 +1,18 @@
 """The history of adaptations: what was asked for, what became of it, and what it did.
 
-Folded from journal entries given as plain JSON, as everything in `jobs.report.tally` is.
+Folded from journal entries, as everything in `jobs.readmodel.tally` is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from pydantic import BaseModel
 
 from jobs.protocol.adapt import decision
 from jobs.protocol.seal import BOUNDARY
-from schemas.journal import Move
+from schemas.journal import CommandOutcome, EpochFacts, Move
 
 MOST = 400
 """Decisions that are remembered, the newest ones."""
@@ -72,60 +71,58 @@ class Adaptations(BaseModel):
 
     def add(
         self,
-        entry: dict[str, Any],
+        entry: EpochFacts,
         before: dict[int, int],
         queue: Iterable[Move],
         took_s: float,
     ) -> None:
         """Fold an epoch. `before`: bytes of each slot before it; `queue`: moves that wait after."""
-        for outcome in entry["commands"]:
-            if outcome["kind"] not in BOUNDARY:
+        for outcome in entry.commands:
+            if outcome.kind not in BOUNDARY:
                 self._answered(entry, outcome, before)
-        after = {totals["slot"]: totals["state_bytes"] for totals in entry["slots"]}
+        after = {totals.slot: totals.state_bytes for totals in entry.slots}
         # Most decisions are done: an epoch must not look at all of them.
         open_ = {each.id: each for each in self.decisions if each.done_epoch is None}
-        for move in entry["moved"]:
-            if (found := open_.get(decision(move["command"]))) is not None:
+        for move in entry.moved:
+            if (found := open_.get(decision(move.command))) is not None:
                 found.moved += 1
-                found.moved_bytes += move["bytes"]
+                found.moved_bytes += move.bytes
         waiting = Counter(decision(move.command) for move in queue)
         for each in open_.values():
             each.waiting = waiting[each.id]
             if not each.waiting:
-                each.done_epoch, each.after = entry["epoch"], after
-        if entry["moved"]:
-            mover = decision(entry["moved"][-1]["command"])
+                each.done_epoch, each.after = entry.epoch, after
+        if entry.moved:
+            mover = decision(entry.moved[-1].command)
             self.moved_s = took_s + (self.moved_s if mover == self.moved_for else 0.0)
-            self.moved_at, self.moved_for = entry["written_at"], mover
-        self.results += sum(entry["results"].values())
+            self.moved_at, self.moved_for = entry.written_at, mover
+        self.results += sum(entry.results.values())
         del self.decisions[:-MOST]
 
-    def _answered(
-        self, entry: dict[str, Any], outcome: dict[str, Any], before: dict[int, int]
-    ) -> None:
-        name = decision(outcome["id"])
+    def _answered(self, entry: EpochFacts, outcome: CommandOutcome, before: dict[int, int]) -> None:
+        name = decision(outcome.id)
         found = next((each for each in reversed(self.decisions) if each.id == name), None)
         if found is None:
             found = Adaptation(
                 id=name,
-                policy=outcome["policy"],
-                by=outcome.get("by", ""),
-                epoch=entry["epoch"],
-                at=entry["written_at"],
+                policy=outcome.policy,
+                by=outcome.by,
+                epoch=entry.epoch,
+                at=entry.written_at,
                 before=before,
                 results_at=self.results,
             )
             self.decisions.append(found)
-        if outcome["obeyed"]:
-            kind = outcome["kind"]
-            if kind == "spill" and outcome["policy"]:
-                self.forced_at = entry["written_at"]
-            if kind in ("split", "merge") and outcome["policy"]:
-                self.tuned_at = entry["written_at"]
+        if outcome.obeyed:
+            kind = outcome.kind
+            if kind == "spill" and outcome.policy:
+                self.forced_at = entry.written_at
+            if kind in ("split", "merge") and outcome.policy:
+                self.tuned_at = entry.written_at
             found.obeyed[kind] = found.obeyed.get(kind, 0) + 1
-            found.reason = found.reason or outcome["reason"]
-            found.bytes += 0 if kind == "budget" else outcome["bytes"]
+            found.reason = found.reason or outcome.reason
+            found.bytes += 0 if kind == "budget" else outcome.bytes
             found.done_epoch = None
         else:
-            why = outcome["reason"]
+            why = outcome.reason
             found.refused[why] = found.refused.get(why, 0) + 1

@@ -1,0 +1,15 @@
+"""The read model: what follows from the journal, for all who decide or show.
+
+The controller, `status`, the page, the report and the metrics stand on one `ReadModel`: the
+protocol's own `JournalState`, and the sums of `Tally`, which nothing in the protocol needs. It is
+incremental: only entries that are new are read.
+
+| module | what it has |
+|---|---|
+| `model` | the read model after one entry, and how it is written |
+| `tally` | the sums (pure) |
+| `adaptations` | the history of decisions (pure) |
+| `kept` | the models that a warehouse keeps, for who looks for the first time |
+| `memory` | the model and more, kept from look to look (a cache of this machine) |
+| `waiting` | what was asked for and not answered |
+"""
