@@ -449,6 +449,8 @@ class EpochFacts(Record):
     cuts: Cuts
     read: Counts
     commands: list[CommandOutcome] = []
+    commands_n: int = -1
+    """All commands up to this number are answered, here or earlier; -1: none was read."""
     seal: SealRequest | None = None
     """Present when a seal was accepted in this epoch."""
     withdrawn: str = ""

@@ -72,6 +72,7 @@ class JournalSnapshot(Record):
     counts: PartitionSums
     sealed: list[Sealed]
     seen: list[str]
+    commands_n: int
     recent_input_ms: int
     totals: list[SlotTotals]
     budgets: list[tuple[int, int]]

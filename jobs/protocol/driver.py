@@ -122,6 +122,8 @@ class Offered:
     now: str
     most_moved_bytes: int = MOST_MOVED_BYTES
     """State that one epoch may move between slots."""
+    commands_n: int = -1
+    """Number up to which all commands of the table are in `commands`, or seen by the journal."""
 
 
 @dataclass(frozen=True)
@@ -401,4 +403,5 @@ def _planned(state: JournalState, offer: Offered, lost: frozenset[int] = frozens
         lost,
         now=offer.now,
         most_moved_bytes=offer.most_moved_bytes,
+        commands_n=offer.commands_n,
     )

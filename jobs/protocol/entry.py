@@ -83,6 +83,7 @@ def entry_of(
         cuts=cuts,
         read=added([part for r in reports for part in r.read]),
         commands=list(plan.outcomes),
+        commands_n=plan.commands_n,
         seal=plan.accepted,
         withdrawn=plan.withdrawn,
         sealed=sealed,

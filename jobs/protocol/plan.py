@@ -60,6 +60,8 @@ class Plan:
     None: start empty."""
     outcomes: tuple[CommandOutcome, ...]
     restore: Restore | None
+    commands_n: int = -1
+    """Number up to which all commands are answered by then."""
 
 
 def plan_epoch(
@@ -71,12 +73,14 @@ def plan_epoch(
     *,
     now: str = "",
     most_moved_bytes: int = MOST_MOVED_BYTES,
+    commands_n: int = -1,
 ) -> Plan:
     """Plan the epoch after `state`.
 
     `end`: where the epoch's input ends. `next_session`: the calendar's session after the open
     one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
     that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
+    `commands_n`: number up to which all commands are given, or seen by the journal.
     Raises `ValueError` when `end` lies before the journal's end.
     """
     end = padded(end, greater(state.end, end))
@@ -116,6 +120,7 @@ def plan_epoch(
             (slot, None if slot in lost else state.manifests.get(slot)) for slot in slots
         ),
         outcomes=tuple(outcomes[command.id] for command in new),
+        commands_n=max(state.commands_n, commands_n),
         restore=restore_of(state, lost),
     )
 

@@ -118,6 +118,8 @@ class JournalState:
     sealed: Mapping[str, Sealed]
     seen: frozenset[str]
     """Ids of commands that were obeyed or refused."""
+    commands_n: int = -1
+    """Every command up to this number of their table is among them."""
     recent_input_ms: int = 0
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
     totals: tuple[SlotTotals, ...] = ()
@@ -297,7 +299,9 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         marks={e: m for e, m in marks.items() if e in wanted or e == entry.epoch},
         counts=counts,
         sealed=sealed,
-        seen=state.seen | {c.id for c in entry.commands},
+        # Not copied by each epoch: it grows with the days.
+        seen=state.seen | {c.id for c in entry.commands} if entry.commands else state.seen,
+        commands_n=max(state.commands_n, entry.commands_n),
         recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),

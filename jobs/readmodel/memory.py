@@ -38,7 +38,6 @@ class KeptMemory(BaseModel):
     version: int = VERSION
     model: KeptReadModel | None = None
     reasons: dict[str, dict[str, int]] = {}
-    commands_n: int = -1
 
 
 @dataclass
@@ -49,8 +48,6 @@ class Memory:
     """None before the first look, and while the journal is empty."""
     reasons: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per data file of `quarantine`: rows by reason."""
-    commands_n: int = -1
-    """Number up to which every command was answered (or has expired)."""
     saved_n: int = -1
 
 
@@ -64,7 +61,7 @@ def caught_up(warehouse: Warehouse, memory: Memory) -> ReadModel:
     if known is not None:
         entries = following(warehouse, known.state.n, known.entry)
         if entries is None:
-            memory.reasons, memory.saved_n, memory.commands_n = {}, -1, -1
+            memory.reasons, memory.saved_n = {}, -1
     if entries is None:
         known, entries = begun(warehouse)
     first = -1 if known is None else known.state.n
@@ -92,7 +89,7 @@ def load(place: str) -> Memory:
     if found.version != VERSION or found.model is None:
         return Memory()
     model = ReadModel.restored(found.model)
-    return Memory(model, found.reasons, found.commands_n, saved_n=model.state.n)
+    return Memory(model, found.reasons, saved_n=model.state.n)
 
 
 def save(memory: Memory, place: str) -> None:
@@ -101,7 +98,7 @@ def save(memory: Memory, place: str) -> None:
     if model is None or model.state.n - memory.saved_n < SAVE_EVERY:
         return
     memory.saved_n = model.state.n
-    kept = KeptMemory(model=model.kept(), reasons=memory.reasons, commands_n=memory.commands_n)
+    kept = KeptMemory(model=model.kept(), reasons=memory.reasons)
     path = memory_file(place)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:

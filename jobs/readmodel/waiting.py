@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from jobs.protocol.adapt import decision
-from jobs.readmodel.memory import Memory
+from jobs.protocol.state import JournalState
 from jobs.tables import Warehouse
 from schemas.journal import Record
 
@@ -24,19 +24,15 @@ class Waiting(Record):
     expires_at: str
 
 
-def waiting(warehouse: Warehouse, memory: Memory, moment: datetime) -> list[Waiting]:
+def waiting(warehouse: Warehouse, state: JournalState, moment: datetime) -> list[Waiting]:
     """Commands that were neither obeyed nor refused and have not expired, the newest first.
 
-    Those of one decision are one value. `memory` is changed: it notes up to which command all are
-    answered, and they are not read again.
+    Those of one decision are one value.
     """
-    answered = frozenset[str]() if memory.model is None else memory.model.state.seen
     found: dict[str, Waiting] = {}
-    for n, command in warehouse.commands.read(memory.commands_n):
+    for command in warehouse.commands.unseen(state):
         expires = command.expires_at and datetime.fromisoformat(command.expires_at)
-        if command.id in answered or (expires and expires < moment):
-            if not found:
-                memory.commands_n = n
+        if expires and expires < moment:
             continue
         name = decision(command.id)
         known = found.get(name)

@@ -42,7 +42,7 @@ def look(settings: Settings) -> Look:
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     memory = remembering.load(warehouse.place.path())
     model = remembering.caught_up(warehouse, memory)
-    unanswered = waiting(warehouse, memory, datetime.now(UTC))
+    unanswered = waiting(warehouse, model.state, datetime.now(UTC))
     remembering.save(memory, warehouse.place.path())
     return Look(warehouse, model, tuple(each.id for each in reversed(unanswered)))
 

@@ -74,7 +74,7 @@ def status(
     known = remembering.load(place) if memory is None else memory
     model = remembering.caught_up(warehouse, known)
     reasons = _reasons(warehouse, known)
-    unanswered = waiting(warehouse, known, now)
+    unanswered = waiting(warehouse, model.state, now)
     remembering.save(known, place)
     events = warehouse.sessions.read()
     sessions = model.tally.sessions

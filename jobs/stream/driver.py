@@ -97,15 +97,20 @@ class Driver:
         next_session: str,
         *,
         limit_rows: int,
+        commands_n: int = -1,
     ) -> None:
         """Carry one epoch, which might read `limit_rows` at most, through to every table.
+
+        `commands_n`: number up to which all commands are given, or seen by the journal.
 
         Raises `Ended` when this driver must stop.
         """
         self._batch = batch
         self._limit_rows = limit_rows
         self._began = time.monotonic()
-        offered = protocol.Offered(end, commands, next_session, _now(), self._most_moved_bytes)
+        offered = protocol.Offered(
+            end, commands, next_session, _now(), self._most_moved_bytes, commands_n
+        )
         self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
 

@@ -384,7 +384,14 @@ class Stream:
         commands = self._commands()
         date, last = self.driver.state.session.date, self._last
         after = self._session_after(date)
-        self.driver.epoch(end, batch, commands, after, limit_rows=self._max_rows)
+        self.driver.epoch(
+            end,
+            batch,
+            commands,
+            after,
+            limit_rows=self._max_rows,
+            commands_n=self._commands_read,
+        )
         if self.driver.state.session.date != date:
             self._tell_sealed(self.driver.state)
         if self._last is not None and self._last is not last and self._last.withdrawn:
@@ -394,6 +401,8 @@ class Stream:
         return calendar.session_after(self.settings.session.calendar, date)
 
     def _commands(self) -> list[Command]:
+        # Those before are answered, whoever was the driver then.
+        self._commands_read = max(self._commands_read, self.driver.state.commands_n)
         for each in self.warehouse.commands.read(self._commands_read):
             self._pending.append(each.command)
             self._commands_read = each.n

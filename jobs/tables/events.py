@@ -51,7 +51,7 @@ class Commands:
 
     def unseen(self, state: JournalState) -> Iterator[Command]:
         """The commands that the journal has not seen, each id once; read only when asked for."""
-        yield from unseen(state, (each.command for each in self.read()))
+        yield from unseen(state, (each.command for each in self.read(state.commands_n)))
 
     def read(self, after: int = -1) -> list[NumberedCommand]:
         """Return the commands with a number above `after`, in order, the newest included."""

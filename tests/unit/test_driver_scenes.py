@@ -459,6 +459,21 @@ def test_a_command_is_obeyed_once_however_often_it_is_read() -> None:
     assert (job.plan.forced, job.plan.outcomes) == ((), ())
 
 
+def test_an_entry_says_up_to_which_number_commands_are_answered() -> None:
+    """So that no later driver reads them again; an epoch that has read none takes nothing back."""
+    for known, read, said in ((-1, 4, 4), (4, 7, 7), (4, -1, 4)):
+        seen = epoch(2, 0, ends(4, 4, 4), read=READ_0, commands_n=known)
+        driver, (job,) = told(claimed(seen), offered(commands_n=read))
+        assert driver.state is not None
+        assert driver.state.commands_n == known
+        assert isinstance(job, RunJob)
+        assert job.plan.commands_n == said
+    later = epoch(3, 1, ends(5, 5, 5))
+    state = claimed(epoch(2, 0, ends(4, 4, 4), read=READ_0, commands_n=4), later).state
+    assert state is not None
+    assert state.commands_n == 4
+
+
 def test_a_seal_that_is_not_reached_divides_the_rows() -> None:
     _, instructions = told(
         claimed(ONE), offered(None, closing(ends(9, 9, 9), reason="now", by="me"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.engine.datafile import write_data_file
+from jobs.protocol.state import begin
 from jobs.tables import (
     DamagedTable,
     FileMismatch,
@@ -500,6 +502,9 @@ def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None
     pairs = [(found[i].command.id, found[i + 1].command.id) for i in range(0, 20, 2)]
     assert all(int(b[-1]) == int(a[-1]) + 1 and a[0] == b[0] for a, b in pairs)
     assert w.commands.read(after=17) == found[18:]
+    state = replace(begin(genesis()), seen=frozenset({found[19].command.id}), commands_n=17)
+    unseen = [found[n].command for n in range(18, len(found)) if n != 19]
+    assert list(w.commands.unseen(state)) == unseen, "what is answered is not read again"
     assert w.commands.read(after=16) == found[17:]  # from the middle of what came together
 
 

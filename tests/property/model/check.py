@@ -47,10 +47,17 @@ def wrong(world: World) -> list[str]:
 
 
 def answers(world: World) -> Iterable[str]:
-    """Commands that the journal has answered more than once."""
-    epochs = [entry for entry in world.journal if isinstance(entry, Epoch)]
-    told = Counter(outcome.id for entry in epochs for outcome in entry.commands)
-    return (f"command {id_} was answered {times} times" for id_, times in told.items() if times > 1)
+    """Commands that were answered more than once, or passed over by the mark of those answered."""
+    told: Counter[str] = Counter()
+    for entry in world.journal:
+        if isinstance(entry, Epoch):
+            told.update(outcome.id for outcome in entry.commands)
+            for command in world.commands[: entry.commands_n + 1]:
+                if command.id not in told:
+                    yield f"command {command.id} was passed over in epoch {entry.epoch}"
+    for id_, times in told.items():
+        if times > 1:
+            yield f"command {id_} was answered {times} times"
 
 
 def lost_files(world: World) -> Iterable[str]:

@@ -23,6 +23,7 @@ from jobs.engine.runs import Missing
 from jobs.protocol import driver as protocol
 from jobs.protocol import recovery, redo, seal
 from jobs.protocol.offsets import padded
+from jobs.protocol.plan import Plan, plan_epoch
 from jobs.protocol.recovery import Restore, SessionRestore
 from jobs.protocol.redo import Apply
 from jobs.protocol.seal import Obeyed
@@ -193,6 +194,11 @@ def _last_ids_only(state: JournalState | None, entry: Entry) -> JournalState:
 
 def _each_time(state: JournalState, commands: Iterable[Command]) -> list[Command]:
     return [command for command in commands if command.id not in state.seen]
+
+
+def _one_too_far(*args: Any, **more: Any) -> Plan:
+    plan = plan_epoch(*args, **more)
+    return replace(plan, commands_n=plan.commands_n + 1)
 
 
 # --- spill and seal
@@ -409,6 +415,12 @@ PLANTS: tuple[Plant, ...] = (
         "commands with an id each; obeyed once per id",
         "was answered",
         patches=(("jobs.protocol.plan.unseen", _each_time),),
+    ),
+    Plant(
+        "answered-up-to-one-too-many",
+        "commands with an id each; obeyed once per id (up to the number that the journal names)",
+        "was passed over",
+        patches=(("jobs.protocol.driver.plan_epoch", _one_too_far),),
     ),
     Plant(
         "spill-without-new-rows",

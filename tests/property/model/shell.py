@@ -268,8 +268,9 @@ class Shell:
     def commands(self, state: JournalState) -> list[Command]:
         """What is new in the table, and what the journal has not answered yet.
 
-        Every driver reads the table from its beginning once: what was obeyed is there again.
+        A driver begins with those that the journal does not know to be answered.
         """
+        self.commands_read = max(self.commands_read, state.commands_n + 1)
         self.pending += self.world.commands[self.commands_read :]
         self.commands_read = len(self.world.commands)
         self.pending = plans.unseen(state, self.pending)
@@ -296,7 +297,8 @@ class Shell:
         next_session = date(int(state.session.date[-2:]))
         self.say(f"offers epoch {state.epoch + 1} to {short(end)}, {len(commands)} commands")
         most = rng.choice((0, 3, 100))
-        self.tell(protocol.Offered(end, commands, next_session, "now", most))
+        read = -1 if late else self.commands_read - 1
+        self.tell(protocol.Offered(end, commands, next_session, "now", most, read))
 
     def job(self, plan: Plan, attempt: int) -> Generator[None, None, None]:
         """One Spark job: a task per slot, all at the same time, retried where they die."""
