@@ -12,8 +12,9 @@ from jobs.protocol.state import replay
 from jobs.storage import folder
 from jobs.tables import Warehouse
 from jobs.tables.snapshots import Snapshots
+from schemas.snapshot import JournalSnapshot
 
-pytestmark = pytest.mark.server  # it starts ten processes
+pytestmark = pytest.mark.server  # it starts fourteen processes
 
 
 def test_what_it_makes_is_read_and_measured(
@@ -24,11 +25,20 @@ def test_what_it_makes_is_read_and_measured(
     lines = capsys.readouterr().out.splitlines()
     missed = [line for line in lines if line.endswith("missed")]
     assert code == bool(missed)
-    assert [line.split("  ")[0] for line in lines[-5:]] == list(history.WHATS)
+    assert [line.split("  ")[0] for line in lines[-7:]] == list(history.WHATS)
     journal = Warehouse(str(tmp_path / "300"), fsync=False).journal
     state = journal.state()
     assert state is not None
     assert (state.epoch, len(state.sealed)) == (299, 3)
     assert state == replay(journal.read())
-    snapshots = Snapshots(folder(str(tmp_path / "300" / "snapshots")))
+    snapshots = Snapshots(folder(str(tmp_path / "300" / "snapshots")), JournalSnapshot)
     assert next(snapshots.newest(999)).n == state.n - EVERY // 2
+
+
+def test_a_day_of_files_is_written_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = history.main(["--day", "60", "--folder", str(tmp_path)])
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("60 epochs: commit and refresh ")
+    assert code == line.endswith("missed")

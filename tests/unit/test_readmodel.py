@@ -1,0 +1,177 @@
+"""The read model: kept and restored at every entry, and found by who looks for the first time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.protocol.snapshot import text_digest
+from jobs.protocol.state import JournalBroken, replay
+from jobs.readmodel import kept as keeping
+from jobs.readmodel import memory as remembering
+from jobs.readmodel.memory import Memory, caught_up
+from jobs.readmodel.model import KeptReadModel, ReadModel
+from jobs.storage import folder
+from jobs.tables import NothingYet, Snapshots, Warehouse
+from schemas.journal import entry_texts
+from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
+from tests.report_journal import withdraw_a_seal as withdrawn
+
+GOLDEN = Path(__file__).parent / "golden" / "readmodel-1.json"
+
+
+@pytest.fixture(autouse=True)
+def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the entries that are folded from now on."""
+    numbers: list[int] = []
+    original = ReadModel.add
+
+    def add(self: ReadModel, text: str, entry: Any) -> None:
+        numbers.append(entry.n)
+        original(self, text, entry)
+
+    monkeypatch.setattr(ReadModel, "add", add)
+    return numbers
+
+
+def first_look(root: Path) -> ReadModel:
+    """What somebody finds who has never looked."""
+    return caught_up(Warehouse(str(root)), Memory())
+
+
+def kept_n(root: Path) -> list[int]:
+    place = folder(str(root)).child(keeping.FOLDER)
+    return [each.n for each in Snapshots(place, KeptReadModel).newest(10**9)]
+
+
+def test_kept_and_restored_at_every_entry_it_goes_on_alike() -> None:
+    for made in (make_day(24, seal_after=15), withdrawn(make_day(16))):
+        whole = model_of(made.entries)
+        for n in range(len(made.entries)):
+            text = model_of(made.entries[: n + 1]).kept().model_dump_json()
+            kept = KeptReadModel.model_validate_json(text)
+            assert kept.n == n
+            model = ReadModel.restored(kept)
+            for entry in made.entries[n + 1 :]:
+                model.add(entry_texts(entry)[0], entry)
+            assert model == whole
+            assert kept.model_dump_json() == text, "what was restored is another one's"
+
+
+def test_it_stands_on_the_protocols_state() -> None:
+    made = make_day(24, slots=2, groups_depth=3, seal_after=15)
+    for n in range(len(made.entries)):
+        model = model_of(made.entries[: n + 1])
+        assert model.state == replay(made.entries[: n + 1])
+        assert model.entry == text_digest(entry_texts(made.entries[n])[0])
+
+
+def test_an_entry_that_does_not_follow_is_refused() -> None:
+    made = make_day(4)
+    with pytest.raises(ValueError, match="begins with a claim, entry 1"):
+        model_of(made.entries[1:])
+    model = model_of(made.entries[:2])
+    with pytest.raises(JournalBroken, match="entry 3"):
+        model.add("", made.entries[3])
+    assert model == model_of(made.entries[:2]), "nothing of it was taken"
+
+
+def test_the_layout_is_the_one_of_its_format() -> None:
+    """`WRITE_GOLDEN=1` writes the file anew; a change of it raises `FORMAT`."""
+    made = make_day(9, slots=2, groups_depth=3, seal_after=6)
+    text = model_of(made.entries).kept().model_dump_json(indent=1)
+    if os.environ.get("WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_a_first_look_begins_with_what_the_stream_has_kept(tmp_path: Path, read: list[int]) -> None:
+    root = tmp_path / "w"
+    made = make_day(40, seal_after=30)
+    fill_journal(open_warehouse(str(root)), made.entries[:30])
+    keeping.keep(Warehouse(str(root)))
+    assert kept_n(root) == [29]
+    fill_journal(open_warehouse(str(root)), made.entries)
+    read.clear()
+    whole = first_look(root)
+    assert read == [entry.n for entry in made.entries[30:]]
+    assert whole == model_of(made.entries)
+    read.clear()
+    keeping.keep(Warehouse(str(root)))
+    assert read == [entry.n for entry in made.entries[30:]]
+    assert kept_n(root) == [made.last.n, 29]
+
+
+def another_days() -> KeptReadModel:
+    """Of a journal that was another one from epoch 7 on."""
+    other = make_day(12)
+    carry_out(other, 7, [], cuts=[])
+    return model_of(other.entries[:10]).kept()
+
+
+@pytest.mark.parametrize("what", ["another journal's", "another entry's", "another format's"])
+def test_one_that_does_not_fit_is_passed_over(tmp_path: Path, what: str, read: list[int]) -> None:
+    root = tmp_path / "w"
+    made = make_day(12)
+    fill_journal(open_warehouse(str(root)), made.entries)
+    place = Snapshots(folder(str(root)).child(keeping.FOLDER), KeptReadModel)
+    fitting = model_of(made.entries[:10]).kept()
+    journal = fitting.journal.model_copy(update={"entry": "0" * 64})
+    place.write(model_of(made.entries[:5]).kept())
+    place.write(
+        {
+            "another journal's": another_days(),
+            "another entry's": fitting.model_copy(update={"journal": journal}),
+            "another format's": fitting.model_copy(update={"format": 2}),
+        }[what]
+    )
+    whole = model_of(made.entries)
+    read.clear()
+    assert first_look(root) == whole
+    assert read == [entry.n for entry in made.entries[5:]]
+
+
+def test_the_stream_is_not_held_up_by_a_long_history(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks makes up for it."""
+    monkeypatch.setattr(keeping, "MOST", 20)
+    monkeypatch.setattr(remembering, "MOST", 20)
+    root = tmp_path / "w"
+    made = make_day(30)
+    fill_journal(open_warehouse(str(root)), made.entries)
+    keeping.keep(Warehouse(str(root)))
+    assert (read, kept_n(root)) == ([], [])
+    first_look(root)
+    assert kept_n(root) == [made.last.n]
+    read.clear()
+    keeping.keep(Warehouse(str(root)))
+    assert read == []
+    fill_journal(open_warehouse(str(root)), make_day(45).entries)
+    first_look(root)
+    assert kept_n(root) == [made.last.n], "a look that reads little keeps nothing there"
+
+
+def test_a_look_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "MOST", 2)
+    root = tmp_path / "w"
+    made = make_day(5)
+    fill_journal(open_warehouse(str(root)), made.entries)
+    (root / keeping.FOLDER).write_text("no folder")
+    assert first_look(root) == model_of(made.entries)
+
+
+def test_an_empty_journal_has_nothing(tmp_path: Path) -> None:
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    keeping.keep(warehouse)
+    assert kept_n(tmp_path / "w") == []
+    with pytest.raises(NothingYet):
+        caught_up(warehouse, Memory())
