@@ -75,7 +75,7 @@ def read(day: Day) -> int:
     """Rows that the journal has read."""
     with contextlib.suppress(FileNotFoundError):
         return sum(
-            count["rows"] for e in day.entries() if e["kind"] == "epoch" for count in e["read"]
+            sum(count["rows"]) for e in day.entries() if e["kind"] == "epoch" for count in e["read"]
         )
     return 0
 

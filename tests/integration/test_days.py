@@ -276,7 +276,7 @@ def epochs_of(day: Day, term: int) -> int:
 def rows_of(day: Day) -> int:
     """Rows that the journal's epochs have read."""
     epochs = (entry for entry in day.entries() if entry["kind"] == "epoch")
-    return sum(count["rows"] for entry in epochs for count in entry["read"])
+    return sum(sum(count["rows"]) for entry in epochs for count in entry["read"])
 
 
 NO_SPACE = "no space is left: free some there, or choose another place in the settings"
