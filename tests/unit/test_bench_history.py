@@ -10,7 +10,7 @@ from benchmarks import history
 from jobs.protocol.snapshot import EVERY
 from jobs.protocol.state import replay
 from jobs.storage import folder
-from jobs.tables import Warehouse
+from jobs.tables import Warehouse, log
 from jobs.tables.snapshots import Snapshots
 from schemas.snapshot import JournalSnapshot
 
@@ -36,8 +36,9 @@ def test_what_it_makes_is_read_and_measured(
 
 
 def test_a_day_of_files_is_written_and_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)  # it changes that
     code = history.main(["--day", "60", "--folder", str(tmp_path)])
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("60 epochs: commit and refresh ")
