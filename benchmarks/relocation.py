@@ -28,8 +28,8 @@ from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
 from jobs.places import project_root, var_folder
 from jobs.policy.view import name
-from jobs.rebalance.asking import WishRefused, look
-from jobs.rebalance.by_hand import Wishes, request
+from jobs.rebalance.asking import RequestRefused, look
+from jobs.rebalance.by_hand import RebalanceRequest, request
 from jobs.rebalance.view import group_states
 from jobs.report import NothingYet
 from jobs.tables import NoWarehouse, Warehouse
@@ -40,7 +40,7 @@ MIB = 1 << 20
 out = Console(soft_wrap=True)
 
 
-def wishes(settings: Settings, wanted: int, *, exchange: bool) -> Wishes | None:
+def wishes(settings: Settings, wanted: int, *, exchange: bool) -> RebalanceRequest | None:
     """Moves of about `wanted` bytes between two slots; None: not enough yet."""
     seen = look(settings)
     sizes = group_states(seen.warehouse, seen.model, 0.0).bytes
@@ -58,7 +58,7 @@ def wishes(settings: Settings, wanted: int, *, exchange: bool) -> Wishes | None:
             if slot == source and total < some:
                 total += size * scale
                 moves.append(f"{name(group)}:{1 - source}")
-    return Wishes(moves=tuple(moves))
+    return RebalanceRequest(moves=tuple(moves))
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def moving(config: Path, every_s: float, wanted: int, *, exchange: bool) -> Iter
 
     def ask() -> None:
         while not done.wait(every_s):
-            with contextlib.suppress(NoWarehouse, NothingYet, WishRefused):
+            with contextlib.suppress(NoWarehouse, NothingYet, RequestRefused):
                 found = wishes(settings, wanted, exchange=exchange)
                 if found is not None:
                     request(settings, found, "benchmark", "benchmark")

@@ -418,7 +418,7 @@ Cuts = Annotated[
     PlainSerializer(_packed_cuts, when_used="json"),
 ]
 """Cuts; in JSON neighbours that differ only in their range are one object with their `ranges`."""
-Counts = Annotated[
+PartitionCounts = Annotated[
     list[PartitionCount],
     BeforeValidator(_unpacked_counts),
     PlainSerializer(_packed_counts, when_used="json"),
@@ -447,7 +447,7 @@ class EpochFacts(Record):
     """Bytes by slot, where a command has set them; only when that has changed. The others have
     `state.budget_bytes`, and so have all again once another driver claims the journal."""
     cuts: Cuts
-    read: Counts
+    read: PartitionCounts
     commands: list[CommandOutcome] = []
     commands_n: int = -1
     """All commands up to this number are answered, here or earlier; -1: none was read."""

@@ -101,7 +101,7 @@ def run_cleanup(
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
     `tell` hears of another cleanup of the session at the same time; when that stands still for
-    `stalled_s`, this one goes on.
+    `stalled_s`, this one takes over.
     Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
     `OutcomeUnknown`.
     """
@@ -144,7 +144,7 @@ def run_cleanup(
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
             if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
-                tell(f"It has not got on for {stalled_s:g} s: this one goes on.")
+                tell(f"It has made no progress for {stalled_s:g} s: taking over.")
             elif event := _cleaned_event(warehouse, session):
                 return _summary(sealed, event, already=True)
     results = sum(

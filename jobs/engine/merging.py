@@ -109,7 +109,7 @@ def due_merges(
 
 
 @dataclass(frozen=True)
-class Worn:
+class FileLiveness:
     """A file and the bytes of its rows, dead ones included, and of those that live."""
 
     file: str
@@ -123,7 +123,7 @@ class Worn:
 
 
 def to_reclaim(
-    shape: Shape, worn: Iterable[Worn], *, folder_bytes: int, budget_bytes: int, fuel: int
+    shape: Shape, worn: Iterable[FileLiveness], *, folder_bytes: int, budget_bytes: int, fuel: int
 ) -> list[str]:
     """Files to rewrite, in this order, as long as room is left for each."""
     fill = folder_bytes / budget_bytes

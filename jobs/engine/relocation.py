@@ -43,7 +43,7 @@ from jobs.engine.spec import JoinSpec
 from jobs.engine.spilling import rows_of
 from jobs.engine.statistics import range_of
 from jobs.engine.task import StepTask
-from jobs.engine.upkeep import Room, Shelf, room_of
+from jobs.engine.upkeep import Room, RunWriter, room_of
 from jobs.storage import Folder
 
 Neighbour = Callable[[int], tuple[StepTask, Folder] | None]
@@ -102,7 +102,7 @@ def extract(
         yield each.block("moved", encode_moved(Moved(True, each.rows, tuple(each.files))))
 
 
-def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> Shelf | None:
+def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> RunWriter | None:
     """The new owner's folder with this slot's share of its room; None: it is not on this host."""
     sizes = {info.name: info.bytes for info in folder.list()}
     if not lies_in(sizes, theirs.manifest):
@@ -112,7 +112,7 @@ def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> 
     left = room_of(theirs.shape, theirs.budget_bytes, used, files, 2 * len(theirs.groups)).left()
     left = min(left, int(theirs.threshold * theirs.budget_bytes) - used)
     share = Room(left // len(theirs.arriving), used_bytes=0, reserve_bytes=0, slack_bytes=0)
-    return Shelf(
+    return RunWriter(
         spec, folder, task.warehouse_id, task.epoch, task.attempt, task.key, share, theirs.shape
     )
 
@@ -129,7 +129,7 @@ class _Giving:
     spec: JoinSpec
     task: StepTask
     owner: int
-    shelf: Shelf | None
+    shelf: RunWriter | None
     most_bytes: int
     """Of one piece."""
     rows: int = 0
@@ -172,10 +172,10 @@ def adopt(
     task: StepTask,
     state: Folder,
     found: Loaded,
-    giver: int,
+    sender: int,
     files: Sequence[RunFile],
 ) -> None:
-    """Take the files that `giver` wrote into this slot's folder among the slot's runs.
+    """Take the files that `sender` wrote into this slot's folder among the slot's runs.
 
     Raises HandoverLost when one is not there or not what was written; ValueError for rows of
     groups that the slot does not own.
@@ -188,11 +188,11 @@ def adopt(
             rows = map_run(spec, state, named, task.key)
         except Missing as lost:
             raise HandoverLost(
-                f"slot {giver} wrote state for slot {task.slot} into {state.uri}, but {lost}. "
+                f"slot {sender} wrote state for slot {task.slot} into {state.uri}, but {lost}. "
                 "Nothing is lost: the epoch runs again, and sends it through the shuffle."
             ) from lost
         if (task.groups.slot_of(rows.key_hash) != task.slot).any():
             raise ValueError(
-                f"slot {task.slot} got a file of slot {giver} with groups that it does not own"
+                f"slot {task.slot} got a file of slot {sender} with groups that it does not own"
             )
         found.session(file.session).parts[file.input].append(Part(named, rows))

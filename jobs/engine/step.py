@@ -74,7 +74,7 @@ from jobs.engine.statistics import (
     statistics_table,
 )
 from jobs.engine.task import StepTask
-from jobs.engine.upkeep import Shelf, room_of, upkeep
+from jobs.engine.upkeep import RunWriter, room_of, upkeep
 from jobs.policy.victims import Moment
 from jobs.storage import Folder
 from schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
@@ -108,8 +108,8 @@ def step(
         intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
         if lacking := intake.lacking(task.arriving):
             return _missing(task, f"the groups that come from the slots {lacking}", lacking)
-        for giver, moved in sorted(intake.moved.items()):
-            adopt(spec, task, state, found, giver, moved.files)
+        for sender, moved in sorted(intake.moved.items()):
+            adopt(spec, task, state, found, sender, moved.files)
     return work.run(intake)
 
 
@@ -208,7 +208,7 @@ class _Step:
             files,
             len(task.groups) * len(self.sessions),
         )
-        shelf = Shelf(
+        shelf = RunWriter(
             self.spec,
             self.state,
             task.warehouse_id,
@@ -340,7 +340,7 @@ class _Step:
         for at in np.flatnonzero(held).tolist():
             self.cuts.append(self._cut(session.name, ranges[at]))
 
-    def _spill_and_store(self, shelf: Shelf) -> tuple[int, int]:
+    def _spill_and_store(self, shelf: RunWriter) -> tuple[int, int]:
         """Spill victims, write what stays: (number of the next run, bytes of new rows that stay).
 
         What moved or was restored is no reason to merge more in this very epoch.
@@ -366,7 +366,7 @@ class _Step:
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
 
-    def _fit(self, shelf: Shelf) -> tuple[int, list[tuple[Part, Any]], Victims]:
+    def _fit(self, shelf: RunWriter) -> tuple[int, list[tuple[Part, Any]], Victims]:
         """The next run's number, the files of what stays, not written yet, and the victims.
 
         What a file takes beyond its rows is known once it is encoded. Files that do not fit are
@@ -390,7 +390,7 @@ class _Step:
             room = max(room - max(short, left // FITS), 0)
 
     def _encode(
-        self, shelf: Shelf, victims: Mapping[str, Bool]
+        self, shelf: RunWriter, victims: Mapping[str, Bool]
     ) -> tuple[int, list[tuple[Part, Any]]]:
         """The files of what came and stays, not written yet, and the next run's number."""
         most = self.task.shape.new_file_bytes(self.task.budget_bytes)

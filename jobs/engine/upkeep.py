@@ -22,7 +22,7 @@ from pydantic import SecretBytes
 from jobs.engine.arrangement import ALL, Part, Segments, Session, everything
 from jobs.engine.digests import keyed_digest
 from jobs.engine.join import Rows
-from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
+from jobs.engine.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
 from jobs.engine.runs import (
     RunFile,
     bytes_of,
@@ -75,7 +75,7 @@ def manifest_bytes(files: int, groups: int) -> int:
 
 
 @dataclass
-class Shelf:
+class RunWriter:
     """The slot's folder as one attempt of one epoch writes to it."""
 
     spec: JoinSpec
@@ -144,7 +144,7 @@ class Upkeep:
 
 
 def upkeep(
-    shelf: Shelf,
+    shelf: RunWriter,
     sessions: dict[str, Session],
     under_way: Sequence[Merging],
     next_run: int,
@@ -190,10 +190,10 @@ def _worn(
     sessions: dict[str, Session],
     live: Mapping[str, tuple[int, int]],
     busy: AbstractSet[tuple[str, int, int]],
-) -> list[Worn]:
+) -> list[FileLiveness]:
     """The files of before this step's merges, without those of `busy` runs."""
     return [
-        Worn(part.file.file, part.file.row_bytes, live[part.file.file][1])
+        FileLiveness(part.file.file, part.file.row_bytes, live[part.file.file][1])
         for session, part in _all(sessions)
         if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
     ]
@@ -213,7 +213,7 @@ def _live(part: Part, whole: Segments) -> tuple[int, int]:
 
 
 def _advance(
-    shelf: Shelf, session: Session, merging: Merging, fuel: int, kept_free: int
+    shelf: RunWriter, session: Session, merging: Merging, fuel: int, kept_free: int
 ) -> tuple[int, bool]:
     """Work on a merge: (bytes written, whether it is done)."""
     parts = session.parts[merging.input]
@@ -266,7 +266,9 @@ def _from(part: Part, bound: int) -> Part | None:
     return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
 
 
-def _reclaim(shelf: Shelf, sessions: dict[str, Session], worn: Sequence[Worn], fuel: int) -> None:
+def _reclaim(
+    shelf: RunWriter, sessions: dict[str, Session], worn: Sequence[FileLiveness], fuel: int
+) -> None:
     """Rewrite the live part of the most worn files, as long as there is room."""
     wanted = to_reclaim(
         shelf.shape,

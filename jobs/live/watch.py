@@ -61,7 +61,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PageLook:
     """What one look found; never changed afterwards."""
 
     looked_ms: int = 0
@@ -97,7 +97,7 @@ class Watch:
         """`settings`: read before the first look, and again after one that failed."""
         self._load = settings
         self._every_s = every_s
-        self._seen = Seen()
+        self._seen = PageLook()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._fresh = False
@@ -109,7 +109,7 @@ class Watch:
         self._cleaned: dict[str, tuple[object, Sequence[Cleaning]]] = {}
         self._closes_ms: dict[str, int] = {}
 
-    def seen(self, *, groups: bool = False) -> Seen:
+    def seen(self, *, groups: bool = False) -> PageLook:
         """What was seen last; waits a moment for the first look."""
         now = time.monotonic()
         with self._changed:
@@ -126,8 +126,8 @@ class Watch:
             return self._seen
 
     def answer(
-        self, name: str, make: Callable[[Seen], BaseModel], *, groups: bool = False
-    ) -> tuple[Seen, tuple[bytes, str] | None]:
+        self, name: str, make: Callable[[PageLook], BaseModel], *, groups: bool = False
+    ) -> tuple[PageLook, tuple[bytes, str] | None]:
         """A view as text with its tag, made once per look; None while nothing was seen."""
         seen = self.seen(groups=groups)
         if seen.status is None or (groups and seen.groups is None):
@@ -166,7 +166,7 @@ class Watch:
                     self._thread = None
                     return
 
-    def _look(self) -> Seen:
+    def _look(self) -> PageLook:
         before = self._seen
         try:
             return self._whole_look(before)
@@ -184,7 +184,7 @@ class Watch:
         self._looker = self._settings = None
         return replace(before, problem=problem, made=before.made)
 
-    def _whole_look(self, before: Seen) -> Seen:
+    def _whole_look(self, before: PageLook) -> PageLook:
         if self._settings is None:
             self._settings = self._load()
         settings = self._settings
@@ -201,7 +201,7 @@ class Watch:
             groups = None
         elif groups is None or model.entry != before.entry:
             groups = look_at_groups(warehouse, model)
-        return Seen(
+        return PageLook(
             looked_ms=time.time_ns() // 1_000_000,
             status=status,
             entry=model.entry,

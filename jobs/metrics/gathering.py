@@ -35,7 +35,7 @@ from jobs.kafka.client import KafkaUnavailable
 from jobs.metrics.exposition import families
 from jobs.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
 from jobs.protocol.state import JournalState
-from jobs.readmodel import memory as remembering
+from jobs.readmodel import cache
 from jobs.readmodel.model import ReadModel
 from jobs.tables import Warehouse, WarehouseError
 from schemas.journal import Epoch, entry_texts
@@ -146,9 +146,9 @@ def _lag(model: ReadModel, backlog: BacklogReader) -> Lag | None:
 def _known(warehouse: Warehouse) -> ReadModel:
     """The journal added up, quickly when `spillway status` has remembered most of it."""
     place = warehouse.place.path()
-    memory = remembering.load(place)
-    model = remembering.caught_up(warehouse, memory)
-    remembering.save(memory, place)
+    memory = cache.load(place)
+    model = cache.caught_up(warehouse, memory)
+    cache.save(memory, place)
     return model
 
 

@@ -53,7 +53,7 @@ class Adaptation:
 
 
 @dataclass
-class _Desk:
+class _PendingAssignment:
     """The commands' effect so far."""
 
     owners: dict[Prefix, int]
@@ -94,7 +94,7 @@ def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptat
     present = dict(state.groups)
     for move in state.moves:
         owners[move.group] = move.to
-    desk = _Desk(
+    pending = _PendingAssignment(
         owners=owners,
         counts=Counter(owners.values()),
         slots=max(owners.values()) + 1,
@@ -106,7 +106,7 @@ def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptat
     )
     outcomes = []
     for command in commands:
-        problem = _stale(state, command, now) or _OBEY[command.kind](desk, command)
+        problem = _stale(state, command, now) or _OBEY[command.kind](pending, command)
         outcomes.append(
             CommandOutcome(
                 id=command.id,
@@ -119,14 +119,14 @@ def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptat
                 bytes=command.bytes or sum(move.bytes for move in command.moves),
             )
         )
-    moving = {group: present[group] for group in desk.queue}
-    groups = sorted((g, moving.get(g, slot)) for g, slot in desk.owners.items())
+    moving = {group: present[group] for group in pending.queue}
+    groups = sorted((g, moving.get(g, slot)) for g, slot in pending.owners.items())
     return Adaptation(
         outcomes=tuple(outcomes),
         groups=tuple(groups),
-        queue=tuple(desk.queue.values()),
-        forced=tuple(sorted(desk.forced.items())),
-        budgets=desk.budgets,
+        queue=tuple(pending.queue.values()),
+        forced=tuple(sorted(pending.forced.items())),
+        budgets=pending.budgets,
     )
 
 
@@ -162,50 +162,50 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _move(desk: _Desk, command: Command) -> str | None:
-    if desk.rearranged:
+def _move(pending: _PendingAssignment, command: Command) -> str | None:
+    if pending.rearranged:
         return "the number of slots is being changed"
     move = command.moves[0]
-    owner = desk.owners.get(move.group)
+    owner = pending.owners.get(move.group)
     if owner is None:
         return f"{_named(move.group)} is no group"
-    if problem := _in_use(desk, command, [move.group], [owner, move.to]):
+    if problem := _in_use(pending, command, [move.group], [owner, move.to]):
         return problem
     if owner == move.to:
         return f"{_named(move.group)} is at slot {owner} already"
-    if not 0 <= move.to < desk.slots:
-        return f"there is no slot {move.to}; there are {desk.slots}"
-    if desk.counts[owner] == 1:
+    if not 0 <= move.to < pending.slots:
+        return f"there is no slot {move.to}; there are {pending.slots}"
+    if pending.counts[owner] == 1:
         return f"slot {owner} would own no group; change the number of slots instead"
-    desk.owners[move.group] = move.to
-    desk.counts[owner] -= 1
-    desk.counts[move.to] += 1
-    desk.take(command, [move.group], [owner, move.to])
-    desk.queue[move.group] = move.model_copy(update={"command": command.id})
+    pending.owners[move.group] = move.to
+    pending.counts[owner] -= 1
+    pending.counts[move.to] += 1
+    pending.take(command, [move.group], [owner, move.to])
+    pending.queue[move.group] = move.model_copy(update={"command": command.id})
     return None
 
 
-def _slots(desk: _Desk, command: Command) -> str | None:
-    if desk.queue:
+def _slots(pending: _PendingAssignment, command: Command) -> str | None:
+    if pending.queue:
         return "groups are moving; the number of slots can change when that is done"
-    if command.slots == desk.slots:
-        return f"there are {desk.slots} slots already"
+    if command.slots == pending.slots:
+        return f"there are {pending.slots} slots already"
     # What does not move is touched too: shares are worked out over all slots.
-    if problem := _in_use(desk, command, [], range(desk.slots)):
+    if problem := _in_use(pending, command, [], range(pending.slots)):
         return problem
-    for slot in range(command.slots, desk.slots):
-        if slot in desk.forced:
+    for slot in range(command.slots, pending.slots):
+        if slot in pending.forced:
             return f"slot {slot} is told to spill, and would end"
-    counts = desk.counts.copy()
-    owners = dict(desk.owners)
-    numbered = desk.slots
+    counts = pending.counts.copy()
+    owners = dict(pending.owners)
+    numbered = pending.slots
     if len({move.group for move in command.moves}) < len(command.moves):
         return "a group is named twice"
     for move in command.moves:
         owner = owners.get(move.group)
         if owner is None or owner == move.to or not 0 <= move.to < command.slots:
             return f"{_named(move.group)} cannot move to slot {move.to}"
-        if problem := _in_use(desk, command, [move.group], []):
+        if problem := _in_use(pending, command, [move.group], []):
             return problem
         owners[move.group] = move.to
         # Slot numbers stay contiguous: only the next one begins, and only the last one ends.
@@ -217,28 +217,28 @@ def _slots(desk: _Desk, command: Command) -> str | None:
         numbered += begins - ends
     if numbered != command.slots:
         return f"the moves do not lead to {command.slots} slots"
-    if command.policy and (problem := _overfull(desk, command)):
+    if command.policy and (problem := _overfull(pending, command)):
         return problem
-    every = range(max(desk.slots, command.slots))
-    desk.take(command, (move.group for move in command.moves), every)
-    desk.owners, desk.counts = owners, counts
+    every = range(max(pending.slots, command.slots))
+    pending.take(command, (move.group for move in command.moves), every)
+    pending.owners, pending.counts = owners, counts
     for move in command.moves:
-        desk.queue[move.group] = move.model_copy(update={"command": command.id})
-    desk.rearranged = True
+        pending.queue[move.group] = move.model_copy(update={"command": command.id})
+    pending.rearranged = True
     return None
 
 
-def _overfull(desk: _Desk, command: Command) -> str | None:
+def _overfull(pending: _PendingAssignment, command: Command) -> str | None:
     """Which slot would get more than its budget holds, or None: it would only spill it.
 
     A person may want that all the same. A slot that begins has the smallest budget that there is.
     """
-    held = {slot: each.state_bytes for slot, each in desk.memory.items()}
-    budgets = {n: desk.budgets.get(n, each.budget_bytes) for n, each in desk.memory.items()}
+    held = {slot: each.state_bytes for slot, each in pending.memory.items()}
+    budgets = {n: pending.budgets.get(n, each.budget_bytes) for n, each in pending.memory.items()}
     came: Counter[int] = Counter()
     for move in command.moves:
         came[move.to] += move.bytes
-        came[desk.owners[move.group]] -= move.bytes
+        came[pending.owners[move.group]] -= move.bytes
     for slot, more in sorted(came.items()):
         budget = budgets.get(slot, min(budgets.values(), default=0))
         if more > 0 and budget and held.get(slot, 0) + more > budget:
@@ -249,79 +249,79 @@ def _overfull(desk: _Desk, command: Command) -> str | None:
     return None
 
 
-def _spill(desk: _Desk, command: Command) -> str | None:
-    if desk.rearranged:
+def _spill(pending: _PendingAssignment, command: Command) -> str | None:
+    if pending.rearranged:
         return "the number of slots is being changed"
     slot = command.slot
-    if slot is None or not 0 <= slot < desk.slots:
-        return f"there is no slot {slot} to spill; there are {desk.slots}"
-    if problem := _in_use(desk, command, [], [slot]):
+    if slot is None or not 0 <= slot < pending.slots:
+        return f"there is no slot {slot} to spill; there are {pending.slots}"
+    if problem := _in_use(pending, command, [], [slot]):
         return problem
-    if slot in desk.forced:
+    if slot in pending.forced:
         return f"slot {slot} is told to spill already"
-    if command.policy and (others := desk.relieving - {decision(command.id)}):
+    if command.policy and (others := pending.relieving - {decision(command.id)}):
         return f"another decision of a policy, {min(others)}, is obeyed in this epoch"
-    desk.forced[slot] = command.bytes
-    desk.take(command, [], [slot])
+    pending.forced[slot] = command.bytes
+    pending.take(command, [], [slot])
     return None
 
 
-def _split(desk: _Desk, command: Command) -> str | None:
+def _split(pending: _PendingAssignment, command: Command) -> str | None:
     group = command.group
-    if group is None or group not in desk.owners:
+    if group is None or group not in pending.owners:
         return f"{_named(group)} is no group"
-    if problem := _in_use(desk, command, [group], [desk.owners[group]]):
+    if problem := _in_use(pending, command, [group], [pending.owners[group]]):
         return problem
     if group.depth >= DEEPEST:
         return f"{_named(group)} has {DEEPEST} bits, which is as deep as groups go"
-    slot = desk.owners.pop(group)
+    slot = pending.owners.pop(group)
     halves = _halves(group)
-    desk.owners |= dict.fromkeys(halves, slot)
-    desk.counts[slot] += 1
-    desk.take(command, halves, [slot])
+    pending.owners |= dict.fromkeys(halves, slot)
+    pending.counts[slot] += 1
+    pending.take(command, halves, [slot])
     return None
 
 
-def _merge(desk: _Desk, command: Command) -> str | None:
+def _merge(pending: _PendingAssignment, command: Command) -> str | None:
     group = command.group
     if group is None or group.depth >= DEEPEST:
         return f"{_named(group)} has no halves"
     halves = _halves(group)
-    if any(half not in desk.owners for half in halves):
+    if any(half not in pending.owners for half in halves):
         return f"the halves of {_named(group)} are not two groups"
-    slots = {desk.owners[half] for half in halves}
+    slots = {pending.owners[half] for half in halves}
     if len(slots) > 1:
         return f"the halves of {_named(group)} are at different slots"
-    if problem := _in_use(desk, command, halves, list(slots)):
+    if problem := _in_use(pending, command, halves, list(slots)):
         return problem
     for half in halves:
-        del desk.owners[half]
+        del pending.owners[half]
     slot = slots.pop()
-    desk.owners[group] = slot
-    desk.counts[slot] -= 1
-    desk.take(command, [group], [slot])
+    pending.owners[group] = slot
+    pending.counts[slot] -= 1
+    pending.take(command, [group], [slot])
     return None
 
 
-def _budget(desk: _Desk, command: Command) -> str | None:
+def _budget(pending: _PendingAssignment, command: Command) -> str | None:
     slot = command.slot
-    if slot is None or slot not in desk.present:
-        return f"there is no slot {slot}; there are {len(desk.present)}"
+    if slot is None or slot not in pending.present:
+        return f"there is no slot {slot}; there are {len(pending.present)}"
     if not command.bytes:
-        desk.budgets.pop(slot, None)
+        pending.budgets.pop(slot, None)
         return None
-    if slot in desk.memory and (problem := _no_room(desk, slot, command.bytes)):
+    if slot in pending.memory and (problem := _no_room(pending, slot, command.bytes)):
         return problem
-    desk.budgets[slot] = command.bytes
+    pending.budgets[slot] = command.bytes
     return None
 
 
-def _no_room(desk: _Desk, slot: int, wanted: int) -> str | None:
+def _no_room(pending: _PendingAssignment, slot: int, wanted: int) -> str | None:
     """Why the slot's host has no room for a larger budget, or None."""
-    mine = desk.memory[slot]
-    shared = {n: each for n, each in desk.memory.items() if each.host == mine.host}
+    mine = pending.memory[slot]
+    shared = {n: each for n, each in pending.memory.items() if each.host == mine.host}
     free = [each.free_bytes for each in shared.values() if each.free_bytes is not None]
-    budgets = {n: desk.budgets.get(n, each.budget_bytes) for n, each in shared.items()}
+    budgets = {n: pending.budgets.get(n, each.budget_bytes) for n, each in shared.items()}
     if not free or wanted <= budgets[slot]:
         return None
     room = min(free) + sum(each.folder_bytes for each in shared.values())
@@ -355,17 +355,17 @@ def decision(command: str) -> str:
 
 
 def _in_use(
-    desk: _Desk, command: Command, groups: Iterable[Prefix], slots: Iterable[int]
+    pending: _PendingAssignment, command: Command, groups: Iterable[Prefix], slots: Iterable[int]
 ) -> str | None:
     """Why one of these cannot be adapted now, or None."""
     mine = decision(command.id)
     for slot in slots:
-        if slot in desk.busy:
+        if slot in pending.busy:
             return f"slot {slot} still takes part in an earlier adaptation"
-        if desk.deciders.get(slot, mine) != mine:
-            return f"slot {slot} takes part in another decision, {desk.deciders[slot]}"
+        if pending.deciders.get(slot, mine) != mine:
+            return f"slot {slot} takes part in another decision, {pending.deciders[slot]}"
     for group in groups:
-        if group in desk.queue or group in desk.touched:
+        if group in pending.queue or group in pending.touched:
             return f"{_named(group)} is named by an earlier command"
     return None
 

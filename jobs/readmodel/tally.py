@@ -1,7 +1,7 @@
 """The journal added up: what people and policies look at and the protocol does not need.
 
 Model: `Tally.add` folds one epoch into sums, given the journal's state before it and after it. It
-keeps no entry: the sums are kept from look to look (`jobs.readmodel.memory`), and only new entries
+keeps no entry: the sums are kept from look to look (`jobs.readmodel.cache`), and only new entries
 are read.
 
 Invariants:

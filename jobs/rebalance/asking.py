@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from jobs.clock import rfc3339
 from jobs.protocol.adapt import adapt
-from jobs.readmodel import memory as remembering
+from jobs.readmodel import cache
 from jobs.readmodel.model import ReadModel
 from jobs.readmodel.waiting import waiting
 from jobs.tables import SessionEvent, Warehouse
@@ -19,12 +19,12 @@ from schemas.settings import Settings
 Answers = list[tuple[Command, CommandOutcome]]
 
 
-class WishRefused(Exception):
+class RequestRefused(Exception):
     """What was asked for cannot be asked for (exit code 2)."""
 
 
 @dataclass(frozen=True)
-class Look:
+class WarehouseLook:
     """A warehouse as it is now."""
 
     warehouse: Warehouse
@@ -34,20 +34,20 @@ class Look:
     """Decisions that the stream has not answered yet."""
 
 
-def look(settings: Settings) -> Look:
-    """Look at the warehouse: only what is new since the last time is read.
+def look(settings: Settings) -> WarehouseLook:
+    """WarehouseLook at the warehouse: only what is new since the last time is read.
 
     Raises `NoWarehouse`, and `NothingYet` when the journal is empty.
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    memory = remembering.load(warehouse.place.path())
-    model = remembering.caught_up(warehouse, memory)
+    memory = cache.load(warehouse.place.path())
+    model = cache.caught_up(warehouse, memory)
     unanswered = waiting(warehouse, model.state, datetime.now(UTC))
-    remembering.save(memory, warehouse.place.path())
-    return Look(warehouse, model, tuple(each.id for each in reversed(unanswered)))
+    cache.save(memory, warehouse.place.path())
+    return WarehouseLook(warehouse, model, tuple(each.id for each in reversed(unanswered)))
 
 
-def ask(seen: Look, commands: Sequence[Command], *, dry_run: bool) -> Answers:
+def ask(seen: WarehouseLook, commands: Sequence[Command], *, dry_run: bool) -> Answers:
     """Append the commands, each with what the stream would answer now.
 
     A command that would be refused is not appended. The stream has the last word: it may refuse

@@ -12,7 +12,7 @@ from jobs.engine.least import TOO_SMALL, least_budget
 from jobs.policy.slots import rearranged
 from jobs.protocol.state import JournalState
 from jobs.readmodel.model import ReadModel
-from jobs.rebalance.asking import Answers, WishRefused, ask, look, now
+from jobs.rebalance.asking import Answers, RequestRefused, ask, look, now
 from jobs.rebalance.view import GroupStates, group_states
 from jobs.report.words import bytes_text
 from schemas.journal import Command, Move, Prefix
@@ -21,7 +21,7 @@ from schemas.settings import Settings
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RebalanceRequest:
     """The options as they were written."""
 
     moves: Sequence[str] = ()
@@ -38,29 +38,29 @@ class Wishes:
 
 
 def request(
-    settings: Settings, wishes: Wishes, reason: str, by: str, *, dry_run: bool = False
+    settings: Settings, wanted: RebalanceRequest, reason: str, by: str, *, dry_run: bool = False
 ) -> Answers:
-    """Ask for what is wished, as `asking.ask` does.
+    """Ask for what is wanted, as `asking.ask` does.
 
-    Raises `WishRefused`, and what `asking.look` raises.
+    Raises `RequestRefused`, and what `asking.look` raises.
     """
     seen = look(settings)
     found = group_states(seen.warehouse, seen.model, collection_s=0.0)
     sizes = {g: int(n) for (g, _), n in zip(seen.model.state.groups, found.bytes, strict=True)}
-    commands = _commands(seen.model.state, sizes, wishes, reason, by)
-    _refuse_undivided(wishes, seen.model, found)
+    commands = _commands(seen.model.state, sizes, wanted, reason, by)
+    _refuse_undivided(wanted, seen.model, found)
     _refuse_too_small(commands, seen.model, settings)
     return ask(seen, commands, dry_run=dry_run)
 
 
-def _refuse_undivided(wishes: Wishes, model: ReadModel, found: GroupStates) -> None:
+def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupStates) -> None:
     """A split of a group of one key divides nothing: it would only look like an answer."""
     at = {group: g for g, (group, _) in enumerate(model.state.groups)}
-    for text in wishes.splits:
+    for text in wanted.splits:
         g = at.get(_group(text))
         if g is not None and found.hot_share[g] >= 1:
             share = found.bytes[g] / max(int(found.bytes.sum()), 1)
-            raise WishRefused(
+            raise RequestRefused(
                 f"all rows of group {text} are of the key {found.hot_key[g]!r}, which no split "
                 f"divides; the group has {share:.0%} of all memory"
             )
@@ -79,14 +79,14 @@ def _refuse_too_small(commands: Sequence[Command], model: ReadModel, settings: S
     )
     for size in budgets:
         if size < least:
-            raise WishRefused(
+            raise RequestRefused(
                 f"a budget of {bytes_text(size)} {TOO_SMALL}. The least that would do is "
                 f"{-(-least // 1024)}KiB; whatever shall stay in memory needs more"
             )
 
 
 def _commands(
-    state: JournalState, sizes: dict[Prefix, int], wishes: Wishes, reason: str, by: str
+    state: JournalState, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
 ) -> list[Command]:
     run = uuid.uuid4().hex[:8]
     found: list[Command] = []
@@ -102,25 +102,25 @@ def _commands(
         }
         found.append(Command.model_validate({**common, **what}))
 
-    for text in wishes.splits:
+    for text in wanted.splits:
         add("split", group=_group(text))
-    for text in wishes.merges:
+    for text in wanted.merges:
         add("merge", group=_group(text))
-    for text in wishes.moves:
+    for text in wanted.moves:
         name, slot = _pair(text, "--move 9/17:1")
         group = _group(name)
         move = Move(group=group, to=_number(slot, text), bytes=sizes.get(group, 0))
         add("move", moves=[move])
-    for text in wishes.spills:
+    for text in wanted.spills:
         slot, size = _pair(text, "--spill 0:100MiB")
         add("spill", slot=_number(slot, text), bytes=_bytes(size, text))
-    if wishes.slots is not None:
+    if wanted.slots is not None:
         try:
-            moves = rearranged(state.groups, sizes, wishes.slots)
+            moves = rearranged(state.groups, sizes, wanted.slots)
         except ValueError as error:
-            raise WishRefused(str(error)) from None
-        add("slots", slots=wishes.slots, moves=moves)
-    for text in wishes.budgets:
+            raise RequestRefused(str(error)) from None
+        add("slots", slots=wanted.slots, moves=moves)
+    for text in wanted.budgets:
         slot, size = _pair(text, "--budget 0:2GiB")
         bytes_ = 0 if size == "default" else _bytes(size, text)
         add("budget", slot=_number(slot, text), bytes=bytes_)
@@ -130,7 +130,7 @@ def _commands(
 def _pair(text: str, example: str) -> tuple[str, str]:
     left, colon, right = text.partition(":")
     if not colon:
-        raise WishRefused(f"{text!r}: write, for example, {example}")
+        raise RequestRefused(f"{text!r}: write, for example, {example}")
     return left, right
 
 
@@ -138,12 +138,12 @@ def _group(text: str) -> Prefix:
     try:
         return Prefix.parse(text)
     except ValueError as error:
-        raise WishRefused(str(error)) from None
+        raise RequestRefused(str(error)) from None
 
 
 def _number(text: str, whole: str) -> int:
     if not text.isdecimal():
-        raise WishRefused(f"{whole!r}: {text!r} is no slot's number")
+        raise RequestRefused(f"{whole!r}: {text!r} is no slot's number")
     return int(text)
 
 
@@ -151,7 +151,7 @@ def _bytes(text: str, whole: str) -> int:
     try:
         size = TypeAdapter(ByteSize).validate_python(text)
     except ValidationError:
-        raise WishRefused(f"{whole!r}: {text!r} is no size, such as 100MiB") from None
+        raise RequestRefused(f"{whole!r}: {text!r} is no size, such as 100MiB") from None
     if size <= 0:
-        raise WishRefused(f"{whole!r}: {text!r} is not above zero")
+        raise RequestRefused(f"{whole!r}: {text!r} is not above zero")
     return int(size)

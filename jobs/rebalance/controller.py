@@ -28,7 +28,7 @@ from jobs.policy.view import (
     View,
     declined,
 )
-from jobs.rebalance.asking import Answers, Look, WishRefused, ask, look, now
+from jobs.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look, now
 from jobs.rebalance.view import group_states, round_s, view_of
 from schemas.journal import Command, Move
 from schemas.settings import Settings
@@ -48,12 +48,12 @@ def run(
 ) -> Decision:
     """Decide, and append the commands unless it is a dry run.
 
-    Raises `WishRefused` for an unknown policy, and what `asking.look` raises.
+    Raises `RequestRefused` for an unknown policy, and what `asking.look` raises.
 
     `reason`: why a person had it run now; the journal keeps it before the policy's own reasons.
     """
     if policy not in POLICIES:
-        raise WishRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
+        raise RequestRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     seen = look(settings)
     if (busy := _busy(seen)) is not None:
         return Decision(busy, [])
@@ -102,7 +102,7 @@ def run(
     return Decision(advice, ask(seen, wanted, dry_run=dry_run))
 
 
-def _busy(seen: Look) -> Advice | None:
+def _busy(seen: WarehouseLook) -> Advice | None:
     """Why nothing is decided now: an earlier decision is not carried out yet."""
     if moves := seen.model.state.moves:
         return declined("decision", f"{len(moves)} moves of an earlier one are not carried out yet")

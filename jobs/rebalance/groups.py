@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.policy.view import name
-from jobs.readmodel import memory as remembering
+from jobs.readmodel import cache
 from jobs.rebalance.view import newest
 from jobs.report.words import bytes_text, count_text, part_text, visible
 from jobs.tables import Warehouse
@@ -65,8 +65,8 @@ class GroupStatus(BaseModel):
 
 def largest_groups(warehouse: Warehouse, most: int) -> list[GroupStatus]:
     """The `most` largest groups by bytes in memory."""
-    memory = remembering.load(warehouse.place.path())
-    model = remembering.caught_up(warehouse, memory)
+    memory = cache.load(warehouse.place.path())
+    model = cache.caught_up(warehouse, memory)
     tables = list(newest(warehouse, model).values())
     if not tables:
         return []

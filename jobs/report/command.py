@@ -11,8 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from jobs.readmodel import memory as remembering
-from jobs.readmodel.memory import Memory
+from jobs.readmodel import cache
+from jobs.readmodel.cache import ReadCache
 from jobs.readmodel.model import ReadModel
 from jobs.report.decisions import decisions_table
 from jobs.report.ends import kafka_ends
@@ -33,7 +33,7 @@ class Looker:
 
     warehouse: Warehouse | None
     """The one that was looked at; None before the first look."""
-    memory: Memory | None
+    memory: ReadCache | None
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -46,7 +46,7 @@ class Looker:
         if self.warehouse is None or self.memory is None:
             # A reader writes nothing, so there is nothing to sync.
             self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
-            self.memory = remembering.load(self.warehouse.place.path())
+            self.memory = cache.load(self.warehouse.place.path())
         now = datetime.now(UTC)
         found = status(
             self.warehouse,

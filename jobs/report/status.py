@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from jobs.processes import process_runs
 from jobs.protocol.offsets import partitions
 from jobs.protocol.state import another_query
-from jobs.readmodel import memory as remembering
-from jobs.readmodel.memory import Memory
+from jobs.readmodel import cache
+from jobs.readmodel.cache import ReadCache
 from jobs.readmodel.model import ReadModel
 from jobs.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
 from jobs.readmodel.waiting import waiting
@@ -55,7 +55,7 @@ def status(
     now: datetime,
     ends: Offsets | None,
     *,
-    memory: Memory | None = None,
+    memory: ReadCache | None = None,
     detail_session: str | None = None,
 ) -> Status:
     """Where the stream stands at `now` (with its offset).
@@ -71,11 +71,11 @@ def status(
     Raises what the tables raise (`jobs.tables.errors`), `NothingYet` among them.
     """
     place = warehouse.place.path()
-    known = remembering.load(place) if memory is None else memory
-    model = remembering.caught_up(warehouse, known)
+    known = cache.load(place) if memory is None else memory
+    model = cache.caught_up(warehouse, known)
     reasons = _reasons(warehouse, known)
     unanswered = waiting(warehouse, model.state, now)
-    remembering.save(known, place)
+    cache.save(known, place)
     events = warehouse.sessions.read()
     sessions = model.tally.sessions
     done = {date: _cleanup_done(warehouse, date) for date, s in sessions.items() if s.ranges}
@@ -133,7 +133,7 @@ def _query_problem(model: ReadModel, settings: Settings) -> str:
     return another_query(model.state.genesis.query, fingerprint)
 
 
-def _reasons(warehouse: Warehouse, memory: Memory) -> dict[str, int]:
+def _reasons(warehouse: Warehouse, memory: ReadCache) -> dict[str, int]:
     """Quarantined rows by reason. A file never changes, so each is read once."""
     table = warehouse.table("quarantine")
     table.refresh()

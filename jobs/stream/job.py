@@ -203,7 +203,7 @@ class EpochJob:
             tasks=tasks,
             salts=salt,
             state_root=self.settings.state_root,
-            hosts_name_root=self.settings.hosts_name_root,
+            executor_may_override_state_root=self.settings.executor_may_override_state_root,
             warehouse_root=self.settings.warehouse_root,
             hand_over=attempt == 1,
         )

@@ -284,7 +284,7 @@ class Stream:
             warehouse_root=self.settings.warehouse.root,
             state_root=self.settings.state.root,
             state_key=self.warehouse.state_key(),
-            hosts_name_root=not self.settings.spark.master.startswith("local"),
+            executor_may_override_state_root=not self.settings.spark.master.startswith("local"),
             budget_bytes=int(self.settings.state.budget_bytes),
             threshold=self.settings.spill.threshold,
             fraction=self.settings.spill.fraction,

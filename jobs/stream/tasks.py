@@ -33,7 +33,7 @@ class JobSettings:
     state_root: str
     state_key: SecretBytes
     """For the digests of state files: see `jobs.tables.statekey`."""
-    hosts_name_root: bool
+    executor_may_override_state_root: bool
     budget_bytes: int
     """Of a slot for which no command has set another."""
     threshold: float

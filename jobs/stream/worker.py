@@ -44,7 +44,7 @@ class StepJob:
     tasks: dict[int, StepTask]
     salts: tuple[int, ...]
     state_root: str
-    hosts_name_root: bool
+    executor_may_override_state_root: bool
     """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
     hand_over: bool
@@ -53,7 +53,11 @@ class StepJob:
 
     def state(self, task: StepTask) -> Folder:
         """The folder of a slot's state on the host that this runs on."""
-        own = os.environ.get("SPILLWAY_STATE__ROOT") if self.hosts_name_root else None
+        own = (
+            os.environ.get("SPILLWAY_STATE__ROOT")
+            if self.executor_may_override_state_root
+            else None
+        )
         root = private(own or self.state_root)
         return root.child(task.warehouse_id).child(f"slot-{task.slot}")
 

@@ -25,7 +25,7 @@ KEPT = 3
 """The newest ones: should one be damaged, or of an entry that was lost, there is another."""
 
 
-class Snapshot(Protocol):
+class Kept(Protocol):
     """What is kept: a pydantic model of the journal after one entry."""
 
     @property
@@ -40,7 +40,7 @@ class Snapshot(Protocol):
         """As JSON."""
 
 
-S = TypeVar("S", bound=Snapshot)
+S = TypeVar("S", bound=Kept)
 
 
 class Snapshots(Generic[S]):

@@ -190,9 +190,9 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     from jobs.engine import relocation
     from jobs.stream import worker
 
-    original, shelf = worker.extract, relocation.Shelf
+    original, shelf = worker.extract, relocation.RunWriter
 
-    class Shelf(shelf):  # type: ignore[misc, valid-type]
+    class RunWriter(shelf):  # type: ignore[misc, valid-type]
         def write(self, *arguments: Any) -> None:
             super().write(*arguments)
             _once("in-extract", self.epoch)
@@ -205,7 +205,7 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
                 _once("in-extract", task.epoch)
         _once("after-extract", task.epoch)
 
-    with _replaced(worker, extract=extract), _replaced(relocation, Shelf=Shelf):
+    with _replaced(worker, extract=extract), _replaced(relocation, RunWriter=RunWriter):
         yield from worker.extract_batches(job, batches)
 
 

@@ -157,14 +157,14 @@ class Mover:
         known = len(self.journal.epochs())
         self.asked |= {command.id: known for command, outcome in answers if outcome.obeyed}
 
-    def uneven(self) -> by_hand.Wishes:
+    def uneven(self) -> by_hand.RebalanceRequest:
         """Two groups of the slot that has most move to the other one, and something spills."""
         owners = self.owners()
         slots = list(owners.values())
         full = max((0, 1), key=slots.count)
         groups = self.rng.sample([g for g, slot in owners.items() if slot == full], 2)
         moves = [f"{depth}/{value}:{1 - full}" for depth, value in groups]
-        return by_hand.Wishes(moves=moves, spills=[f"{full}:1KiB"])
+        return by_hand.RebalanceRequest(moves=moves, spills=[f"{full}:1KiB"])
 
     def owners(self) -> dict[tuple[int, int], int]:
         """The newest assignment: each group with its slot."""

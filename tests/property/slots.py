@@ -143,7 +143,7 @@ class Slots:
             warehouse_root="",
             state_root="",
             state_key=KEY,
-            hosts_name_root=False,
+            executor_may_override_state_root=False,
             budget_bytes=self.budget_bytes,
             threshold=0.9,
             fraction=0.3,

@@ -21,8 +21,8 @@ from jobs.policy.view import Advice, Declined
 from jobs.protocol.adapt import adapt
 from jobs.protocol.state import replay
 from jobs.rebalance import by_hand, controller
-from jobs.rebalance.asking import WishRefused, ask, look, now
-from jobs.rebalance.by_hand import Wishes
+from jobs.rebalance.asking import RequestRefused, ask, look, now
+from jobs.rebalance.by_hand import RebalanceRequest
 from jobs.rebalance.groups import HEAD, GroupStatus, groups_table, largest_groups
 from jobs.rebalance.shown import table
 from jobs.report import NothingYet
@@ -268,15 +268,15 @@ def test_policies_in_rounds_are_guarded_by_their_collection_time(
 
 def test_a_split_of_one_key_is_refused_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
-    with pytest.raises(WishRefused, match="all rows of group 3/0 are of the key 'ACME'"):
-        by_hand.request(settings, Wishes(splits=("3/0",)), "", "me")
-    asked = by_hand.request(settings, Wishes(splits=("3/1",)), "", "me")
+    with pytest.raises(RequestRefused, match="all rows of group 3/0 are of the key 'ACME'"):
+        by_hand.request(settings, RebalanceRequest(splits=("3/0",)), "", "me")
+    asked = by_hand.request(settings, RebalanceRequest(splits=("3/1",)), "", "me")
     assert asked[0][1].obeyed
 
 
 def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
-    wishes = Wishes(moves=tuple(f"3/{v}:1" for v in range(5)), spills=("1:2KiB",))
+    wishes = RebalanceRequest(moves=tuple(f"3/{v}:1" for v in range(5)), spills=("1:2KiB",))
     answers = by_hand.request(settings, wishes, "because", "me", dry_run=True)
     out = Console(file=io.StringIO(), width=200)
     out.print(table(answers, [Declined("merge of 3/1", "[red]never[/red]")], dry_run=True))
@@ -289,7 +289,7 @@ def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
 
 def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
-    wishes = Wishes(budgets=("0:2MiB", "1:default"))
+    wishes = RebalanceRequest(budgets=("0:2MiB", "1:default"))
     asked = by_hand.request(settings, wishes, "the day is long", "me", dry_run=True)
     assert [(c.kind, c.slot, c.bytes, o.obeyed) for c, o in asked] == [
         ("budget", 0, 2 << 20, True),
@@ -301,15 +301,17 @@ def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     assert "budget of slot 0: 2.00 MiB would be asked for the day is long" in text
     assert "budget of slot 1: state.budget_bytes would be asked for" in text
     least = least_budget(3, GROUPS, 2, settings.stream.max_rows_per_epoch)
-    assert by_hand.request(settings, Wishes(budgets=(f"0:{least}",)), "", "me", dry_run=True)
+    assert by_hand.request(
+        settings, RebalanceRequest(budgets=(f"0:{least}",)), "", "me", dry_run=True
+    )
     wrongs = (
         ("0", "write, for example, --budget 0:2GiB"),
         ("0:0", "not above zero"),
         (f"0:{least - 1}", rf"cannot hold an epoch.* least .* is {-(-least // 1024)}KiB;"),
     )
     for wrong, why in wrongs:
-        with pytest.raises(WishRefused, match=why):
-            by_hand.request(settings, Wishes(budgets=(wrong,)), "", "me")
+        with pytest.raises(RequestRefused, match=why):
+            by_hand.request(settings, RebalanceRequest(budgets=(wrong,)), "", "me")
 
 
 def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) -> None:
@@ -330,7 +332,7 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
     with pytest.raises(NothingYet, match="is empty: start `spillway stream`, or name"):
         controller.run(settings, "balanced", "me")
-    with pytest.raises(WishRefused, match="unknown policy"):
+    with pytest.raises(RequestRefused, match="unknown policy"):
         controller.run(settings, "nonsense", "me")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jobs.live import views, watch
 from jobs.live.groups import GroupTable, cells, groups_view, look_at_groups
-from jobs.live.watch import Seen, Watch
+from jobs.live.watch import PageLook, Watch
 from jobs.readmodel.model import ReadModel
 from jobs.report.model import Cleaning, Status
 from jobs.report.status import status
@@ -326,7 +326,7 @@ def test_thirty_two_thousand_groups_are_cut_to_size_in_no_time() -> None:
 # --- the watch -------------------------------------------------------------------------------
 
 
-def sessions_view(seen: Seen) -> views.SessionList:
+def sessions_view(seen: PageLook) -> views.SessionList:
     assert seen.status is not None
     return views.sessions(seen.status, 10)
 
@@ -417,7 +417,7 @@ def test_views_of_one_look_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mo
     wait_for(lambda: looking.seen().problem is not None)
     asked: list[str] = []
 
-    def make(seen: Seen) -> views.SessionList:
+    def make(seen: PageLook) -> views.SessionList:
         asked.append("made")
         return sessions_view(seen)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.engine.merging import RunSize, Shape, Worn, due_merges, to_reclaim
+from jobs.engine.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
 from jobs.engine.statefiles import Merging
 
 SHAPE = Shape()
@@ -63,9 +63,14 @@ def test_merges_under_way_are_kept_and_their_runs_are_not_merged_twice() -> None
 
 def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:
     """Of a budget of 100: files with 90, 90, 80, 25 and 10 dead bytes of 100."""
-    worn = [Worn("e", 100, 75), Worn("c", 100, 10), Worn("b", 100, 10), Worn("d", 100, 20)]
+    worn = [
+        FileLiveness("e", 100, 75),
+        FileLiveness("c", 100, 10),
+        FileLiveness("b", 100, 10),
+        FileLiveness("d", 100, 20),
+    ]
     return to_reclaim(
-        shape, [*worn, Worn("f", 100, 90)], folder_bytes=folder, budget_bytes=100, fuel=fuel
+        shape, [*worn, FileLiveness("f", 100, 90)], folder_bytes=folder, budget_bytes=100, fuel=fuel
     )
 
 
@@ -79,4 +84,4 @@ def test_the_files_with_most_dead_bytes_are_rewritten_first_within_the_fuel() ->
     assert reclaimed(folder=75, fuel=0) == ["b", "c", "d", "e"], "fuel is no limit any more"
     exactly = Shape(dead_share=0.25)
     assert reclaimed(folder=75, fuel=0, shape=exactly) == ["b", "c", "d", "e"]
-    assert Worn("a", 0, 0).dead_share == 1
+    assert FileLiveness("a", 0, 0).dead_share == 1

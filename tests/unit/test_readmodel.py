@@ -10,9 +10,9 @@ import pytest
 
 from jobs.protocol.snapshot import text_digest
 from jobs.protocol.state import JournalBroken, replay
+from jobs.readmodel import cache
 from jobs.readmodel import kept as keeping
-from jobs.readmodel import memory as remembering
-from jobs.readmodel.memory import Memory, caught_up
+from jobs.readmodel.cache import ReadCache, caught_up
 from jobs.readmodel.model import KeptReadModel, ReadModel
 from jobs.storage import folder
 from jobs.tables import NothingYet, Snapshots, Warehouse
@@ -44,7 +44,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def first_look(root: Path) -> ReadModel:
     """What somebody finds who has never looked."""
-    return caught_up(Warehouse(str(root)), Memory())
+    return caught_up(Warehouse(str(root)), ReadCache())
 
 
 def kept_n(root: Path) -> list[int]:
@@ -144,7 +144,7 @@ def test_the_stream_is_not_held_up_by_a_long_history(
 ) -> None:
     """Who looks makes up for it."""
     monkeypatch.setattr(keeping, "MOST", 20)
-    monkeypatch.setattr(remembering, "MOST", 20)
+    monkeypatch.setattr(cache, "MOST", 20)
     root = tmp_path / "w"
     made = make_day(30)
     fill_journal(open_warehouse(str(root)), made.entries)
@@ -161,7 +161,7 @@ def test_the_stream_is_not_held_up_by_a_long_history(
 
 
 def test_a_look_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "MOST", 2)
+    monkeypatch.setattr(cache, "MOST", 2)
     root = tmp_path / "w"
     made = make_day(5)
     fill_journal(open_warehouse(str(root)), made.entries)
@@ -174,4 +174,4 @@ def test_an_empty_journal_has_nothing(tmp_path: Path) -> None:
     keeping.keep(warehouse)
     assert kept_n(tmp_path / "w") == []
     with pytest.raises(NothingYet):
-        caught_up(warehouse, Memory())
+        caught_up(warehouse, ReadCache())

@@ -24,7 +24,7 @@ from jobs.engine.runs import born_of
 from jobs.engine.statefiles import load_manifest
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
-from jobs.engine.upkeep import Room, Shelf, manifest_bytes, room_of
+from jobs.engine.upkeep import Room, RunWriter, manifest_bytes, room_of
 from schemas.journal import Prefix, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
@@ -95,7 +95,7 @@ def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
     assert {file.file for file in given.files} <= {run.file for run in manifest.runs}
     assert sizes.keys() - before == {report.manifest}
     runs = [(r.session, r.input, r.run) for r in manifest.runs]
-    assert len(set(runs)) == len(runs), "a giver's files of one input are a run of their own"
+    assert len(set(runs)) == len(runs), "a sender's files of one input are a run of their own"
 
 
 def test_what_is_larger_than_the_owner_s_files_is_given_as_several(slots: Slots) -> None:
@@ -196,7 +196,7 @@ def test_a_giver_has_its_share_of_the_room_beside_the_owner_s_manifest(
     slots: Slots, threshold: float
 ) -> None:
     move = Move(slots)
-    giver = move.tasks[0]
+    sender = move.tasks[0]
     owner = replace(move.tasks[1], budget_bytes=200_001, arriving=(0, 2), threshold=threshold)
     used, files = folder_bytes(slots), len(list(slots.state(1).list()))
     # Twice the files that there are, four for each input; each group before and after.
@@ -204,13 +204,13 @@ def test_a_giver_has_its_share_of_the_room_beside_the_owner_s_manifest(
     slack = room_of(owner.shape, 200_001, used, 0, 0).slack_bytes
     left = min(200_001 - used - reserve - slack, int(threshold * 200_001) - used)
     share = Room(left // 2, used_bytes=0, reserve_bytes=0, slack_bytes=0)
-    assert _shelf(slots.spec, giver, owner, slots.state(1)) == Shelf(
+    assert _shelf(slots.spec, sender, owner, slots.state(1)) == RunWriter(
         slots.spec,
         slots.state(1),
-        giver.warehouse_id,
-        giver.epoch,
-        giver.attempt,
-        giver.key,
+        sender.warehouse_id,
+        sender.epoch,
+        sender.attempt,
+        sender.key,
         share,
         owner.shape,
     )

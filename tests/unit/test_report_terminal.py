@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from jobs.readmodel.memory import Memory
+from jobs.readmodel.cache import ReadCache
 from jobs.report import command
 from jobs.report.command import Looker, status_command
 from jobs.report.model import Status
@@ -102,7 +102,7 @@ def test_every_kind_of_command_has_its_words() -> None:
 
 
 def test_what_waits_is_told_beside_what_has_expired(settings, found):
-    warehouse, memory = open_warehouse(settings.warehouse.root), Memory()
+    warehouse, memory = open_warehouse(settings.warehouse.root), ReadCache()
     old = {"kind": "spill", "slot": 0, "bytes": 1, "expires_at": "2026-01-05T14:00:00Z"}
     warehouse.commands.append(Command(id="o/0", **old))
     warehouse.commands.append(Command(id="s/0", kind="seal", session=NEXT))

@@ -25,7 +25,7 @@ from jobs.engine.statefiles import Merging
 from jobs.engine.statistics import Counters, Figures
 from jobs.engine.step import step
 from jobs.engine.task import StepTask
-from jobs.engine.upkeep import Shelf, room_of, upkeep
+from jobs.engine.upkeep import RunWriter, room_of, upkeep
 from jobs.policy.intake import intake_share, rows_per_epoch, worth_changing
 from jobs.policy.victims import POLICIES, GroupFigures, Moment, productivity, victim_order
 from jobs.storage import folder
@@ -346,12 +346,12 @@ def test_rows_that_an_epoch_may_bring() -> None:
     assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=249) == 249
 
 
-def shelf_of(root: Path, shape: Shape) -> Shelf:
+def shelf_of(root: Path, shape: Shape) -> RunWriter:
     room = room_of(shape, 1 << 30, 0, 10, 10)
-    return Shelf(SPEC, folder(str(root)).child("slot"), "w", 1, "a" * 16, KEY, room, shape)
+    return RunWriter(SPEC, folder(str(root)).child("slot"), "w", 1, "a" * 16, KEY, room, shape)
 
 
-def run_of(shelf: Shelf, session: Session, input_: int, run: int, rows: int) -> None:
+def run_of(shelf: RunWriter, session: Session, input_: int, run: int, rows: int) -> None:
     """A run of one file, written."""
     hashes = np.sort(np.random.default_rng(run).integers(0, 2**63, rows).astype(np.uint64))
     schema = SPEC.row_schema(input_)

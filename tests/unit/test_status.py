@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jobs.protocol.state import JournalBroken, replay
-from jobs.readmodel import memory as remembering
-from jobs.readmodel.memory import Memory
+from jobs.readmodel import cache
+from jobs.readmodel.cache import ReadCache
 from jobs.readmodel.model import ReadModel
 from jobs.readmodel.tally import MOST_POINTS, RECENT_EPOCHS, delay_quantile_ms, thinned
 from jobs.report.ends import kafka_ends
@@ -211,7 +211,7 @@ def test_reasons_are_counted_once_per_file_and_the_rare_ones_together(settings, 
     made = make_day(5)
     fill_journal(warehouse, made.entries)
     add_quarantine(warehouse, 0, ["not JSON"] * 5 + ["symbol: missing"])
-    memory = Memory()
+    memory = ReadCache()
     found = status(warehouse, settings, made.now(), None, memory=memory)
     assert found.quarantine == {"not JSON": 5, "symbol: missing": 1}
     many = [f"field {k} is wrong" for k in range(MOST_REASONS + 10)]
@@ -228,18 +228,18 @@ def test_reasons_that_differ_only_in_the_place_are_one(settings, warehouse):
     fill_journal(warehouse, made.entries)
     where = [f"not JSON: EOF at line 1 column {k}" for k in range(9)]
     add_quarantine(warehouse, 0, [*where, "not UTF-8 (byte 11)", "not UTF-8 (byte 2)"])
-    found = status(warehouse, settings, made.now(), None, memory=Memory())
+    found = status(warehouse, settings, made.now(), None, memory=ReadCache())
     assert found.quarantine == {"not JSON: EOF": 9, "not UTF-8": 2}
 
 
 def test_a_second_look_reads_only_what_is_new_and_says_the_same(settings, warehouse):
     made = make_day(80, seal_after=70)
-    memory = Memory()
+    memory = ReadCache()
     for upto in (1, 3, 30, 60, len(made.entries)):
         fill_journal(warehouse, made.entries[:upto])
         now = made.now()
         step = status(warehouse, settings, now, None, memory=memory)
-        whole = status(warehouse, settings, now, None, memory=Memory())
+        whole = status(warehouse, settings, now, None, memory=ReadCache())
         assert step == whole
     assert memory.model == tallied(made.entries)
 
@@ -249,7 +249,7 @@ def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, mon
     fill_journal(warehouse, made.entries)
     first = status(warehouse, settings, made.now(), None)
     place = warehouse.place.path()
-    assert remembering.load(place).model.state.n == made.last.n
+    assert cache.load(place).model.state.n == made.last.n
     read = []
     original = ReadModel.add
     monkeypatch.setattr(
@@ -258,9 +258,9 @@ def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, mon
     assert status(warehouse, settings, made.now(), None) == first
     assert read == []
     # Another journal at the same place: nothing of the old one may be used.
-    path = remembering.memory_file(place)
+    path = cache.memory_file(place)
     kept = path.read_text()
-    path.write_text(kept.replace(remembering.load(place).model.entry, "0" * 64))
+    path.write_text(kept.replace(cache.load(place).model.entry, "0" * 64))
     assert status(warehouse, settings, made.now(), None) == first
     assert len(read) == len(made.entries) - 1
 
@@ -269,7 +269,7 @@ def test_what_is_remembered_on_disk_is_used_and_checked(settings, warehouse, mon
 def test_a_damaged_memory_is_no_harm(settings, warehouse, content):
     made = make_day(10)
     fill_journal(warehouse, made.entries)
-    path = remembering.memory_file(warehouse.place.path())
+    path = cache.memory_file(warehouse.place.path())
     path.parent.mkdir(parents=True)
     path.write_text(content)
     assert status(warehouse, settings, made.now(), None).epoch == 9
@@ -278,7 +278,7 @@ def test_a_damaged_memory_is_no_harm(settings, warehouse, content):
 def test_a_shorter_journal_is_read_again(settings, warehouse, tmp_path):
     made = make_day(60)
     fill_journal(warehouse, made.entries)
-    memory = Memory()
+    memory = ReadCache()
     status(warehouse, settings, made.now(), None, memory=memory)
     other = open_warehouse(str(tmp_path / "other"))
     again = make_day(20, seed=5)

@@ -58,7 +58,7 @@ SETTINGS = JobSettings(
     warehouse_root="/w",
     state_root="/s",
     state_key=KEY,
-    hosts_name_root=False,
+    executor_may_override_state_root=False,
     budget_bytes=1000,
     threshold=0.8,
     fraction=0.2,
@@ -330,7 +330,7 @@ class Epochs:
             tasks=step_tasks(settings, given, self.groups, now_ms=0),
             salts=SALTS,
             state_root=str(self.root / "state"),
-            hosts_name_root=True,
+            executor_may_override_state_root=True,
             warehouse_root=str(self.root / "warehouse"),
             hand_over=hand_over,
         )
@@ -541,7 +541,7 @@ def test_a_host_may_keep_its_state_elsewhere(
         "slot-1",
     ]
     assert not (epochs.root / "state").exists()
-    epochs.run(replace(job, hosts_name_root=False), [])
+    epochs.run(replace(job, executor_may_override_state_root=False), [])
     assert (epochs.root / "state" / WAREHOUSE).is_dir()
 
 

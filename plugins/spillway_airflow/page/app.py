@@ -19,7 +19,7 @@ from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
 
 if TYPE_CHECKING:
-    from jobs.live.watch import Seen, Watch
+    from jobs.live.watch import PageLook, Watch
 
 STATIC = Path(__file__).with_name("static")
 ETAG, LOOKED, NOW = "ETag", "Spillway-Looked-Ms", "Spillway-Now-Ms"
@@ -95,7 +95,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         """Today."""
         from jobs.live import views
 
-        def make(seen: Seen) -> Any:
+        def make(seen: PageLook) -> Any:
             assert seen.status is not None
             return views.overview(
                 seen.status,
@@ -113,7 +113,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         """Every day, the newest first."""
         from jobs.live import views
 
-        def make(seen: Seen) -> Any:
+        def make(seen: PageLook) -> Any:
             assert seen.status is not None
             return views.sessions(seen.status, most)
 
@@ -126,7 +126,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
 
         _known(watch(), date)
 
-        def make(seen: Seen) -> Any:
+        def make(seen: PageLook) -> Any:
             assert seen.status is not None
             found = seen.status.session_of(date)
             if found is None:
@@ -153,7 +153,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         """What was asked for, what became of it, and what waits."""
         from jobs.live import views
 
-        def make(seen: Seen) -> Any:
+        def make(seen: PageLook) -> Any:
             assert seen.status is not None
             return views.decisions(seen.status, most)
 
@@ -173,7 +173,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         if order not in ORDERS:
             raise HTTPException(422, f"order by one of {', '.join(ORDERS)}")
 
-        def make(seen: Seen) -> Any:
+        def make(seen: PageLook) -> Any:
             assert seen.groups is not None
             return groups_view(seen.groups, order, descending=descending, search=search, most=most)
 
@@ -188,7 +188,7 @@ def _known(watch: Watch, date: str) -> None:
         raise HTTPException(404, "the journal does not know this session")
 
 
-def _answer(request: Request, seen: Seen, made: tuple[bytes, str] | None) -> Response:
+def _answer(request: Request, seen: PageLook, made: tuple[bytes, str] | None) -> Response:
     """A view; nothing when the one who asks has it already; the problem when there is none."""
     headers = {LOOKED: str(seen.looked_ms), NOW: str(time.time_ns() // 1_000_000)}
     if seen.problem is not None:

@@ -78,10 +78,10 @@ def run(
     if lacking := rules.lacking(intake, task.arriving):
         return missing(task, "groups to come", lacking)
     intake.demand_all_moved(task.slot)
-    for giver in sorted(blocks.told):
-        if rules.unseen(folder, blocks.told[giver]):
+    for sender in sorted(blocks.told):
+        if rules.unseen(folder, blocks.told[sender]):
             raise Killed
-        for file in blocks.told[giver].files:
+        for file in blocks.told[sender].files:
             if file.file in folder.runs:
                 found.session(file.session).parts[0].append(folder.runs[file.file])
     yield

@@ -27,12 +27,12 @@ from jobs.readmodel.model import KeptReadModel, ReadModel
 from jobs.tables import NothingYet, Warehouse
 
 VERSION = 7
-"""Raised when `KeptMemory` changes its meaning."""
+"""Raised when `KeptReadCache` changes its meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""
 
 
-class KeptMemory(BaseModel):
+class KeptReadCache(BaseModel):
     """A memory as it is kept on this machine."""
 
     version: int = VERSION
@@ -41,7 +41,7 @@ class KeptMemory(BaseModel):
 
 
 @dataclass
-class Memory:
+class ReadCache:
     """What is true of the journal up to an entry, and what else is slow to find again."""
 
     model: ReadModel | None = None
@@ -51,7 +51,7 @@ class Memory:
     saved_n: int = -1
 
 
-def caught_up(warehouse: Warehouse, memory: Memory) -> ReadModel:
+def caught_up(warehouse: Warehouse, memory: ReadCache) -> ReadModel:
     """The memory's model with every entry that is new since; all of them when it does not fit.
 
     Raises `NothingYet` for an empty journal.
@@ -80,25 +80,25 @@ def memory_file(place: str) -> Path:
     return var_folder() / "status" / f"{name}.json"
 
 
-def load(place: str) -> Memory:
+def load(place: str) -> ReadCache:
     """What was remembered of the warehouse at `place`; an empty memory when there is nothing."""
     try:
-        found = KeptMemory.model_validate_json(memory_file(place).read_bytes())
+        found = KeptReadCache.model_validate_json(memory_file(place).read_bytes())
     except (OSError, ValidationError):
-        return Memory()
+        return ReadCache()
     if found.version != VERSION or found.model is None:
-        return Memory()
+        return ReadCache()
     model = ReadModel.restored(found.model)
-    return Memory(model, found.reasons, saved_n=model.state.n)
+    return ReadCache(model, found.reasons, saved_n=model.state.n)
 
 
-def save(memory: Memory, place: str) -> None:
+def save(memory: ReadCache, place: str) -> None:
     """Remember, when enough is new since the last time. Never raises for lack of a folder."""
     model = memory.model
     if model is None or model.state.n - memory.saved_n < SAVE_EVERY:
         return
     memory.saved_n = model.state.n
-    kept = KeptMemory(model=model.kept(), reasons=memory.reasons)
+    kept = KeptReadCache(model=model.kept(), reasons=memory.reasons)
     path = memory_file(place)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
