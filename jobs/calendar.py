@@ -14,12 +14,16 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from schemas.exits import USAGE
+
 AHEAD_DAYS = 365
 """How far ahead the calendar is made: exchanges announce holidays about a year before."""
 
 
 class CalendarError(ValueError):
     """The calendar does not exist or does not know the date."""
+
+    exit_code = USAGE
 
 
 class Trading(NamedTuple):

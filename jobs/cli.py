@@ -25,13 +25,13 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from jobs.clock import Clock, system_clock
-from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE, NOTHING_YET, USAGE
 from jobs.places import var_folder
 from jobs.plain import plain
 from jobs.private import open_private
+from schemas.exits import FAILED, INTERRUPTED, NOT_COMPLETE, USAGE
 from schemas.secret import hide, hide_credentials
 from schemas.session_date import SessionDateError, session_date
-from schemas.settings import Settings, SettingsError, load_settings
+from schemas.settings import Settings, load_settings
 
 
 class Commands(TyperGroup):
@@ -702,36 +702,6 @@ def _fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _usage_errors() -> tuple[type[BaseException], ...]:
-    """Errors of asking for something wrong."""
-    return (
-        SettingsError,
-        *_loaded_errors(
-            ("jobs.stream.genesis", "StartRefused"),
-            ("jobs.stream.session", "SettingsRefused"),
-            ("jobs.calendar", "CalendarError"),
-            ("jobs.mended", "ReplayRefused"),
-            ("jobs.sealing", "TimeError"),
-            ("jobs.produce.recording", "RecordingError"),
-            ("jobs.tables", "WrongTable"),
-            ("schemas.query", "QueryError"),
-            ("schemas.session_date", "SessionDateError"),
-            ("schemas.scenario", "ScenarioError"),
-        ),
-    )
-
-
-def _nothing_yet_errors() -> tuple[type[BaseException], ...]:
-    """Errors of asking before a stream has begun."""
-    return _loaded_errors(("jobs.tables", "NoWarehouse"), ("jobs.tables", "NothingYet"))
-
-
-def _loaded_errors(*names: tuple[str, str]) -> tuple[type[BaseException], ...]:
-    """Errors by module and name; modules that were never loaded raised none."""
-    found = (getattr(sys.modules.get(module), name, None) for module, name in names)
-    return tuple(each for each in found if each is not None)
-
-
 @cache
 def _command() -> Callable[..., Any]:
     """All commands with their options, read from the signatures above: once in a process."""
@@ -748,11 +718,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         err.print("stopped")
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place that can explain it
-        code = FAILED
-        if isinstance(error, _usage_errors()):
-            code = USAGE
-        elif isinstance(error, _nothing_yet_errors()):
-            code = NOTHING_YET
+        code = getattr(error, "exit_code", FAILED)
         message = str(error) or type(error).__name__
         err.print(f"[bold red]spillway:[/] {_escaped(message)}", highlight=False, soft_wrap=True)
         if code == FAILED:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from jobs.decode import StreamPlan, compile_streams, decode
 from jobs.kafka.client import Cluster, KafkaUnavailable, cluster, demand_listener, told
 from jobs.kafka.options import python_options
+from schemas.exits import USAGE
 from schemas.query import Query
 from schemas.secret import Options
 from schemas.settings import Settings
@@ -39,6 +40,8 @@ MAX_REQUEST_BYTES = 16 << 20
 
 class ReplayRefused(ValueError):
     """The file cannot be sent as it is; a line for each problem. Nothing was sent."""
+
+    exit_code = USAGE
 
 
 class ReplayFailed(RuntimeError):

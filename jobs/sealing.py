@@ -18,11 +18,11 @@ from jobs import calendar
 from jobs.clock import Clock, rfc3339
 from jobs.kafka.client import cluster
 from jobs.protocol.seal import not_sealable, not_withdrawable, pending_after
-from jobs.protocol.state import JournalState
+from jobs.protocol.state import JournalState, check_query
 from jobs.report.words import span_text
-from jobs.stream.genesis import check_same_query
 from jobs.tables import NothingYet, Warehouse
 from jobs.topics import topic_names
+from schemas.exits import USAGE
 from schemas.journal import Command, Offsets, SealRequest
 from schemas.query import Query
 from schemas.settings import Settings
@@ -30,6 +30,8 @@ from schemas.settings import Settings
 
 class TimeError(ValueError):
     """`--at` that is no time (exit code 2)."""
+
+    exit_code = USAGE
 
 
 class SealRefused(Exception):
@@ -49,7 +51,7 @@ def request_seal(
     """Write the seal's command; what to tell the person who asked.
 
     Raises `SealRefused` for a session that is not open and for a time that is still ahead,
-    `TimeError` for an `at` that is no time, `StartRefused` for another query's warehouse,
+    `TimeError` for an `at` that is no time, `AnotherQuery` for another query's warehouse,
     `CalendarError` for a date without a close, `NoWarehouse`, `NothingYet` for an empty journal,
     `KafkaUnavailable` and `TopicProblem`.
     """
@@ -64,7 +66,7 @@ def request_seal(
         raise SealRefused(f"{session} cannot be sealed: {problem}")
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
-    check_same_query(state, query.fingerprint)  # its topics are where the session ends
+    check_query(state, query.fingerprint)  # its topics are where the session ends
     offsets = _end(settings, topic_names(query), at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     more = {"at": rule, "offsets": offsets}

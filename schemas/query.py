@@ -50,6 +50,7 @@ from pydantic import (
     model_validator,
 )
 
+from schemas.exits import USAGE
 from schemas.expressions import ExpressionError, columns_of, normalised, plain_column
 from schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from schemas.tomlfile import Key, TomlError, TomlFile, read_toml
@@ -62,6 +63,8 @@ RESULT_COLUMNS = frozenset({"session_date", "epoch", "phase", "committed_at"})
 
 class QueryError(ValueError):
     """A query that cannot be used. One line for each problem: file, line, what is allowed."""
+
+    exit_code = USAGE
 
 
 class _Misplaced(ValueError):

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from schemas.exits import USAGE
 from schemas.tomlfile import TomlError, TomlFile, parse_toml, read_toml
 from schemas.topic_name import topic_name
 
@@ -46,6 +47,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 class ScenarioError(ValueError):
     """A scenario that cannot be used: one line for each problem, with file and line."""
+
+    exit_code = USAGE
 
 
 class Part(BaseModel):

@@ -11,11 +11,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from schemas.exits import USAGE
+
 _PARTS = re.compile(r"(\d{4})\D?(\d{1,2})\D?(\d{1,2})", re.ASCII)
 
 
 class SessionDateError(ValueError):
     """A text is not a session's date (exit code 2)."""
+
+    exit_code = USAGE
 
 
 def is_session_date(text: str) -> bool:

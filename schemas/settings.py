@@ -29,6 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings import SettingsError as EnvironmentError_
 
+from schemas.exits import USAGE
 from schemas.secret import hide_before_at, hide_credentials, shown
 from schemas.setting_fields import (
     ENV_DELIMITER,
@@ -74,6 +75,8 @@ FILE_NAME = "spillway.toml"
 
 class SettingsError(ValueError):
     """Settings that cannot be used. The message has one line for each problem."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True)

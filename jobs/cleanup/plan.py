@@ -18,7 +18,7 @@ from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import SpillFile
 from jobs.protocol.redo import Apply, redo
 from jobs.protocol.seal import not_sealed
-from jobs.protocol.state import JournalState, another_query
+from jobs.protocol.state import JournalState, check_query
 from schemas.journal import Claim, Command, Epoch, Genesis, Prefix, Sealed
 
 TASKS_PER_CORE = 6
@@ -35,13 +35,13 @@ class CleanupRefused(Exception):
 def sealed_session(
     state: JournalState, session: str, fingerprint: str, commands: Iterable[Command]
 ) -> Sealed:
-    """The session's sealed record. Raises `CleanupRefused` when there is none.
+    """The session's sealed record. Raises `AnotherQuery`, and `CleanupRefused` when there is none.
 
     `fingerprint` is the query's; an empty one is not compared. `commands`: those that the journal
     has not seen.
     """
-    if fingerprint and (problem := another_query(state.genesis.query, fingerprint)):
-        raise CleanupRefused(problem)
+    if fingerprint:
+        check_query(state, fingerprint)
     if problem := not_sealed(state, session, commands):
         raise CleanupRefused(problem)
     return state.sealed[session]

@@ -24,8 +24,8 @@ from jobs.demo.day import Day
 from jobs.demo.phases import Outcome, PhaseFailed, Stopped
 from jobs.demo.place import demo_place
 from jobs.demo.view import LiveView, outcome_table, verdict_line, what_next, write_outcome
-from jobs.exits import FAILED, INTERRUPTED, NOT_COMPLETE
 from jobs.places import var_folder
+from schemas.exits import FAILED, INTERRUPTED, NOT_COMPLETE
 from schemas.scenario import Scenario, load_scenario
 from schemas.settings import Settings
 

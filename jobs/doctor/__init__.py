@@ -79,7 +79,8 @@ def table(checks: Sequence[Check]) -> Any:
 def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
     if "://" in settings.warehouse.root:
         return []  # said already, by the check of the folder
-    from jobs.stream.genesis import StartRefused, state_of_query
+    from jobs.protocol.state import AnotherQuery
+    from jobs.stream.genesis import state_of_query
     from jobs.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
 
     root = settings.warehouse.root
@@ -92,7 +93,7 @@ def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Che
         return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:
         return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
-    except (StartRefused, WarehouseError, OSError, ValueError) as error:
+    except (AnotherQuery, WarehouseError, OSError, ValueError) as error:
         return [Check("tables", "fail", str(error), "see the runbook in docs/")]
     if found:
         return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]

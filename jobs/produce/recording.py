@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.produce.generate import Source, sources
+from schemas.exits import USAGE
 from schemas.scenario import Scenario
 from schemas.topic_name import topic_name
 
@@ -39,6 +40,8 @@ PIECE_ROWS = 20_000
 
 class RecordingError(ValueError):
     """A recording that cannot be read; the message says where and why."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jobs.protocol.offsets import greater, padded, reaches
+from schemas.exits import USAGE
 from schemas.journal import (
     Claim,
     Epoch,
@@ -67,6 +68,18 @@ def another_query(written: str, fingerprint: str, *, begins: bool = False) -> st
         f"{now}). Name the query file that its stream was started with, or "
         + ("a new warehouse.root for the new query" if begins else "the query's own warehouse.root")
     )
+
+
+class AnotherQuery(Exception):
+    """The warehouse holds another query's state and results."""
+
+    exit_code = USAGE
+
+
+def check_query(state: JournalState, fingerprint: str, *, begins: bool = False) -> None:
+    """Raise `AnotherQuery` when the journal is of another query, as `another_query` says it."""
+    if problem := another_query(state.genesis.query, fingerprint, begins=begins):
+        raise AnotherQuery(problem)
 
 
 @dataclass(frozen=True)

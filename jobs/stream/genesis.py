@@ -12,8 +12,9 @@ from jobs.decode import join_spec
 from jobs.engine.groups import GroupMap
 from jobs.engine.results import result_schema
 from jobs.kafka.client import Cluster
-from jobs.protocol.state import JournalState, another_query, changed_topics
+from jobs.protocol.state import JournalState, changed_topics, check_query
 from jobs.tables import Warehouse
+from schemas.exits import USAGE
 from schemas.journal import Genesis, Offsets, Topic
 from schemas.query import Query
 from schemas.session_date import session_date
@@ -22,6 +23,8 @@ from schemas.settings import Settings
 
 class StartRefused(Exception):
     """`stream` cannot start as asked (exit code 2): the message says why and what to do."""
+
+    exit_code = USAGE
 
 
 def first_entry(
@@ -89,20 +92,14 @@ def _start(
     return cluster.offsets_for_time(topics, at_ms), f"{rule} {rfc3339(at_ms)}"
 
 
-def check_same_query(state: JournalState, fingerprint: str) -> None:
-    """Raise `StartRefused` when the journal is of another query."""
-    if problem := another_query(state.genesis.query, fingerprint, begins=True):
-        raise StartRefused(problem)
-
-
 def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
     """What a stream would find; None for an empty journal. Makes nothing.
 
-    Raises `StartRefused` or `WrongTable` when the warehouse is another query's.
+    Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
     """
     state = warehouse.journal.state()
     if state is not None:
-        check_same_query(state, query.fingerprint)
+        check_query(state, query.fingerprint, begins=True)
     warehouse.compare_results(result_schema(join_spec(query)))
     return state
 
@@ -110,8 +107,11 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
 def check_same(
     state: JournalState, fingerprint: str, cluster: Cluster, topics: Sequence[str]
 ) -> list[Topic]:
-    """The topics as they are now. Raises `StartRefused` when the journal is of something else."""
-    check_same_query(state, fingerprint)
+    """The topics as they are now.
+
+    Raises `AnotherQuery`, and `StartRefused` when the journal is of another cluster or topics.
+    """
+    check_query(state, fingerprint, begins=True)
     genesis = state.genesis
     found = cluster.cluster_id()
     if found != genesis.cluster_id:

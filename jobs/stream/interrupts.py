@@ -18,7 +18,7 @@ import sys
 import threading
 from types import FrameType
 
-from jobs.exits import INTERRUPTED
+from schemas.exits import INTERRUPTED
 
 _FIRST = b"stopping after the epoch under way; Ctrl-C again ends at once\n"
 _SECOND = b"ended at once; nothing is lost, the epoch under way is read again at the next start\n"

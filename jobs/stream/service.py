@@ -27,11 +27,11 @@ from jobs.policy.intake import rows_per_epoch, worth_changing
 from jobs.private import private_folder
 from jobs.protocol.offsets import rows_between
 from jobs.protocol.plan import unseen, waits
-from jobs.protocol.state import JournalState, fold
+from jobs.protocol.state import JournalState, check_query, fold
 from jobs.storage import StorageError, private
 from jobs.stream.boundary import due_close, never_closes
 from jobs.stream.driver import FULL, Driver, Ended, first_lines
-from jobs.stream.genesis import check_same, check_same_query, first_entry, state_of_query
+from jobs.stream.genesis import check_same, first_entry, state_of_query
 from jobs.stream.job import Batch, EpochJob, Placement
 from jobs.stream.session import spark_session
 from jobs.stream.source import batch_end, kafka_options, stream_rows
@@ -135,7 +135,7 @@ class Stream:
     def is_done(self) -> bool:
         """Whether the session to stream until is sealed already. Makes nothing.
 
-        Raises `StartRefused` or `WrongTable` when the warehouse is another query's.
+        Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
         """
         if not exists(self.settings.warehouse.root):
             return False
@@ -186,7 +186,7 @@ class Stream:
             state = self.warehouse.journal.state()
         if state is None:
             raise StreamFailed("the journal is empty after its first entry was written")
-        check_same_query(state, self.query.fingerprint)
+        check_query(state, self.query.fingerprint, begins=True)
         self.warehouse.table("results")  # made now that the journal is this query's
         return state
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from jobs.jars import demand_java, jar_paths
 from jobs.places import var_folder
+from schemas.exits import USAGE
 
 REQUIRED = {
     "spark.locality.wait": "1h",
@@ -81,6 +82,8 @@ _FEW_CORES_JVM = (
 
 class SettingsRefused(Exception):
     """Spark runs with a setting under which the join would not be exact."""
+
+    exit_code = USAGE
 
 
 def spark_session(

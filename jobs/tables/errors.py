@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from schemas.exits import NOTHING_YET, USAGE
+
 
 class WarehouseError(Exception):
     """Base of the errors below; the message says what to do."""
@@ -10,9 +12,13 @@ class WarehouseError(Exception):
 class NoWarehouse(WarehouseError):
     """There is no warehouse (or not this table) at that place yet."""
 
+    exit_code = NOTHING_YET
+
 
 class NothingYet(WarehouseError):
     """The journal is empty: no stream has run on this warehouse yet."""
+
+    exit_code = NOTHING_YET
 
     def __init__(self, place: str) -> None:
         super().__init__(
@@ -23,6 +29,8 @@ class NothingYet(WarehouseError):
 
 class WrongTable(WarehouseError):
     """A table is there but is not the one that was asked for (columns, partitions, protocol)."""
+
+    exit_code = USAGE
 
 
 class TableConflict(WarehouseError):

@@ -32,7 +32,7 @@ from jobs.decode import StreamPlan, compile_streams
 from jobs.kafka.client import Cluster, TopicProblem, cluster, demand_listener
 from jobs.protocol.offsets import padded, rows_between
 from jobs.protocol.seal import not_sealed
-from jobs.protocol.state import JournalState, another_query
+from jobs.protocol.state import check_query
 from jobs.tables import NothingYet, SessionEvent, Warehouse
 from jobs.verify.difference import Difference, difference
 from jobs.verify.progress import Progress, tasks_of
@@ -54,10 +54,6 @@ from schemas.secret import Options
 
 EXAMPLES = 20
 """Differences that a report gives with their coordinates."""
-
-
-class WrongQuery(Exception):
-    """The warehouse holds the results of another query."""
 
 
 class NotSealed(Exception):
@@ -113,7 +109,7 @@ def verify(
     is something to prove. `client`: Java client options. `salt`:
     for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
     each step.
-    Raises `NothingYet`, `WrongQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and
+    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and
     KafkaUnavailable when no broker answers.
     """
     began = time.monotonic()
@@ -121,7 +117,7 @@ def verify(
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    _same_query(state, query)
+    check_query(state, query.fingerprint)
     if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise NotSealed(problem)
     sealed = state.sealed[session]
@@ -299,11 +295,6 @@ class _Proof:
         parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
         totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
         return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
-
-
-def _same_query(state: JournalState, query: Query) -> None:
-    if problem := another_query(state.genesis.query, query.fingerprint):
-        raise WrongQuery(problem)
 
 
 def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:

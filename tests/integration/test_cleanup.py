@@ -15,6 +15,7 @@ import pytest
 from jobs.cleanup.job import Progress, run_cleanup
 from jobs.cleanup.plan import CleanupRefused
 from jobs.engine.spillfile import SpillDamaged
+from jobs.protocol.state import AnotherQuery
 from jobs.stream.session import spark_session
 from schemas.filenames import origin
 from tests.integration.spilled_day import (
@@ -229,7 +230,7 @@ def test_refuses_what_is_not_ready(spark, tmp_path):
     day = a_day(tmp_path, rows=200, apply=False)
     with pytest.raises(CleanupRefused, match="not sealed"):
         run_cleanup(never, day.warehouse(), SPEC, NEXT)
-    with pytest.raises(CleanupRefused, match="another query"):
+    with pytest.raises(AnotherQuery, match="another query"):
         cleanup(spark, day, start_spark=never, fingerprint="x")
     with pytest.raises(CleanupRefused, match="behind the journal by"):
         cleanup(spark, day, start_spark=never, wait_s=0)

@@ -23,9 +23,10 @@ from jobs.decode import compile_streams, join_spec
 from jobs.engine.datafile import write_data_file
 from jobs.engine.results import file_schema, result_schema
 from jobs.kafka.client import Cluster
+from jobs.protocol.state import AnotherQuery
 from jobs.tables import SessionEvent, Warehouse
 from jobs.verify.progress import Progress
-from jobs.verify.proof import InputGone, NotSealed, VerifyReport, WrongQuery, verify
+from jobs.verify.proof import InputGone, NotSealed, VerifyReport, verify
 from schemas.filenames import cleanup_name, data_name
 from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
 from schemas.query import Query, load_query
@@ -378,7 +379,7 @@ def test_a_session_that_is_not_sealed_is_refused(spark: Any, day: HandMadeDay) -
 
 def test_another_query_is_refused(spark: Any, day: HandMadeDay) -> None:
     w = day.warehouse([])
-    with pytest.raises(WrongQuery, match="another query"):
+    with pytest.raises(AnotherQuery, match="another query"):
         verify(lambda: spark, w, load_query("symbol_minute"), DAY, bootstrap=day.broker)
 
 

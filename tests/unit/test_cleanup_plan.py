@@ -18,7 +18,7 @@ from jobs.cleanup.task import RangeDone
 from jobs.engine.cleanup import SpillIndex
 from jobs.engine.spillfile import RowGroups, SpillFile
 from jobs.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
-from jobs.protocol.state import replay
+from jobs.protocol.state import AnotherQuery, replay
 from schemas.journal import (
     Claim,
     Command,
@@ -137,6 +137,11 @@ def test_a_sealed_session_is_found():
     assert sealed_session(replay(journal(sealed=True)), DAY, "", []).session == DAY
 
 
+def test_another_querys_warehouse_is_refused():
+    with pytest.raises(AnotherQuery, match=r"or the query's own warehouse\.root"):
+        sealed_session(replay(journal(sealed=True)), DAY, "other", [])
+
+
 @pytest.mark.parametrize(
     ("entries", "session", "query", "why"),
     [
@@ -144,7 +149,6 @@ def test_a_sealed_session_is_found():
         (journal(pending=True), DAY, "q", f"being sealed.*--until-sealed {DAY}"),
         (journal(sealed=True), NEXT, "q", "not sealed"),
         (journal(sealed=True), "2025-12-31", "q", f"not in the journal.*{DAY}.*{NEXT}"),
-        (journal(sealed=True), DAY, "other", "another query"),
     ],
 )
 def test_refusals_say_why(entries, session, query, why):

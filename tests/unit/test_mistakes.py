@@ -473,7 +473,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         ),
         (
             ("--set", "query=symbol_minute", "cleanup", "--session", DAY),
-            3,
+            2,
             "holds another query's state and results",
         ),
         (("verify", "--session", NEXT), 3, "is not sealed: more rows may come. Run `spillway seal"),
@@ -485,7 +485,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (("verify", "--session", DAY), 3, f"run 'spillway cleanup --session {DAY}', then verify"),
         (
             ("--set", "query=symbol_minute", "verify", "--session", DAY),
-            3,
+            2,
             "Name the query file that its stream was started with",
         ),
         (("seal", "--session", "2025-01-06"), 3, f"`spillway seal --session {NEXT}` ends it"),

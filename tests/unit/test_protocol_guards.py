@@ -20,7 +20,14 @@ from jobs.protocol.entry import ReportsWrong, entry_of
 from jobs.protocol.failing import JobFailed
 from jobs.protocol.plan import plan_epoch
 from jobs.protocol.recovery import InputChanged
-from jobs.protocol.state import JournalBroken, JournalState, fold, replay
+from jobs.protocol.state import (
+    AnotherQuery,
+    JournalBroken,
+    JournalState,
+    check_query,
+    fold,
+    replay,
+)
 from schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
 from tests.protocol_entries import (
     DAY,
@@ -112,6 +119,12 @@ READ = JournalRead([genesis()], {}, TOPICS)
 OFFERED = Offered(ends(1, 1, 1), [], NEXT, "now")
 
 CASES = [
+    Case(
+        "another query",
+        AnotherQuery,
+        r"this warehouse holds another query's state and results \(fingerprint q, now other\)",
+        lambda: check_query(replay(BEGUN) or pytest.fail("no state"), "other"),
+    ),
     journal("a late genesis", "the genesis is entry 1, not 0$", genesis(n=1)),
     journal("no genesis", r"the journal begins with a claim, entry 1$", claim(1, 1)),
     journal("a gap", r"entry 2 \(claim\) follows entry 0$", genesis(), claim(2, 1)),

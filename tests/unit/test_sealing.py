@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from jobs import sealing
+from jobs.protocol.state import AnotherQuery
 from jobs.sealing import SealRefused, TimeError, request_seal, request_withdrawal
-from jobs.stream.genesis import StartRefused
 from jobs.tables import NothingYet, Warehouse
 from schemas.journal import Claim, Command, Epoch, Genesis, Offsets
 from schemas.query import load_query
@@ -146,7 +146,7 @@ def test_another_query_s_topics_are_not_where_the_session_ends(
 ) -> None:
     place.journal(*BEGUN)
     other = load_query("symbol_minute")
-    with pytest.raises(StartRefused, match="holds another query's state"):
+    with pytest.raises(AnotherQuery, match="holds another query's state"):
         request_seal(place.settings, other, DAY, "now", "why", "me", clock=lambda: ms(CLOSE))
     assert (place.commands(), broker) == ([], [])
 

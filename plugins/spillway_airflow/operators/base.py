@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from jobs.exits import NOTHING_YET
+from schemas.exits import NOTHING_YET
 from spillway_airflow.command import CommandFailed, Running
 
 BY = "airflow"

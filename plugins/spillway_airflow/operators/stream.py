@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from jobs.exits import NOTHING_YET
+from schemas.exits import NOTHING_YET
 from spillway_airflow.alerts import tell
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
