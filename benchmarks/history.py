@@ -49,7 +49,7 @@ from jobs.protocol.plan import plan_epoch
 from jobs.protocol.snapshot import EVERY
 from jobs.protocol.state import JournalState, fold
 from jobs.readmodel.kept import keep
-from jobs.tables import Warehouse, log
+from jobs.tables import SessionEvent, Warehouse, log
 from jobs.tables.definitions import DATA_TABLES
 from schemas.filenames import data_name
 from schemas.journal import (
@@ -198,7 +198,7 @@ def make(root: Path, count: int) -> None:
     warehouse = Warehouse(str(root), result_schema(join_spec(QUERY)), fsync=False)
     held: list[Genesis | Claim | Epoch] = []
     commands: list[Command] = []
-    asked = 0
+    asked, proved = 0, set[str]()
     for state, entry in entries(count, commands):
         held.append(entry)
         last = state.epoch == count - 1 - EVERY // 2
@@ -210,11 +210,22 @@ def make(root: Path, count: int) -> None:
             warehouse.commands.append(*commands[asked:])
             asked = len(commands)
         warehouse.maintain()
+        prove(warehouse, sorted(state.sealed.keys() - proved))
+        proved |= state.sealed.keys()
         if state.epoch <= count - 1 - EVERY // 2:
             warehouse.journal.keep(state)
             keep(warehouse)
     for name in DATA_TABLES:
         warehouse.apply(name, count - 1, [])
+
+
+def prove(warehouse: Warehouse, sessions: Sequence[str]) -> None:
+    """What the tables say of sessions that were sealed, cleaned and proved complete."""
+    for session in sessions:
+        for event in ("sealed", "cleaning", "cleaned"):
+            warehouse.sessions.append(SessionEvent(session=session, event=event, seconds=9.0))
+        verdict = SessionEvent(session=session, event="verified", complete=True, missing=0)
+        warehouse.sessions.append(verdict)
 
 
 def look(what: str, root: Path) -> None:

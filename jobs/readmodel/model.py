@@ -49,8 +49,8 @@ class ReadModel:
 
     @classmethod
     def restored(cls, kept: KeptReadModel) -> ReadModel:
-        """The inverse of `kept`. What is given is not changed by what is added."""
-        return cls(state_of(kept.journal), kept.tally.model_copy(deep=True), kept.journal.entry)
+        """The inverse of `kept`. It goes on with what is given, which must not be used again."""
+        return cls(state_of(kept.journal), kept.tally, kept.journal.entry)
 
     def kept(self) -> KeptReadModel:
         """As it is kept; changes with what is added, so write it at once."""

@@ -11,6 +11,7 @@ one about a tenth of that, because what was added up is remembered (`jobs.report
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,7 +79,7 @@ def status(
     cache.save(known, place)
     events = warehouse.sessions.read()
     sessions = model.tally.sessions
-    done = {date: _cleanup_done(warehouse, date) for date, s in sessions.items() if s.ranges}
+    done = _cleanup_done(warehouse, sessions, events)
     stored = _stored_results(warehouse)
     rows_per_s, results_per_s = _rates(model, now)
     # Of the open session: the last epochs may be of the one before.
@@ -165,9 +166,19 @@ def _most(counts: Counter[str], most: int) -> dict[str, int]:
     return kept | ({OTHER: other} if other else {})
 
 
-def _cleanup_done(warehouse: Warehouse, date: str) -> int:
-    """Ranges of a sealed session whose missing results are in."""
-    return warehouse.cleanup_applied(date) + 1
+def _cleanup_done(
+    warehouse: Warehouse, sessions: Mapping[str, SessionTally], events: Iterable[SessionEvent]
+) -> dict[str, int]:
+    """Per session with ranges to clean, how many of them have their missing results in.
+
+    The table is asked only for those that are not cleaned: history is long.
+    """
+    cleaned = {event.session for event in events if event.event == "cleaned"}
+    return {
+        date: session.ranges if date in cleaned else warehouse.cleanup_applied(date) + 1
+        for date, session in sessions.items()
+        if session.ranges
+    }
 
 
 def _stored_results(warehouse: Warehouse) -> dict[str, int]:

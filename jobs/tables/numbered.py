@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.engine.datafile import write_data_file
-from jobs.storage import Folder
 from jobs.tables.errors import DamagedTable, JournalConflict, TableConflict
 from jobs.tables.log import ActiveFile, Table
 from schemas.filenames import entry_name
@@ -105,22 +105,26 @@ class Numbered:
         return pa.concat_tables(parts or [none.select(columns) if columns else none])
 
     def parts(self, after: int = -1, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
-        """The rows of `read`, a few files at a time: memory does not grow with the table.
+        """The rows of `read`, a few at a time: memory does not grow with the table.
 
-        Raises `DamagedTable` at the first number that is missing or doubled.
+        Of a large file, such as the night's compaction makes, only the row groups are read that
+        have such numbers, one after the other. Raises `DamagedTable` at the first number that is
+        missing or doubled.
         """
         expected, last = after + 1, self.last()
-        wanted = ["n", *(name for name in columns if name != "n")] if columns else None
+        schema = self._table.definition.file_schema
+        if columns:
+            wanted = ["n", *(name for name in columns if name != "n")]
+            schema = pa.schema([schema.field(name) for name in wanted])
         for files in _apart(f for f in self._table.files() if _greatest(f) > after):
-            place, schema = self._table.place, self._table.definition.file_schema
-            if wanted is not None:
-                schema = pa.schema([schema.field(name) for name in wanted])
-            rows = pa.concat_tables([self._rows(place, file.path, schema) for file in files])
-            rows = rows.filter(pc.field("n") > after).sort_by("n")
-            if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
-                raise self._damaged(after, last)
-            expected += len(rows)
-            yield rows.select(columns) if columns else rows
+            groups = chain.from_iterable(self._groups(f.path, schema, after) for f in files)
+            # Files whose numbers overlap are sorted together; those of one file are in order.
+            for rows in groups if len(files) == 1 else _together(groups):
+                rows = rows.filter(pc.field("n") > after).sort_by("n")
+                if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
+                    raise self._damaged(after, last)
+                expected += len(rows)
+                yield rows.select(columns) if columns else rows
         if expected != last + 1:
             raise self._damaged(after, last)
 
@@ -130,18 +134,36 @@ class Numbered:
             "not: run `spillway doctor --repair`, and restore the table if that does not help"
         )
 
-    def _rows(self, place: Folder, path: str, schema: pa.Schema) -> pa.Table:
+    def _groups(self, path: str, schema: pa.Schema, after: int) -> Iterator[pa.Table]:
+        """The row groups of a file that may have a number above `after`, in order."""
+        place = self._table.place
         try:
             source = pa.BufferReader(place.map(path))
-            rows = pq.read_table(
-                source, columns=schema.names, page_checksum_verification=True, use_threads=False
-            )
-            return rows.cast(schema)
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            for group in range(file.num_row_groups):
+                if _most(file.metadata.row_group(group)) > after:
+                    rows = file.read_row_group(group, columns=schema.names, use_threads=False)
+                    yield rows.cast(schema)
         except (pa.ArrowException, OSError) as error:
             raise DamagedTable(
                 f"{place.path(path)} of the table {self._app!r} cannot be read ({error}): "
                 "stop everything that uses the warehouse and run `spillway doctor --repair`"
             ) from error
+
+
+def _together(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    if some := list(groups):
+        yield pa.concat_tables(some)
+
+
+def _most(group: pq.RowGroupMetaData) -> float:
+    """The greatest number in a row group; infinite when it does not say."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema == "n":
+            known = column.statistics
+            return math.inf if known is None or not known.has_min_max else float(known.max)
+    return math.inf
 
 
 def _greatest(file: ActiveFile) -> float:

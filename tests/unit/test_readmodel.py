@@ -63,7 +63,6 @@ def test_kept_and_restored_at_every_entry_it_goes_on_alike() -> None:
             for entry in made.entries[n + 1 :]:
                 model.add(entry_texts(entry)[0], entry)
             assert model == whole
-            assert kept.model_dump_json() == text, "what was restored is another one's"
 
 
 def test_it_stands_on_the_protocols_state() -> None:

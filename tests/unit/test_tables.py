@@ -826,8 +826,8 @@ def numbers(files: list[tuple[int, ...]]) -> Any:
         transaction=lambda _: last,
     )
     numbered = Numbered(table)  # type: ignore[arg-type]
-    numbered._rows = lambda _, path, __: pa.table(  # type: ignore[method-assign]
-        {"n": names[path]}, schema=schema
+    numbered._groups = lambda path, _, __: iter(  # type: ignore[method-assign]
+        [pa.table({"n": names[path]}, schema=schema)]
     )
     return numbered
 
@@ -843,6 +843,35 @@ def test_files_whose_numbers_lie_apart_are_read_one_after_another() -> None:
     assert table.read(2)["n"].to_pylist() == [3, 4, 5, 6, 7]
     assert told(table, 7) == []
     assert (told(numbers([])), numbers([]).read().num_rows) == ([], 0)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with bounds", "without bounds"])
+def test_of_a_large_file_only_the_row_groups_that_are_wanted_are_read(
+    tmp_path: Path, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The night's compaction makes one file of a journal: a start must not read all of it."""
+    w = warehouse(tmp_path)
+    for k in range(6):
+        w.commands.append(*(Command(id=f"{k}-{i}", kind="seal", session=DAY) for i in range(2)))
+    table = w.table("commands")
+    everything = Numbered(table).read()
+    [first, *_] = [f"{tmp_path}/commands/{file.path}" for file in table.files()]
+    pq.write_table(everything, first, row_group_size=3, write_statistics=known)
+    one = SimpleNamespace(path=Path(first).name, least=0, greatest=11)
+    monkeypatch.setattr(table, "files", lambda: [one])
+    read: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def counted(self: pq.ParquetFile, group: int, *more: Any, **names: Any) -> pa.Table:
+        read.append(group)
+        return original(self, group, *more, **names)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    assert Numbered(table).read(7, ["id"])["id"].to_pylist() == ["4-0", "4-1", "5-0", "5-1"]
+    assert read == ([2, 3] if known else [0, 1, 2, 3])
+    parts = list(Numbered(table).parts())
+    assert [len(part) for part in parts] == [3, 3, 3, 3], "memory holds one group"
+    assert pa.concat_tables(parts) == everything
 
 
 def test_a_file_whose_numbers_are_not_known_is_read_with_all_others() -> None:
