@@ -44,6 +44,7 @@ from jobs.decode import join_spec
 from jobs.engine.datafile import write_data_file
 from jobs.engine.groups import GroupMap
 from jobs.engine.results import result_schema
+from jobs.maintenance import maintain
 from jobs.protocol.entry import entry_of
 from jobs.protocol.plan import plan_epoch
 from jobs.protocol.snapshot import EVERY
@@ -217,6 +218,7 @@ def make(root: Path, count: int) -> None:
             keep(warehouse)
     for name in DATA_TABLES:
         warehouse.apply(name, count - 1, [])
+    maintain(warehouse, keep_spilled_days=30, keep_statistics_days=30)  # as every night
 
 
 def prove(warehouse: Warehouse, sessions: Sequence[str]) -> None:

@@ -42,7 +42,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.engine.datafile import write_data_file
+from jobs.engine.datafile import ROW_GROUP_BYTES, write_data_file
 from jobs.tables.definitions import NUMBERED_NAMES
 from jobs.tables.errors import TableConflict
 from jobs.tables.log import ActiveFile, Table
@@ -59,6 +59,8 @@ DEEP = (*COMPACTED, "commands", "sessions")
 FAN_IN = 16
 BASE_BYTES = 64 * 2**10
 TARGET_BYTES = 128 * 2**20
+TAIL_BYTES = 2 * 2**20
+"""Of a row group of a numbered table: whoever reads on from a number reads the last ones alone."""
 
 
 def level(size_bytes: int) -> int:
@@ -154,6 +156,7 @@ def merge(table: Table, group: Sequence[ActiveFile]) -> FileRecord | None:
         table.definition.file_schema,
         _rows(table, group),
         dict(group[0].partition),
+        row_group_bytes=TAIL_BYTES if table.name in NUMBERED_NAMES else ROW_GROUP_BYTES,
     )
     if record is None or record.rows != sum(file.rows for file in group):
         raise TableConflict(

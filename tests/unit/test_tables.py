@@ -27,6 +27,7 @@ from jobs.tables import (
     TableConflict,
     Warehouse,
     WrongTable,
+    compaction,
 )
 from jobs.tables.compaction import compact
 from jobs.tables.definitions import SESSION_DATE
@@ -843,6 +844,22 @@ def test_files_whose_numbers_lie_apart_are_read_one_after_another() -> None:
     assert table.read(2)["n"].to_pylist() == [3, 4, 5, 6, 7]
     assert told(table, 7) == []
     assert (told(numbers([])), numbers([]).read().num_rows) == ([], 0)
+
+
+def test_a_compacted_file_of_a_numbered_table_has_small_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "TAIL_BYTES", 256)
+    w = warehouse(tmp_path)
+    for k in range(8):
+        w.commands.append(Command(id=f"{k}", kind="seal", session=DAY))
+    table = w.table("commands")
+    merged = compaction.merge(table, table.files())
+    assert merged is not None
+    metadata = pq.ParquetFile(f"{tmp_path}/commands/{merged.path}").metadata
+    sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    assert (sum(sizes), max(sizes)) == (8, 1)
+    assert [each.n for each in w.commands.read()] == list(range(8))
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["with bounds", "without bounds"])
