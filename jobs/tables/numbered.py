@@ -135,13 +135,14 @@ class Numbered:
         )
 
     def _groups(self, path: str, schema: pa.Schema, after: int) -> Iterator[pa.Table]:
-        """The row groups of a file that may have a number above `after`, in order."""
+        """The row groups of a file that may have a number above `after`, in the order of these."""
         place = self._table.place
         try:
             source = pa.BufferReader(place.map(path))
             file = pq.ParquetFile(source, page_checksum_verification=True)
-            for group in range(file.num_row_groups):
-                if _most(file.metadata.row_group(group)) > after:
+            bounds = [_bounds(file.metadata.row_group(k)) for k in range(file.num_row_groups)]
+            for group in sorted(range(len(bounds)), key=bounds.__getitem__):
+                if bounds[group][1] > after:
                     rows = file.read_row_group(group, columns=schema.names, use_threads=False)
                     yield rows.cast(schema)
         except (pa.ArrowException, OSError) as error:
@@ -156,14 +157,15 @@ def _together(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(some)
 
 
-def _most(group: pq.RowGroupMetaData) -> float:
-    """The greatest number in a row group; infinite when it does not say."""
+def _bounds(group: pq.RowGroupMetaData) -> tuple[float, float]:
+    """The least and the greatest number in a row group; infinite when it does not say."""
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema == "n":
             known = column.statistics
-            return math.inf if known is None or not known.has_min_max else float(known.max)
-    return math.inf
+            if known is not None and known.has_min_max:
+                return float(known.min), float(known.max)
+    return -math.inf, math.inf
 
 
 def _greatest(file: ActiveFile) -> float:
