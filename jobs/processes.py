@@ -24,12 +24,26 @@ def process_identity(pid: int | None = None) -> str:
 def process_runs(identity: str) -> bool | None:
     """Whether the process of a `process_identity` still lives.
 
-    None when it is of another boot, machine or container, which cannot be seen from here.
+    None when it is of another boot, machine, container or user, and cannot be seen from here.
     """
     space, _, rest = identity.rpartition(" ")[0].rpartition(" ")
     if not space or space != _space() or not rest.isdigit():
         return None
-    return process_identity(int(rest)) == identity
+    pid = int(rest)
+    if not stat_fields(pid) and _is_hidden(pid):
+        return None
+    return process_identity(pid) == identity
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is such a process, of a user whose processes this one may not look at."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def stat_fields(pid: int) -> list[str]:

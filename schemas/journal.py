@@ -405,6 +405,8 @@ def _unpacked_counts(given: Any) -> Any:
     counts: list[Any] = []
     for each in given:
         if isinstance(each, dict) and isinstance(each.get("partition"), list):
+            if missing := [name for name in _COUNTS if name not in each]:
+                raise ValueError(f"counts of {each.get('topic')} lack {', '.join(missing)}")
             for figures in zip(*(each[name] for name in _COUNTS), strict=True):
                 counts.append({"topic": each["topic"], **dict(zip(_COUNTS, figures, strict=True))})
         else:

@@ -1,7 +1,7 @@
 """A snapshot: what the journal comes to at one entry, as it is kept in a file.
 
-Nothing follows from a snapshot that does not follow from the journal: one that is lost, damaged or
-of another format costs time only. `jobs.protocol.snapshot` makes them of the fold's state, and the
+What it says follows from the journal: one that is lost, damaged or of another format costs time
+only. `jobs.protocol.snapshot` makes them of the fold's state, and the
 state of them.
 """
 

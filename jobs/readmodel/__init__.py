@@ -10,6 +10,6 @@ incremental: only entries that are new are read.
 | `tally` | the sums (pure) |
 | `adaptations` | the history of decisions (pure) |
 | `kept` | the models that a warehouse keeps, for who looks for the first time |
-| `memory` | the model and more, kept from look to look (a cache of this machine) |
+| `cache` | the model and more, kept from look to look (a cache of this machine) |
 | `waiting` | what was asked for and not answered |
 """

@@ -29,7 +29,7 @@ from jobs.protocol.snapshot import is_due
 from jobs.protocol.state import JournalState
 from jobs.readmodel.kept import keep
 from jobs.stream.job import Batch, EpochJob
-from jobs.tables import DamagedTable, JournalConflict, OutcomeUnknown, Warehouse
+from jobs.tables import JournalConflict, OutcomeUnknown, Warehouse
 from schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
 from schemas.secret import Options, hide
 
@@ -172,13 +172,10 @@ class Driver:
         self._kept_n, self._open = state.n, state.session.date
         try:
             journal.keep(state)
-        except (OSError, DamagedTable) as error:  # the next start reads more, and that is all
-            self._on_trouble(f"no snapshot of the journal was written: {error}")
-        try:
             keep(self._warehouse)
-        except Exception as error:  # noqa: BLE001 - what people look at must not end the stream
+        except Exception as error:  # noqa: BLE001 - a cache must not end the stream
             told = f"{type(error).__name__}: {error}"
-            self._on_trouble(f"nothing was kept for `spillway status`: {told}")
+            self._on_trouble(f"the next start and look will read more of the journal: {told}")
 
     def sync(self, instruction: protocol.Sync) -> None:
         """Make data files durable before the journal names them."""

@@ -401,9 +401,10 @@ class Stream:
         return calendar.session_after(self.settings.session.calendar, date)
 
     def _commands(self) -> list[Command]:
-        # Those before are answered, whoever was the driver then.
-        self._commands_read = max(self._commands_read, self.driver.state.commands_n)
-        for each in self.warehouse.commands.read(self._commands_read):
+        table, read = self.warehouse.commands, self._commands_read
+        # At first those that no driver has answered, then what is new.
+        fresh = table.unanswered(self.driver.state) if read < 0 else table.read(read)
+        for each in fresh:
             self._pending.append(each.command)
             self._commands_read = each.n
         self._pending = unseen(self.driver.state, self._pending)

@@ -42,3 +42,15 @@ def test_of_another_boot_or_container_nothing_is_known(part: int) -> None:
 @pytest.mark.parametrize("identity", ["", " ", "1", "a b", "a b c d", "a b c d e"])
 def test_what_is_no_identity_says_nothing(identity: str) -> None:
     assert process_runs(identity) is None
+
+
+def test_a_process_of_another_user_may_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc shows only one's own, a stream of another user must not look dead."""
+    identity = process_identity()
+    monkeypatch.setattr("jobs.processes.stat_fields", lambda pid: [])
+
+    def kill(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.kill", kill)
+    assert process_runs(identity) is None

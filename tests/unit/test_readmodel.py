@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from jobs.protocol.snapshot import text_digest
 from jobs.protocol.state import JournalBroken, replay
@@ -16,7 +17,7 @@ from jobs.readmodel.cache import ReadCache, caught_up
 from jobs.readmodel.model import KeptReadModel, ReadModel
 from jobs.storage import folder
 from jobs.tables import NothingYet, Snapshots, Warehouse
-from schemas.journal import entry_texts
+from schemas.journal import entry_from, entry_texts
 from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
@@ -174,3 +175,13 @@ def test_an_empty_journal_has_nothing(tmp_path: Path) -> None:
     assert kept_n(tmp_path / "w") == []
     with pytest.raises(NothingYet):
         caught_up(warehouse, ReadCache())
+
+
+def test_counts_that_lack_a_figure_are_refused_as_all_that_is_damaged() -> None:
+    epoch = make_day(1).last
+    head, files = entry_texts(epoch)
+    with pytest.raises(ValidationError, match="lack bytes"):
+        entry_from(head.replace('"bytes":[', '"octets":['), files)
+    with pytest.raises(ValueError, match="names files of"):
+        entry_from(head.replace('"tables":[]', '"tables":["spill"]'), files)
+    assert entry_from(head, files) == epoch

@@ -503,9 +503,13 @@ def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None
     pairs = [(found[i].command.id, found[i + 1].command.id) for i in range(0, 20, 2)]
     assert all(int(b[-1]) == int(a[-1]) + 1 and a[0] == b[0] for a, b in pairs)
     assert w.commands.read(after=17) == found[18:]
-    state = replace(begin(genesis()), seen=frozenset({found[19].command.id}), commands_n=17)
-    unseen = [found[n].command for n in range(18, len(found)) if n != 19]
-    assert list(w.commands.unseen(state)) == unseen, "what is answered is not read again"
+    seen = frozenset(found[n].command.id for n in (17, 19))
+    state = replace(begin(genesis()), seen=seen, commands_n=17)
+    assert list(w.commands.unseen(state)) == [found[18].command], "what is answered is not read"
+    other = replace(state, seen=frozenset({found[19].command.id}))
+    everything = [each.command for each in found[:19]]
+    assert list(w.commands.unseen(other)) == everything, "17 is not the one that was answered"
+    assert list(w.commands.unseen(replace(other, commands_n=20))) == everything
     assert w.commands.read(after=16) == found[17:]  # from the middle of what came together
 
 
