@@ -104,7 +104,7 @@ def test_the_cleanup_that_began_last_works_and_the_other_waits(tmp_path):
     assert not cleaned.already
     assert results_of(day.warehouse()) == brute_force(day.rows)
     assert "another cleanup of" in told[1]
-    assert "not got on" in told[2]
+    assert "made no progress" in told[2]
     begun = [e for e in day.warehouse().sessions.read() if e.event == "cleaning"]
     assert len(begun) == 3  # this one, the other, this one again
 
