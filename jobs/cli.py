@@ -294,7 +294,7 @@ def rebalance(
     what is asked for at its next epoch.
     """
     from jobs.rebalance import controller
-    from jobs.rebalance.asking import RequestRefused, note
+    from jobs.rebalance.asking import note
     from jobs.rebalance.by_hand import RebalanceRequest, request
     from jobs.rebalance.shown import as_json, table
 
@@ -305,20 +305,15 @@ def rebalance(
     if policy is not None and wanted != RebalanceRequest():
         raise typer.BadParameter("--policy cannot be combined with changes by hand")
     declined: tuple[Any, ...] = ()
-    try:
-        if wanted == RebalanceRequest():
-            chosen = policy or settings.rebalance.policy
-            decision = controller.run(
-                settings, chosen, by or _who(), reason=reason, dry_run=dry_run
-            )
-            answers, declined = decision.asked, decision.advice.declined
-        else:
-            answers = request(settings, wanted, reason, by or _who(), dry_run=dry_run)
-        if reason and (dry_run or not any(outcome.obeyed for _, outcome in answers)):
-            asked = [command.kind for command, _ in answers]
-            note(settings, by or _who(), reason, dry_run=dry_run, policy=policy, asked=asked)
-    except RequestRefused as error:
-        _fail(str(error), USAGE)
+    if wanted == RebalanceRequest():
+        chosen = policy or settings.rebalance.policy
+        decision = controller.run(settings, chosen, by or _who(), reason=reason, dry_run=dry_run)
+        answers, declined = decision.asked, decision.advice.declined
+    else:
+        answers = request(settings, wanted, reason, by or _who(), dry_run=dry_run)
+    if reason and (dry_run or not any(outcome.obeyed for _, outcome in answers)):
+        asked = [command.kind for command, _ in answers]
+        note(settings, by or _who(), reason, dry_run=dry_run, policy=policy, asked=asked)
     if json_:
         sys.stdout.write(json.dumps(as_json(answers, declined)) + "\n")
     else:

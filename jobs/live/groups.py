@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from jobs.policy.view import F64, I64, Bool, name
+from jobs.policy.view import F64, I64, Bool
 from jobs.readmodel.model import ReadModel
 from jobs.rebalance.view import cut_groups, group_states
 from jobs.report.model import Figures
@@ -199,7 +199,7 @@ def cells(table: GroupTable, most: int) -> Cells:
 
     size, results, rate = added(table.bytes), added(table.results), added(table.rate)
     productivity = np.divide(results * KIB, size, out=np.zeros(len(size)), where=size > 0)
-    names = [name(table.prefixes[g]) for g in by_slot[starts].tolist()]
+    names = [table.prefixes[g].text for g in by_slot[starts].tolist()]
     ends = by_slot[starts + counts - 1].tolist() if total else []
     state = table.state
     spilled = added(((state == PARTLY) | (state == SPILLED)).astype(np.int64))
@@ -208,7 +208,7 @@ def cells(table: GroupTable, most: int) -> Cells:
     of_cell = _states(held > 0, spilled > 0, moving > 0)
     return Cells(
         first=names,
-        last=[name(table.prefixes[g]) for g in ends],
+        last=[table.prefixes[g].text for g in ends],
         groups=counts.tolist(),
         slot=slot[starts].tolist(),
         state=of_cell.tolist(),
@@ -238,7 +238,7 @@ def _searched(table: GroupTable, search: str) -> I64:
     if not table.texts:
         slots, states = table.slot.tolist(), table.state.tolist()
         table.texts.extend(
-            f"{name(prefix)} slot:{slots[g]} {STATES[states[g]]} {table.hot_key[g]}".casefold()
+            f"{prefix.text} slot:{slots[g]} {STATES[states[g]]} {table.hot_key[g]}".casefold()
             for g, prefix in enumerate(table.prefixes)
         )
     for word in words:
@@ -250,7 +250,7 @@ def _searched(table: GroupTable, search: str) -> I64:
 def _row(table: GroupTable, g: int) -> Row:
     target = int(table.target[g])
     return Row(
-        group=name(table.prefixes[g]),
+        group=table.prefixes[g].text,
         slot=int(table.slot[g]),
         state=STATES[int(table.state[g])],
         target=None if target < 0 else target,

@@ -29,7 +29,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jobs.policy.view import name
 from jobs.protocol.state import RELIEVING, Groups, JournalState
 from schemas.journal import Command, CommandOutcome, Move, Prefix, SlotTotals
 
@@ -371,4 +370,4 @@ def _in_use(
 
 
 def _named(group: Prefix | None) -> str:
-    return "no group" if group is None else f"group {name(group)}"
+    return "no group" if group is None else f"group {group.text}"

@@ -33,11 +33,11 @@ def keep(warehouse: Warehouse) -> None:
     if warehouse.journal.last_n() - first <= MOST:
         model = followed(known, entries)
         if model is not None:
-            _place(warehouse).write(model.kept())
+            keep_found(warehouse, model)
 
 
 def keep_found(warehouse: Warehouse, model: ReadModel) -> None:
-    """Keep a model that took many entries to make. Raises OSError."""
+    """Keep this model, which follows from the journal as seen. Raises OSError."""
     _place(warehouse).write(model.kept())
 
 

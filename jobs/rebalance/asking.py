@@ -13,6 +13,7 @@ from jobs.readmodel import cache
 from jobs.readmodel.model import ReadModel
 from jobs.readmodel.waiting import waiting
 from jobs.tables import SessionEvent, Warehouse
+from schemas.exits import USAGE
 from schemas.journal import Command, CommandOutcome
 from schemas.settings import Settings
 
@@ -20,7 +21,9 @@ Answers = list[tuple[Command, CommandOutcome]]
 
 
 class RequestRefused(Exception):
-    """What was asked for cannot be asked for (exit code 2)."""
+    """What was asked for cannot be asked for."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True)

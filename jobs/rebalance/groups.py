@@ -12,7 +12,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from jobs.policy.view import name
 from jobs.readmodel import cache
 from jobs.rebalance.view import newest
 from jobs.report.words import bytes_text, count_text, part_text, visible
@@ -73,7 +72,7 @@ def largest_groups(warehouse: Warehouse, most: int) -> list[GroupStatus]:
     rows = pa.concat_tables(tables).sort_by([("bytes", "descending")])
     return [
         GroupStatus(
-            group=name(Prefix(row["depth"], row["value"])),
+            group=Prefix(row["depth"], row["value"]).text,
             session=row["session_date"],
             **{field: row[field] for field in GroupStatus.model_fields if field in row},
         )

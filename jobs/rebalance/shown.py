@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from jobs.policy.view import Declined, name
+from jobs.policy.view import Declined
 from jobs.rebalance.asking import Answers
 from jobs.report.words import bytes_text, visible
 from schemas.journal import Command
@@ -59,7 +59,7 @@ def _what(commands: Sequence[Command]) -> str:
     match first.kind:
         case "move":
             moves = [command.moves[0] for command in commands]
-            names = ", ".join(name(move.group) for move in moves[:NAMED])
+            names = ", ".join(move.group.text for move in moves[:NAMED])
             if len(moves) > NAMED:
                 names += f" and {len(moves) - NAMED:,} more"
             size = bytes_text(sum(move.bytes for move in moves))
@@ -73,4 +73,4 @@ def _what(commands: Sequence[Command]) -> str:
             size = bytes_text(sum(move.bytes for move in first.moves))
             return f"{first.slots} slots ({len(first.moves):,} moves, {size})"
         case _:
-            return f"{first.kind} {name(first.group) if first.group is not None else ''}"
+            return f"{first.kind} {first.group.text if first.group is not None else ''}"

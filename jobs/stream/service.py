@@ -112,7 +112,7 @@ class Stream:
         self._max_rows = settings.stream.max_rows_per_epoch
         self._last: Epoch | None = None
         self._wanted_rows = self._max_rows
-        self._commands_read = -1
+        self._commands_read: int | None = None
         self._pending: list[Command] = []
         self._query: Any = None
         self._checkpoint = Path()
@@ -382,6 +382,7 @@ class Stream:
 
     def _epoch(self, end: Offsets, batch: Batch | None) -> None:
         commands = self._commands()
+        assert self._commands_read is not None  # they were read
         date, last = self.driver.state.session.date, self._last
         after = self._session_after(date)
         self.driver.epoch(
@@ -401,12 +402,13 @@ class Stream:
         return calendar.session_after(self.settings.session.calendar, date)
 
     def _commands(self) -> list[Command]:
-        table, read = self.warehouse.commands, self._commands_read
-        # At first those that no driver has answered, then what is new.
-        fresh = table.unanswered(self.driver.state) if read < 0 else table.read(read)
-        for each in fresh:
-            self._pending.append(each.command)
-            self._commands_read = each.n
+        table = self.warehouse.commands
+        if self._commands_read is None:  # what no driver has answered
+            fresh, self._commands_read = table.unanswered(self.driver.state)
+        else:
+            fresh = table.read(self._commands_read)
+            self._commands_read = fresh[-1].n if fresh else self._commands_read
+        self._pending += [each.command for each in fresh]
         self._pending = unseen(self.driver.state, self._pending)
         commands = list(self._pending)
         if self.settings.session.boundary == "calendar":

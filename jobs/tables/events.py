@@ -51,20 +51,24 @@ class Commands:
 
     def unseen(self, state: JournalState) -> Iterator[Command]:
         """The commands that the journal has not seen, each id once; read only when asked for."""
-        yield from unseen(state, (each.command for each in self.unanswered(state)))
+        yield from unseen(state, (each.command for each in self.unanswered(state)[0]))
 
-    def unanswered(self, state: JournalState) -> list[NumberedCommand]:
+    def unanswered(self, state: JournalState) -> tuple[list[NumberedCommand], int]:
         """The commands above the number up to which the journal has answered all, in order.
 
         All of them when the command of that number is another one: a table that was repaired, or
-        restored from a backup, gives its numbers again. Ids tell which of them are answered.
+        restored from a backup, gives its numbers again. Ids tell which of them are answered. With
+        them the number up to which the table has been read then; -1 for an empty one.
         """
+        found, answered = None, -1
         self._rows.refresh()
         if 0 <= state.commands_n <= self._rows.last():
             known, *more = self.read(state.commands_n - 1)
             if known.command.id in state.seen:
-                return more
-        return self.read()
+                found, answered = more, known.n
+        if found is None:
+            found = self.read()
+        return found, found[-1].n if found else answered
 
     def read(self, after: int = -1) -> list[NumberedCommand]:
         """Return the commands with a number above `after`, in order, the newest included."""

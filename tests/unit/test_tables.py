@@ -510,6 +510,10 @@ def test_commands_of_several_people_are_ordered_and_kept(tmp_path: Path) -> None
     everything = [each.command for each in found[:19]]
     assert list(w.commands.unseen(other)) == everything, "17 is not the one that was answered"
     assert list(w.commands.unseen(replace(other, commands_n=20))) == everything
+    assert w.commands.unanswered(state) == (found[18:], 19)
+    assert w.commands.unanswered(replace(state, commands_n=19)) == ([], 19)
+    empty = warehouse(tmp_path / "empty").commands
+    assert empty.unanswered(state) == ([], -1), "a table that was made anew begins again"
     assert w.commands.read(after=16) == found[17:]  # from the middle of what came together
 
 
