@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from jobs.decode import compile_streams, decode, partition_digest, value_digest
-from jobs.stream.process import keep_freed_memory
-from schemas.query import load_query
+from spillway.decode import compile_streams, decode, partition_digest, value_digest
+from spillway.stream.process import keep_freed_memory
+from spillway_schemas.query import load_query
 
 
 def messages(rows: int, seed: int = 7) -> list[bytes]:
@@ -108,15 +108,15 @@ def measure(rows: int) -> list[dict[str, object]]:
 _RUNNER = """
 import pickle, sys, time
 sys.path.insert(0, sys.argv[1])
-import jobs.decode, numpy, pyarrow
-from schemas.query import load_query
-assert jobs.decode.__file__.startswith(sys.argv[1]), jobs.decode.__file__
-stock = jobs.decode.compile_streams(load_query("symbol"))[0]
+import spillway.decode, numpy, pyarrow
+from spillway_schemas.query import load_query
+assert spillway.decode.__file__.startswith(sys.argv[1]), spillway.decode.__file__
+stock = spillway.decode.compile_streams(load_query("symbol"))[0]
 numpy.empty(16 << 20, numpy.uint8)  # what `keep_freed_memory` does, which not every version has
 values = pyarrow.array(pickle.load(sys.stdin.buffer), pyarrow.binary())
 while sys.stdin.buffer.readline():
     begin = time.process_time()
-    jobs.decode.decode(stock, values)
+    spillway.decode.decode(stock, values)
     print(time.process_time() - begin, flush=True)
 """
 PAIRS = 30

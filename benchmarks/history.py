@@ -40,20 +40,20 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from jobs.decode import join_spec
-from jobs.engine.datafile import write_data_file
-from jobs.engine.groups import GroupMap
-from jobs.engine.results import result_schema
-from jobs.maintenance import maintain
-from jobs.protocol.entry import entry_of
-from jobs.protocol.plan import plan_epoch
-from jobs.protocol.snapshot import EVERY
-from jobs.protocol.state import JournalState, fold
-from jobs.readmodel.kept import keep
-from jobs.tables import SessionEvent, Warehouse, log
-from jobs.tables.definitions import DATA_TABLES
-from schemas.filenames import data_name
-from schemas.journal import (
+from spillway.decode import join_spec
+from spillway.engine.datafile import write_data_file
+from spillway.engine.groups import GroupMap
+from spillway.engine.results import result_schema
+from spillway.maintenance import maintain
+from spillway.protocol.entry import entry_of
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.snapshot import EVERY
+from spillway.protocol.state import JournalState, fold
+from spillway.readmodel.kept import keep
+from spillway.tables import SessionEvent, Warehouse, log
+from spillway.tables.definitions import DATA_TABLES
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Claim,
     Command,
@@ -66,8 +66,8 @@ from schemas.journal import (
     SlotTotals,
     Topic,
 )
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 
 SESSION_EPOCHS = 1_000
 COMMAND_EVERY = 40
@@ -235,11 +235,11 @@ def look(what: str, root: Path) -> None:
     settings = load_settings(
         None, {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
     )[0]
-    from jobs.cleanup.plan import sealed_session
-    from jobs.live.watch import Watch
-    from jobs.protocol import driver as protocol
-    from jobs.rebalance import controller
-    from jobs.report.command import Looker
+    from spillway.cleanup.plan import sealed_session
+    from spillway.live.watch import Watch
+    from spillway.protocol import driver as protocol
+    from spillway.rebalance import controller
+    from spillway.report.command import Looker
 
     before, began, cpu = _memory_mib("VmRSS"), time.perf_counter(), time.process_time()
     if what == "start":

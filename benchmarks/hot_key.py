@@ -26,13 +26,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from jobs.engine.blocks import Coordinates, route
-from jobs.engine.groups import GroupMap
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from jobs.storage import Folder, folder
-from schemas.setting_fields import Spill
+from spillway.engine.blocks import Coordinates, route
+from spillway.engine.groups import GroupMap
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.storage import Folder, folder
+from spillway_schemas.setting_fields import Spill
 
 SPEC = JoinSpec(
     0,

@@ -21,20 +21,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import ROOT
 from benchmarks.side_by_side.__main__ import fill_progress, memory_folder
 from benchmarks.side_by_side.programs import Bench, Run, run
 from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
-from jobs.places import project_root, var_folder
-from jobs.policy.view import name
-from jobs.rebalance.asking import RequestRefused, look
-from jobs.rebalance.by_hand import RebalanceRequest, request
-from jobs.rebalance.view import group_states
-from jobs.report import NothingYet
-from jobs.tables import NoWarehouse, Warehouse
-from schemas.journal import Epoch
-from schemas.settings import Settings, load_settings
+from spillway.places import var_folder
+from spillway.policy.view import name
+from spillway.rebalance.asking import RequestRefused, look
+from spillway.rebalance.by_hand import RebalanceRequest, request
+from spillway.rebalance.view import group_states
+from spillway.report import NothingYet
+from spillway.tables import NoWarehouse, Warehouse
+from spillway_schemas.journal import Epoch
+from spillway_schemas.settings import Settings, load_settings
 
 MIB = 1 << 20
 out = Console(soft_wrap=True)
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(given, runs, epochs)
     out.print(text, markup=False, highlight=False)
     if given.docs:
-        page = project_root() / "docs" / "measured.md"
+        page = ROOT / "docs" / "measured.md"
         page.write_text(replace_section(page.read_text(), "relocation", text))
     return 0
 

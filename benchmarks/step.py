@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from jobs.engine.blocks import Block, Coordinates, route
-from jobs.engine.groups import GroupMap
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.statistics import statistics_every_s
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from jobs.storage import folder
-from schemas.setting_fields import Spill
+from spillway.engine.blocks import Block, Coordinates, route
+from spillway.engine.groups import GroupMap
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.statistics import statistics_every_s
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.storage import folder
+from spillway_schemas.setting_fields import Spill
 
 EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from schemas.settings import Setting, Settings, catalogue
+from spillway_schemas.settings import Setting, Settings, catalogue
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
@@ -30,7 +30,7 @@ TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true 
 HEAD = """\
 # Settings
 
-<!-- Made by `python -m scripts.settings_page` from schemas/setting_fields.py: do not edit. -->
+<!-- Made by `python -m scripts.settings_page`: do not edit. -->
 
 Settings come from four places. The later one wins:
 
@@ -61,10 +61,11 @@ Relative paths belong to the folder of the settings file when they come from it 
 and to the working directory when they come from the environment or a flag.
 
 `SPILLWAY_VAR` is not a setting but an environment variable: it names the folder for jars,
-checkpoints and the text of the last error (default: `var/` of the project). Nothing in it is
-needed to go on; `make setup` brings the jars back. The default warehouse and the embedded
-broker's data lie under `var/` too, however, and `make clean` removes all of it: name another
-`warehouse.root` for what you want to keep.
+checkpoints and the text of the last error. Its default is `var/` of the checkout, and for an
+installed package the platform's folder for a user's data (on Linux `~/.local/share/spillway`).
+Nothing in it is needed to go on; `spillway setup` brings the jars back. The default warehouse and
+the embedded broker's data lie under `var/` too, however, and `make clean` removes all of it: name
+another `warehouse.root` for what you want to keep.
 
 !!! note "When a change takes effect"
     At the next start of `spillway stream`. `query` cannot change in a warehouse;

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from jobs.jars import is_installed
-from jobs.kafka import broker as kafka_broker
-from jobs.kafka.client import Cluster
+from spillway.jars import is_installed
+from spillway.kafka import broker as kafka_broker
+from spillway.kafka.client import Cluster
 from tests.lanes import some
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.

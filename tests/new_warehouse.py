@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobs.tables import Warehouse
+from spillway.tables import Warehouse
 
 
 def new_warehouse(root: str | Path, results: pa.Schema, *, fsync: bool = False) -> Warehouse:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.engine.datafile import write_data_files
-from jobs.engine.statistics import STATISTICS_SCHEMA
-from jobs.tables import SessionEvent, Warehouse
-from schemas.filenames import data_name
-from schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from spillway.engine.datafile import write_data_files
+from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.tables import SessionEvent, Warehouse
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from tests.report_journal import DAY, Made, add_quarantine, fill_journal, make_day, open_warehouse
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.journal import (
+from spillway_schemas.journal import (
     Claim,
     Command,
     Cut,

@@ -10,7 +10,13 @@ RACES = multiprocessing.get_context("forkserver")
 """deltalake does not survive a fork once it was used. The server of forks has only imported it,
 once for all races of a run: a process that is started anew takes seconds for that."""
 RACES.set_forkserver_preload(
-    ["pytest", "typer.testing", "jobs.cli", "jobs.maintenance", "tests.integration.spilled_day"]
+    [
+        "pytest",
+        "typer.testing",
+        "spillway.cli",
+        "spillway.maintenance",
+        "tests.integration.spilled_day",
+    ]
 )
 
 

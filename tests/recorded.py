@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES, Setting
-from jobs.policy.slots import rearranged
-from jobs.policy.victims import POLICIES as VICTIMS
-from jobs.policy.victims import GroupFigures, Moment, victim_order
-from jobs.policy.view import (
+from spillway.policy.guards import guarded
+from spillway.policy.registry import POLICIES, Setting
+from spillway.policy.slots import rearranged
+from spillway.policy.victims import POLICIES as VICTIMS
+from spillway.policy.victims import GroupFigures, VictimContext, victim_order
+from spillway.policy.view import (
     Advice,
     ForceSpill,
     MergeGroups,
@@ -29,9 +29,8 @@ from jobs.policy.view import (
     SplitGroup,
     Suggestion,
     View,
-    name,
 )
-from schemas.journal import Prefix
+from spillway_schemas.journal import Prefix
 
 FILE = Path(__file__).parent / "unit" / "recorded" / "decisions.txt"
 DRAWN = 3_000
@@ -186,13 +185,13 @@ def told(each: Suggestion) -> str:
     match each:
         case MoveGroup():
             sure = "" if each.sure else ", perhaps by chance"
-            return f"move {name(each.group)} {each.source} to {each.to}, {each.bytes} bytes{sure}"
+            return f"move {each.group.text} {each.source} to {each.to}, {each.bytes} bytes{sure}"
         case ForceSpill():
             return f"spill {each.bytes} at {each.slot}"
         case SplitGroup():
-            return f"split {name(each.group)}"
+            return f"split {each.group.text}"
         case MergeGroups():
-            return f"merge {name(each.group)}"
+            return f"merge {each.group.text}"
         case SetSlots():
             return f"{each.slots} slots"
 
@@ -215,14 +214,14 @@ def orders_of(seed: int) -> list[str]:
     figures = GroupFigures(seen.bytes, seen.results, used)
     lines = []
     for policy in [each for each in VICTIMS if each != "random"]:
-        order = victim_order(policy, figures, Moment(4000, 1500, seed))
+        order = victim_order(policy, figures, VictimContext(4000, 1500, seed))
         lines.append(f"{policy}: {' '.join(map(str, order.tolist()))}")
     owners = list(zip(seen.groups, seen.slot.tolist(), strict=True))
     sizes = dict(zip(seen.groups, seen.bytes.tolist(), strict=True))
     for slots in sorted({1, seen.slots - 1 or 1, seen.slots + 1, seen.slots + 3}):
         if slots <= len(owners):
             moves = rearranged(owners, sizes, slots)
-            said = (f"{name(move.group)} to {move.to}, {move.bytes} bytes" for move in moves)
+            said = (f"{move.group.text} to {move.to}, {move.bytes} bytes" for move in moves)
             lines.append(f"{slots} slots: {'; '.join(said)}")
     return lines
 

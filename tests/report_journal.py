@@ -1,7 +1,7 @@
 """A made-up trading day as journal entries, for tests of what people look at.
 
-The entries are valid (`jobs.protocol.state.replay` takes them), and what they add up to is known,
-because it is counted here while they are made. Nothing of `jobs.report` is used.
+The entries are valid (`spillway.protocol.state.replay` takes them), and what they add up to is
+known, because it is counted here while they are made. Nothing of `spillway.report` is used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.engine.datafile import write_data_file
-from jobs.engine.results import result_schema
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.readmodel.kept import followed
-from jobs.readmodel.model import ReadModel
-from jobs.tables import SessionEvent, Warehouse
-from jobs.tables.journal import journal_row
-from schemas.journal import (
+from spillway.engine.datafile import write_data_file
+from spillway.engine.results import result_schema
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.readmodel.kept import followed
+from spillway.readmodel.model import ReadModel
+from spillway.tables import SessionEvent, Warehouse
+from spillway.tables.journal import journal_row
+from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Claim,
     Cut,
@@ -41,7 +41,7 @@ from schemas.journal import (
     Topic,
     entry_texts,
 )
-from schemas.query import load_query
+from spillway_schemas.query import load_query
 from tests.new_warehouse import new_warehouse
 
 TOPICS = ("stock", "volume", "review")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobs.storage import StorageError
-from jobs.stream.service import Watcher
+from spillway.storage import StorageError
+from spillway.stream.service import Watcher
 
 
 def stream_tells(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -19,4 +19,4 @@ def stream_tells(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
             watcher.on_trouble(text)
             raise StorageError("that is all")
 
-    monkeypatch.setattr("jobs.stream.service.Stream", Stream)
+    monkeypatch.setattr("spillway.stream.service.Stream", Stream)

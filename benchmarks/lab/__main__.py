@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from rich.console import Console
 
+from benchmarks import ROOT
 from benchmarks.lab import page
 from benchmarks.lab.exact import NotExact
 from benchmarks.lab.experiments import Experiment, experiments
@@ -24,9 +25,8 @@ from benchmarks.lab.lines import Outcome
 from benchmarks.lab.picture import picture
 from benchmarks.lab.running import carry_out
 from benchmarks.side_by_side.report import replace_section
-from jobs.places import project_root
 
-PAGE = project_root() / "docs" / "laboratory.md"
+PAGE = ROOT / "docs" / "laboratory.md"
 out = Console(soft_wrap=True, highlight=False)
 
 

@@ -16,19 +16,19 @@ import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
 from benchmarks.lab.workload import I64, Day
-from jobs.cleanup.task import CleanTask, run_clean
-from jobs.engine.blocks import Block, Coordinates, route
-from jobs.engine.cleanup import SpillIndex
-from jobs.engine.groups import GroupMap, relocations
-from jobs.engine.hashing import xxhash64
-from jobs.engine.relocation import extract
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import SpillDamaged, SpillFile, survey
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from jobs.protocol.seal import CLEANUP_DEPTH
-from jobs.storage import Folder, folder
-from schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals
+from spillway.cleanup.task import CleanTask, run_clean
+from spillway.engine.blocks import Block, Coordinates, route
+from spillway.engine.cleanup import SpillIndex
+from spillway.engine.groups import GroupMap, relocations
+from spillway.engine.hashing import xxhash64
+from spillway.engine.relocation import extract
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import SpillDamaged, SpillFile, survey
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.protocol.seal import CLEANUP_DEPTH
+from spillway.storage import Folder, folder
+from spillway_schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals
 
 SESSION = "2026-01-05"
 ROOM = 4

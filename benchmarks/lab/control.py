@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.lab.workload import F64, I64
-from jobs.engine.groups import GroupMap
-from jobs.policy import registry
-from jobs.policy.view import Advice, ForceSpill, MoveGroup, View
-from schemas.journal import Prefix, SlotTotals
-from schemas.setting_fields import Rebalance, Spill
+from spillway.engine.groups import GroupMap
+from spillway.policy import registry
+from spillway.policy.view import Advice, ForceSpill, MoveGroup, View
+from spillway_schemas.journal import Prefix, SlotTotals
+from spillway_schemas.setting_fields import Rebalance, Spill
 
 Policy = Callable[[View], Advice]
 

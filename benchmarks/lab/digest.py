@@ -16,9 +16,9 @@ from functools import cache, partial
 
 import numpy as np
 
+from benchmarks import ROOT
 from benchmarks.lab.control import SETTINGS
 from benchmarks.lab.experiments import Experiment
-from jobs.places import project_root
 
 LABORATORY = ("clairvoyant", "cluster", "exact", "lines", "running", "workload")
 POLICIES = ("balanced", "disk", "registry", "view")
@@ -27,10 +27,13 @@ POLICIES = ("balanced", "disk", "registry", "view")
 def digest(experiment: Experiment) -> str:
     """Of what an experiment's figures come from."""
     found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY)]
-    found += ["jobs/policy/victims.py", "jobs/engine/spilling.py"]
+    found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spilling.py"]
     given = [experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling]
     if any(line.policy for line in experiment.lines):
-        found += [*(f"jobs/policy/{name}.py" for name in POLICIES), "benchmarks/lab/control.py"]
+        found += [
+            *(f"jobs/spillway/policy/{name}.py" for name in POLICIES),
+            "benchmarks/lab/control.py",
+        ]
         given += [*map(str, sorted(SETTINGS.items()))]
     parts = [*map(_code, found), *_parameters(tuple(given))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -38,7 +41,7 @@ def digest(experiment: Experiment) -> str:
 
 @cache
 def _code(path: str) -> str:
-    return " ".join(_shape(ast.parse((project_root() / path).read_text())))
+    return " ".join(_shape(ast.parse((ROOT / path).read_text())))
 
 
 def _shape(node: object) -> Iterator[str]:

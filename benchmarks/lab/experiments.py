@@ -33,7 +33,7 @@ from benchmarks.lab.cluster import ROW_BYTES, Spilling
 from benchmarks.lab.control import POLICIES, SLIDE_21, TICK_S, WAITING
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
-from jobs.policy.disk import lazy_disk
+from spillway.policy.disk import lazy_disk
 
 Found = Mapping[str, Outcome]
 """An experiment's outcomes by the lines' names."""

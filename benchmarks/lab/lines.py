@@ -14,8 +14,8 @@ from benchmarks.lab import exact
 from benchmarks.lab.cluster import Cluster, Spilling
 from benchmarks.lab.control import Controller, Order, Policy
 from benchmarks.lab.workload import Day
-from jobs.engine.groups import GroupMap
-from schemas.journal import SlotTotals
+from spillway.engine.groups import GroupMap
+from spillway_schemas.journal import SlotTotals
 
 POINTS = 120
 """Of a line, at most."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.lab.experiments import Picture
 from benchmarks.lab.lines import Outcome
-from jobs.report.svg import Plot, Point, Safe, joined, tag, ticks
+from spillway.report.svg import Plot, Point, Safe, joined, tag, ticks
 
 WIDTH, HEIGHT, NAMES = 860, 380, 210
 LINE_HEIGHT = 15

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jobs.engine.groups import GroupMap
-from jobs.engine.hashing import xxhash64
+from spillway.engine.groups import GroupMap
+from spillway.engine.hashing import xxhash64
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

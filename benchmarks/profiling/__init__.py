@@ -1,6 +1,6 @@
 """Where an epoch's time goes: `make profile`.
 
-Three looks at one run of the real streaming job (`jobs.stream.service`), none of which changes
+Three looks at one run of the real streaming job (`spillway.stream.service`), none of which changes
 its code:
 
 * the *timeline* of an epoch: the driver's calls are timed where they are made (`driver`), and

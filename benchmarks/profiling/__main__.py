@@ -23,14 +23,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import ROOT
 from benchmarks.profiling import breakdown
 from benchmarks.profiling.inside import FOLDER, FUNCTIONS
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.programs import SESSION, environment, settings_text
 from benchmarks.side_by_side.topics import Filled, filled, scenario
 from benchmarks.side_by_side.watch import ProgramFailed, Watched, watched
-from jobs.places import project_root, var_folder
-from schemas.journal import Epoch
+from spillway.places import var_folder
+from spillway_schemas.journal import Epoch
 
 GIB = 1 << 30
 MOST_FUNCTIONS = 12
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for title, unit, rows in sections:
         out.print(_table(title, unit, rows))
     if given.docs:
-        page = project_root() / "docs" / "measured.md"
+        page = ROOT / "docs" / "measured.md"
         text = _markdown(given, topics, sections)
         page.write_text(report.replace_section(page.read_text(), "profile", text))
     return 0
@@ -106,7 +107,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 def _profiled(
     given: argparse.Namespace, folder: Path, topics: Filled, *, functions: bool
 ) -> Profiled:
-    from jobs.tables import Warehouse
+    from spillway.tables import Warehouse
 
     disk, records = folder / "profile", folder / "profile" / "records"
     memory = Path(f"/dev/shm/spillway-profile-{os.getpid()}")
@@ -177,7 +178,7 @@ def _sections(times: Profiled, functions: Profiled) -> list[tuple[str, str, Rows
         mine = (task["work_cpu_s"] for task in times.tasks if task["kind"] == kind)
         cpu[f"Python workers: {kind}"] = sum(mine)
     by_size = sorted(cpu.items(), key=lambda item: -item[1])
-    root = str(project_root())
+    root = str(ROOT)
     tables: list[tuple[str, str, Rows]] = [
         ("A warm epoch on the wall clock", "s", breakdown.wall_rows(epochs)),
         ("What Spark does between two batches", "s", between),

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import mean
 from typing import Any
 
-from schemas.journal import Epoch
+from spillway_schemas.journal import Epoch
 
 WARM_AFTER = 3
 """Epochs left out at the beginning: the JVM has not compiled its code yet."""

@@ -60,12 +60,12 @@ def main(arguments: list[str]) -> int:
     settings_path, session, target = arguments
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.python.daemon.module={DAEMON} pyspark-shell"
 
-    from jobs.clock import system_clock
-    from jobs.stream.driver import Driver
-    from jobs.stream.job import EpochJob
-    from jobs.stream.service import Stream, Wanted, Watcher
-    from schemas.query import load_query
-    from schemas.settings import load_settings
+    from spillway.clock import system_clock
+    from spillway.stream.driver import Driver
+    from spillway.stream.job import EpochJob
+    from spillway.stream.service import Stream, Wanted, Watcher
+    from spillway_schemas.query import load_query
+    from spillway_schemas.settings import load_settings
 
     settings, _ = load_settings(Path(settings_path))
     clock = Clock()

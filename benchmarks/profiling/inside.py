@@ -31,7 +31,7 @@ def install() -> None:
 
     A worker that is used again calls it again: then it does nothing.
     """
-    from jobs.stream import decoding, worker
+    from spillway.stream import decoding, worker
 
     if hasattr(worker.step_batches, "stopwatch"):
         return

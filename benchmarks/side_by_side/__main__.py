@@ -22,15 +22,16 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks import ROOT
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.chart import chart
 from benchmarks.side_by_side.programs import LEAST_BUDGET, NAMES, TITLES, Bench, Run, run
 from benchmarks.side_by_side.summary import Disagreement, agree, lines, targets
 from benchmarks.side_by_side.topics import Filled, filled, scenario
 from benchmarks.side_by_side.watch import ProgramFailed
-from jobs.places import project_root, var_folder
-from jobs.private import private_folder
-from jobs.produce.summary import Progress
+from spillway.places import var_folder
+from spillway.private import private_folder
+from spillway.produce.summary import Progress
 
 GIB = 1 << 30
 out = Console(soft_wrap=True)
@@ -202,7 +203,7 @@ def _report(
     for line in [*report.target_lines(goals), *report.details(found)]:
         out.print(line, highlight=False)
     if given.docs:
-        docs = project_root() / "docs"
+        docs = ROOT / "docs"
         page = docs / "measured.md"
         page.write_text(
             report.replace_section(page.read_text(), "bench", report.markdown(about, found, goals))

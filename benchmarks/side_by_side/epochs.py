@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from schemas.journal import Claim, Epoch, Genesis
+from spillway_schemas.journal import Claim, Epoch, Genesis
 
 
 @dataclass(frozen=True)

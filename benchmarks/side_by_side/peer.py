@@ -34,7 +34,7 @@ FIELDS = {
         "text": "string",
     },
 }
-"""Per topic what the contracts of `schemas.messages` name, in Spark's types."""
+"""Per topic what the contracts of `spillway_schemas.messages` name, in Spark's types."""
 KEY = "symbol"
 
 
@@ -87,7 +87,7 @@ _JOIN = {
 
 def run(kind: str, plan: PeerPlan) -> None:
     """Run one peer until it has read everything that Kafka holds now."""
-    from jobs.stream.session import spark_session
+    from spillway.stream.session import spark_session
 
     options = {
         **_COMMON,
@@ -116,8 +116,8 @@ def run(kind: str, plan: PeerPlan) -> None:
 
 
 def _values(spark: Any, plan: PeerPlan, topics: str, max_rows: int) -> Any:
-    from jobs.stream.source import kafka_options
-    from schemas.secret import revealed
+    from spillway.stream.source import kafka_options
+    from spillway_schemas.secret import revealed
 
     return (
         spark.readStream.format("kafka")

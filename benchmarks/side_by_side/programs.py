@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.side_by_side import epochs
 from benchmarks.side_by_side.epochs import EpochRate
 from benchmarks.side_by_side.outcome import Outcome, of_copy, of_join
 from benchmarks.side_by_side.peer import PeerPlan
 from benchmarks.side_by_side.topics import Filled
 from benchmarks.side_by_side.watch import Watched, watched
-from jobs.places import project_root
-from schemas.journal import Epoch
+from spillway_schemas.journal import Epoch
 
 NAMES = ("copy", "join", "ample", "quarter")
 TITLES = {
@@ -146,7 +146,11 @@ def environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("SPILLWAY_") or name == "SPILLWAY_VAR"
     }
-    return {**kept, "PYTHONPATH": str(project_root()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {
+        **kept,
+        "PYTHONPATH": ":".join(str(ROOT / each) for each in ("", "jobs", "schemas")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 def _watched(bench: Bench, command: Sequence[str], log: str) -> Watched:
@@ -262,7 +266,7 @@ def _spillway(
     budget: int,
     beside: Beside,
 ) -> Run:
-    from jobs.tables import Warehouse
+    from spillway.tables import Warehouse
 
     warehouse = disk / "warehouse"
     settings = disk / "spillway.toml"
@@ -328,7 +332,7 @@ def settings_text(
 
 
 def _command(bench: Bench, settings: Path, log: str, *arguments: str) -> Watched:
-    entry = "from jobs.cli import main; main()"
+    entry = "from spillway.cli import main; main()"
     command = [sys.executable, "-c", entry, "--config", str(settings), *arguments]
     return _watched(bench, command, log)
 

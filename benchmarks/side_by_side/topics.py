@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.kafka import broker
-from jobs.kafka.client import cluster
-from jobs.produce.run import produce
-from jobs.produce.summary import Progress
-from schemas.scenario import Scenario, load_scenario
+from spillway.kafka import broker
+from spillway.kafka.client import cluster
+from spillway.produce.run import produce
+from spillway.produce.summary import Progress
+from spillway_schemas.scenario import Scenario, load_scenario
 
 SCENARIO = "bench"
 

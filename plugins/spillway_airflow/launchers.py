@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs.private import open_private, private_folder
-from jobs.processes import stat_fields
+from spillway.private import open_private, private_folder
+from spillway.processes import stat_fields
 from spillway_airflow.command import command_shown, program, setting, without
 
 STOP_S = 120.0

@@ -1,6 +1,6 @@
 """When DAGs run: after an exchange's closes, while a session is open, in its nights.
 
-The calendar's library imports pandas, so `jobs.calendar` imports it on first use: in the
+The calendar's library imports pandas, so `spillway.calendar` imports it on first use: in the
 scheduler, never while a DAG file is parsed.
 """
 
@@ -18,8 +18,8 @@ from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, T
 from airflow.utils.strings import get_random_string
 from airflow.utils.types import DagRunType
 
-from jobs import calendar as exchange
-from jobs.calendar import Trading
+from spillway import calendar as exchange
+from spillway.calendar import Trading
 
 log = logging.getLogger(__name__)
 

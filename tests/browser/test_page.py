@@ -23,9 +23,9 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
-from jobs.demo.airflow import Airflow
-from jobs.tables import Warehouse
-from schemas.journal import Command
+from spillway.demo.airflow import Airflow
+from spillway.tables import Warehouse
+from spillway_schemas.journal import Command
 from tests.browser.chromium import PATIENCE_MS, chromium, open_airflow, open_view, program
 from tests.browser.strangers import STRANGERS
 from tests.integration.airflow_server import airflow

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from jobs.demo.airflow import OVER, Airflow, start
+from spillway.demo.airflow import OVER, Airflow, start
 from tests.integration.day import wait_for
 
 START_S = 240.0

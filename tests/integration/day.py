@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.integration.failpoints import THEN
+from tests.packages import source_paths
 
 STREAMS = ("stock", "volume", "review")
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,7 +171,7 @@ class Day:
         return {
             **os.environ,
             **self.spark_env,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": ":".join(source_paths(str(ROOT))),
             **{f"SPILLWAY_{name}": value for name, value in settings.items()},
         }
 

@@ -126,7 +126,7 @@ def _nothing(*_: Any) -> None:
 
 def arm_driver(text: str) -> None:
     """Patch the driver so that it fails at a named point."""
-    from jobs.stream.driver import Driver
+    from spillway.stream.driver import Driver
 
     point = _Point(text)
 
@@ -186,9 +186,9 @@ def _replaced(owner: Any, **functions: Callable[..., Any]) -> Iterator[None]:
 
 
 def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.worker.extract_batches` with failpoints: the sender of a relocation."""
-    from jobs.engine import relocation
-    from jobs.stream import worker
+    """`spillway.stream.worker.extract_batches` with failpoints: the sender of a relocation."""
+    from spillway.engine import relocation
+    from spillway.stream import worker
 
     original, shelf = worker.extract, relocation.RunWriter
 
@@ -210,9 +210,9 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.worker.step_batches` with failpoints; both ends of a relocation have one."""
-    from jobs.engine import step as engine
-    from jobs.stream import worker
+    """`spillway.stream.worker.step_batches` with failpoints; both ends of a relocation have one."""
+    from spillway.engine import step as engine
+    from spillway.stream import worker
 
     epoch = next(iter(job.tasks.values())).epoch
     _once("before-step", epoch)
@@ -243,8 +243,8 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def pausing_step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.worker.step_batches`, the first time after a rest."""
-    from jobs.stream import worker
+    """`spillway.stream.worker.step_batches`, the first time after a rest."""
+    from spillway.stream import worker
 
     came = list(batches)
     if any(batch.num_rows for batch in came) and _mark("pause", 0):
@@ -253,8 +253,8 @@ def pausing_step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`jobs.stream.decoding.decode_batches` with a failpoint."""
-    from jobs.stream import decoding
+    """`spillway.stream.decoding.decode_batches` with a failpoint."""
+    from spillway.stream import decoding
 
     for batch in decoding.decode_batches(task, batches):
         yield batch
@@ -270,16 +270,16 @@ def main() -> None:
     if text := os.environ.get("FAILPOINT"):
         arm_driver(text)
     if os.environ.get("WORKER_FAILPOINTS"):
-        from jobs.stream import job
+        from spillway.stream import job
 
         job.step_batches = step_batches
         job.decode_batches = decode_batches
         job.extract_batches = extract_batches
     if os.environ.get("WORKER_PAUSE_S"):
-        from jobs.stream import job
+        from spillway.stream import job
 
         job.step_batches = pausing_step_batches
-    from jobs import cli
+    from spillway import cli
 
     if text := os.environ.get("EXCHANGE_CLOCK"):
         clock = Path(text)

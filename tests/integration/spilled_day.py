@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.engine.datafile import write_data_file
-from jobs.engine.hashing import xxhash64
-from jobs.engine.join import Rows, join
-from jobs.engine.results import complete, file_schema, result_schema
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import write_spill
-from jobs.tables import Warehouse
-from schemas.filenames import data_name
-from schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
+from spillway.engine.datafile import write_data_file
+from spillway.engine.hashing import xxhash64
+from spillway.engine.join import Rows, join
+from spillway.engine.results import complete, file_schema, result_schema
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import write_spill
+from spillway.tables import Warehouse
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
 
 AT = "2026-01-05T21:00:00+00:00"
 DAY, NEXT = "2026-01-05", "2026-01-06"

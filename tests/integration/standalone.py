@@ -15,9 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from jobs.kafka.broker import free_port
+from spillway.kafka.broker import free_port
 from tests.docker_files import spark_defaults
 from tests.integration.day import ROOT, wait_for
+from tests.packages import source_paths
 
 
 @dataclass
@@ -73,7 +74,12 @@ class Cluster:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
-                env={**os.environ, **self.env, "PYTHONPATH": str(ROOT), **env},
+                env={
+                    **os.environ,
+                    **self.env,
+                    "PYTHONPATH": ":".join(source_paths(str(ROOT))),
+                    **env,
+                },
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

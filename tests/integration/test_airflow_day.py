@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from jobs import calendar as exchange
-from jobs.demo.airflow import Airflow
-from jobs.kafka.broker import free_port
+from spillway import calendar as exchange
+from spillway.demo.airflow import Airflow
+from spillway.kafka.broker import free_port
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 from tests.integration.standalone import Cluster, standalone

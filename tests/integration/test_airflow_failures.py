@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 import pytest
 
-from jobs.demo.airflow import Airflow, program
-from jobs.demo.child import end_session
-from jobs.kafka import broker as kafka_broker
-from jobs.kafka.client import cluster
-from jobs.protocol.offsets import reaches
+from spillway.demo.airflow import Airflow, program
+from spillway.demo.child import end_session
+from spillway.kafka import broker as kafka_broker
+from spillway.kafka.client import cluster
+from spillway.protocol.offsets import reaches
 from tests.integration.airflow_server import airflow, finish
 from tests.integration.day import STREAMS, Day, messages, wait_for
 

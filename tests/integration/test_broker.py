@@ -14,11 +14,11 @@ import psutil
 import pytest
 from kafka import KafkaProducer
 
-from jobs.kafka import broker
-from jobs.kafka.backlog import BacklogReader
-from jobs.kafka.broker import BrokerError
-from jobs.kafka.client import Cluster, KafkaUnavailable, TopicProblem, cluster
-from jobs.produce.send import Sender
+from spillway.kafka import broker
+from spillway.kafka.backlog import BacklogReader
+from spillway.kafka.broker import BrokerError
+from spillway.kafka.client import Cluster, KafkaUnavailable, TopicProblem, cluster
+from spillway.produce.send import Sender
 
 pytestmark = pytest.mark.server
 
@@ -78,7 +78,7 @@ def test_a_life_of_a_broker(jars, tmp_path):
 def test_a_broker_outlives_the_command_that_started_it(jars, tmp_path):
     port = broker.free_port()
     script = (
-        "import sys; from pathlib import Path; from jobs.kafka import broker; "
+        "import sys; from pathlib import Path; from spillway.kafka import broker; "
         "print(broker.start(Path(sys.argv[1]), int(sys.argv[2]), "
         "controller_port=int(sys.argv[3])).pid)"
     )

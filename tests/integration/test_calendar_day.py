@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.kafka import broker as kafka_broker
-from jobs.kafka.client import Cluster
-from jobs.tables import Warehouse
-from schemas.journal import Command
+from spillway.kafka import broker as kafka_broker
+from spillway.kafka.client import Cluster
+from spillway.tables import Warehouse
+from spillway_schemas.journal import Command
 from tests.integration.day import STREAMS, THEN, Day, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cleanup.job import Progress, run_cleanup
-from jobs.cleanup.plan import CleanupRefused
-from jobs.engine.spillfile import SpillDamaged
-from jobs.protocol.state import AnotherQuery
-from jobs.stream.session import spark_session
-from schemas.filenames import origin
+from spillway.cleanup.job import Progress, run_cleanup
+from spillway.cleanup.plan import CleanupRefused
+from spillway.engine.spillfile import SpillDamaged
+from spillway.protocol.state import AnotherQuery
+from spillway.stream.session import spark_session
+from spillway_schemas.filenames import origin
 from tests.integration.spilled_day import (
     DAY,
     NEXT,
@@ -157,10 +157,10 @@ def test_all_ranges_in_but_the_last_row_of_sessions(spark, tmp_path):
 
 KILLED = """
 import os, signal, sys
-from jobs.cleanup.job import run_cleanup
-from jobs.stream.session import spark_session
+from spillway.cleanup.job import run_cleanup
+from spillway.stream.session import spark_session
 from tests.integration.spilled_day import DAY, SPEC
-from jobs.tables import Warehouse
+from spillway.tables import Warehouse
 
 def die(progress):
     if progress.ranges_done == int(sys.argv[2]):

@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import resource, sys, tempfile
 import numpy as np, pyarrow as pa
-from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
-from jobs.engine.join import Rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import SpillFile, survey, write_spill
-from jobs.storage import folder
-from schemas.journal import Prefix
+from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.join import Rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import SpillFile, survey, write_spill
+from spillway.storage import folder
+from spillway_schemas.journal import Prefix
 
 def peak_mb():
     # VmHWM, not ru_maxrss: the latter begins with what the parent process had.

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.kafka.broker import free_port
+from spillway.kafka.broker import free_port
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.standalone import Cluster, standalone
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.kafka.broker import free_port
+from spillway.kafka.broker import free_port
 from tests.disks import mounted
 from tests.integration import planted
 from tests.integration.day import STREAMS, Day, messages, running, wait_for

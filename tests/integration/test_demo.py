@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.places import VAR_VARIABLE, var_folder
-from tests.integration.day import ROOT, wait_for
+from spillway.places import VAR_VARIABLE, var_folder
+from tests.integration.day import wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -52,8 +52,8 @@ def var(tmp_path: Path, jars: None) -> Path:
 
 def start(var: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from jobs.cli import main; main()", "demo", *options],
-        env={**os.environ, VAR_VARIABLE: str(var), "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", "from spillway.cli import main; main()", "demo", *options],
+        env={**os.environ, VAR_VARIABLE: str(var)},
         cwd=var.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

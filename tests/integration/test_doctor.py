@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import main
-from jobs.doctor import blocking, check_all
-from jobs.kafka.client import TopicProblem
-from jobs.topics import look
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway.cli import main
+from spillway.doctor import blocking, check_all
+from spillway.kafka.client import TopicProblem
+from spillway.topics import look
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 
 pytestmark = pytest.mark.server
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.groups import GroupMap
-from jobs.engine.hashing import xxhash64
-from jobs.stream.session import spark_session
+from spillway.engine.groups import GroupMap
+from spillway.engine.hashing import xxhash64
+from spillway.stream.session import spark_session
 
 pytestmark = pytest.mark.server
 ROWS = 2_000

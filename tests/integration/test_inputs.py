@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from jobs.kafka import broker as kafka_broker
-from jobs.kafka.client import Cluster
+from spillway.kafka import broker as kafka_broker
+from spillway.kafka.client import Cluster
 from tests.integration.day import STREAMS, Day, message, messages, running, wait_for
 from tests.scrape import figure, scrape
 

@@ -12,16 +12,16 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from jobs import mended
-from jobs.cli import main
-from jobs.kafka.client import Cluster, TopicProblem
-from jobs.produce.generate import sources
-from jobs.produce.keys import partitions_of
-from jobs.produce.replay import replay
-from jobs.produce.run import ProduceError, produce
-from jobs.produce.send import Sender
-from jobs.produce.summary import Progress
-from schemas.scenario import Scenario, parse_scenario
+from spillway import mended
+from spillway.cli import main
+from spillway.kafka.client import Cluster, TopicProblem
+from spillway.produce.generate import sources
+from spillway.produce.keys import partitions_of
+from spillway.produce.replay import replay
+from spillway.produce.run import ProduceError, produce
+from spillway.produce.send import Sender
+from spillway.produce.summary import Progress
+from spillway_schemas.scenario import Scenario, parse_scenario
 
 pytestmark = pytest.mark.server
 

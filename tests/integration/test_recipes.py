@@ -23,16 +23,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.decode import join_spec
-from jobs.engine.datafile import write_data_file
-from jobs.engine.hashing import xxhash64
-from jobs.engine.join import Rows
-from jobs.engine.results import file_schema, result_schema
-from jobs.engine.spillfile import write_spill
-from jobs.tables import SessionEvent, Warehouse
-from schemas.filenames import cleanup_name, data_name
-from schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
-from schemas.query import load_query
+from spillway.decode import join_spec
+from spillway.engine.datafile import write_data_file
+from spillway.engine.hashing import xxhash64
+from spillway.engine.join import Rows
+from spillway.engine.results import file_schema, result_schema
+from spillway.engine.spillfile import write_spill
+from spillway.tables import SessionEvent, Warehouse
+from spillway_schemas.filenames import cleanup_name, data_name
+from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
+from spillway_schemas.query import load_query
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "queries.md"

@@ -24,9 +24,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.rebalance import by_hand, controller
-from jobs.stream.session import class_archive
-from schemas.settings import Settings, load_settings
+from spillway.rebalance import by_hand, controller
+from spillway.stream.session import class_archive
+from spillway_schemas.settings import Settings, load_settings
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import MOVING_POINTS, RECEIVER_POINTS, SENDER_POINTS, fired
 from tests.integration.standalone import Cluster, standalone

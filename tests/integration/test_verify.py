@@ -19,17 +19,17 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from jobs.decode import compile_streams, join_spec
-from jobs.engine.datafile import write_data_file
-from jobs.engine.results import file_schema, result_schema
-from jobs.kafka.client import Cluster
-from jobs.protocol.state import AnotherQuery
-from jobs.tables import SessionEvent, Warehouse
-from jobs.verify.progress import Progress
-from jobs.verify.proof import InputGone, NotSealed, VerifyReport, verify
-from schemas.filenames import cleanup_name, data_name
-from schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
-from schemas.query import Query, load_query
+from spillway.decode import compile_streams, join_spec
+from spillway.engine.datafile import write_data_file
+from spillway.engine.results import file_schema, result_schema
+from spillway.kafka.client import Cluster
+from spillway.protocol.state import AnotherQuery
+from spillway.tables import SessionEvent, Warehouse
+from spillway.verify.progress import Progress
+from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
+from spillway_schemas.filenames import cleanup_name, data_name
+from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
+from spillway_schemas.query import Query, load_query
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +42,7 @@ Result = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def spark(spark_env: dict[str, str]) -> Iterator[Any]:
-    from jobs.stream.session import spark_session
+    from spillway.stream.session import spark_session
 
     session = spark_session("local[2]", "verify-test")
     yield session

@@ -23,6 +23,8 @@ from queue import SimpleQueue
 
 import pytest
 
+from tests.packages import PACKAGES, source_paths
+
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("named.toml")
 COPIED = ("jobs", "schemas", "plugins", "dags", "tests", "benchmarks", "docs", "pyproject.toml")
@@ -91,12 +93,16 @@ def _pytest(tests: Sequence[str], tree: str, output: str) -> None:
     with open(output, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    for name in [n for n in sys.modules if n.split(".")[0] in ("jobs", "schemas", "tests")]:
+    for name in [n for n in sys.modules if n.split(".")[0] in (*PACKAGES, "tests")]:
         del sys.modules[name]
     os.chdir(tree)
-    sys.path.insert(0, tree)
+    sys.path[:0] = source_paths(tree)
     sys.dont_write_bytecode = True  # a mutant may come within a second of the text before
-    os.environ |= {"CI": "true", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": tree}
+    os.environ |= {
+        "CI": "true",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": ":".join(source_paths(tree)),
+    }
     options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", "-m", "not server and not soak"]
     os._exit(int(pytest.main([*options, *tests])))
 

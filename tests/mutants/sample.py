@@ -29,30 +29,32 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.packages import source_paths
+
 ROOT = Path(__file__).parents[2]
 KNOWN = ROOT / "var" / "mutants" / "reach.json"
 MADE = ROOT / "var" / "mutants" / "made"
 TREE = ROOT / "var" / "mutants" / "tree"
 PAGE = ROOT / "docs" / "mutation.md"
 MUTATED = (
-    "jobs/protocol/*.py",
+    "jobs/spillway/protocol/*.py",
     *(
-        f"jobs/engine/{name}.py"
+        f"jobs/spillway/engine/{name}.py"
         for name in (
             *("step", "join", "cleanup", "spilling", "relocation", "merging", "arrangement"),
             *("intake", "statefiles"),
         )
     ),
-    "jobs/stream/*.py",
-    "jobs/policy/*.py",
-    "jobs/decode/*.py",
-    "jobs/verify/*.py",
-    "jobs/sealing.py",
+    "jobs/spillway/stream/*.py",
+    "jobs/spillway/policy/*.py",
+    "jobs/spillway/decode/*.py",
+    "jobs/spillway/verify/*.py",
+    "jobs/spillway/sealing.py",
 )
-SPARK = re.compile(r"^\s*(?:from|import) (?:pyspark|delta|jobs.stream.session)\b", re.MULTILINE)
+SPARK = re.compile(r"^\s*(?:from|import) (?:pyspark|delta|spillway.stream.session)\b", re.MULTILINE)
 """Modules that speak to Spark or start it are for the tests that do."""
 OURS = re.compile(
-    r"\bjobs(?:\.| import .*\b)(?:protocol|engine|stream|policy|decode|verify|sealing)\b"
+    r"\bspillway(?:\.| import .*\b)(?:protocol|engine|stream|policy|decode|verify|sealing)\b"
 )
 """In the test files that are asked; a test file of containers says nothing here."""
 PASSED, FAILED, NOT_COLLECTED, NOT_CONFIGURED = 0, 1, 2, 4
@@ -124,7 +126,7 @@ def _made(file: Path) -> dict[str, Any]:
         )
         changed = difflib.unified_diff(before, after, lineterm="", n=0)
         diff = [line for line in changed if not re.match(r"---|\+\+\+|@@", line)]
-        mutants.append((get_mutant_name(file, name), diff))
+        mutants.append((get_mutant_name(file.relative_to("jobs"), name), diff))
     answer = {"code": made.code, "mutants": mutants}
     kept.write_text(json.dumps(answer))
     return answer
@@ -323,7 +325,7 @@ def _worker(tree: Path, work: Sequence[dict[str, Any]], jobs: int) -> subprocess
     return subprocess.Popen(
         [sys.executable, "-m", "tests.mutants.worker", ".work.json"],
         cwd=tree,
-        env=environment | {"CI": "true", "PYTHONPATH": str(tree)},
+        env=environment | {"CI": "true", "PYTHONPATH": ":".join(source_paths(str(tree)))},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -27,6 +27,8 @@ import pytest
 from hypothesis import Phase, settings
 from mutmut.mutation import trampoline
 
+from tests.packages import PACKAGES
+
 FAST = ("-q", "-m", "not server and not soak", "-p", "no:cacheprovider", "-p", "no:xdist")
 MEMORY = 16 * 2**30
 """Of addresses; a mutant that asks for everything ends alone."""
@@ -101,8 +103,8 @@ def warm() -> None:
     """
     for folder in ("schemas", "jobs"):
         for path in sorted(Path(folder).rglob("*.py")):
-            name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-            importlib.import_module(name)
+            name = ".".join(path.relative_to(folder).with_suffix("").parts)
+            importlib.import_module(name.removesuffix(".__init__"))
     gc.collect()
     gc.freeze()
 
@@ -136,7 +138,7 @@ def reach(file: str, answer: Path, folder: Path) -> int:
 def attempt(mutant: str, tests: Sequence[str], cpu_s: int, anew: bool, folder: Path) -> int:
     """In the fork: run tests with one mutant, until one fails. `anew`: load our modules with it."""
     trampoline.set_mutant_under_test(mutant)
-    for name in [n for n in sys.modules if anew and n.split(".")[0] in ("jobs", "schemas")]:
+    for name in [n for n in sys.modules if anew and n.split(".")[0] in PACKAGES]:
         del sys.modules[name]
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, used + cpu_s + 5))

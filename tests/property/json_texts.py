@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from jobs.decode import compile_streams
-from schemas.messages import Message
-from schemas.query import load_query, query_of
-from schemas.tomlfile import parse_toml
+from spillway.decode import compile_streams
+from spillway_schemas.messages import Message
+from spillway_schemas.query import load_query, query_of
+from spillway_schemas.tomlfile import parse_toml
 
 EVERY_KIND = """
 [streams.every]

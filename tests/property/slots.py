@@ -21,24 +21,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from jobs.engine.blocks import Block, Coordinates, decode_moved, encode_counts, route
-from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
-from jobs.engine.groups import U64, GroupMap
-from jobs.engine.hashing import xxhash64
-from jobs.engine.relocation import extract
-from jobs.engine.rowcodec import decode_rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import SpillFile, survey
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from jobs.policy.victims import DEFAULT
-from jobs.protocol.entry import entry_of
-from jobs.protocol.plan import Plan, plan_epoch
-from jobs.protocol.state import fold
-from jobs.storage import Folder, folder
-from jobs.stream.decoding import DecodeTask, _by_session, were_held
-from jobs.stream.tasks import JobSettings, decode_task, step_tasks
-from schemas.journal import (
+from spillway.engine.blocks import Block, Coordinates, decode_moved, encode_counts, route
+from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.groups import U64, GroupMap
+from spillway.engine.hashing import xxhash64
+from spillway.engine.relocation import extract
+from spillway.engine.rowcodec import decode_rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import SpillFile, survey
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.policy.victims import DEFAULT
+from spillway.protocol.entry import entry_of
+from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.state import fold
+from spillway.storage import Folder, folder
+from spillway.stream.decoding import DecodeTask, _by_session, were_held
+from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway_schemas.journal import (
     Claim,
     Command,
     FileRecord,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jobs.policy.flux import collection_s
-from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES, settings_for_policies
-from jobs.policy.slots import rearranged
-from jobs.policy.view import (
+from spillway.policy.flux import collection_s
+from spillway.policy.guards import guarded
+from spillway.policy.registry import POLICIES, settings_for_policies
+from spillway.policy.slots import rearranged
+from spillway.policy.view import (
     F64,
     I64,
     Advice,
@@ -26,8 +26,8 @@ from jobs.policy.view import (
     View,
     occupancy,
 )
-from schemas.journal import Prefix
-from schemas.settings import Settings
+from spillway_schemas.journal import Prefix
+from spillway_schemas.settings import Settings
 
 ROWS = 100_000
 """Rows a look that one slot works through, when it works all the time."""

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck
 
-from jobs.engine import spillfile
-from jobs.engine.cleanup import Source, SpillIndex, clean_ranges
-from jobs.engine.join import Rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import SpillFile, survey, write_spill
-from jobs.storage import folder
-from schemas.journal import Prefix
+from spillway.engine import spillfile
+from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.join import Rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import SpillFile, survey, write_spill
+from spillway.storage import folder
+from spillway_schemas.journal import Prefix
 from tests.lanes import explored
 
 DAY = "2026-01-05"

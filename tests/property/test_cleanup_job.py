@@ -10,9 +10,9 @@ import tempfile
 import hypothesis.strategies as st
 from hypothesis import HealthCheck
 
-from jobs.cleanup.job import run_cleanup
-from jobs.cleanup.lease import Lease
-from jobs.tables import OutcomeUnknown, Warehouse
+from spillway.cleanup.job import run_cleanup
+from spillway.cleanup.lease import Lease
+from spillway.tables import OutcomeUnknown, Warehouse
 from tests.integration.spilled_day import (
     DAY,
     SPEC,

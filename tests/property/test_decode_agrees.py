@@ -14,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-import jobs.decode.parse
-from jobs.decode import Decoded, StreamPlan, decode, templates
-from jobs.decode.rules import columns_of
-from jobs.decode.timestamps import parse_timestamps
-from jobs.produce.messages import messages
-from schemas.messages import SHIPPED, Rejected, micros_of, parse_timestamp, read
+import spillway.decode.parse
+from spillway.decode import Decoded, StreamPlan, decode, templates
+from spillway.decode.rules import columns_of
+from spillway.decode.timestamps import parse_timestamps
+from spillway.produce.messages import messages
+from spillway_schemas.messages import SHIPPED, Rejected, micros_of, parse_timestamp, read
 from tests.lanes import explored, lanes
 from tests.property.json_texts import PLANS, times, value_texts
 
@@ -44,7 +44,7 @@ def _each(decoded: Decoded, n: int) -> list[Verdict]:
 
 
 def by_the_contract(plan: StreamPlan, value: bytes | None) -> Verdict:
-    """What the contract says of one value, without a line of `jobs.decode`'s parsers."""
+    """What the contract says of one value, without a line of `spillway.decode`'s parsers."""
     try:
         message = read(plan.contract, value)
     except Rejected as error:
@@ -213,7 +213,7 @@ def test_shipped_contracts_are_all_covered() -> None:
 def test_templates_read_all_that_is_produced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agreement above says nothing if all values take the contract's own parser."""
     taken = 0
-    real = jobs.decode.parse.read_alike
+    real = spillway.decode.parse.read_alike
 
     def spy(*arguments: Any) -> Any:
         nonlocal taken
@@ -221,7 +221,7 @@ def test_templates_read_all_that_is_produced(name: str, monkeypatch: pytest.Monk
         taken += sum(len(rows) for rows, _ in done)
         return done, left
 
-    monkeypatch.setattr(jobs.decode.parse, "read_alike", spy)
+    monkeypatch.setattr(spillway.decode.parse, "read_alike", spy)
     n = 500
     symbols = pa.array([f"S{i % 70}" for i in range(n)], pa.string())
     times_us = 1_767_600_000_000_000 + np.arange(n, dtype=np.int64) * 1_001

@@ -30,11 +30,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from jobs.engine.groups import GroupMap, relocations
-from jobs.engine.merging import Shape
-from jobs.policy.victims import POLICIES
-from jobs.protocol.adapt import DEEPEST
-from schemas.journal import Prefix
+from spillway.engine.groups import GroupMap, relocations
+from spillway.engine.merging import Shape
+from spillway.policy.victims import POLICIES
+from spillway.protocol.adapt import DEEPEST
+from spillway_schemas.journal import Prefix
 from tests.fresh import fixed_seeds, fresh_seed
 from tests.lanes import some
 from tests.property.reference import Row

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, assume
 from hypothesis import strategies as st
 
-from jobs.decode.expressions import EvaluationError, evaluate, type_of
-from jobs.decode.rules import TIMESTAMP
-from schemas.expressions import FUNCTIONS, PARTS, TYPES, ExpressionError, columns_of
+from spillway.decode.expressions import EvaluationError, evaluate, type_of
+from spillway.decode.rules import TIMESTAMP
+from spillway_schemas.expressions import FUNCTIONS, PARTS, TYPES, ExpressionError, columns_of
 from tests.lanes import explored
 
 TEXTS = [

@@ -13,7 +13,7 @@ from datetime import date
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas.filenames import (
+from spillway_schemas.filenames import (
     Origin,
     cleanup_name,
     compact_name,

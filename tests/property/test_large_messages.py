@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas import large
-from schemas.messages import Message, Rejected, contract, read, rule
+from spillway_schemas import large
+from spillway_schemas.messages import Message, Rejected, contract, read, rule
 from tests.lanes import lanes
 from tests.property.json_texts import contract_named, value_texts
 

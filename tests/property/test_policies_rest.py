@@ -12,8 +12,8 @@ from copy import deepcopy
 
 import pytest
 
-from jobs.policy.registry import POLICIES
-from schemas.settings import Settings, load_settings
+from spillway.policy.registry import POLICIES
+from spillway_schemas.settings import Settings, load_settings
 from tests.property.standing import drawn
 
 LOOKS = 10

@@ -11,11 +11,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.storage import FileInfo
-from jobs.tables.compaction import FAN_IN, TARGET_BYTES, level, plan
-from jobs.tables.garbage import Settled, sort_orphans
-from jobs.tables.log import ActiveFile
-from schemas.filenames import cleanup_name, compact_name, data_name
+from spillway.storage import FileInfo
+from spillway.tables.compaction import FAN_IN, TARGET_BYTES, level, plan
+from spillway.tables.garbage import Settled, sort_orphans
+from spillway.tables.log import ActiveFile
+from spillway_schemas.filenames import cleanup_name, compact_name, data_name
 from tests.lanes import some
 
 DAY = "2026-01-05"

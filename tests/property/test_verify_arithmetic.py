@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.verify.arithmetic import PRIMES, judge, products, residue_product
+from spillway.verify.arithmetic import PRIMES, judge, products, residue_product
 
 
 def measure(

@@ -27,7 +27,7 @@ def no_watch_is_left() -> Iterator[None]:
     """Ends threads that look at a warehouse: one in native code while the interpreter ends would
     crash it."""
     yield
-    from jobs.live import watch
+    from spillway.live import watch
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("IDLE_S", "AGAIN_S", "SHARE"):

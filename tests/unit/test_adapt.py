@@ -12,12 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from jobs.engine.groups import GroupMap, relocations
-from jobs.policy.slots import rearranged
-from jobs.protocol.adapt import DEEPEST, adapt, carried_out, decision, moved
-from jobs.protocol.plan import plan_epoch
-from jobs.protocol.state import JournalState, begin, fold
-from schemas.journal import Claim, Command, CommandOutcome, Genesis, Move, Prefix, SlotTotals
+from spillway.engine.groups import GroupMap, relocations
+from spillway.policy.slots import rearranged
+from spillway.protocol.adapt import DEEPEST, adapt, carried_out, decision, moved
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.state import JournalState, begin, fold
+from spillway_schemas.journal import (
+    Claim,
+    Command,
+    CommandOutcome,
+    Genesis,
+    Move,
+    Prefix,
+    SlotTotals,
+)
 from tests.protocol_entries import epoch
 
 NOW = "2026-01-05T15:00:00Z"

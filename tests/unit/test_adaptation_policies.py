@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.policy import clusters, disk
-from jobs.policy.balanced import balanced, growth, margins
-from jobs.policy.clusters import declustering, supplier_consumer
-from jobs.policy.disk import cluster_bytes, output_rate, query_bytes
-from jobs.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
-from jobs.policy.guards import guarded
-from jobs.policy.view import (
+from spillway.policy import clusters, disk
+from spillway.policy.balanced import balanced, growth, margins
+from spillway.policy.clusters import declustering, supplier_consumer
+from spillway.policy.disk import cluster_bytes, output_rate, query_bytes
+from spillway.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
+from spillway.policy.guards import guarded
+from spillway.policy.view import (
     Advice,
     ForceSpill,
     MergeGroups,
@@ -27,7 +27,7 @@ from jobs.policy.view import (
     SplitGroup,
     View,
 )
-from schemas.journal import Prefix
+from spillway_schemas.journal import Prefix
 
 # Groups of a few bytes: no difference is too small.
 lazy_disk = partial(disk.lazy_disk, relocation_bytes=0)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from jobs.report import decisions
-from jobs.report.command import status_command
-from jobs.report.html import report_html
-from jobs.report.model import Status
-from jobs.report.status import status
-from jobs.report.terminal import render
-from schemas.journal import CommandOutcome, Epoch, Move, Prefix
-from schemas.settings import Settings, load_settings
+from spillway.report import decisions
+from spillway.report.command import status_command
+from spillway.report.html import report_html
+from spillway.report.model import Status
+from spillway.report.status import status
+from spillway.report.terminal import render
+from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from spillway_schemas.settings import Settings, load_settings
 from tests.report_journal import (
     DAY,
     Made,

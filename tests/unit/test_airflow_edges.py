@@ -125,16 +125,13 @@ def test_a_command_dies_with_a_killed_worker(fake: Any, tmp_path: Path) -> None:
     """SIGKILL leaves no time for `on_kill`: the kernel ends the command."""
     path = fake("print(os.getpid(), flush=True); time.sleep(60)")
     worker = (
-        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "import sys\n"
         "from spillway_airflow import command\n"
-        "command.setting = {'command': sys.argv[3]}.get\n"
+        "command.setting = {'command': sys.argv[1]}.get\n"
         "command.Running(['cleanup'], lambda line: print(line, flush=True)).wait()\n"
     )
-    root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
-        [sys.executable, "-c", worker, str(root), str(root / "plugins"), str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", worker, str(path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -676,15 +673,14 @@ def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
     root = Path(__file__).resolve().parents[2]
     look = (
         "import json, runpy, sys\n"
-        "sys.path[:0] = sys.argv[1:3]\n"
         "from airflow.sdk import DAG\n"
-        "found = runpy.run_path(sys.argv[3])\n"
+        "found = runpy.run_path(sys.argv[1])\n"
         "heavy = ('pandas', 'pyspark', 'exchange_calendars', 'deltalake', 'kafka')\n"
         "print(json.dumps([name for name in heavy if name in sys.modules]))\n"
     )
-    paths = [str(root), str(root / "plugins"), str(root / "dags" / "trading_day.py")]
+    path = str(root / "dags" / "trading_day.py")
     done = subprocess.run(
-        [sys.executable, "-c", look, *paths], capture_output=True, text=True, check=False
+        [sys.executable, "-c", look, path], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []

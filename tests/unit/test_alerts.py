@@ -13,7 +13,7 @@ import promql_parser
 import pytest
 import yaml
 
-from jobs.metrics.catalogue import CATALOGUE
+from spillway.metrics.catalogue import CATALOGUE
 from tests.missing import without
 from tests.unit.test_docs import cells, section
 

@@ -11,8 +11,8 @@ from subprocess import TimeoutExpired
 
 import pytest
 
-from jobs.stream import archive
-from jobs.stream.archive import NotMade, run
+from spillway.stream import archive
+from spillway.stream.archive import NotMade, run
 
 CHILD = """
 import subprocess, sys, time
@@ -89,20 +89,19 @@ def test_the_set_up_goes_on_without_it(
 
     monkeypatch.setattr(archive, "class_archive", lambda: target)
     monkeypatch.setattr(archive, "run", never)
-    monkeypatch.setattr(sys, "argv", ["archive"])
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    assert archive.main() == 0
+    archive.ensure()
     assert capsys.readouterr().out.splitlines() == [
         "setup: Spark's classes, for faster starts",
         "setup: Spark's classes: not ready after 120 s, left out; Spark starts some seconds slower",
         f"setup: to try again, remove {target.with_suffix('.failed')}",
     ]
     assert os.listdir(target.parent) == ["spark.failed"], "no folder is left behind"
-    assert archive.main() == 0
+    archive.ensure()
     assert capsys.readouterr().out == "", "not every make waits for it"
     monkeypatch.setattr(archive.pyspark, "__file__", str(target.with_suffix(".new")))
     target.with_suffix(".new").touch()
-    assert archive.main() == 0
+    archive.ensure()
     assert "not ready" in capsys.readouterr().out, "another Spark is another try"
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
-from jobs.engine.groups import GroupMap
-from jobs.engine.join import NEVER_DROPPED, Rows
-from jobs.engine.runs import bytes_of
-from schemas.journal import Prefix
+from spillway.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.groups import GroupMap
+from spillway.engine.join import NEVER_DROPPED, Rows
+from spillway.engine.runs import bytes_of
+from spillway_schemas.journal import Prefix
 
 TOP = 2**64
 History = list[tuple[list[Prefix], int]]

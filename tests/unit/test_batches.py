@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.policy.batches import (
+from spillway.policy.batches import (
     BYTES,
     ROWS,
     SMALL_EPOCH_BYTES,

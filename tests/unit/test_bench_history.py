@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import history
-from jobs.protocol.snapshot import EVERY
-from jobs.protocol.state import replay
-from jobs.storage import folder
-from jobs.tables import Warehouse, log
-from jobs.tables.snapshots import Snapshots
-from schemas.snapshot import JournalSnapshot
+from spillway.protocol.snapshot import EVERY
+from spillway.protocol.state import replay
+from spillway.storage import folder
+from spillway.tables import Warehouse, log
+from spillway.tables.snapshots import Snapshots
+from spillway_schemas.snapshot import JournalSnapshot
 
 pytestmark = pytest.mark.server  # it starts fourteen processes
 

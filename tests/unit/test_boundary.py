@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from jobs.kafka.client import KafkaUnavailable
-from jobs.protocol.plan import plan_epoch
-from jobs.protocol.state import JournalState, replay
-from jobs.stream import service
-from jobs.stream.boundary import DueClose, due_close, never_closes
-from jobs.stream.genesis import StartRefused, first_entry
-from jobs.stream.service import Stream, Wanted, Watcher
-from schemas.journal import CommandOutcome, Epoch, Offsets, Topic
-from schemas.query import load_query
-from schemas.settings import Settings, load_settings
+from spillway.kafka.client import KafkaUnavailable
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.state import JournalState, replay
+from spillway.stream import service
+from spillway.stream.boundary import DueClose, due_close, never_closes
+from spillway.stream.genesis import StartRefused, first_entry
+from spillway.stream.service import Stream, Wanted, Watcher
+from spillway_schemas.journal import CommandOutcome, Epoch, Offsets, Topic
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import Settings, load_settings
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 
 GRACE_S = 300

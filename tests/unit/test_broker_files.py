@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.kafka import broker
-from jobs.kafka.broker import BrokerError
-from jobs.kafka.properties import server_properties
+from spillway.kafka import broker
+from spillway.kafka.broker import BrokerError
+from spillway.kafka.properties import server_properties
 
 
 def test_every_listener_is_on_loopback():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs import calendar
+from spillway import calendar
 
 
 def ms(text: str) -> int:

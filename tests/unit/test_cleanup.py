@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine import cleanup, spillfile
-from jobs.engine.cleanup import (
+from spillway.engine import cleanup, spillfile
+from spillway.engine.cleanup import (
     Part,
     Source,
     SpillIndex,
@@ -19,11 +19,11 @@ from jobs.engine.cleanup import (
     productive,
     windows,
 )
-from jobs.engine.join import Rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
-from jobs.storage import folder
-from schemas.journal import Prefix
+from spillway.engine.join import Rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
+from spillway.storage import folder
+from spillway_schemas.journal import Prefix
 
 SPEC = JoinSpec(
     0,

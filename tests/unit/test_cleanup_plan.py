@@ -5,21 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jobs.cleanup.command import _Lines
-from jobs.cleanup.job import Progress
-from jobs.cleanup.plan import (
+from spillway.cleanup.command import _Lines
+from spillway.cleanup.job import Progress
+from spillway.cleanup.plan import (
     CleanupRefused,
     owed,
     sealed_session,
     shares,
     spill_files,
 )
-from jobs.cleanup.task import RangeDone
-from jobs.engine.cleanup import SpillIndex
-from jobs.engine.spillfile import RowGroups, SpillFile
-from jobs.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
-from jobs.protocol.state import AnotherQuery, replay
-from schemas.journal import (
+from spillway.cleanup.task import RangeDone
+from spillway.engine.cleanup import SpillIndex
+from spillway.engine.spillfile import RowGroups, SpillFile
+from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
+from spillway.protocol.state import AnotherQuery, replay
+from spillway_schemas.journal import (
     Claim,
     Command,
     Epoch,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import main
-from jobs.doctor import check_all
-from jobs.engine.statefiles import FORMAT as STATE_FORMAT
-from schemas.settings import load_settings
-from schemas.snapshot import FORMAT as SNAPSHOT_FORMAT
+from spillway.cli import main
+from spillway.doctor import check_all
+from spillway.engine.statefiles import FORMAT as STATE_FORMAT
+from spillway_schemas.settings import load_settings
+from spillway_schemas.snapshot import FORMAT as SNAPSHOT_FORMAT
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -117,7 +117,7 @@ def test_a_day_is_not_sealed_before_its_grace_is_over(
 def test_doctor_is_told_when_the_day_is_closed(
     settings: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.doctor.inputs.CONNECT_S", 0.1)
+    monkeypatch.setattr("spillway.doctor.inputs.CONNECT_S", 0.1)
     kafka = ["--set", "kafka.bootstrap_servers=127.0.0.1:1"]
     assert code(*settings, *kafka, "doctor", "--json", "--close-delay", "60") == 3
     checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
@@ -146,7 +146,7 @@ def test_the_version_is_told(
 ) -> None:
     main_ok("--version")
     assert capsys.readouterr().out == f"spillway {version('spillway')}\n"
-    monkeypatch.setattr("jobs.versions.PACKAGES", ("pyarrow", "no-such-package"))
+    monkeypatch.setattr("spillway.versions.PACKAGES", ("pyarrow", "no-such-package"))
     main_ok("--version", "--verbose")
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"python {platform.python_version()}",

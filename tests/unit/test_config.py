@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from jobs.config import shown
-from schemas.settings import catalogue, load_settings, values
+from spillway.config import shown
+from spillway_schemas.settings import catalogue, load_settings, values
 
 LONG = "/home/somebody/projects/with/a/long/path/in/it/var/warehouse"
 FLAGS = {"warehouse.root": LONG, "state.root": "/dev/shm/x"}

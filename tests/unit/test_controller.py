@@ -12,24 +12,24 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from jobs.engine.datafile import write_data_files
-from jobs.engine.least import least_budget
-from jobs.engine.statistics import STATISTICS_SCHEMA
-from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES
-from jobs.policy.view import Advice, Declined
-from jobs.protocol.adapt import adapt
-from jobs.protocol.state import replay
-from jobs.rebalance import by_hand, controller
-from jobs.rebalance.asking import RequestRefused, ask, look, now
-from jobs.rebalance.by_hand import RebalanceRequest
-from jobs.rebalance.groups import HEAD, GroupStatus, groups_table, largest_groups
-from jobs.rebalance.shown import table
-from jobs.report import NothingYet
-from jobs.tables import Warehouse
-from schemas.filenames import data_name
-from schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
-from schemas.settings import Settings, load_settings
+from spillway.engine.datafile import write_data_files
+from spillway.engine.least import least_budget
+from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.policy.guards import guarded
+from spillway.policy.registry import POLICIES
+from spillway.policy.view import Advice, Declined
+from spillway.protocol.adapt import adapt
+from spillway.protocol.state import replay
+from spillway.rebalance import by_hand, controller
+from spillway.rebalance.asking import RequestRefused, ask, look, now
+from spillway.rebalance.by_hand import RebalanceRequest
+from spillway.rebalance.groups import HEAD, GroupStatus, groups_table, largest_groups
+from spillway.rebalance.shown import table
+from spillway.report import NothingYet
+from spillway.tables import Warehouse
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
+from spillway_schemas.settings import Settings, load_settings
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
 
 GROUPS = 8

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine import datafile
-from jobs.engine.datafile import (
+from spillway.engine import datafile
+from spillway.engine.datafile import (
     DataFileWriter,
     repeating_columns,
     string_above,
     write_data_file,
     write_data_files,
 )
-from jobs.storage import StorageError, folder
+from spillway.storage import StorageError, folder
 
 DAY = {"session_date": "2026-01-05"}
 

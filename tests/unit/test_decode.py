@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pydantic_core import PydanticCustomError
 
-import jobs.decode
-import jobs.decode.parse as parse
-from jobs.decode import (
+import spillway.decode
+import spillway.decode.parse as parse
+from spillway.decode import (
     Decoded,
     StreamPlan,
     _by_columns,
@@ -29,13 +29,14 @@ from jobs.decode import (
     templates,
     value_digest,
 )
-from jobs.decode.expressions import EvaluationError, _evaluate, evaluate, type_of
-from jobs.decode.plan import _may_be_key, type_name
-from jobs.decode.timestamps import parse_timestamps
-from schemas.expressions import FUNCTIONS, columns_of
-from schemas.messages import micros_of, parse_timestamp
-from schemas.query import QueryError, load_query, query_of
-from schemas.tomlfile import parse_toml
+from spillway.decode.expressions import EvaluationError, _evaluate, evaluate, type_of
+from spillway.decode.plan import _may_be_key, type_name
+from spillway.decode.rules import TIMESTAMP
+from spillway.decode.timestamps import parse_timestamps
+from spillway_schemas.expressions import FUNCTIONS, cases_of, columns_of
+from spillway_schemas.messages import micros_of, parse_timestamp
+from spillway_schemas.query import QueryError, load_query, query_of
+from spillway_schemas.tomlfile import parse_toml
 
 STOCK, VOLUME, REVIEW = compile_streams(load_query("symbol"))
 
@@ -290,8 +291,8 @@ def test_batches_that_look_alike_never_leave_the_columns(monkeypatch: pytest.Mon
     def never(*args: object) -> object:
         raise AssertionError("a good batch took the slow path")
 
-    monkeypatch.setattr(jobs.decode, "parse_each", never)
-    monkeypatch.setattr(jobs.decode, "read", never)
+    monkeypatch.setattr(spillway.decode, "parse_each", never)
+    monkeypatch.setattr(spillway.decode, "read", never)
     # Nested fields, blanks, escapes, and an optional field that half of them have.
     values = [
         stock(i, ', "venue": {"a": [1, "\\u00e9\\n"]}' + ',"currency":"USD"' * (i % 2))
@@ -310,7 +311,7 @@ def test_a_bad_value_slows_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None
         one_by_one.extend(rows.tolist())
         return real(rules, values, rows)
 
-    monkeypatch.setattr(jobs.decode, "parse_each", spy)
+    monkeypatch.setattr(spillway.decode, "parse_each", spy)
     values: list[bytes | None] = [stock(i) for i in range(2 * parse.PIECE_ROWS)]
     values[parse.PIECE_ROWS + 5] = BAD["string for a number"]
     values[7] = None
@@ -327,17 +328,17 @@ def test_small_batches_go_straight_to_the_contract(monkeypatch: pytest.MonkeyPat
         sizes.append(len(values))
         return real(rules, values)
 
-    monkeypatch.setattr(jobs.decode, "parse_alike", spy)
-    for size in (jobs.decode.FEW_ROWS, jobs.decode.FEW_ROWS + 1):
+    monkeypatch.setattr(spillway.decode, "parse_alike", spy)
+    for size in (spillway.decode.FEW_ROWS, spillway.decode.FEW_ROWS + 1):
         assert len(check(STOCK, [stock(i) for i in range(size)]).kept) == size
-    assert sizes == [jobs.decode.FEW_ROWS + 1]
+    assert sizes == [spillway.decode.FEW_ROWS + 1]
 
 
 def test_only_values_that_are_too_large_skip_the_second_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     values = [stock(0), b" " + stock(1), b"  " + stock(1), b" " + stock(1)]
-    monkeypatch.setattr(jobs.decode, "EACH_BYTES", len(values[1]))
+    monkeypatch.setattr(spillway.decode, "EACH_BYTES", len(values[1]))
     parts, left = _by_columns(STOCK.rules, pa.array(values, pa.binary()))
     assert [rows.tolist() for rows, _ in parts] == [[0], [1, 3]]
     assert left.tolist() == [2]
@@ -347,7 +348,7 @@ def test_only_values_that_are_too_large_skip_the_second_stage(
 def test_blocks_are_counted_from_their_begin(
     monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    monkeypatch.setattr(jobs.decode, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(spillway.decode, "BLOCK_ROWS", 3)
     values: list[bytes | None] = [stock(i) for i in range(10)]
     values[4], values[8] = b"bad", None
     result = check(STOCK, values, few_rows=few_rows)
@@ -770,7 +771,7 @@ def test_an_expression_has_one_type_over_none_one_and_two_rows(
 ) -> None:
     types = [pa.string(), pa.string(), pa.string()]
     monkeypatch.setattr(
-        "jobs.decode.expressions._evaluate",
+        "spillway.decode.expressions._evaluate",
         lambda _, rows: pa.nulls(rows.num_rows, types[rows.num_rows]),
     )
     schema = pa.schema([("s", pa.string())])
@@ -780,6 +781,27 @@ def test_an_expression_has_one_type_over_none_one_and_two_rows(
         types[rows] = pa.bool_()
         with pytest.raises(EvaluationError, match=f"^it is {said} over some$"):
             type_of("s", schema)
+
+
+def test_a_case_that_mixes_types_is_refused_wherever_it_stands() -> None:
+    """The library takes the time for a number in some batches: the cast to text would show it."""
+    schema = pa.schema([("b", pa.bool_()), ("t", TIMESTAMP)])
+    case = "case when b then 1 else t end"
+    for expression in (f"try_cast({case} as string)", f"concat('x', CASE when b then {case} end)"):
+        with pytest.raises(EvaluationError, match=f"^{case}: it is timestamp.* over no row and"):
+            type_of(expression, schema)
+    assert type_of("try_cast(case when b then t end as string)", schema) == pa.string()
+
+
+def test_cases_of_an_expression() -> None:
+    inner = "case when b then 'end' end"
+    outer = f"case when a then {inner} else 1 end"
+    assert cases_of(f"upper({outer}) || case when a then 2 end") == [
+        inner,
+        outer,
+        "case when a then 2 end",
+    ]
+    assert cases_of("end") == []
 
 
 def test_what_is_wrong_with_an_expression_is_said_in_one_line() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.decode import MOST_ROWS
+from spillway.decode import MOST_ROWS
 
 MIB = 1 << 20
 SIZE = 12 * MIB
@@ -54,8 +54,8 @@ import ctypes
 import gc
 import json
 import pyarrow as pa
-from jobs.decode import compile_streams, decode
-from schemas.query import load_query
+from spillway.decode import compile_streams, decode
+from spillway_schemas.query import load_query
 from tests.unit.test_decode_memory import CASES, RIGHT
 
 def status(name):

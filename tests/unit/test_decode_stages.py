@@ -16,13 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs import decode
-from jobs.decode import chunks, parse, templates
-from jobs.decode.layout import Layout
-from jobs.decode.parse import parse_alike, parse_each, pieces
-from jobs.decode.rules import check, row_schema
-from jobs.decode.scalars import FALSE, FLOAT, INT, LONGEST_SCALAR, NULL, OTHER, TRUE, read_scalars
-from jobs.decode.templates import (
+from spillway import decode
+from spillway.decode import chunks, parse, templates
+from spillway.decode.layout import Layout
+from spillway.decode.parse import parse_alike, parse_each, pieces
+from spillway.decode.rules import check, row_schema
+from spillway.decode.scalars import (
+    FALSE,
+    FLOAT,
+    INT,
+    LONGEST_SCALAR,
+    NULL,
+    OTHER,
+    TRUE,
+    read_scalars,
+)
+from spillway.decode.templates import (
     MOST_TEMPLATES,
     RAW_TYPES,
     _escapes,
@@ -30,8 +39,8 @@ from jobs.decode.templates import (
     read_alike,
     template_of,
 )
-from jobs.decode.timestamps import parse_timestamps
-from schemas.messages import FieldRule, Kind
+from spillway.decode.timestamps import parse_timestamps
+from spillway_schemas.messages import FieldRule, Kind
 
 
 def rule(name: str, kind: Kind) -> FieldRule:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from jobs.demo.day import Day
-from jobs.demo.phases import PhaseFailed, Stopped
-from jobs.demo.place import Place
-from jobs.demo.view import _line, what_next
-from schemas.scenario import load_scenario
-from schemas.settings import load_settings
+from spillway.demo.day import Day
+from spillway.demo.phases import PhaseFailed, Stopped
+from spillway.demo.place import Place
+from spillway.demo.view import _line, what_next
+from spillway_schemas.scenario import load_scenario
+from spillway_schemas.settings import load_settings
 
 
 @pytest.mark.parametrize(

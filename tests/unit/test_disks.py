@@ -11,20 +11,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.cleanup import task as cleaning
-from jobs.doctor import disks
-from jobs.doctor.disks import NO_DISK, PATIENCE_S, SLOW_S, Trial, judge_folder, try_folder
-from jobs.doctor.machine import judge_budget
-from jobs.engine.least import least_budget
-from jobs.engine.merging import DEFAULT_SHAPE
-from jobs.engine.runs import FILE_OVERHEAD_BYTES
-from jobs.engine.upkeep import room_of
-from jobs.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
-from jobs.report.words import bytes_text
-from jobs.storage import StorageError, folder, storage_error
-from jobs.tables import Warehouse
-from schemas.query import load_query
-from schemas.settings import catalogue, load_settings
+from spillway.cleanup import task as cleaning
+from spillway.doctor import disks
+from spillway.doctor.disks import NO_DISK, PATIENCE_S, SLOW_S, Trial, judge_folder, try_folder
+from spillway.doctor.machine import judge_budget
+from spillway.engine.least import least_budget
+from spillway.engine.merging import DEFAULT_SHAPE
+from spillway.engine.runs import FILE_OVERHEAD_BYTES
+from spillway.engine.upkeep import room_of
+from spillway.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
+from spillway.report.words import bytes_text
+from spillway.storage import StorageError, folder, storage_error
+from spillway.tables import Warehouse
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import catalogue, load_settings
 from tests.disks import Disk, mounted
 from tests.protocol_entries import claim, genesis
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from jobs.decode import compile_streams
-from jobs.jars import lock_file, parse_lock
-from jobs.kafka.properties import server_properties
-from jobs.stream.session import LOCAL_HEAP
-from schemas.query import load_query
-from schemas.settings import Settings, load_settings
+from spillway.decode import compile_streams
+from spillway.jars import lock_file, parse_lock
+from spillway.kafka.properties import server_properties
+from spillway.stream.session import LOCAL_HEAP
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import Settings, load_settings
 from tests.docker_files import (
     COMPOSE,
     DOCKER,

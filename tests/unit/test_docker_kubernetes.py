@@ -12,9 +12,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from jobs.stream.session import LOCAL_HEAP
-from schemas.settings import Settings, load_settings
+from spillway.stream.session import LOCAL_HEAP
 from spillway_airflow.launchers import GONE_S, STOP_S, KubernetesLauncher
+from spillway_schemas.settings import Settings, load_settings
 from tests.docker_files import (
     HEADROOM,
     MANIFEST,

@@ -14,15 +14,15 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from jobs.decode import compile_streams, join_spec
-from jobs.engine.results import result_schema
-from jobs.tables.definitions import definitions
-from schemas import journal
-from schemas.expressions import FUNCTIONS
-from schemas.messages import SHIPPED, Rejected, fields_of, read
-from schemas.query import load_query
-from schemas.settings import catalogue
 from scripts.settings_page import OF_THE_MACHINE, PAGE, page
+from spillway.decode import compile_streams, join_spec
+from spillway.engine.results import result_schema
+from spillway.tables.definitions import definitions
+from spillway_schemas import journal
+from spillway_schemas.expressions import FUNCTIONS
+from spillway_schemas.messages import SHIPPED, Rejected, fields_of, read
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from jobs.doctor import blocking, check_all, table
-from jobs.doctor.check import days, size
-from jobs.doctor.inputs import judge_times, judge_topic, sessions
-from jobs.doctor.machine import (
+from spillway.doctor import blocking, check_all, table
+from spillway.doctor.check import days, size
+from spillway.doctor.inputs import judge_times, judge_topic, sessions
+from spillway.doctor.machine import (
     judge_jars,
     judge_memory,
     judge_packages,
     judge_python,
     programs,
 )
-from jobs.jars import JavaError, demand_java
-from schemas.settings import Settings, load_settings
+from spillway.jars import JavaError, demand_java
+from spillway_schemas.settings import Settings, load_settings
 
 HOUR = 3_600_000
 GIB = 1 << 30
@@ -63,10 +63,10 @@ def test_jars(tmp_path):
     assert judge_jars([], 56, tmp_path).status == "ok"
     gone = judge_jars([("a.jar", "missing"), ("b.jar", "missing")], 56, tmp_path)
     assert gone.what == f"2 of 56 are not in {tmp_path}: a.jar, ..."
-    assert gone.mend == "run 'make setup'"
+    assert gone.mend == "run 'spillway setup'"
     altered = judge_jars([("a.jar", "has SHA-256 1, the lock says 2")], 56, tmp_path)
     assert altered.what.endswith("missing or altered: a.jar has SHA-256 1, the lock says 2")
-    assert altered.mend == f"remove {tmp_path / '.locked'} and run 'make setup'"
+    assert altered.mend == f"remove {tmp_path / '.locked'} and run 'spillway setup'"
 
 
 def test_packages():
@@ -234,7 +234,7 @@ def test_a_budget_that_holds_no_epoch_keeps_the_stream_from_starting(tmp_path):
 
 
 def test_a_port_that_is_no_broker_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("jobs.doctor.inputs.CONNECT_S", 0.5)
+    monkeypatch.setattr("spillway.doctor.inputs.CONNECT_S", 0.5)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

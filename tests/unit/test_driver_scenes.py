@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobs.protocol.driver import (
+from spillway.protocol.driver import (
     MAX_CLAIMS,
     Append,
     Appended,
@@ -36,13 +36,13 @@ from jobs.protocol.driver import (
     start,
     step,
 )
-from jobs.protocol.entry import ReportsWrong
-from jobs.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
-from jobs.protocol.plan import Plan, waits
-from jobs.protocol.recovery import Restore, SessionRestore, Since
-from jobs.protocol.redo import Apply, settled_epoch
-from jobs.protocol.seal import not_sealable
-from jobs.protocol.state import (
+from spillway.protocol.entry import ReportsWrong
+from spillway.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
+from spillway.protocol.plan import Plan, waits
+from spillway.protocol.recovery import Restore, SessionRestore, Since
+from spillway.protocol.redo import Apply, settled_epoch
+from spillway.protocol.seal import not_sealable
+from spillway.protocol.state import (
     JournalBroken,
     JournalState,
     Mark,
@@ -51,7 +51,7 @@ from jobs.protocol.state import (
     fold,
     replay,
 )
-from schemas.journal import (
+from spillway_schemas.journal import (
     Claim,
     Command,
     CommandOutcome,

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobs.decode import join_spec
-from jobs.engine.groups import GroupMap
-from jobs.engine.results import result_schema
-from jobs.protocol.state import AnotherQuery, JournalState, fold
-from jobs.stream.genesis import StartRefused, check_same, first_entry, state_of_query
-from jobs.tables import Warehouse, WrongTable
-from schemas.journal import Genesis, Offsets, Topic
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway.decode import join_spec
+from spillway.engine.groups import GroupMap
+from spillway.engine.results import result_schema
+from spillway.protocol.state import AnotherQuery, JournalState, fold
+from spillway.stream.genesis import StartRefused, check_same, first_entry, state_of_query
+from spillway.tables import Warehouse, WrongTable
+from spillway_schemas.journal import Genesis, Offsets, Topic
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 from tests.protocol_entries import DAY, TOPICS, claim, ends, epoch, genesis
 
 QUERY = load_query("symbol")

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine.groups import GroupMap
-from jobs.engine.statefiles import load_manifest
-from jobs.engine.statistics import HALF_LIFE_MS, Counters, carried, figures_table, placed, skew
-from jobs.engine.statistics import Figures as GroupFigures
-from jobs.policy.sampling import SlotFigures
-from schemas.journal import Prefix
+from spillway.engine.groups import GroupMap
+from spillway.engine.statefiles import load_manifest
+from spillway.engine.statistics import HALF_LIFE_MS, Counters, carried, figures_table, placed, skew
+from spillway.engine.statistics import Figures as GroupFigures
+from spillway.policy.sampling import SlotFigures
+from spillway_schemas.journal import Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, Slots, key_of, narrow, spec_of
 
@@ -96,7 +96,7 @@ def test_a_day_is_counted_row_by_row(policy: str) -> None:
     second = GroupMap([(Prefix(2, v), (v + 1) // 2 % 2) for v in range(4)])
     with tempfile.TemporaryDirectory() as root:
         did = SlotFigures(busy_s=1.5, idle_s=3.5, occupancy=0.25, output_rate=7.0, skew=0.5)
-        options = {"victims": policy, "statistics": True, "did": did}
+        options = {"victims": policy, "statistics": True, "recent": did}
         slots = Slots(spec, root, first, partial(narrow, 64), options, budget_bytes=1 << 20)
         came: Counter[int] = Counter()
         keys: dict[int, Counter[str]] = {group: Counter() for group in range(4)}

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.hotkeys import hottest
-from jobs.engine.join import Rows
-from jobs.engine.spec import InputSpec, JoinSpec
+from spillway.engine.hotkeys import hottest
+from spillway.engine.join import Rows
+from spillway.engine.spec import InputSpec, JoinSpec
 
 TIME = pa.timestamp("us", "UTC")
 

@@ -1,4 +1,5 @@
-"""Imports go one way: schemas <- engine, policy, protocol, decode <- edges <- entry points.
+"""Imports go one way: spillway_schemas <- engine, policy, protocol, decode <- edges <- entry
+points.
 
 What a folder may import follows from its name; this test is the list. A folder that is not
 listed is an edge: it may import every layer below, but no entry point.
@@ -15,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+OURS = ("spillway", "spillway_schemas")
+
 STANDARD = sys.stdlib_module_names
 
 PURE = {"numpy", "pyarrow", "pydantic", "pydantic_core", "annotated_types"}
@@ -22,42 +25,58 @@ PURE = {"numpy", "pyarrow", "pydantic", "pydantic_core", "annotated_types"}
 
 CORE: dict[str, tuple[set[str], set[str]]] = {
     # folder or module: (parts of ours that it may import besides itself, other packages)
-    "schemas": (set(), PURE | {"pydantic_settings", "polars"}),
-    "jobs.policy": ({"schemas"}, PURE),
-    "jobs.protocol": ({"schemas", "jobs.policy"}, PURE),
-    "jobs.clock": (set(), set()),
-    "jobs.plain": (set(), set()),
-    "jobs.private": (set(), set()),
-    "jobs.storage": ({"jobs.private"}, PURE),
-    "jobs.engine": ({"schemas", "jobs.policy", "jobs.storage"}, PURE),
-    "jobs.decode": ({"schemas", "jobs.engine"}, PURE | {"polars"}),
-    "jobs.places": (set(), set()),
-    "jobs.jars": ({"jobs.places"}, set()),
-    "jobs.kafka": ({"schemas", "jobs.jars", "jobs.places", "jobs.private"}, {"kafka", "psutil"}),
-    "jobs.processes": (set(), set()),
-    "jobs.readmodel": (
-        {"schemas", "jobs.policy", "jobs.protocol", "jobs.tables", "jobs.places", "jobs.private"},
+    "spillway_schemas": (set(), PURE | {"pydantic_settings", "polars"}),
+    "spillway.policy": ({"spillway_schemas"}, PURE),
+    "spillway.protocol": ({"spillway_schemas", "spillway.policy"}, PURE),
+    "spillway.clock": (set(), set()),
+    "spillway.plain": (set(), set()),
+    "spillway.private": (set(), set()),
+    "spillway.storage": ({"spillway.private"}, PURE),
+    "spillway.engine": ({"spillway_schemas", "spillway.policy", "spillway.storage"}, PURE),
+    "spillway.decode": ({"spillway_schemas", "spillway.engine"}, PURE | {"polars"}),
+    "spillway.places": (set(), {"platformdirs"}),
+    "spillway.jars": ({"spillway.places"}, set()),
+    "spillway.kafka": (
+        {"spillway_schemas", "spillway.jars", "spillway.places", "spillway.private"},
+        {"kafka", "psutil"},
+    ),
+    "spillway.processes": (set(), set()),
+    "spillway.readmodel": (
+        {
+            "spillway_schemas",
+            "spillway.policy",
+            "spillway.protocol",
+            "spillway.tables",
+            "spillway.places",
+            "spillway.private",
+        },
         PURE,
     ),
-    "jobs.tables": (
-        {"schemas", "jobs.engine", "jobs.private", "jobs.protocol", "jobs.storage"},
+    "spillway.tables": (
+        {
+            "spillway_schemas",
+            "spillway.engine",
+            "spillway.private",
+            "spillway.protocol",
+            "spillway.storage",
+        },
         PURE | {"deltalake"},
     ),
-    "jobs.produce": (
-        {"schemas", "jobs.engine", "jobs.kafka"},
+    "spillway.produce": (
+        {"spillway_schemas", "spillway.engine", "spillway.kafka"},
         PURE | {"kafka", "rich"},
     ),
 }
 
-ENTRY_POINTS = {"jobs.cli"}
+ENTRY_POINTS = {"spillway.cli"}
 
 ONLY_IN: dict[str, set[str]] = {
     # Who may talk to the outside: a second place for one of these is a second way to be wrong.
-    "deltalake": {"jobs.tables"},
-    "kafka": {"jobs.kafka", "jobs.produce", "jobs.mended", "jobs.verify"},
-    "pyspark": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
-    "delta": {"jobs.stream", "jobs.cleanup", "jobs.verify"},
-    "prometheus_client": {"jobs.metrics"},
+    "deltalake": {"spillway.tables"},
+    "kafka": {"spillway.kafka", "spillway.produce", "spillway.mended", "spillway.verify"},
+    "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
+    "delta": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
+    "prometheus_client": {"spillway.metrics"},
 }
 
 NOT_FOR_THE_PROOF = {"join", "probe", "step", "cleanup", "arrangement", "runs", "merging"}
@@ -67,7 +86,7 @@ NOT_FOR_THE_PROOF = {"join", "probe", "step", "cleanup", "arrangement", "runs", 
 def modules() -> Iterator[tuple[str, Path]]:
     for top in ("schemas", "jobs"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = path.relative_to(ROOT / top).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
@@ -80,7 +99,7 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             assert node.module is not None
-            if node.module in ("jobs", "schemas"):
+            if node.module in OURS:
                 for name in node.names:
                     yield f"{node.module}.{name.name}", node.lineno
             else:
@@ -88,13 +107,13 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def part_of(module: str) -> str:
-    """The folder (or top-level module) of ours that a module belongs to: `jobs.engine`."""
+    """The folder (or top-level module) of ours that a module belongs to: `spillway.engine`."""
     names = module.split(".")
-    return "schemas" if names[0] == "schemas" else ".".join(names[:2])
+    return names[0] if names[0] == "spillway_schemas" else ".".join(names[:2])
 
 
 def ours(module: str) -> bool:
-    return module.split(".")[0] in ("jobs", "schemas")
+    return module.split(".")[0] in OURS
 
 
 FILES = [pytest.param(name, path, id=name) for name, path in modules()]
@@ -110,7 +129,7 @@ def test_imports_go_one_way(name, path):
             assert target not in ENTRY_POINTS or part in ENTRY_POINTS, where
             if part in CORE and target != part:
                 assert target in CORE[part][0], where
-            if part == "jobs.verify" and module.startswith("jobs.engine."):
+            if part == "spillway.verify" and module.startswith("spillway.engine."):
                 assert module.split(".")[2] not in NOT_FOR_THE_PROOF, where
         else:
             package = module.split(".")[0]

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.arrangement import Drops, Segments
-from jobs.engine.blocks import (
+from spillway.engine.arrangement import Drops, Segments
+from spillway.engine.blocks import (
     Block,
     Moved,
     decode_moved,
@@ -19,14 +19,14 @@ from jobs.engine.blocks import (
     encode_counts,
     encode_moved,
 )
-from jobs.engine.groups import GroupMap
-from jobs.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
-from jobs.engine.join import Rows
-from jobs.engine.loading import load
-from jobs.engine.relocation import adopt, extract
-from jobs.engine.runs import bytes_of
-from jobs.engine.task import StepTask
-from schemas.journal import PartitionCount, Prefix
+from spillway.engine.groups import GroupMap
+from spillway.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
+from spillway.engine.join import Rows
+from spillway.engine.loading import load
+from spillway.engine.relocation import adopt, extract
+from spillway.engine.runs import bytes_of
+from spillway.engine.task import StepTask
+from spillway_schemas.journal import PartitionCount, Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, batch_of, key_of, narrow, spec_of
 

@@ -13,14 +13,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from jobs.stream import interrupts, service
-from jobs.stream.service import Stream, Wanted, Watcher
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway.stream import interrupts, service
+from spillway.stream.service import Stream, Wanted, Watcher
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 
 WAITING = """
 import sys, threading
-from jobs.stream.interrupts import stop_on_signals
+from spillway.stream.interrupts import stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop)
 print("ready", flush=True)

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jobs import jars
-from jobs.jars import Jar, JarError, install, ivy_module, jar_paths, parse_lock, problems
+from spillway import jars
+from spillway.jars import Jar, JarError, install, ivy_module, jar_paths, parse_lock, problems
 
 CONTENT = b"a jar"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -88,7 +88,7 @@ def test_a_jar_with_another_digest_is_not_installed(own_lock, repository):
     repository.content = b"changed on the way"
     with pytest.raises(JarError, match=r"one-1\.jar has SHA-256 .* It was not installed"):
         install(own_lock)
-    with pytest.raises(JarError, match="run 'make setup'"):
+    with pytest.raises(JarError, match="run 'spillway setup'"):
         jar_paths("spark", own_lock)
     assert not jars.is_installed(own_lock)
 
@@ -121,13 +121,13 @@ def test_the_module_for_ivy_is_exact():
 def test_no_file_of_the_set_up_names_a_registry(request):
     root = request.config.rootpath
     for name in (
-        "jars.lock",
+        "jobs/spillway/jars.lock",
         "requirements.lock",
         "requirements-dev.lock",
         "Makefile",
         "pyproject.toml",
         "scripts/setup",
-        "jobs/jars.py",
+        "jobs/spillway/jars.py",
         ".ci/run",
     ):
         text = (root / name).read_text()

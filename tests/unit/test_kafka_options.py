@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.kafka.options import OptionError, python_options
+from spillway.kafka.options import OptionError, python_options
 
 
 @pytest.mark.parametrize(

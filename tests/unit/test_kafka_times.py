@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetSpec
 
-from jobs.kafka.client import Cluster
-from schemas.journal import Offsets, Topic
+from spillway.kafka.client import Cluster
+from spillway_schemas.journal import Offsets, Topic
 
 AT_MS = 1_000
 

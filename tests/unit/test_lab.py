@@ -29,10 +29,10 @@ from benchmarks.lab.workload import (
     symbols_of,
     values_per_group,
 )
-from jobs.engine.groups import GroupMap
-from jobs.engine.hashing import xxhash64
-from jobs.policy.view import Advice, ForceSpill
-from schemas.journal import Prefix, SlotTotals
+from spillway.engine.groups import GroupMap
+from spillway.engine.hashing import xxhash64
+from spillway.policy.view import Advice, ForceSpill
+from spillway_schemas.journal import Prefix, SlotTotals
 
 GROUPS = 64
 SMALL = Workload(minutes=10, interval_ms=300, tuple_range=1000, ratio=np.full(GROUPS, 2.0))

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.live import views, watch
-from jobs.live.groups import GroupTable, cells, groups_view, look_at_groups
-from jobs.live.watch import PageLook, Watch
-from jobs.readmodel.model import ReadModel
-from jobs.report.model import Cleaning, Status
-from jobs.report.status import status
-from jobs.tables import Warehouse
-from schemas.journal import Command, Prefix
-from schemas.settings import Settings, load_settings
+from spillway.live import views, watch
+from spillway.live.groups import GroupTable, cells, groups_view, look_at_groups
+from spillway.live.watch import PageLook, Watch
+from spillway.readmodel.model import ReadModel
+from spillway.report.model import Cleaning, Status
+from spillway.report.status import status
+from spillway.tables import Warehouse
+from spillway_schemas.journal import Command, Prefix
+from spillway_schemas.settings import Settings, load_settings
 from tests.page_warehouse import BUDGET, page_day, write_page_warehouse
 from tests.report_journal import (
     DAY,

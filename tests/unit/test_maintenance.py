@@ -21,22 +21,22 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from jobs import cli
-from jobs.cleanup import job as cleanup_job
-from jobs.cleanup.job import run_cleanup
-from jobs.engine.datafile import write_data_file
-from jobs.engine.results import file_schema
-from jobs.engine.spillfile import write_spill
-from jobs.maintenance import ATTEMPTS, Report, maintain, shown
-from jobs.protocol.redo import applies_of, redo
-from jobs.storage import LocalFolder
-from jobs.tables import SessionEvent, Warehouse
-from jobs.tables.compaction import FAN_IN, compact, deep_plan, drop, merge
-from jobs.tables.definitions import DATA_TABLES, NUMBERED_NAMES
-from jobs.tables.log import Table
-from jobs.tables.repair import repair
-from schemas.filenames import cleanup_name, data_name
-from schemas.journal import Epoch, FileRecord
+from spillway import cli
+from spillway.cleanup import job as cleanup_job
+from spillway.cleanup.job import run_cleanup
+from spillway.engine.datafile import write_data_file
+from spillway.engine.results import file_schema
+from spillway.engine.spillfile import write_spill
+from spillway.maintenance import ATTEMPTS, Report, maintain, shown
+from spillway.protocol.redo import applies_of, redo
+from spillway.storage import LocalFolder
+from spillway.tables import SessionEvent, Warehouse
+from spillway.tables.compaction import FAN_IN, compact, deep_plan, drop, merge
+from spillway.tables.definitions import DATA_TABLES, NUMBERED_NAMES
+from spillway.tables.log import Table
+from spillway.tables.repair import repair
+from spillway_schemas.filenames import cleanup_name, data_name
+from spillway_schemas.journal import Epoch, FileRecord
 from tests.integration.spilled_day import (
     DAY,
     NEXT,
@@ -533,7 +533,7 @@ def test_a_table_is_left_to_others_in_the_end(root: Path, monkeypatch: pytest.Mo
         tries.append(table.name)
         return False
 
-    monkeypatch.setattr("jobs.maintenance.drop", refused)
+    monkeypatch.setattr("spillway.maintenance.drop", refused)
     report = tidy(root)
     assert Counter(tries) == {"spill": ATTEMPTS, "statistics": ATTEMPTS}
     assert [note.split(":")[0] for note in report.notes] == ["spill", "statistics"]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from jobs import mended
-from jobs.cli import main
-from jobs.decode import compile_streams
-from jobs.mended import (
+from spillway import mended
+from spillway.cli import main
+from spillway.decode import compile_streams
+from spillway.mended import (
     Mended,
     Problem,
     ReplayFailed,
@@ -24,7 +24,7 @@ from jobs.mended import (
     read_mended,
     topic_problems,
 )
-from schemas.query import load_query
+from spillway_schemas.query import load_query
 
 GOOD = '{"symbol": "A", "ts": "2026-01-05T14:30:00Z", "shares": 7}'
 

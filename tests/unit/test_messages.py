@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from schemas.messages import (
+from spillway_schemas.messages import (
     SHIPPED,
     FieldRule,
     Message,

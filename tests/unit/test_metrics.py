@@ -23,24 +23,24 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 
-from jobs.decode.reasons import KINDS, OTHER, kind_of
-from jobs.doctor.ports import metrics as port_check
-from jobs.kafka import broker
-from jobs.kafka.backlog import Backlog
-from jobs.metrics import gathering
-from jobs.metrics import server as metrics_server
-from jobs.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
-from jobs.metrics.exposition import families
-from jobs.metrics.gathering import Gatherer, Quarantined
-from jobs.metrics.server import CannotListen, MetricsServer, serves_spillway
-from jobs.metrics.serving import serving
-from jobs.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
-from jobs.readmodel.model import ReadModel
-from jobs.readmodel.tally import delay_quantile_ms
-from jobs.stream.service import Watcher
-from jobs.tables import SessionEvent
-from schemas.journal import DELAY_EDGES_MS, Move, Prefix
-from schemas.settings import load_settings
+from spillway.decode.reasons import KINDS, OTHER, kind_of
+from spillway.doctor.ports import metrics as port_check
+from spillway.kafka import broker
+from spillway.kafka.backlog import Backlog
+from spillway.metrics import gathering
+from spillway.metrics import server as metrics_server
+from spillway.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
+from spillway.metrics.exposition import families
+from spillway.metrics.gathering import Gatherer, Quarantined
+from spillway.metrics.server import CannotListen, MetricsServer, serves_spillway
+from spillway.metrics.serving import serving
+from spillway.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
+from spillway.readmodel.model import ReadModel
+from spillway.readmodel.tally import delay_quantile_ms
+from spillway.stream.service import Watcher
+from spillway.tables import SessionEvent
+from spillway_schemas.journal import DELAY_EDGES_MS, Move, Prefix
+from spillway_schemas.settings import load_settings
 from tests.report_journal import (
     DAY,
     TOPICS,

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from jobs import cli
-from jobs.cli import main
-from jobs.plain import plain
-from jobs.stream.progress import in_short
-from jobs.tables import SessionEvent
-from schemas.journal import Command
-from schemas.query import load_query
+from spillway import cli
+from spillway.cli import main
+from spillway.plain import plain
+from spillway.stream.progress import in_short
+from spillway.tables import SessionEvent
+from spillway_schemas.journal import Command
+from spillway_schemas.query import load_query
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
 from tests.troubles import stream_tells
@@ -401,16 +401,16 @@ def test_jars_that_are_not_there_are_told_with_the_folder(
     code, said = answer(capsys, "kafka", "start")
     assert code == 3
     assert f"jars are not in {here}/var/jars/broker (first: " in said
-    assert "run 'make setup' with SPILLWAY_VAR set as it is now" in said
+    assert "run 'spillway setup' with SPILLWAY_VAR set as it is now" in said
 
 
 def test_spark_is_not_started_without_java_or_jars(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jobs.jars import JarError, JavaError
-    from jobs.stream.session import spark_session
+    from spillway.jars import JarError, JavaError
+    from spillway.stream.session import spark_session
 
-    with pytest.raises(JarError, match=f"jars are not in {here}/var/jars/spark .*'make setup'"):
+    with pytest.raises(JarError, match=f"jars are not in {here}/var/jars/spark .*'spillway setup'"):
         spark_session("local[1]", "test")
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     with pytest.raises(JavaError, match="install a Java 17 runtime and set JAVA_HOME to it"):
@@ -564,11 +564,11 @@ def test_plain_text(text: str, wanted: str) -> None:
 
 def test_no_escape_codes_when_stderr_is_no_terminal(here: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from jobs.cli import main; main()", "--set", "foo=1", "status"],
+        [sys.executable, "-c", "from spillway.cli import main; main()", "--set", "foo=1", "status"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "TERM": "xterm-256color"},
     )
     assert done.returncode == 2
     assert done.stderr.startswith("spillway: --set foo: there is no setting foo")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobs.protocol.offsets import greater, padded, partitions, reaches, rows_between, wider
-from jobs.protocol.state import replay
-from schemas.journal import Topic
+from spillway.protocol.offsets import greater, padded, partitions, reaches, rows_between, wider
+from spillway.protocol.state import replay
+from spillway_schemas.journal import Topic
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 
 OLD = {"a": [5, 9]}

@@ -18,15 +18,15 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api import security
 from starlette.testclient import TestClient
 
-from jobs.live import watch
-from jobs.live.watch import Watch
-from schemas.settings import load_settings
+from spillway.live import watch
+from spillway.live.watch import Watch
 from spillway_airflow import command
 from spillway_airflow import page as page_package
 from spillway_airflow.page import Page, actions, door
 from spillway_airflow.page.app import NAMES, build
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
+from spillway_schemas.settings import load_settings
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 
 pytestmark = pytest.mark.usefixtures("no_watch_is_left")
@@ -466,7 +466,7 @@ def test_the_plugin_loads_nothing_heavy() -> None:
     import subprocess
 
     code = (
-        "import sys; sys.path.insert(0, 'plugins'); import spillway_airflow.page; "
+        "import sys; import spillway_airflow.page; "
         "heavy = {'deltalake', 'pyarrow', 'pandas', 'numpy', 'fastapi', 'airflow'} & "
         "set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )

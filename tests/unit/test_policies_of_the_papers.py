@@ -14,14 +14,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from jobs.policy.balanced import balanced
-from jobs.policy.clusters import THETA_BYTES, fine_tuning
-from jobs.policy.disk import active_disk, lazy_disk, output_rate
-from jobs.policy.flux import collection_s, flux_hybrid, flux_load, flux_memory, next_collection_s
-from jobs.policy.guards import guarded
-from jobs.policy.registry import POLICIES
-from jobs.policy.view import Advice, ForceSpill, MergeGroups, MoveGroup, SplitGroup, View
-from schemas.journal import Prefix
+from spillway.policy.balanced import balanced
+from spillway.policy.clusters import THETA_BYTES, fine_tuning
+from spillway.policy.disk import active_disk, lazy_disk, output_rate
+from spillway.policy.flux import (
+    collection_s,
+    flux_hybrid,
+    flux_load,
+    flux_memory,
+    next_collection_s,
+)
+from spillway.policy.guards import guarded
+from spillway.policy.registry import POLICIES
+from spillway.policy.view import Advice, ForceSpill, MergeGroups, MoveGroup, SplitGroup, View
+from spillway_schemas.journal import Prefix
 
 MB = 1_000_000
 FLUX = {"th_imb": 1.2, "th_util": 0.9, "threshold": 0.9}

@@ -8,15 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from jobs import private as module
-from jobs.doctor.check import Check
-from jobs.doctor.disks import folders
-from jobs.private import NotPrivate, folder_problem, is_exchangeable, open_private, private_folder
-from jobs.storage import folder, private
-from jobs.tables.statekey import KEY_BYTES, NAME, state_key
-from schemas.setting_fields import State
-from schemas.settings import load_settings
+from spillway import private as module
+from spillway.doctor.check import Check
+from spillway.doctor.disks import folders
+from spillway.private import (
+    NotPrivate,
+    folder_problem,
+    is_exchangeable,
+    open_private,
+    private_folder,
+)
+from spillway.storage import folder, private
+from spillway.tables.statekey import KEY_BYTES, NAME, state_key
 from spillway_airflow.launchers import LaunchFailed, ProcessLauncher
+from spillway_schemas.setting_fields import State
+from spillway_schemas.settings import load_settings
 
 
 def mode(path: Path | str) -> int:

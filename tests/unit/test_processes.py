@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jobs.processes import process_identity, process_runs
+from spillway.processes import process_identity, process_runs
 
 
 def test_a_process_that_lives_and_one_that_has_ended() -> None:
@@ -47,7 +47,7 @@ def test_what_is_no_identity_says_nothing(identity: str) -> None:
 def test_a_process_of_another_user_may_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where /proc shows only one's own, a stream of another user must not look dead."""
     identity = process_identity()
-    monkeypatch.setattr("jobs.processes.stat_fields", lambda pid: [])
+    monkeypatch.setattr("spillway.processes.stat_fields", lambda pid: [])
 
     def kill(pid: int, signal: int) -> None:
         raise PermissionError

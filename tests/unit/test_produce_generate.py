@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from jobs.produce import generate
-from jobs.produce.generate import Source, expected_results, sources
-from jobs.produce.recording import record
-from schemas.scenario import load_scenario, parse_scenario
+from spillway.produce import generate
+from spillway.produce.generate import Source, expected_results, sources
+from spillway.produce.recording import record
+from spillway_schemas.scenario import load_scenario, parse_scenario
 
 TEXT = """
 seed = 9

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2 as reference_murmur2
 
-from jobs.engine.hashing import xxhash64
-from jobs.produce.keys import (
+from spillway.engine.hashing import xxhash64
+from spillway.produce.keys import (
     Draws,
     Seed,
     as_strings,
@@ -18,7 +18,7 @@ from jobs.produce.keys import (
     partitions_of,
     symbols,
 )
-from schemas.scenario import Distribution, Keys
+from spillway_schemas.scenario import Distribution, Keys
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.produce.messages import broken, messages, rfc3339
-from schemas.messages import SHIPPED, Rejected, read
-from schemas.scenario import MalformedKind
+from spillway.produce.messages import broken, messages, rfc3339
+from spillway_schemas.messages import SHIPPED, Rejected, read
+from spillway_schemas.scenario import MalformedKind
 
 KINDS = typing.get_args(MalformedKind)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.produce import recording
-from jobs.produce import replay as replaying
-from jobs.produce.recording import RecordingError
-from jobs.produce.replay import replay
+from spillway.produce import recording
+from spillway.produce import replay as replaying
+from spillway.produce.recording import RecordingError
+from spillway.produce.replay import replay
 
 GOOD = b'{"symbol": "A", "ts": "2026-01-05T14:30:00Z", "shares": 7}\n'
 

@@ -10,8 +10,8 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import encode_varint
 
-from jobs.produce.records import batches, varint, varints
-from jobs.produce.send import _builder
+from spillway.produce.records import batches, varint, varints
+from spillway.produce.send import _builder
 
 ROWS = st.lists(
     st.tuples(

@@ -1,4 +1,4 @@
-"""Every `raise` of `jobs.protocol`: one broken journal or one lying report that sets it off.
+"""Every `raise` of `spillway.protocol`: one broken journal or one lying report that sets it off.
 
 The last test finds the `raise` statements in the source and those that the cases reach: a new guard
 needs a case here.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.protocol import driver as protocol
-from jobs.protocol.driver import Appended, Applied, JournalRead, Offered, Reported, step
-from jobs.protocol.entry import ReportsWrong, entry_of
-from jobs.protocol.failing import JobFailed
-from jobs.protocol.plan import plan_epoch
-from jobs.protocol.recovery import InputChanged
-from jobs.protocol.state import (
+from spillway.protocol import driver as protocol
+from spillway.protocol.driver import Appended, Applied, JournalRead, Offered, Reported, step
+from spillway.protocol.entry import ReportsWrong, entry_of
+from spillway.protocol.failing import JobFailed
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.recovery import InputChanged
+from spillway.protocol.state import (
     AnotherQuery,
     JournalBroken,
     JournalState,
@@ -28,7 +28,7 @@ from jobs.protocol.state import (
     fold,
     replay,
 )
-from schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
+from spillway_schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
 from tests.protocol_entries import (
     DAY,
     NEXT,
@@ -48,7 +48,7 @@ from tests.protocol_entries import (
     sealed,
 )
 
-SOURCE = Path(__file__).parents[2] / "jobs" / "protocol"
+SOURCE = Path(__file__).parents[2] / "jobs" / "spillway" / "protocol"
 BEGUN = (genesis(), claim(1, 1))
 ONE = epoch(2, 0, ends(4, 4, 4), read=[count("a", 0, 4, 7), count("a", 1, 4), count("b", 0, 4)])
 SEALING = seal(ends(6, 6, 6))

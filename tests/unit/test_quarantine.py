@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import quarantine
-from jobs.quarantine import list_rows
-from jobs.tables import Warehouse
+from spillway import quarantine
+from spillway.quarantine import list_rows
+from spillway.tables import Warehouse
 from tests.report_journal import BEGAN, DAY, add_file, open_warehouse
 
 BEGAN_US = int(BEGAN.timestamp()) * 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.expressions import ExpressionError, columns_of, normalised, plain_column
-from schemas.query import Query, QueryError, load_query, query_of, shipped_queries
-from schemas.tomlfile import parse_toml
+from spillway_schemas.expressions import ExpressionError, columns_of, normalised, plain_column
+from spillway_schemas.query import Query, QueryError, load_query, query_of, shipped_queries
+from spillway_schemas.tomlfile import parse_toml
 
 TWO = """
 [streams.stock]

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.protocol.snapshot import text_digest
-from jobs.protocol.state import JournalBroken, replay
-from jobs.readmodel import cache
-from jobs.readmodel import kept as keeping
-from jobs.readmodel.cache import ReadCache, caught_up
-from jobs.readmodel.model import KeptReadModel, ReadModel
-from jobs.storage import folder
-from jobs.tables import NothingYet, Snapshots, Warehouse
-from schemas.journal import entry_from, entry_texts
+from spillway.protocol.snapshot import text_digest
+from spillway.protocol.state import JournalBroken, replay
+from spillway.readmodel import cache
+from spillway.readmodel import kept as keeping
+from spillway.readmodel.cache import ReadCache, caught_up
+from spillway.readmodel.model import KeptReadModel, ReadModel
+from spillway.storage import folder
+from spillway.tables import NothingYet, Snapshots, Warehouse
+from spillway_schemas.journal import entry_from, entry_texts
 from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 

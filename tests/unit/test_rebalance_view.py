@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.decode import join_spec
-from jobs.engine.datafile import write_data_files
-from jobs.engine.results import result_schema
-from jobs.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
-from jobs.policy.registry import POLICIES, settings_for_policies
-from jobs.policy.sampling import SlotFigures, slot_figures, work_of
-from jobs.policy.view import View, occupancy
-from jobs.readmodel.model import ReadModel
-from jobs.rebalance.view import GroupStates, group_states, round_s, view_of
-from jobs.tables import Warehouse
-from schemas.filenames import data_name
-from schemas.journal import CommandOutcome, Epoch, Move, Prefix
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway.decode import join_spec
+from spillway.engine.datafile import write_data_files
+from spillway.engine.results import result_schema
+from spillway.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
+from spillway.policy.registry import POLICIES, settings_for_policies
+from spillway.policy.sampling import SlotFigures, slot_figures, work_of
+from spillway.policy.view import View, occupancy
+from spillway.readmodel.model import ReadModel
+from spillway.rebalance.view import GroupStates, group_states, round_s, view_of
+from spillway.tables import Warehouse
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 from tests.new_warehouse import new_warehouse
 from tests.report_journal import (
     carry_out,

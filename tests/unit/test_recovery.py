@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.protocol.recovery import restore_of
-from jobs.protocol.state import JournalState, Mark, Session, begin
-from schemas.journal import Prefix
+from spillway.protocol.recovery import restore_of
+from spillway.protocol.state import JournalState, Mark, Session, begin
+from spillway_schemas.journal import Prefix
 from tests.protocol_entries import genesis
 
 ALL, LEFT, RIGHT = Prefix(0, 0), Prefix(1, 0), Prefix(1, 1)

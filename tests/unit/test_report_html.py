@@ -11,14 +11,14 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from jobs.engine.statistics import STATISTICS_SCHEMA
-from jobs.report.charts import charts
-from jobs.report.html import report_html, write_report
-from jobs.report.model import Status
-from jobs.report.status import status
-from jobs.report.svg import Plot, Safe, tag, ticks
-from jobs.tables import SessionEvent
-from schemas.settings import load_settings
+from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.report.charts import charts
+from spillway.report.html import report_html, write_report
+from spillway.report.model import Status
+from spillway.report.status import status
+from spillway.report.svg import Plot, Safe, tag, ticks
+from spillway.tables import SessionEvent
+from spillway_schemas.settings import load_settings
 from tests.report_journal import (
     BEGAN,
     DAY,

@@ -10,16 +10,16 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from jobs.readmodel.cache import ReadCache
-from jobs.report import command
-from jobs.report.command import Looker, status_command
-from jobs.report.model import Status
-from jobs.report.status import status
-from jobs.report.terminal import ASKED, memory_bar, render
-from jobs.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
-from jobs.tables import DamagedTable, NothingYet, NoWarehouse
-from schemas.journal import Command
-from schemas.settings import load_settings
+from spillway.readmodel.cache import ReadCache
+from spillway.report import command
+from spillway.report.command import Looker, status_command
+from spillway.report.model import Status
+from spillway.report.status import status
+from spillway.report.terminal import ASKED, memory_bar, render
+from spillway.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
+from spillway.tables import DamagedTable, NothingYet, NoWarehouse
+from spillway_schemas.journal import Command
+from spillway_schemas.settings import load_settings
 from tests.report_journal import (
     DAY,
     NEXT,

@@ -23,14 +23,16 @@ from tests.mutants.sample import (
     wilson,
 )
 
-GONE = Mutant("jobs.sealing.x_seal__mutmut_1", "jobs/sealing.py", ("-    a = 1", "+    a = 2"))
-METHOD = Mutant("jobs.engine.join.xǁJoinǁadd__mutmut_12", "jobs/engine/join.py", ())
+GONE = Mutant(
+    "spillway.sealing.x_seal__mutmut_1", "jobs/spillway/sealing.py", ("-    a = 1", "+    a = 2")
+)
+METHOD = Mutant("spillway.engine.join.xǁJoinǁadd__mutmut_12", "jobs/spillway/engine/join.py", ())
 
 
 def test_mutants_are_named_as_python_names_their_place() -> None:
-    assert GONE.change == ("jobs.sealing.seal", "a = 1", "a = 2")
-    assert METHOD.place == "jobs.engine.join.Join.add"
-    assert METHOD.function == "jobs.engine.join.xǁJoinǁadd"
+    assert GONE.change == ("spillway.sealing.seal", "a = 1", "a = 2")
+    assert METHOD.place == "spillway.engine.join.Join.add"
+    assert METHOD.function == "spillway.engine.join.xǁJoinǁadd"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,13 @@ def test_what_cannot_be_loaded_with_a_mutant_kills_it() -> None:
 
 
 def test_what_is_called_on_loading_is_of_all_tests_of_its_module() -> None:
-    tests = {"a": (1.0, ["jobs.a.x_f"]), "b": (1.0, ["jobs.b.x_g"]), "c": (2.0, ["jobs.a.xǁCǁm"])}
-    known = Reached(tests, frozenset(), frozenset({"jobs.a.x_table"}), lambda *_: True)
-    assert known.of("jobs.a.x_table", 60.0) == (["a", "c"], 3.0, True)
+    tests = {
+        "a": (1.0, ["spillway.a.x_f"]),
+        "b": (1.0, ["spillway.b.x_g"]),
+        "c": (2.0, ["spillway.a.xǁCǁm"]),
+    }
+    known = Reached(tests, frozenset(), frozenset({"spillway.a.x_table"}), lambda *_: True)
+    assert known.of("spillway.a.x_table", 60.0) == (["a", "c"], 3.0, True)
 
 
 def test_a_survivor_of_some_tests_says_so() -> None:
@@ -85,10 +91,10 @@ def test_the_quickest_files_come_first_and_no_more_than_allowed() -> None:
 
 def test_a_test_file_is_near_the_modules_that_it_names() -> None:
     me = "tests/unit/test_offsets.py"
-    assert is_near(me, "jobs.protocol.offsets")
-    assert not is_near(me, "jobs.protocol.off")
-    assert not is_near(me, "jobs.protocol.driver")
-    assert is_near("tests/property/test_protocol_model.py", "jobs.engine.step")
+    assert is_near(me, "spillway.protocol.offsets")
+    assert not is_near(me, "spillway.protocol.off")
+    assert not is_near(me, "spillway.protocol.driver")
+    assert is_near("tests/property/test_protocol_model.py", "spillway.engine.step")
 
 
 def test_the_interval_is_wilsons() -> None:
@@ -110,8 +116,16 @@ def test_too_low_a_score_ends_with_1(
 
 def test_modules_of_spark_are_left_out() -> None:
     names = {str(file) for file in mutated_files()}
-    assert {"jobs/sealing.py", "jobs/engine/step.py", "jobs/stream/decoding.py"} <= names
-    assert not names & {"jobs/stream/session.py", "jobs/verify/proof.py", "jobs/engine/runs.py"}
+    assert {
+        "jobs/spillway/sealing.py",
+        "jobs/spillway/engine/step.py",
+        "jobs/spillway/stream/decoding.py",
+    } <= names
+    assert not names & {
+        "jobs/spillway/stream/session.py",
+        "jobs/spillway/verify/proof.py",
+        "jobs/spillway/engine/runs.py",
+    }
 
 
 def _at(place: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.scenario import ScenarioError, load_scenario, parse_scenario, shipped
+from spillway_schemas.scenario import ScenarioError, load_scenario, parse_scenario, shipped
 
 SMALL = """
 seed = 3

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobs import sealing
-from jobs.protocol.state import AnotherQuery
-from jobs.sealing import SealRefused, TimeError, request_seal, request_withdrawal
-from jobs.tables import NothingYet, Warehouse
-from schemas.journal import Claim, Command, Epoch, Genesis, Offsets
-from schemas.query import load_query
-from schemas.settings import Settings, load_settings
+from spillway import sealing
+from spillway.protocol.state import AnotherQuery
+from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
+from spillway.tables import NothingYet, Warehouse
+from spillway_schemas.journal import Claim, Command, Epoch, Genesis, Offsets
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import Settings, load_settings
 from tests.protocol_entries import (
     DAY,
     NEXT,

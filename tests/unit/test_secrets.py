@@ -15,17 +15,17 @@ import pytest
 from kafka.errors import KafkaError
 from pydantic import SecretStr
 
-import jobs.cli as cli
+import spillway.cli as cli
 import spillway_airflow.alerts as alerts
-from jobs.engine.groups import GroupMap
-from jobs.kafka.client import told
-from jobs.kafka.options import OptionError, python_options
-from jobs.stream.driver import first_lines
-from jobs.stream.service import beyond_mending
-from jobs.stream.source import kafka_options
-from schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown
-from schemas.settings import SettingsError, load_settings, values
+from spillway.engine.groups import GroupMap
+from spillway.kafka.client import told
+from spillway.kafka.options import OptionError, python_options
+from spillway.stream.driver import first_lines
+from spillway.stream.service import beyond_mending
+from spillway.stream.source import kafka_options
 from spillway_airflow.launchers import CommandLauncher, LaunchFailed
+from spillway_schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown
+from spillway_schemas.settings import SettingsError, load_settings, values
 from tests.troubles import stream_tells
 from tests.unit.test_stream_tasks import SETTINGS
 
@@ -223,7 +223,7 @@ def test_an_error_of_a_library_is_printed_and_kept_without(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError(f"could not parse {JAAS}")
 
-    monkeypatch.setattr("jobs.topics.look", fails)
+    monkeypatch.setattr("spillway.topics.look", fails)
     text = printed(capsys, "--config", str(path), "topics")
     assert "could not parse" in text
     kept = (tmp_path / "var" / "last-error.txt").read_text()

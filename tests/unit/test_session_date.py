@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import main
-from jobs.decode import join_spec
-from jobs.engine.results import result_schema
-from jobs.stream.genesis import first_entry
-from jobs.tables import Warehouse
-from schemas.query import load_query
-from schemas.session_date import SessionDateError, session_date
-from schemas.settings import load_settings
+from spillway.cli import main
+from spillway.decode import join_spec
+from spillway.engine.results import result_schema
+from spillway.stream.genesis import first_entry
+from spillway.tables import Warehouse
+from spillway_schemas.query import load_query
+from spillway_schemas.session_date import SessionDateError, session_date
+from spillway_schemas.settings import load_settings
 from tests.report_journal import DAY, NEXT, fill_journal, make_day
 
 WRONG = [
@@ -96,7 +96,7 @@ def test_a_session_that_is_not_open_is_told_alike(
 ) -> None:
     """Its form is right, so it is no wrong usage: the warehouse has another session open."""
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr("jobs.doctor.check_all", lambda *_, **__: [])
+    monkeypatch.setattr("spillway.doctor.check_all", lambda *_, **__: [])
     root = tmp_path / "w"
     query = load_query(load_settings(None, {})[0].query)
     schema = result_schema(join_spec(query))

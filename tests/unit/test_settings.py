@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.secret import revealed
-from schemas.settings import (
+from spillway_schemas.secret import revealed
+from spillway_schemas.settings import (
     RESERVED_KAFKA_OPTIONS,
     SettingsError,
     catalogue,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engine.groups import GroupMap
-from schemas.settings import SettingsError, load_settings
+from spillway.engine.groups import GroupMap
+from spillway_schemas.settings import SettingsError, load_settings
 
 
 @given(

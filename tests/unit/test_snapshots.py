@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.protocol.driver import JournalRead, start, step
-from jobs.protocol.snapshot import (
+from spillway.protocol.driver import JournalRead, start, step
+from spillway.protocol.snapshot import (
     EVERY,
     chosen,
     is_due,
@@ -18,13 +18,13 @@ from jobs.protocol.snapshot import (
     state_of,
     text_digest,
 )
-from jobs.protocol.state import JournalState, fold, replay
-from jobs.storage import folder
-from jobs.tables import DamagedTable
-from jobs.tables.snapshots import KEPT, Snapshots
-from schemas.filenames import snapshot_name, snapshot_origin
-from schemas.journal import Claim, Epoch, Genesis, entry_texts
-from schemas.snapshot import JournalSnapshot
+from spillway.protocol.state import JournalState, fold, replay
+from spillway.storage import folder
+from spillway.tables import DamagedTable
+from spillway.tables.snapshots import KEPT, Snapshots
+from spillway_schemas.filenames import snapshot_name, snapshot_origin
+from spillway_schemas.journal import Claim, Epoch, Genesis, entry_texts
+from spillway_schemas.snapshot import JournalSnapshot
 from tests.protocol_entries import TOPICS, file
 from tests.report_journal import fill_journal, make_day, open_warehouse
 

@@ -14,22 +14,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.engine.arrangement import Drops, Part, Segments, Session
-from jobs.engine.blocks import Coordinates, route
-from jobs.engine.groups import GroupMap
-from jobs.engine.join import Rows
-from jobs.engine.merging import Shape
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spilling import Limits, Victims, choose_victims, flush_ranges, rows_of, staying
-from jobs.engine.statefiles import Merging
-from jobs.engine.statistics import Counters, Figures
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from jobs.engine.upkeep import RunWriter, room_of, upkeep
-from jobs.policy.intake import intake_share, rows_per_epoch, worth_changing
-from jobs.policy.victims import POLICIES, GroupFigures, Moment, productivity, victim_order
-from jobs.storage import folder
-from schemas.journal import Prefix, SlotTotals
+from spillway.engine.arrangement import Drops, Part, Segments, Session
+from spillway.engine.blocks import Coordinates, route
+from spillway.engine.groups import GroupMap
+from spillway.engine.join import Rows
+from spillway.engine.merging import Shape
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spilling import Limits, Victims, choose_victims, flush_ranges, rows_of, staying
+from spillway.engine.statefiles import Merging
+from spillway.engine.statistics import Counters, Figures
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.engine.upkeep import RunWriter, room_of, upkeep
+from spillway.policy.intake import intake_share, rows_per_epoch, worth_changing
+from spillway.policy.victims import (
+    POLICIES,
+    GroupFigures,
+    VictimContext,
+    productivity,
+    victim_order,
+)
+from spillway.storage import folder
+from spillway_schemas.journal import Prefix, SlotTotals
 from tests.property.slots import KEY
 
 DAY = "2026-01-05"
@@ -144,7 +150,7 @@ def victims(sizes: list[int], intake: list[int], limits: Limits) -> tuple[list[i
     """The groups that leave, the largest first, and what of it is for want of room."""
     size = np.array(sizes, np.int64)
     figures = Figures(size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)))
-    found = choose_victims({DAY: figures}, limits, "largest", Moment(0, 0, 0))
+    found = choose_victims({DAY: figures}, limits, "largest", VictimContext(0, 0, 0))
     assert found.groups[DAY].dtype == np.bool_
     return np.flatnonzero(found.groups[DAY]).tolist(), found.overflow_bytes
 
@@ -200,7 +206,7 @@ def test_groups_of_all_sessions_are_victims_alike() -> None:
 
     days = {"d1": figures(5, 90, 0), "d2": figures(80, 1, 95), "d3": figures(0, 0, 2)}
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=186)
-    found = choose_victims(days, limits, "largest", Moment(0, 0, 0))
+    found = choose_victims(days, limits, "largest", VictimContext(0, 0, 0))
     chosen = {day: each.tolist() for day, each in found.groups.items()}
     assert chosen == {
         "d1": [False, True, False],
@@ -215,14 +221,14 @@ def test_groups_of_all_sessions_are_victims_alike() -> None:
     days["d1"].counters.results[1] = days["d2"].counters.results[2] = 10_000
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=2)
     policy = "inactive-then-productivity"
-    found = choose_victims(days, limits, policy, Moment(2_000, 1_000, 0))
+    found = choose_victims(days, limits, policy, VictimContext(2_000, 1_000, 0))
     # One byte of the idle group; then of those without results the largest.
     assert {day: np.flatnonzero(each).tolist() for day, each in found.groups.items()} == {
         "d1": [],
         "d2": [0, 1],
         "d3": [],
     }
-    assert choose_victims({}, limits, "largest", Moment(0, 0, 0)) == Victims({})
+    assert choose_victims({}, limits, "largest", VictimContext(0, 0, 0)) == Victims({})
 
 
 def test_rows_leave_by_group_and_the_others_stay() -> None:
@@ -295,20 +301,22 @@ def test_which_group_is_spilled_first(policy: str, order: list[int]) -> None:
         results=np.array([100, 300, 20, 900, 10, 40]),
         last_used_ms=np.array([1_500, 1_400, 1_900, 1_100, 1_600, 2_000]),
     )
-    assert victim_order(policy, figures, Moment(2_000, 500, 7)).tolist() == order
+    assert victim_order(policy, figures, VictimContext(2_000, 500, 7)).tolist() == order
 
 
 def test_a_group_without_bytes_yields_nothing_and_a_seed_gives_one_order() -> None:
     figures = GroupFigures(np.array([0, 9, 5]), np.array([0, 9, 1]), np.array([0, 0, 0]))
-    assert victim_order("productivity", figures, Moment(0, 0, 0)).tolist() == [0, 2, 1]
+    assert victim_order("productivity", figures, VictimContext(0, 0, 0)).tolist() == [0, 2, 1]
     one = GroupFigures(np.array([0, 1, 4]), np.array([0, 3, 4]), np.zeros(3, dtype=np.int64))
     assert productivity(one).tolist() == [0, 3, 1]
-    orders = {tuple(victim_order("random", figures, Moment(0, 0, s)).tolist()) for s in range(40)}
+    orders = {
+        tuple(victim_order("random", figures, VictimContext(0, 0, s)).tolist()) for s in range(40)
+    }
     assert len(orders) == 6
-    again = [victim_order("random", figures, Moment(5, 1, 3)).tolist() for _ in range(2)]
+    again = [victim_order("random", figures, VictimContext(5, 1, 3)).tolist() for _ in range(2)]
     assert again[0] == again[1]
     with pytest.raises(ValueError, match=f"unknown policy 'x': use one of {', '.join(POLICIES)}"):
-        victim_order("x", figures, Moment(0, 0, 0))
+        victim_order("x", figures, VictimContext(0, 0, 0))
 
 
 @pytest.mark.parametrize(

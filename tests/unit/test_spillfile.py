@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine import spillfile
-from jobs.engine.join import Rows
-from jobs.engine.rowcodec import decode_rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.spillfile import (
+from spillway.engine import spillfile
+from spillway.engine.join import Rows
+from spillway.engine.rowcodec import decode_rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.spillfile import (
     SPILL_SCHEMA,
     RowGroups,
     SpillDamaged,
@@ -22,7 +22,7 @@ from jobs.engine.spillfile import (
     survey,
     write_spill,
 )
-from jobs.storage import folder
+from spillway.storage import folder
 
 SPEC = JoinSpec(
     3,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretBytes
 
-from jobs.engine import runs
-from jobs.engine.digests import is_genuine, keyed_digest
-from jobs.engine.groups import GroupMap
-from jobs.engine.statefiles import encode_manifest, load_manifest, manifest_name
-from jobs.engine.step import step
-from jobs.storage import folder
-from schemas.journal import SlotReport
+from spillway.engine import runs
+from spillway.engine.digests import is_genuine, keyed_digest
+from spillway.engine.groups import GroupMap
+from spillway.engine.statefiles import encode_manifest, load_manifest, manifest_name
+from spillway.engine.step import step
+from spillway.storage import folder
+from spillway_schemas.journal import SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
 

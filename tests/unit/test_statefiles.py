@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretBytes
 
-from jobs.engine.arrangement import Drops
-from jobs.engine.digests import keyed_digest
-from jobs.engine.runs import Missing, RunFile, name_of
-from jobs.engine.statefiles import (
+from spillway.engine.arrangement import Drops
+from spillway.engine.digests import keyed_digest
+from spillway.engine.runs import Missing, RunFile, name_of
+from spillway.engine.statefiles import (
     FIGURES_SCHEMA,
     Manifest,
     Merging,
@@ -24,7 +24,7 @@ from jobs.engine.statefiles import (
     manifest_name,
     write_manifest,
 )
-from jobs.storage import folder
+from spillway.storage import folder
 
 
 def test_only_old_files_that_the_manifest_does_not_use_are_garbage() -> None:
@@ -61,7 +61,7 @@ def test_a_manifest_that_this_process_wrote_is_not_checked_again(
     data = encode_manifest(Manifest(0, 1))
     name = manifest_name("w", 1, "a", data, key)
     write_manifest(place, name, data)
-    monkeypatch.setattr("jobs.engine.runs.is_genuine", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr("spillway.engine.runs.is_genuine", lambda *_: pytest.fail("checked again"))
     assert load_manifest(place, name, {name: data.size}, key) == Manifest(0, 1)
 
 

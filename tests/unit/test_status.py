@@ -9,17 +9,17 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from jobs.protocol.state import JournalBroken, replay
-from jobs.readmodel import cache
-from jobs.readmodel.cache import ReadCache
-from jobs.readmodel.model import ReadModel
-from jobs.readmodel.tally import MOST_POINTS, RECENT_EPOCHS, delay_quantile_ms, thinned
-from jobs.report.ends import kafka_ends
-from jobs.report.model import Status
-from jobs.report.status import MOST_REASONS, OTHER, status
-from jobs.tables import NothingYet, SessionEvent, Warehouse
-from schemas.journal import DELAY_EDGES_MS
-from schemas.settings import load_settings
+from spillway.protocol.state import JournalBroken, replay
+from spillway.readmodel import cache
+from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.model import ReadModel
+from spillway.readmodel.tally import MOST_POINTS, RECENT_EPOCHS, delay_quantile_ms, thinned
+from spillway.report.ends import kafka_ends
+from spillway.report.model import Status
+from spillway.report.status import MOST_REASONS, OTHER, status
+from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway_schemas.journal import DELAY_EDGES_MS
+from spillway_schemas.settings import load_settings
 from tests.report_journal import (
     BEGAN,
     DAY,

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine.blocks import REJECTED_SCHEMA, Block, encode_rejected
-from jobs.engine.groups import GroupMap
-from jobs.engine.spillfile import write_spill
-from jobs.engine.statefiles import decode_manifest
-from jobs.engine.step import step
-from jobs.engine.task import StepTask
-from schemas.journal import DELAY_EDGES_MS, SlotReport
+from spillway.engine.blocks import REJECTED_SCHEMA, Block, encode_rejected
+from spillway.engine.groups import GroupMap
+from spillway.engine.spillfile import write_spill
+from spillway.engine.statefiles import decode_manifest
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway_schemas.journal import DELAY_EDGES_MS, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
@@ -184,7 +184,7 @@ def test_rows_that_the_spill_file_lacks_end_the_step(
         return record.model_copy(update={"rows": record.rows - 1})
 
     for write, written in ((lambda *_: None, 0), (short, 5)):
-        monkeypatch.setattr("jobs.engine.step.write_spill", write)
+        monkeypatch.setattr("spillway.engine.step.write_spill", write)
         with pytest.raises(RuntimeError) as caught:
             did(slots, rows, forced_bytes=1)
         assert str(caught.value) == (

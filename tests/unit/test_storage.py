@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.storage import Folder, LocalFolder, StorageError, folder
+from spillway.storage import Folder, LocalFolder, StorageError, folder
 
 
 def names(place: Folder) -> set[str]:
@@ -121,8 +121,10 @@ def test_pickles(tmp_path: Path) -> None:
 
 def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """`/dev/full` answers every write with "no space left"."""
-    monkeypatch.setattr("jobs.storage._open_new", lambda path: os.open("/dev/full", os.O_WRONLY))
-    monkeypatch.setattr("jobs.storage._remove", lambda path: None)
+    monkeypatch.setattr(
+        "spillway.storage._open_new", lambda path: os.open("/dev/full", os.O_WRONLY)
+    )
+    monkeypatch.setattr("spillway.storage._remove", lambda path: None)
     place = LocalFolder("/dev")
     with pytest.raises(StorageError, match=r"cannot write /dev/full: no space is left") as caught:
         place.write_new("full", b"x")
@@ -147,7 +149,7 @@ def test_sync_reaches_every_folder_up_to_the_root(
     place.write_new("d=1/a", b"1")
     place.write_new("d=1/b", b"1")
     synced: list[str] = []
-    monkeypatch.setattr("jobs.storage._fsync", synced.append)
+    monkeypatch.setattr("spillway.storage._fsync", synced.append)
     place.sync(["d=1/a", "d=1/b"])
     relative = [os.path.relpath(path, tmp_path) for path in synced]
     assert relative == [

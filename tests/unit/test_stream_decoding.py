@@ -17,19 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.decode import chunks as chunking
-from jobs.decode import compile_streams, join_spec, partition_digest, value_digest
-from jobs.decode.chunks import COLUMNS, chunks
-from jobs.engine.blocks import Block, decode_counts, decode_rejected, decode_rows, from_batch
-from jobs.engine.groups import GroupMap
-from jobs.engine.hashing import xxhash64
-from jobs.protocol.recovery import Restore, SessionRestore, Since
-from jobs.stream.decoding import DecodeTask, decode_batches, since_offsets
-from jobs.stream.process import keep_freed_memory
-from jobs.verify.workers import decoded as verified
-from schemas.journal import Offsets, PartitionCount, Prefix
-from schemas.query import query_of
-from schemas.tomlfile import parse_toml
+from spillway.decode import chunks as chunking
+from spillway.decode import compile_streams, join_spec, partition_digest, value_digest
+from spillway.decode.chunks import COLUMNS, chunks
+from spillway.engine.blocks import Block, decode_counts, decode_rejected, decode_rows, from_batch
+from spillway.engine.groups import GroupMap
+from spillway.engine.hashing import xxhash64
+from spillway.protocol.recovery import Restore, SessionRestore, Since
+from spillway.stream.decoding import DecodeTask, decode_batches, since_offsets
+from spillway.stream.process import keep_freed_memory
+from spillway.verify.workers import decoded as verified
+from spillway_schemas.journal import Offsets, PartitionCount, Prefix
+from spillway_schemas.query import query_of
+from spillway_schemas.tomlfile import parse_toml
 
 QUERY = query_of(
     parse_toml(
@@ -207,10 +207,10 @@ def test_rows_go_to_the_slots_of_their_keys_with_their_coordinates(size: int) ->
 def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the time of decoding is spent on pages that are given back and made anew."""
     asked: list[str] = []
-    monkeypatch.setattr("jobs.verify.workers.keep_freed_memory", lambda: asked.append("proof"))
+    monkeypatch.setattr("spillway.verify.workers.keep_freed_memory", lambda: asked.append("proof"))
     assert list(verified(ALL, pa.schema([]), [])) == []
-    monkeypatch.setattr("jobs.stream.process.keep_freed_memory", lambda: asked.append("stream"))
-    monkeypatch.setattr("jobs.stream.process._freezes", 0)
+    monkeypatch.setattr("spillway.stream.process.keep_freed_memory", lambda: asked.append("stream"))
+    monkeypatch.setattr("spillway.stream.process._freezes", 0)
     for _ in range(2):
         assert list(decode_batches(task(), [])) == []
     assert asked == ["proof", "stream"]

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from jobs.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
-from jobs.protocol.recovery import SessionRestore, Since
-from jobs.stream import job
-from jobs.stream.decoding import since_offsets
-from jobs.stream.job import Placement
-from jobs.stream.session import REQUIRED, SettingsRefused, refuse_wrong
-from jobs.stream.source import OffsetLogError, batch_end, batch_rows, spark_offsets, stream_rows
-from schemas.journal import Prefix, SlotTotals
+from spillway.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
+from spillway.protocol.recovery import SessionRestore, Since
+from spillway.stream import job
+from spillway.stream.decoding import since_offsets
+from spillway.stream.job import Placement
+from spillway.stream.session import REQUIRED, SettingsRefused, refuse_wrong
+from spillway.stream.source import OffsetLogError, batch_end, batch_rows, spark_offsets, stream_rows
+from spillway_schemas.journal import Prefix, SlotTotals
 
 PREFIXES = st.integers(0, 4).flatmap(
     lambda depth: st.builds(Prefix, st.just(depth), st.integers(0, 2**depth - 1))
@@ -204,9 +204,10 @@ def test_no_host_is_watched_on_threads() -> None:
 
 def test_a_rehearsal_loads_what_an_epoch_needs() -> None:
     program = (
-        "import sys; from jobs.stream.process import rehearse_batches\n"
+        "import sys; from spillway.stream.process import rehearse_batches\n"
         "assert list(rehearse_batches([1])) == []\n"
-        "assert {'jobs.stream.decoding', 'jobs.stream.worker', 'pandas'} <= sys.modules.keys()\n"
+        "ours = {'spillway.stream.decoding', 'spillway.stream.worker', 'pandas'}\n"
+        "assert ours <= sys.modules.keys()\n"
         "assert not {'pyspark', 'deltalake'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -12,26 +12,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine.blocks import Block, Moved, decode_moved, decode_rows, from_batch, to_batch
-from jobs.engine.groups import GroupMap
-from jobs.engine.hashing import xxhash64
-from jobs.engine.task import StepTask
-from jobs.kafka.client import KafkaUnavailable
-from jobs.policy.sampling import SlotFigures
-from jobs.protocol.plan import Plan
-from jobs.protocol.recovery import Restore
-from jobs.protocol.state import replay
-from jobs.stream import process
-from jobs.stream.decoding import DecodeTask
-from jobs.stream.job import Placement
-from jobs.stream.pins import least_values
-from jobs.stream.process import rehearse_batches
-from jobs.stream.progress import epoch_line, start_line
-from jobs.stream.service import beyond_mending
-from jobs.stream.source import kafka_options
-from jobs.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
-from jobs.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
-from schemas.journal import Prefix, SlotReport, SlotTotals
+from spillway.engine.blocks import Block, Moved, decode_moved, decode_rows, from_batch, to_batch
+from spillway.engine.groups import GroupMap
+from spillway.engine.hashing import xxhash64
+from spillway.engine.task import StepTask
+from spillway.kafka.client import KafkaUnavailable
+from spillway.policy.sampling import SlotFigures
+from spillway.protocol.plan import Plan
+from spillway.protocol.recovery import Restore
+from spillway.protocol.state import replay
+from spillway.stream import process
+from spillway.stream.decoding import DecodeTask
+from spillway.stream.job import Placement
+from spillway.stream.pins import least_values
+from spillway.stream.process import rehearse_batches
+from spillway.stream.progress import epoch_line, start_line
+from spillway.stream.service import beyond_mending
+from spillway.stream.source import kafka_options
+from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
+from spillway.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
+from spillway_schemas.journal import Prefix, SlotReport, SlotTotals
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
 from tests.protocol_entries import (
@@ -118,7 +118,7 @@ def test_steps_are_told_what_the_plan_says() -> None:
         "statistics": True,
         "seed": 3,
     }
-    assert step_tasks(SETTINGS, given, groups, now_ms=42, statistics=True, did=figures) == {
+    assert step_tasks(SETTINGS, given, groups, now_ms=42, statistics=True, recent=figures) == {
         0: StepTask(
             slot=0,
             manifest="m-0",
@@ -126,7 +126,7 @@ def test_steps_are_told_what_the_plan_says() -> None:
             arriving=(),
             forced_bytes=9,
             budget_bytes=1000,
-            did=figures[0],
+            recent=figures[0],
             **common,
         ),
         1: StepTask(
@@ -136,7 +136,7 @@ def test_steps_are_told_what_the_plan_says() -> None:
             arriving=(0,),
             forced_bytes=0,
             budget_bytes=77,
-            did=figures[1],
+            recent=figures[1],
             **common,
         ),
     }
@@ -149,7 +149,7 @@ def test_the_step_is_told_to_flush_only_when_the_plan_seals() -> None:
         tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=0)
         assert [task.flush for task in tasks.values()] == [expected, expected]
         # Figures of groups are written when they are asked for only.
-        assert [(task.statistics, task.did) for task in tasks.values()] == [(False, None)] * 2
+        assert [(task.statistics, task.recent) for task in tasks.values()] == [(False, None)] * 2
 
 
 def test_decoders_are_told_where_the_session_ends() -> None:

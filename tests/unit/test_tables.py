@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.engine.datafile import write_data_file
-from jobs.protocol.state import begin
-from jobs.tables import (
+from spillway.engine.datafile import write_data_file
+from spillway.protocol.state import begin
+from spillway.tables import (
     DamagedTable,
     FileMismatch,
     JournalConflict,
@@ -29,12 +29,12 @@ from jobs.tables import (
     WrongTable,
     compaction,
 )
-from jobs.tables.compaction import compact
-from jobs.tables.definitions import SESSION_DATE
-from jobs.tables.numbered import Numbered
-from jobs.tables.repair import DAMAGED, repair
-from schemas.filenames import cleanup_name, data_name
-from schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
+from spillway.tables.compaction import compact
+from spillway.tables.definitions import SESSION_DATE
+from spillway.tables.numbered import Numbered
+from spillway.tables.repair import DAMAGED, repair
+from spillway_schemas.filenames import cleanup_name, data_name
+from spillway_schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
 from tests.new_warehouse import new_warehouse
 from tests.racers import race
 
@@ -313,8 +313,8 @@ def test_a_commit_into_a_pruned_log_is_not_taken_for_done(
 
     By then others have used version 2, and the log before the checkpoint is pruned.
     """
-    monkeypatch.setattr("jobs.tables.log.KEEP_ENTRIES", 0)
-    monkeypatch.setattr("jobs.tables.log.KEEP_S", -1.0)
+    monkeypatch.setattr("spillway.tables.log.KEEP_ENTRIES", 0)
+    monkeypatch.setattr("spillway.tables.log.KEEP_S", -1.0)
     frozen, other = warehouse(tmp_path), warehouse(tmp_path)
     other.journal.append(genesis())
     frozen.journal.refresh()
@@ -340,8 +340,8 @@ def test_a_commit_into_a_pruned_log_is_not_taken_for_done(
 
 
 def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.tables.log.KEEP_ENTRIES", 10)
-    monkeypatch.setattr("jobs.tables.log.KEEP_S", -1.0)
+    monkeypatch.setattr("spillway.tables.log.KEEP_ENTRIES", 10)
+    monkeypatch.setattr("spillway.tables.log.KEEP_S", -1.0)
     w, stale = warehouse(tmp_path), warehouse(tmp_path)
     w.journal.append(genesis())
     for n in range(1, 60):

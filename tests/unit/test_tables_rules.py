@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.storage import FileInfo
-from jobs.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, deep_plan, level, plan
-from jobs.tables.damage import COUNTS, entry_problem, first_bad
-from jobs.tables.events import SessionEvent
-from jobs.tables.garbage import Settled, sort_orphans
-from jobs.tables.log import ActiveFile
-from jobs.tables.retention import droppable, expired, proved
-from schemas.filenames import (
+from spillway.storage import FileInfo
+from spillway.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, deep_plan, level, plan
+from spillway.tables.damage import COUNTS, entry_problem, first_bad
+from spillway.tables.events import SessionEvent
+from spillway.tables.garbage import Settled, sort_orphans
+from spillway.tables.log import ActiveFile
+from spillway.tables.retention import droppable, expired, proved
+from spillway_schemas.filenames import (
     Origin,
     cleanup_name,
     compact_name,

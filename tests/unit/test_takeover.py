@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from jobs.engine.statistics import statistics_every_s
-from jobs.protocol.driver import Applied
-from jobs.protocol.plan import Plan
-from jobs.protocol.redo import Apply
-from jobs.protocol.state import replay
-from jobs.storage import folder
-from jobs.stream.driver import Driver, Ended, _cause, dated, first_lines
-from jobs.tables import OutcomeUnknown, Warehouse
-from jobs.tables.snapshots import Snapshots
-from schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
-from schemas.snapshot import JournalSnapshot
+from spillway.engine.statistics import statistics_every_s
+from spillway.protocol.driver import Applied
+from spillway.protocol.plan import Plan
+from spillway.protocol.redo import Apply
+from spillway.protocol.state import replay
+from spillway.storage import folder
+from spillway.stream.driver import Driver, Ended, _cause, dated, first_lines
+from spillway.tables import OutcomeUnknown, Warehouse
+from spillway.tables.snapshots import Snapshots
+from spillway_schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
+from spillway_schemas.snapshot import JournalSnapshot
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -185,7 +185,7 @@ TRACEBACK = (
         ("ExecutorLostFailure (executor 1 exited)", "lost"),
         ("org.apache.kafka.common.errors.TimeoutException: no answer", "lost"),
         (TRACEBACK + "ValueError: odd", "raised"),
-        (TRACEBACK + "jobs.storage.StorageError: cannot write /x: no space is left", "storage"),
+        (TRACEBACK + "spillway.storage.StorageError: cannot write /x: no space is left", "storage"),
         ("java.io.IOException: No space left on device", "storage"),
     ],
 )
@@ -205,7 +205,10 @@ def test_an_error_of_the_code_is_tried_three_times(root: str) -> None:
 def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: str) -> None:
     """Of Spark's many lines only the one that a person can act on is shown."""
     says = "cannot write /w/x.parquet: no space is left: free some there"
-    job, troubles = Job(f"{TRACEBACK}jobs.storage.StorageError: {says}\n\tat x.Y(Z)"), list[str]()
+    job, troubles = (
+        Job(f"{TRACEBACK}spillway.storage.StorageError: {says}\n\tat x.Y(Z)"),
+        list[str](),
+    )
     with pytest.raises(Ended) as ended:
         run_epoch(driver(opened(root), job, troubles))
     assert str(ended.value).startswith(f"epoch 0 has failed: {says}. Nothing from it was committed")
@@ -273,12 +276,12 @@ class Noting(Job):
 def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns)
-    monkeypatch.setattr("jobs.stream.driver.time", clock)
+    monkeypatch.setattr("spillway.stream.driver.time", clock)
 
     def figures(works: Sequence[Any], *of: object) -> tuple[object, ...]:
         return (len(works), *of)
 
-    monkeypatch.setattr("jobs.stream.driver.slot_figures", figures)
+    monkeypatch.setattr("spillway.stream.driver.slot_figures", figures)
     job = Noting()
     one = driver(opened(root), job)
     batch: Any = object()
@@ -292,7 +295,7 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     # Statistics are due at once, and then after some time.
     assert told == [(1, 0, True), (1, 0, False), (1, 0, True), (1, 0, False)]
     # What the slots did since then, with two groups each.
-    assert [named["did"] for _, named in job.given] == [(n, [2, 2], 2.0) for n in (0, 1, 2, 1)]
+    assert [named["recent"] for _, named in job.given] == [(n, [2, 2], 2.0) for n in (0, 1, 2, 1)]
     assert job.waits == []
     newest = opened(root).journal.read()[-1]
     assert isinstance(newest, Epoch)
@@ -309,7 +312,7 @@ def test_an_epoch_takes_the_time_of_its_job(root: str, monkeypatch: pytest.Monke
             return super().run(*arguments, **named)
 
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("jobs.stream.driver.time", clock)
+    monkeypatch.setattr("spillway.stream.driver.time", clock)
     journaled: list[Epoch] = []
     run_epoch(driver(opened(root), Slow(), on_epoch=journaled.append))
     assert [each.seconds for each in journaled] == [{"job": 1.2346}]
@@ -451,7 +454,7 @@ def kept_n(root: str) -> int:
 
 def test_a_driver_keeps_snapshots_for_the_next(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One at its start, one after so many entries; the next driver reads what came after."""
-    monkeypatch.setattr("jobs.protocol.snapshot.EVERY", 3)
+    monkeypatch.setattr("spillway.protocol.snapshot.EVERY", 3)
     kept = []
     one = driver(opened(root))
     for _ in range(5):

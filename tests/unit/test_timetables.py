@@ -12,7 +12,7 @@ from airflow.exceptions import InvalidPartitionKeyError
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.utils.types import DagRunType
 
-from jobs import calendar as exchange
+from spillway import calendar as exchange
 from spillway_airflow import timetables
 from spillway_airflow.timetables import (
     MarketCloseTimetable,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jobs import cli, topics
-from jobs.produce.summary import Summary, Tally
-from schemas.journal import Topic
+from spillway import cli, topics
+from spillway.produce.summary import Summary, Tally
+from spillway_schemas.journal import Topic
 
 SERVER = "kafka.example:9092"
 
@@ -99,7 +99,7 @@ def test_rows_that_no_query_reads_are_told(
     topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are sent: the query may come later."""
-    monkeypatch.setattr("jobs.produce.replay.replay", lambda *_, **__: produced(topic))
+    monkeypatch.setattr("spillway.produce.replay.replay", lambda *_, **__: produced(topic))
     with pytest.raises(SystemExit) as it:
         cli.main(["produce", "--replay", "orders.jsonl"])
     assert it.value.code in (0, None)
@@ -113,7 +113,7 @@ def test_rows_that_no_query_reads_are_told(
 def test_rows_that_were_made_are_counted_by_kind(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jobs.produce.run.produce", lambda *_, **__: produced("stock", late=2))
+    monkeypatch.setattr("spillway.produce.run.produce", lambda *_, **__: produced("stock", late=2))
     with pytest.raises(SystemExit):
         cli.main(["produce", "sample-day"])
     said = capsys.readouterr()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import main
-from jobs.verify import verdict_table, verify_command
-from jobs.verify.progress import Progress, tasks_of, to_stderr
-from schemas.query import load_query
-from schemas.settings import load_settings
+from spillway.cli import main
+from spillway.verify import verdict_table, verify_command
+from spillway.verify.progress import Progress, tasks_of, to_stderr
+from spillway_schemas.query import load_query
+from spillway_schemas.settings import load_settings
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -33,7 +33,7 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
         return {"complete": True}
 
     shown = SimpleNamespace(run=run, table=lambda report: report)
-    monkeypatch.setitem(sys.modules, "jobs.verify.command", shown)
+    monkeypatch.setitem(sys.modules, "spillway.verify.command", shown)
     settings, query = load_settings(None, {}, {})[0], load_query("symbol")
     report = verify_command(DAY, settings, query)
     assert verdict_table(report) == {"complete": True}
@@ -91,7 +91,7 @@ def test_nothing_is_told_before_the_first_step_and_then_without_how_far() -> Non
 def test_spark_is_not_asked_how_far_it_is_once_it_stops(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    from jobs.verify import command
+    from spillway.verify import command
 
     lines: list[str] = []
     stopped, asked_after = threading.Event(), threading.Event()
@@ -150,7 +150,7 @@ def test_the_tasks_of_all_stages_are_added_up() -> None:
 def test_a_session_that_is_not_cleaned_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jobs.verify import command, proof
+    from spillway.verify import command, proof
 
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
     monkeypatch.setattr(proof, "cluster", lambda *_: pytest.fail("Kafka is not to be asked"))

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobs.verify import workers
-from jobs.verify.workers import TOTALS, judged
+from spillway.verify import workers
+from spillway.verify.workers import TOTALS, judged
 
 KEY = pa.field("symbol", pa.string())
 MEASURES = ("n0", "a0", "b0", "n1", "a1", "b1", "run_time", "cleanup", "a", "b")

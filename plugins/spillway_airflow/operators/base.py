@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from schemas.exits import NOTHING_YET
 from spillway_airflow.command import CommandFailed, Running
+from spillway_schemas.exits import NOTHING_YET
 
 BY = "airflow"
 """Who asks, as the journal has it."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from schemas.session_date import SessionDateError, session_date
 from spillway_airflow.command import CommandFailed, setting
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
 from spillway_airflow.triggers import SealedTrigger, sealed
+from spillway_schemas.session_date import SessionDateError, session_date
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,7 +52,7 @@ class SessionOperator(SpillwayOperator):
             except SessionDateError as error:
                 raise AirflowFailException(f"{error}; {NAME_IT}") from error
             return
-        from jobs import calendar as exchange
+        from spillway import calendar as exchange
 
         made = context["dag_run"].run_after
         try:

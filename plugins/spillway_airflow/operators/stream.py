@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from schemas.exits import NOTHING_YET
 from spillway_airflow.alerts import tell
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.launchers import Launcher, LaunchFailed, ProcessLauncher, launcher
@@ -23,6 +22,7 @@ from spillway_airflow.operators.base import (
     is_true,
 )
 from spillway_airflow.watch import Finding, late_days, look_at_stream, stood_still
+from spillway_schemas.exits import NOTHING_YET
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -250,7 +250,7 @@ class StreamWatchOperator(SpillwayOperator):
         )
 
     def _closes(self, status: dict[str, Any] | None) -> dict[str, int]:
-        from jobs import calendar as exchange
+        from spillway import calendar as exchange
 
         closes = {}
         for session in (each["session"] for each in (status or {}).get("sessions", ())):

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from schemas.session_date import SessionDate
 from spillway_airflow.command import Running
 from spillway_airflow.page import door
+from spillway_schemas.session_date import SessionDate
 
 LIMIT_S = 120.0
 """How long a command may take; a broker that does not answer must not hold the page for ever."""

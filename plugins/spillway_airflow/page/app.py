@@ -19,7 +19,7 @@ from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
 
 if TYPE_CHECKING:
-    from jobs.live.watch import PageLook, Watch
+    from spillway.live.watch import PageLook, Watch
 
 STATIC = Path(__file__).with_name("static")
 ETAG, LOOKED, NOW = "ETag", "Spillway-Looked-Ms", "Spillway-Now-Ms"
@@ -65,8 +65,8 @@ class _Looking:
     def __call__(self) -> Watch:
         if self._watch is None:
             try:
-                from jobs.live.watch import Watch
-                from schemas.settings import load_settings
+                from spillway.live.watch import Watch
+                from spillway_schemas.settings import load_settings
             except ImportError as error:
                 raise HTTPException(503, NO_SPILLWAY) from error
             config = setting("config")
@@ -79,7 +79,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/me")
     def me(request: Request, someone: door.User) -> dict[str, Any]:
         """Who looks, what they may do, and what forms offer."""
-        from jobs.policy.registry import POLICIES
+        from spillway.policy.registry import POLICIES
 
         seen = watch().seen()
         return {
@@ -93,7 +93,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/overview")
     def overview(request: Request) -> Response:
         """Today."""
-        from jobs.live import views
+        from spillway.live import views
 
         def make(seen: PageLook) -> Any:
             assert seen.status is not None
@@ -111,7 +111,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/sessions")
     def sessions(request: Request, most: int = Query(60, ge=1, le=1000)) -> Response:
         """Every day, the newest first."""
-        from jobs.live import views
+        from spillway.live import views
 
         def make(seen: PageLook) -> Any:
             assert seen.status is not None
@@ -122,7 +122,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/sessions/{date}")
     def session(request: Request, date: str) -> Response:
         """One day with its history."""
-        from jobs.live import views
+        from spillway.live import views
 
         _known(watch(), date)
 
@@ -139,8 +139,8 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/report/{date}")
     def report(date: str) -> Response:
         """One day's report, as `spillway status --report` writes it."""
-        from jobs.report import NothingYet
-        from jobs.tables import NoWarehouse
+        from spillway.report import NothingYet
+        from spillway.tables import NoWarehouse
 
         _known(watch(), date)
         try:
@@ -151,7 +151,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
     @app.get("/data/decisions")
     def decisions(request: Request, most: int = Query(100, ge=1, le=400)) -> Response:
         """What was asked for, what became of it, and what waits."""
-        from jobs.live import views
+        from spillway.live import views
 
         def make(seen: PageLook) -> Any:
             assert seen.status is not None
@@ -168,7 +168,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         most: int = Query(50, ge=1, le=500),
     ) -> Response:
         """The map of all groups, and the first of them by an order."""
-        from jobs.live.groups import ORDERS, groups_view
+        from spillway.live.groups import ORDERS, groups_view
 
         if order not in ORDERS:
             raise HTTPException(422, f"order by one of {', '.join(ORDERS)}")

@@ -1,13 +1,14 @@
-"""A randomised model of the epoch protocol: the true functions of `jobs.protocol`, a made-up world.
+"""A randomised model of the epoch protocol: the true functions of `spillway.protocol`, a made-up
+world.
 
 What runs for real: `driver.step` and all it calls (claim, redo, plan, obey, restore, entry, fold,
-seal), with its events and instructions; the tasks that `jobs.stream.tasks` makes of a plan; which
-rows belong to which session and which were held (`jobs.stream.decoding`); what the engine keeps,
-drops, flushes, demands and deletes (`arrangement`, `spilling`, `intake`, `statefiles`); what is
-garbage (`jobs.tables.garbage`). What is simulated, as plainly as possible: Kafka, the files of the
-warehouse and their durability, Delta tables with application transactions, the journal, hosts with
-tmpfs, Spark's tasks, the join itself, cleanup, vacuum, compaction, and the dropping of what
-finished days need no longer.
+seal), with its events and instructions; the tasks that `spillway.stream.tasks` makes of a plan;
+which rows belong to which session and which were held (`spillway.stream.decoding`); what the engine
+keeps, drops, flushes, demands and deletes (`arrangement`, `spilling`, `intake`, `statefiles`); what
+is garbage (`spillway.tables.garbage`). What is simulated, as plainly as possible: Kafka, the files
+of the warehouse and their durability, Delta tables with application transactions, the journal,
+hosts with tmpfs, Spark's tasks, the join itself, cleanup, vacuum, compaction, and the dropping of
+what finished days need no longer.
 
 Everything that waits for something else in reality is a generator here that yields; one random
 number generator decides who goes on, who dies, who freezes and who wakes up. One seed is one

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from jobs.protocol.state import JournalState, fold, replay
-from schemas.journal import Epoch, Offsets, Sealed, entry_from, entry_texts
+from spillway.protocol.state import JournalState, fold, replay
+from spillway_schemas.journal import Epoch, Offsets, Sealed, entry_from, entry_texts
 
 from .rules import at
 from .slot import joined

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 
-from jobs.storage import FileInfo
-from jobs.tables.garbage import sort_orphans
-from schemas.filenames import cleanup_name, compact_name
-from schemas.journal import Prefix, Sealed
+from spillway.storage import FileInfo
+from spillway.tables.garbage import sort_orphans
+from spillway_schemas.filenames import cleanup_name, compact_name
+from spillway_schemas.journal import Prefix, Sealed
 
 from .shell import Context
 from .slot import joined
@@ -88,7 +88,7 @@ def missing(world: World, sealed: Sealed, unit: Prefix) -> list[Identity]:
 def vacuum(context: Context, name: str) -> Generator[None, None, None]:
     """Delete what no entry can name any more, and what compaction replaced.
 
-    What may go is said by `jobs.tables.garbage.sort_orphans`; no age protects anything here.
+    What may go is said by `spillway.tables.garbage.sort_orphans`; no age protects anything here.
     """
     world, rules = context.world, context.rules
     opened(context)

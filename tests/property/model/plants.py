@@ -15,23 +15,31 @@ from unittest.mock import patch
 
 import numpy as np
 
-from jobs.engine.arrangement import Segments, Session
-from jobs.engine.groups import I64, U64, Bool, ranges_mask
-from jobs.engine.join import Rows
-from jobs.engine.loading import Loaded
-from jobs.engine.runs import Missing
-from jobs.protocol import driver as protocol
-from jobs.protocol import recovery, redo, seal
-from jobs.protocol.offsets import padded
-from jobs.protocol.plan import Plan, plan_epoch
-from jobs.protocol.recovery import Restore, SessionRestore
-from jobs.protocol.redo import Apply
-from jobs.protocol.seal import Obeyed
-from jobs.protocol.state import JournalState, fold
-from jobs.stream import decoding
-from jobs.stream.decoding import DecodeTask
-from jobs.tables.garbage import Settled
-from schemas.journal import Claim, Command, Epoch, PartitionCount, Prefix, Sealed, SealRequest
+from spillway.engine.arrangement import Segments, Session
+from spillway.engine.groups import I64, U64, Bool, ranges_mask
+from spillway.engine.join import Rows
+from spillway.engine.loading import Loaded
+from spillway.engine.runs import Missing
+from spillway.protocol import driver as protocol
+from spillway.protocol import recovery, redo, seal
+from spillway.protocol.offsets import padded
+from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.recovery import Restore, SessionRestore
+from spillway.protocol.redo import Apply
+from spillway.protocol.seal import Obeyed
+from spillway.protocol.state import JournalState, fold
+from spillway.stream import decoding
+from spillway.stream.decoding import DecodeTask
+from spillway.tables.garbage import Settled
+from spillway_schemas.journal import (
+    Claim,
+    Command,
+    Epoch,
+    PartitionCount,
+    Prefix,
+    Sealed,
+    SealRequest,
+)
 
 from . import rules as true
 from . import slot
@@ -286,8 +294,8 @@ PLANTS: tuple[Plant, ...] = (
         "a snapshot is used only when every table has the commits up to it",
         "MISSING|gone|quarantine|spilled",
         patches=(
-            ("jobs.protocol.snapshot.is_settled", lambda state, applied: True),
-            ("jobs.protocol.driver.is_settled", lambda state, applied: True),
+            ("spillway.protocol.snapshot.is_settled", lambda state, applied: True),
+            ("spillway.protocol.driver.is_settled", lambda state, applied: True),
         ),
     ),
     Plant(
@@ -319,19 +327,19 @@ PLANTS: tuple[Plant, ...] = (
         "no-redo",
         "a driver begins by redoing every entry above a table's last transaction",
         "MISSING|spilled|quarantine",
-        patches=(("jobs.protocol.driver.redo", lambda entries, applied: ()),),
+        patches=(("spillway.protocol.driver.redo", lambda entries, applied: ()),),
     ),
     Plant(
         "redo-of-the-last-only",
         "a driver begins by redoing every entry (power loss may take several table commits)",
         "MISSING|spilled|quarantine",
-        patches=(("jobs.protocol.driver.redo", _redo_last),),
+        patches=(("spillway.protocol.driver.redo", _redo_last),),
     ),
     Plant(
         "redo-out-of-order",
         "redo in order",
         "MISSING|spilled|quarantine|not finished",
-        patches=(("jobs.protocol.driver.redo", _redo_newest_first),),
+        patches=(("spillway.protocol.driver.redo", _redo_newest_first),),
     ),
     Plant(
         "manifest-found",
@@ -355,7 +363,7 @@ PLANTS: tuple[Plant, ...] = (
         "restore-ignores-cuts",
         "each row only from its hash range's last cut",
         "DOUBLED",
-        patches=(("jobs.protocol.plan.restore_of", _restored_whole),),
+        patches=(("spillway.protocol.plan.restore_of", _restored_whole),),
     ),
     Plant(
         "restore-first-cut",
@@ -380,14 +388,14 @@ PLANTS: tuple[Plant, ...] = (
         "restored-unchecked",
         "counts and digests of what is read again must equal the journal's",
         "MISSING|DOUBLED|cannot be|spilled",
-        patches=(("jobs.protocol.entry.check_restored", lambda restore, got: None),),
+        patches=(("spillway.protocol.entry.check_restored", lambda restore, got: None),),
         within=600,
     ),
     Plant(
         "restored-by-count-only",
         "counts and digests of what is read again must equal the journal's",
         "MISSING|DOUBLED|cannot be|spilled",
-        patches=(("jobs.protocol.entry.check_restored", _by_count_only),),
+        patches=(("spillway.protocol.entry.check_restored", _by_count_only),),
         within=600,
     ),
     Plant(
@@ -402,25 +410,25 @@ PLANTS: tuple[Plant, ...] = (
         "lost-slots-trusted-again",
         "a slot declared lost starts from nothing, whatever it finds on disk",
         "are trusted again",
-        patches=(("jobs.protocol.driver._again", _only_these),),
+        patches=(("spillway.protocol.driver._again", _only_these),),
     ),
     Plant(
         "obeyed-ids-forgotten",
         "commands with an id each; obeyed once per id (the journal remembers ids)",
         "was answered",
-        patches=(("jobs.protocol.driver.fold", _last_ids_only),),
+        patches=(("spillway.protocol.driver.fold", _last_ids_only),),
     ),
     Plant(
         "one-id-twice-in-a-read",
         "commands with an id each; obeyed once per id",
         "was answered",
-        patches=(("jobs.protocol.plan.unseen", _each_time),),
+        patches=(("spillway.protocol.plan.unseen", _each_time),),
     ),
     Plant(
         "answered-up-to-one-too-many",
         "commands with an id each; obeyed once per id (up to the number that the journal names)",
         "was passed over",
-        patches=(("jobs.protocol.driver.plan_epoch", _one_too_far),),
+        patches=(("spillway.protocol.driver.plan_epoch", _one_too_far),),
     ),
     Plant(
         "spill-without-new-rows",
@@ -438,7 +446,7 @@ PLANTS: tuple[Plant, ...] = (
         "spilled-in-the-epoch-it-came",
         "what was dropped in the epoch in which its file was born is dead, too",
         "DOUBLED",
-        patches=(("jobs.engine.arrangement.Segments.slices", _slices_of_the_epoch),),
+        patches=(("spillway.engine.arrangement.Segments.slices", _slices_of_the_epoch),),
         first=29,
     ),
     Plant(
@@ -457,28 +465,28 @@ PLANTS: tuple[Plant, ...] = (
         "seal-takes-back",
         "rows beyond E journaled already: the session ends at the greater of the two",
         "DOUBLED|MISSING|ValueError|JournalBroken",
-        patches=(("jobs.protocol.plan.obey", _as_named),),
+        patches=(("spillway.protocol.plan.obey", _as_named),),
     ),
     Plant(
         "withdrawn-too-late",
         "a seal is withdrawn only while no row beyond its end has been read",
         "DOUBLED|MISSING|cannot be|KeyError",
         patches=(
-            ("jobs.protocol.seal.not_withdrawable", _withdrawn_late),
-            ("jobs.protocol.state._without_seal", _forgotten),
+            ("spillway.protocol.seal.not_withdrawable", _withdrawn_late),
+            ("spillway.protocol.state._without_seal", _forgotten),
         ),
     ),
     Plant(
         "withdrawn-unsaid",
         "the fold refuses what `obey` would have refused",
         "takes back a seal whose end was passed",
-        patches=(("jobs.protocol.seal.not_withdrawable", _withdrawn_late),),
+        patches=(("spillway.protocol.seal.not_withdrawable", _withdrawn_late),),
     ),
     Plant(
         "withdrawn-still-open",
         "when a seal is withdrawn the next session does not exist",
         "DOUBLED|MISSING|cannot be|IndexError|JournalBroken",
-        patches=(("jobs.protocol.state._without_seal", _still_open),),
+        patches=(("spillway.protocol.state._without_seal", _still_open),),
         first=18,
     ),
     Plant(

@@ -10,23 +10,23 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from itertools import product
 
-from jobs.cleanup.plan import owed
-from jobs.engine.arrangement import Segments, Session
-from jobs.engine.blocks import Moved
-from jobs.engine.groups import I64, U64, Bool, GroupMap
-from jobs.engine.intake import Intake
-from jobs.engine.join import Rows
-from jobs.engine.loading import Loaded
-from jobs.engine.relocation import lies_in
-from jobs.engine.runs import Missing
-from jobs.engine.spilling import flush_ranges, rows_of, spared
-from jobs.engine.statefiles import Manifest, demand, garbage
-from jobs.engine.task import StepTask
-from jobs.protocol.recovery import SessionRestore
-from jobs.protocol.redo import settled_epoch
-from jobs.stream.decoding import DecodeTask, _by_session, were_held
-from jobs.tables.garbage import Settled
-from schemas.journal import Offsets, Prefix, Sealed
+from spillway.cleanup.plan import owed
+from spillway.engine.arrangement import Segments, Session
+from spillway.engine.blocks import Moved
+from spillway.engine.groups import I64, U64, Bool, GroupMap
+from spillway.engine.intake import Intake
+from spillway.engine.join import Rows
+from spillway.engine.loading import Loaded
+from spillway.engine.relocation import lies_in
+from spillway.engine.runs import Missing
+from spillway.engine.spilling import flush_ranges, rows_of, spared
+from spillway.engine.statefiles import Manifest, demand, garbage
+from spillway.engine.task import StepTask
+from spillway.protocol.recovery import SessionRestore
+from spillway.protocol.redo import settled_epoch
+from spillway.stream.decoding import DecodeTask, _by_session, were_held
+from spillway.tables.garbage import Settled
+from spillway_schemas.journal import Offsets, Prefix, Sealed
 
 from .world import COMPACTION, SPEC, Entry, Folder, Identity, Row, World
 
@@ -41,7 +41,7 @@ def at(offsets: Offsets, topic: str, partition: int) -> int:
 
 
 def load(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
-    """Exactly the state that the journal names, as `jobs.engine.loading.load` maps it.
+    """Exactly the state that the journal names, as `spillway.engine.loading.load` maps it.
 
     Raises Missing when anything of it is not there.
     """

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from jobs.policy.slots import rearranged
-from jobs.protocol.recovery import InputChanged
-from jobs.protocol.state import JournalBroken, replay
-from schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
+from spillway.policy.slots import rearranged
+from spillway.protocol.recovery import InputChanged
+from spillway.protocol.state import JournalBroken, replay
+from spillway_schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
 
 from .check import problems, wrong
 from .faults import CALM, Faults, drawn

@@ -1,4 +1,4 @@
-"""A driver process: it carries out what `jobs.protocol.driver` instructs, and no more.
+"""A driver process: it carries out what `spillway.protocol.driver` instructs, and no more.
 
 One generator per driver. Whoever advances it may stop doing so at any yield: then the driver is
 killed, or frozen and advanced again much later.
@@ -15,23 +15,23 @@ from random import Random
 import numpy as np
 from pydantic import SecretBytes
 
-from jobs.engine.arrangement import Segments
-from jobs.engine.blocks import Moved
-from jobs.engine.groups import GroupMap, relocations
-from jobs.engine.runs import Missing, RunFile, name_of
-from jobs.engine.spilling import rows_of
-from jobs.engine.task import StepTask
-from jobs.policy.victims import DEFAULT
-from jobs.protocol import driver as protocol
-from jobs.protocol import plan as plans
-from jobs.protocol.entry import missing_slots
-from jobs.protocol.failing import JobFailed
-from jobs.protocol.plan import Plan
-from jobs.protocol.redo import Apply
-from jobs.protocol.snapshot import chosen, snapshot_of, text_digest
-from jobs.protocol.state import JournalState, replay
-from jobs.stream.tasks import JobSettings, decode_task, step_tasks
-from schemas.journal import (
+from spillway.engine.arrangement import Segments
+from spillway.engine.blocks import Moved
+from spillway.engine.groups import GroupMap, relocations
+from spillway.engine.runs import Missing, RunFile, name_of
+from spillway.engine.spilling import rows_of
+from spillway.engine.task import StepTask
+from spillway.policy.victims import DEFAULT
+from spillway.protocol import driver as protocol
+from spillway.protocol import plan as plans
+from spillway.protocol.entry import missing_slots
+from spillway.protocol.failing import JobFailed
+from spillway.protocol.plan import Plan
+from spillway.protocol.redo import Apply
+from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
+from spillway.protocol.state import JournalState, replay
+from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway_schemas.journal import (
     Claim,
     Command,
     Epoch,
@@ -42,7 +42,7 @@ from schemas.journal import (
     Topic,
     entry_texts,
 )
-from schemas.snapshot import JournalSnapshot
+from spillway_schemas.snapshot import JournalSnapshot
 
 from .faults import Faults
 from .rules import Rules

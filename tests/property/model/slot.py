@@ -1,7 +1,7 @@
 """One task of one slot: the engine's step, with lists in place of Arrow.
 
 What a step keeps, drops, flushes and deletes, and what it refuses, is said by the functions that
-`jobs.engine.step` calls; only the join, the files and the choice of victims are made up.
+`spillway.engine.step` calls; only the join, the files and the choice of victims are made up.
 
 A task is a generator: it yields wherever it could die, hang, or be overtaken. Its host may be
 lost in between, which raises `Killed`. It returns the slot's report.
@@ -15,17 +15,17 @@ from random import Random
 
 import numpy as np
 
-from jobs.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
-from jobs.engine.blocks import Moved
-from jobs.engine.groups import GroupMap, disjoint_ranges
-from jobs.engine.intake import Intake
-from jobs.engine.join import Rows
-from jobs.engine.runs import Missing, RunFile, name_of
-from jobs.engine.spilling import rows_of
-from jobs.engine.statefiles import Manifest
-from jobs.engine.task import StepTask
-from schemas.filenames import data_name
-from schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
+from spillway.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.blocks import Moved
+from spillway.engine.groups import GroupMap, disjoint_ranges
+from spillway.engine.intake import Intake
+from spillway.engine.join import Rows
+from spillway.engine.runs import Missing, RunFile, name_of
+from spillway.engine.spilling import rows_of
+from spillway.engine.statefiles import Manifest
+from spillway.engine.task import StepTask
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
 from .rules import Rules, combinations
 from .world import WAREHOUSE, Folder, Identity, Killed, Row, Stored, World, covers, packed

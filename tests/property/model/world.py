@@ -6,7 +6,7 @@ its 64-bit hash. A value of a Kafka partition is a key, or `REJECTED` (breaks th
 
 Durability. A process that dies loses nothing; power loss takes every file that was not synced,
 the journal's entries that were not synced, and any number of the newest commits of any table
-(worse than what `jobs.tables` does, which syncs every commit: DESIGN.md allows it).
+(worse than what `spillway.tables` does, which syncs every commit: DESIGN.md allows it).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from jobs.engine.arrangement import Part
-from jobs.engine.groups import U64
-from jobs.engine.join import Rows
-from jobs.engine.spec import InputSpec, JoinSpec
-from jobs.engine.statefiles import Manifest
-from schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
+from spillway.engine.arrangement import Part
+from spillway.engine.groups import U64
+from spillway.engine.join import Rows
+from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.statefiles import Manifest
+from spillway_schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"
 SPEC = JoinSpec(

@@ -1,4 +1,4 @@
-// Numbers and times as people read them; the same rules as `jobs.report.words`.
+// Numbers and times as people read them; the same rules as `spillway.report.words`.
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
 export const UNKNOWN = "–";

@@ -1,0 +1,156 @@
+"""The exchange's calendar: which day is a session, when it closes, which comes next.
+
+Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is an argument,
+but for how far ahead the calendar reaches. The calendar's library imports pandas, so it is imported
+on first use.
+
+Known limitation: the calendar reaches about a year ahead (it is made anew every day); a date
+beyond it is refused with a message that says so.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from spillway_schemas.exits import USAGE
+
+AHEAD_DAYS = 365
+"""How far ahead the calendar is made: exchanges announce holidays about a year before."""
+
+
+class CalendarError(ValueError):
+    """The calendar does not exist or does not know the date."""
+
+    exit_code = USAGE
+
+
+class Trading(NamedTuple):
+    """A session with its hours."""
+
+    date: str
+    open_ms: int
+    close_ms: int
+
+
+def _calendar(name: str) -> Any:
+    return _made(name, datetime.now(UTC).date().isoformat())
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, today: str) -> Any:
+    """The calendar as of a day: a process that lives for weeks must not keep its first horizon."""
+    import exchange_calendars
+
+    end = datetime.fromisoformat(today).date() + timedelta(days=AHEAD_DAYS)
+    try:
+        return exchange_calendars.get_calendar(name, end=end.isoformat())
+    except exchange_calendars.errors.InvalidCalendarName:
+        known = ", ".join(sorted(exchange_calendars.get_calendar_names())[:12])
+        raise CalendarError(
+            f"session.calendar = {name!r} is not an exchange calendar; for example: {known}, ..."
+        ) from None
+
+
+def _timestamp(date: str) -> Any:
+    import pandas as pd
+
+    return pd.Timestamp(date)
+
+
+def _check(calendar: Any, date: str) -> Any:
+    try:
+        day = _timestamp(date)
+    except ValueError:
+        raise CalendarError(f"{date!r} is not a date; write YYYY-MM-DD") from None
+    first, last = calendar.first_session, calendar.last_session
+    if not first <= day <= last:
+        raise CalendarError(
+            f"the calendar {calendar.name} knows {first:%Y-%m-%d} to {last:%Y-%m-%d}, "
+            f"not {date}; a newer exchange_calendars package reaches further"
+        )
+    return day
+
+
+def session_after(name: str, date: str) -> str:
+    """The calendar's first session after a date (which need not be a session itself)."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    found = calendar.date_to_session(day, direction="next")
+    if found == day:
+        found = calendar.next_session(day)
+    return str(found.strftime("%Y-%m-%d"))
+
+
+def is_trading_day(name: str, date: str) -> bool:
+    """Whether a date is a session of the calendar."""
+    calendar = _calendar(name)
+    return bool(calendar.is_session(_check(calendar, date)))
+
+
+def close_ms(name: str, date: str) -> int:
+    """When the session of a date closes. Raises CalendarError when the date is no session."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    if not calendar.is_session(day):
+        raise CalendarError(
+            f"{date} is not a trading day of {name}: it has no close; use --at TIME"
+        )
+    return int(calendar.session_close(day).timestamp() * 1000)
+
+
+def zone(name: str) -> str:
+    """The exchange's time zone, as the tz database names it."""
+    return str(_calendar(name).tz)
+
+
+def open_or_next(name: str, now_ms: int) -> str:
+    """The session that is open at `now_ms`, or the next one."""
+    import pandas as pd
+
+    calendar = _calendar(name)
+    moment = pd.Timestamp(now_ms, unit="ms", tz="UTC").floor("min")
+    session = calendar.minute_to_session(moment, direction="next")
+    return str(session.strftime("%Y-%m-%d"))
+
+
+def previous_close_ms(name: str, date: str) -> int:
+    """When the last session before a date closed."""
+    calendar = _calendar(name)
+    day = _check(calendar, date)
+    found = calendar.date_to_session(day, direction="previous")
+    if found == day:
+        found = calendar.previous_session(day)
+    return int(calendar.session_close(found).timestamp() * 1000)
+
+
+def first_closing(name: str, at_ms: int) -> Trading | None:
+    """The first session that closes at a moment or later; None beyond the calendar's horizon."""
+    calendar = _calendar(name)
+    closes = _times_ms(calendar.closes)
+    at = int(closes.searchsorted(at_ms))
+    return _trading(calendar, at) if at < len(closes) else None
+
+
+def last_closed(name: str, at_ms: int) -> Trading | None:
+    """The last session that had closed by a moment; None before the calendar begins."""
+    calendar = _calendar(name)
+    at = int(_times_ms(calendar.closes).searchsorted(at_ms, side="right")) - 1
+    return _trading(calendar, at) if at >= 0 else None
+
+
+def horizon(name: str) -> str:
+    """The last session that the calendar knows."""
+    return str(_calendar(name).last_session.strftime("%Y-%m-%d"))
+
+
+def _times_ms(times: Any) -> Any:
+    return times.to_numpy("datetime64[ms]").astype("int64")
+
+
+def _trading(calendar: Any, at: int) -> Trading:
+    session = calendar.sessions[at]
+    opens, closes = calendar.opens.iloc[at], calendar.closes.iloc[at]
+    date = str(session.strftime("%Y-%m-%d"))
+    return Trading(date, int(opens.timestamp() * 1000), int(closes.timestamp() * 1000))

@@ -1,0 +1,343 @@
+"""The driver of a cleanup: survey, compute ranges in parallel, commit them in order.
+
+Model: the unit of work is one hash range of the session's sealed entry. Its missing results are
+written by a task under fresh names and committed with the application transaction
+(`cleanup/<session>`, n). Tasks run in parallel, a Spark job each, as many at a time as Spark
+has cores; commits are made here, one after the other, in order of n, as soon as it is their
+turn. A range without missing results is committed too (without files), so that the last
+transaction says how far cleanup has come, whoever did it.
+
+Failure paths:
+
+* *Killed at any moment*: what is committed is complete ranges 0..n. The next start goes on with
+  n + 1. Files that were written and not committed are orphans, which vacuum removes once the
+  session is cleaned.
+* *Two cleanups at once*: the one that began last holds the lease (`spillway.cleanup.lease`); the
+  other stops computing and waits for it. Exactness does not rest on that: a commit of n happens
+  once, and one that comes too late sees that, reads how far the other is and skips what is done.
+* *A commit's outcome is unknown, a file is damaged, Spark fails*: the error goes up, running jobs
+  are cancelled. Start it again once the cause is mended.
+
+Known limitation: results of a range are computed whole before they are committed; a range whose
+results outgrow the disk cannot be finished.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
+from spillway.cleanup.plan import CleanupRefused, Share, owed, sealed_session, shares, spill_files
+from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
+from spillway.engine.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.join import BATCH_BYTES
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile
+from spillway.storage import StorageError
+from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway_schemas.journal import Sealed
+
+WAIT_S = 60.0
+"""How long to wait for a running stream to apply the seal's epoch to the tables."""
+
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a cleanup is."""
+
+    ranges_done: int
+    ranges_total: int
+    rows: int
+    """Results that this run has committed."""
+    seconds: float
+    """Since this run began."""
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a cleanup came to."""
+
+    session: str
+    already: bool
+    """The session had been cleaned before; this run did nothing."""
+    cleanup: int
+    """Results that cleanup has added, in all its runs."""
+    run_time: int
+    ranges: int
+    generations: int
+    spilled_rows: int
+    spilled_bytes: int
+    seconds: float
+    """Of this run (of the one that finished, when it did nothing)."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def run_cleanup(
+    start_spark: Callable[[], Any],
+    warehouse: Warehouse,
+    spec: JoinSpec,
+    session: str,
+    *,
+    fingerprint: str = "",
+    on_progress: OnProgress = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
+    wait_s: float = WAIT_S,
+    stalled_s: float = STALLED_S,
+    piece_bytes: int = PIECE_BYTES,
+    batch_bytes: int = BATCH_BYTES,
+) -> Cleaned:
+    """Append the session's missing results, each once, however often this is started.
+
+    `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
+    `fingerprint` is the query's, compared with the warehouse's when not empty.
+    `tell` hears of another cleanup of the session at the same time; when that stands still for
+    `stalled_s`, this one takes over.
+    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
+    `OutcomeUnknown`.
+    """
+    began = time.monotonic()
+    warehouse.journal.refresh()
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    sealed = sealed_session(state, session, fingerprint, warehouse.commands.unseen(state))
+    if event := _cleaned_event(warehouse, session):
+        return _summary(sealed, event, already=True)
+    entries = warehouse.journal.read_session(sealed)
+    _wait_for_tables(warehouse, entries, sealed, wait_s)
+    in_table = {
+        file.path: file.bytes
+        for file in warehouse.files("spill")
+        if file.partition["session_date"] == session
+    }
+    # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
+    if event := _cleaned_event(warehouse, session):
+        return _summary(sealed, event, already=True)
+    files = spill_files(entries, in_table, session)
+    committed = 0
+    while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
+        lease = Lease.take(warehouse, session)
+        run = _Run(
+            start_spark(),
+            warehouse,
+            spec,
+            sealed,
+            files,
+            lease,
+            began=began,
+            on_progress=on_progress,
+            piece_bytes=piece_bytes,
+            batch_bytes=batch_bytes,
+        )
+        try:
+            committed = run.all(first)
+        except TakenOver as other:
+            tell(f"{other}. This one waits for it.")
+            if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
+                tell(f"It has made no progress for {stalled_s:g} s: taking over.")
+            elif event := _cleaned_event(warehouse, session):
+                return _summary(sealed, event, already=True)
+    results = sum(
+        file.rows
+        for file in warehouse.files("results")
+        if file.partition["session_date"] == session
+    )
+    cleanup = results - sealed.results
+    if cleanup < committed:
+        raise CleanupRefused(
+            f"the results table holds {results} rows of session {session}, but "
+            f"{sealed.results} were given at run time and {committed} by this cleanup: rows are "
+            "missing. Something other than spillway has changed the table: restore it"
+        )
+    event = SessionEvent(
+        session=session,
+        event="cleaned",
+        run_time=sealed.results,
+        cleanup=cleanup,
+        generations=sealed.generations,
+        seconds=round(time.monotonic() - began, 3),
+        details={
+            "ranges": len(sealed.ranges),
+            "spilled_rows": sealed.spilled_rows,
+            "spilled_files": len(files),
+            "spilled_bytes": sum(file.bytes for file in files),
+        },
+    )
+    # Another cleanup may have finished at the same time: one row is enough.
+    if _cleaned_event(warehouse, session) is None:
+        warehouse.sessions.append(event)
+    return _summary(sealed, event, already=False)
+
+
+def _cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:
+    events = [e for e in warehouse.sessions.read() if (e.event, e.session) == ("cleaned", session)]
+    return events[-1] if events else None
+
+
+def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
+    return Cleaned(
+        session=sealed.session,
+        already=already,
+        cleanup=event.cleanup or 0,
+        run_time=sealed.results,
+        ranges=len(sealed.ranges),
+        generations=sealed.generations,
+        spilled_rows=sealed.spilled_rows,
+        spilled_bytes=event.details.get("spilled_bytes", 0),
+        seconds=event.seconds or 0.0,
+    )
+
+
+def _wait_for_tables(
+    warehouse: Warehouse, entries: Sequence[Any], sealed: Sealed, wait_s: float
+) -> None:
+    """Until every table holds what the journal names up to the seal."""
+    until = time.monotonic() + wait_s
+    while behind := owed(entries, warehouse.applied_all(), sealed.epoch):
+        if time.monotonic() >= until:
+            tables = ", ".join(sorted({apply.table for apply in behind}))
+            raise CleanupRefused(
+                f"session {sealed.session} is sealed, but {tables} is behind the journal by "
+                f"{len(behind)} commit(s) since {wait_s:.0f} s. Start `spillway stream` once: it "
+                "begins by making up for them"
+            )
+        time.sleep(_POLL_S)
+
+
+class _Run:
+    """One run over the ranges that are left."""
+
+    def __init__(
+        self,
+        spark: Any,
+        warehouse: Warehouse,
+        spec: JoinSpec,
+        sealed: Sealed,
+        files: Sequence[SpillFile],
+        lease: Lease,
+        *,
+        began: float,
+        on_progress: OnProgress,
+        piece_bytes: int,
+        batch_bytes: int,
+    ) -> None:
+        self._context = spark.sparkContext
+        self._warehouse = warehouse
+        self._spec = spec
+        self._sealed = sealed
+        self._files = files
+        self._lease = lease
+        self._began = began
+        self._on_progress = on_progress
+        self._piece_bytes = piece_bytes
+        self._batch_bytes = batch_bytes
+        self._cores = max(1, int(self._context.defaultParallelism))
+        self._job_group = f"cleanup/{sealed.session}/{uuid.uuid4().hex[:8]}"
+        self._applied = -1
+        """The last range that is known to be committed, by whomever. Read by the pool's threads."""
+
+    def all(self, first: int) -> int:
+        """Do ranges `first` and up; the number of results that this run committed."""
+        self._applied = first - 1
+        rows = 0
+        self._report(rows)
+        index = self._survey()
+        todo = shares(self._sealed.ranges, first, index, self._cores)
+        pool = ThreadPoolExecutor(self._cores, thread_name_prefix="cleanup")
+        try:
+            running = [pool.submit(self._clean, share, index) for share in todo]
+            for future in running:
+                for done in future.result():
+                    rows += self._commit(done)
+                    self._report(rows)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._context.cancelJobGroup(self._job_group)
+            raise
+        pool.shutdown()
+        return rows
+
+    def _commit(self, done: RangeDone) -> int:
+        """Commit one range unless it is in; its number of results."""
+        session = self._sealed.session
+        if done.n > self._applied:
+            self._applied = self._warehouse.cleanup_applied(session)
+        if done.n <= self._applied:
+            return 0  # another cleanup was faster, and may be further
+        self._lease.check()
+        # It may still be faster: then this does nothing, and the rows are counted here too.
+        self._warehouse.apply_cleanup(session, done.n, done.files)
+        self._applied = done.n
+        return done.rows
+
+    def _report(self, rows: int) -> None:
+        self._on_progress(
+            Progress(
+                self._applied + 1,
+                len(self._sealed.ranges),
+                rows,
+                time.monotonic() - self._began,
+            )
+        )
+
+    def _survey(self) -> SpillIndex:
+        """Verify every file once, in parallel; what they hold."""
+        place = self._warehouse.folder("spill")
+        tasks = [SurveyTask(place, file) for file in self._files]
+        if not tasks:
+            raise CleanupRefused(
+                f"session {self._sealed.session} was cut in {len(self._sealed.ranges)} range(s), "
+                "but the journal names no spill file of it: restore the journal"
+            )
+        total = sum(file.bytes for file in self._files)
+        parts = min(len(tasks), max(self._cores, total // (256 * 2**20)))
+        found: list[RowGroups | SpillDamaged | StorageError] = self._job(
+            "verify spilled files", tasks, parts, run_survey
+        )
+        surveyed = []
+        for file, groups in zip(self._files, found, strict=True):
+            if isinstance(groups, Exception):
+                raise groups
+            surveyed.append((file, groups))
+        return SpillIndex.of(surveyed)
+
+    def _clean(self, share: Share, index: SpillIndex) -> list[RangeDone]:
+        """Compute the share's ranges in one Spark job. Runs in a thread of the pool."""
+        if share.last <= self._applied:
+            return []  # another cleanup was faster
+        task = CleanTask(
+            spec=self._spec,
+            session=self._sealed.session,
+            epoch=self._sealed.epoch,
+            units=share.units,
+            index=index.within([prefix for _, prefix in share.units]),
+            spill=self._warehouse.folder("spill"),
+            results=self._warehouse.folder("results"),
+            committed_us=time.time_ns() // 1000,
+            piece_bytes=self._piece_bytes,
+            batch_bytes=self._batch_bytes,
+        )
+        name = f"ranges {share.units[0][0]}-{share.last}"
+        done: list[RangeDone] | SpillDamaged | StorageError = self._job(name, [task], 1, run_clean)[
+            0
+        ]
+        if isinstance(done, Exception):
+            raise done
+        ranges: list[RangeDone] = done
+        return ranges
+
+    def _job(self, name: str, tasks: Sequence[Any], parts: int, work: Callable[..., Any]) -> Any:
+        self._context.setJobGroup(
+            self._job_group, f"cleanup of {self._sealed.session}: {name}", interruptOnCancel=True
+        )
+        return self._context.parallelize(tasks, parts).map(work).collect()

@@ -1,0 +1,119 @@
+"""What a cleanup has to do, from the journal and the tables' state. Pure.
+
+Invariants:
+
+* A session is cleaned only when the journal has sealed it and every table holds all that the
+  journal names up to the seal: then nothing of it can change any more.
+* The files that are read are the session's files in the `spill` table, which must be exactly
+  those that the journal names: one missing would lose results, one too many would invent some.
+* Number n always means `Sealed.ranges[n]`. Tasks hold consecutive numbers in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spillway.engine.cleanup import SpillIndex
+from spillway.engine.spillfile import SpillFile
+from spillway.protocol.redo import Apply, redo
+from spillway.protocol.seal import not_sealed
+from spillway.protocol.state import JournalState, check_query
+from spillway_schemas.journal import Claim, Command, Epoch, Genesis, Prefix, Sealed
+
+TASKS_PER_CORE = 6
+"""So that one long task does not leave the other cores idle for long."""
+
+TASK_BYTES = 2 * 2**20
+"""Smaller shares of the spilled rows are not worth a Spark task."""
+
+
+class CleanupRefused(Exception):
+    """Cleanup cannot be done now; says why and what to do."""
+
+
+def sealed_session(
+    state: JournalState, session: str, fingerprint: str, commands: Iterable[Command]
+) -> Sealed:
+    """The session's sealed record. Raises `AnotherQuery`, and `CleanupRefused` when there is none.
+
+    `fingerprint` is the query's; an empty one is not compared. `commands`: those that the journal
+    has not seen.
+    """
+    if fingerprint:
+        check_query(state, fingerprint)
+    if problem := not_sealed(state, session, commands):
+        raise CleanupRefused(problem)
+    return state.sealed[session]
+
+
+def owed(
+    entries: Iterable[Genesis | Claim | Epoch], applied: Mapping[str, int], epoch: int
+) -> tuple[Apply, ...]:
+    """The table commits up to `epoch` that have not been made yet."""
+    return tuple(apply for apply in redo(entries, applied) if apply.epoch <= epoch)
+
+
+def spill_files(
+    entries: Iterable[Genesis | Claim | Epoch],
+    in_table: Mapping[str, int],
+    session: str,
+) -> tuple[SpillFile, ...]:
+    """The session's spill files. `in_table`: path to bytes of its files in the `spill` table.
+
+    Raises `CleanupRefused` when table and journal do not name the same files.
+    """
+    named = {
+        file.path: file
+        for entry in entries
+        if isinstance(entry, Epoch)
+        for file in entry.files
+        if file.table == "spill" and file.partition.get("session_date") == session
+    }
+    for where, paths in (
+        ("the journal names but the spill table does not", named.keys() - in_table.keys()),
+        ("the spill table names but the journal does not", in_table.keys() - named.keys()),
+    ):
+        if paths:
+            raise CleanupRefused(
+                f"{len(paths)} spill file(s) of session {session} {where}, {min(paths)} among "
+                "them: something other than spillway has written the tables. Restore them"
+            )
+    return tuple(
+        SpillFile(path, size, named[path].digest) for path, size in sorted(in_table.items())
+    )
+
+
+@dataclass(frozen=True)
+class Share:
+    """Consecutive units of work that one task does."""
+
+    units: tuple[tuple[int, Prefix], ...]
+    """(n, range), ascending in both."""
+    bytes: int
+    """Estimate of what is spilled there."""
+
+    @property
+    def last(self) -> int:
+        """The greatest n."""
+        return self.units[-1][0]
+
+
+def shares(ranges: Sequence[Prefix], first: int, index: SpillIndex, cores: int) -> list[Share]:
+    """Cut the units of work from number `first` on into tasks of about equal bytes."""
+    units = [(n, prefix) for n, prefix in enumerate(ranges) if n >= first]
+    sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
+    most = max(TASK_BYTES, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))
+    found: list[Share] = []
+    held: list[tuple[int, Prefix]] = []
+    size = 0
+    for unit, own in zip(units, sizes, strict=True):
+        # A task reads its ranges in hash order: it ends where the numbering leaves that order.
+        if held and (size + own > most or unit[1].lo < held[-1][1].hi):
+            found.append(Share(tuple(held), size))
+            held, size = [], 0
+        held.append(unit)
+        size += own
+    if held:
+        found.append(Share(tuple(held), size))
+    return found

@@ -1,0 +1,133 @@
+"""What runs in Spark's Python workers. Numpy and pyarrow only: no Spark, no deltalake.
+
+A task surveys one spill file, or writes the missing results of some ranges into files under
+fresh names. Nothing that it writes counts before the driver commits it, so a task may run
+twice, or fail half-way, and leave orphans that vacuum removes.
+
+What a person must mend (damage, a disk that is full) is *returned*, not raised: Spark would try
+again, on a full disk leave more files behind, and bury the reason in a Java trace.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from spillway.engine.cleanup import PIECE_BYTES, Source, SpillIndex, clean_ranges
+from spillway.engine.datafile import FILE_BYTES, write_data_files
+from spillway.engine.join import BATCH_BYTES
+from spillway.engine.results import complete, file_schema
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey
+from spillway.storage import Folder, StorageError
+from spillway_schemas.filenames import cleanup_name
+from spillway_schemas.journal import FileRecord, Prefix
+
+
+@dataclass(frozen=True)
+class SurveyTask:
+    """Verify one spill file and say what it holds."""
+
+    folder: Folder
+    file: SpillFile
+
+
+@dataclass(frozen=True)
+class CleanTask:
+    """Write the missing results of some ranges."""
+
+    spec: JoinSpec
+    session: str
+    epoch: int
+    """The seal's: what cleanup's rows carry."""
+    units: tuple[tuple[int, Prefix], ...]
+    """(n, range), ascending in both."""
+    index: SpillIndex
+    spill: Folder
+    results: Folder
+    committed_us: int
+    piece_bytes: int = PIECE_BYTES
+    batch_bytes: int = BATCH_BYTES
+    file_bytes: int = FILE_BYTES
+
+
+@dataclass(frozen=True)
+class RangeDone:
+    """The missing results of range n, written but not committed."""
+
+    n: int
+    files: tuple[FileRecord, ...]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        """Results in the files."""
+        return sum(file.rows for file in self.files)
+
+
+def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
+    """See `spillway.engine.spillfile.survey`."""
+    try:
+        return survey(task.folder, task.file, 0)
+    except (SpillDamaged, StorageError) as problem:
+        return problem
+
+
+def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
+    """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
+    source = Source(task.spill, task.index, task.spec.operator)
+    found = clean_ranges(
+        task.spec,
+        source,
+        [prefix for _, prefix in task.units],
+        piece_bytes=task.piece_bytes,
+        batch_bytes=task.batch_bytes,
+    )
+    ahead = _Ahead(found)
+    done = []
+    for position, (n, _) in enumerate(task.units):
+        began = time.perf_counter()
+        attempt = uuid.uuid4().hex[:12]
+        try:
+            files = write_data_files(
+                task.results,
+                "results",
+                partial(cleanup_name, task.session, n, attempt),
+                file_schema(task.spec),
+                (
+                    complete(
+                        table, epoch=task.epoch, phase="cleanup", committed_us=task.committed_us
+                    )
+                    for table in ahead.of(position)
+                ),
+                {"session_date": task.session},
+                file_bytes=task.file_bytes,
+            )
+        except (SpillDamaged, StorageError) as problem:
+            return problem
+        done.append(RangeDone(n, tuple(files), time.perf_counter() - began))
+    return done
+
+
+class _Ahead:
+    """Hands out the batches of one range after the other."""
+
+    def __init__(self, found: Iterator[tuple[int, pa.Table]]) -> None:
+        self._found = found
+        self._next: tuple[int, pa.Table] | None = None
+
+    def of(self, position: int) -> Iterator[pa.Table]:
+        """The batches of range `position`; positions are asked for in ascending order."""
+        while True:
+            if self._next is None:
+                self._next = next(self._found, None)
+            if self._next is None or self._next[0] != position:
+                return
+            table = self._next[1]
+            self._next = None
+            yield table

@@ -1,0 +1,100 @@
+"""`spillway doctor`: is everything here that a trading day needs, and will it last?
+
+Each check looks at one thing and gives a `Check`: ok, a warning, or a failure, with what was
+found and how to mend it. `stream` refuses to start on a failure: what fails here would fail
+later, in the middle of a day. Looking (files, processes, Kafka) is apart from judging
+(`judge_...`, pure), so that every judgement can be tested without the surroundings it is about.
+
+Known limitation: with a Spark master other than a local one, memory and the state folder belong
+to the executors' hosts, which are not looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from spillway.doctor.check import Check
+from spillway.doctor.disks import folders
+from spillway.doctor.inputs import judge_close_delay, kafka, query_file, sessions
+from spillway.doctor.machine import budget, memory, programs
+from spillway.doctor.ports import metrics
+from spillway.plain import plain
+from spillway_schemas.query import Query
+from spillway_schemas.settings import Settings
+
+__all__ = ["Check", "blocking", "check_all", "table"]
+
+
+def check_all(
+    settings: Settings,
+    *,
+    close_delay_s: float | None = None,
+    now_ms: int | None = None,
+    thorough: bool = True,
+) -> list[Check]:
+    """Look at everything; never raises for what it finds.
+
+    `close_delay_s`: how long after a close a scheduler closes the day, when one does; `now_ms`: the
+    present, for tests. `thorough`: read the whole journal; a start reads it from its snapshot on.
+    """
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    spans, calendar_check = sessions(settings, now)
+    query, query_check = query_file(settings)
+    return [
+        *programs(),
+        *folders(settings),
+        *memory(settings),
+        calendar_check,
+        *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
+        query_check,
+        *([] if query is None else [budget(settings, query)]),
+        *kafka(settings, query, spans),
+        *metrics(settings),
+        *_tables(settings, query, thorough),
+    ]
+
+
+def blocking(checks: Sequence[Check]) -> list[Check]:
+    """The failures: with any of them `stream` does not start."""
+    return [check for check in checks if check.status == "fail"]
+
+
+def table(checks: Sequence[Check]) -> Any:
+    """The checks as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    shown = Table("", "what", "found", box=None, pad_edge=False)
+    for check in checks:
+        text = Text(plain(check.what))
+        if check.mend:
+            text.append(f"\n-> {check.mend}", style="bold")
+        shown.add_row(Text(check.status, style=colours[check.status]), check.name, text)
+    return shown
+
+
+def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
+    if "://" in settings.warehouse.root:
+        return []  # said already, by the check of the folder
+    from spillway.protocol.state import AnotherQuery
+    from spillway.stream.genesis import state_of_query
+    from spillway.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
+
+    root = settings.warehouse.root
+    try:
+        warehouse = Warehouse(root)
+        if query is not None:
+            state_of_query(warehouse, query)
+        found = warehouse.check(thorough=thorough)
+    except NoWarehouse:
+        return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
+    except DamagedTable as error:
+        return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
+    except (AnotherQuery, WarehouseError, OSError, ValueError) as error:
+        return [Check("tables", "fail", str(error), "see the runbook in docs/")]
+    if found:
+        return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]
+    return [Check("tables", "ok", f"the journal and the tables of {root} agree")]

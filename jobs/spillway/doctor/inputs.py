@@ -1,0 +1,187 @@
+"""Checks of what a session is made of: calendar, query, broker, topics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spillway import calendar
+from spillway.calendar import CalendarError
+from spillway.closing import GraceTooLong, must_outlast_grace
+from spillway.doctor.check import Check, days, size
+from spillway.kafka import broker
+from spillway.kafka.client import Cluster, KafkaUnavailable, TopicProblem, absent_remedy, listens
+from spillway.kafka.options import OptionError
+from spillway.topics import topic_names
+from spillway_schemas.query import Query, load_query
+from spillway_schemas.settings import Settings
+
+DAY_MS = 24 * 3600 * 1000
+LAST_MS = (2**63 - 1) // 1000
+"""The latest time of a record that Spark's reader takes, which counts in microseconds."""
+SESSIONS_AHEAD = 10
+CONNECT_S = 10.0
+
+
+def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
+    """Milliseconds from each close to the next, for the sessions ahead."""
+    name = settings.session.calendar
+    try:
+        date = calendar.open_or_next(name, now_ms)
+        closes = [calendar.close_ms(name, date)]
+        for _ in range(SESSIONS_AHEAD):
+            date = calendar.session_after(name, date)
+            closes.append(calendar.close_ms(name, date))
+    except (CalendarError, ValueError) as error:
+        return [], Check(
+            "calendar", "fail", str(error), "set session.calendar to an exchange calendar's name"
+        )
+    spans = [after - before for before, after in itertools.pairwise(closes)]
+    return spans, Check("calendar", "ok", f"{name} knows its closes up to {calendar.horizon(name)}")
+
+
+def judge_close_delay(settings: Settings, close_delay_s: float) -> Check:
+    """Whether the scheduler waits for the grace before it closes a day."""
+    try:
+        must_outlast_grace(settings.session.grace_s, close_delay_s)
+    except GraceTooLong as error:
+        return Check("close delay", "fail", error.what, error.mend)
+    grace = f"grace of {settings.session.grace_s:g} s"
+    return Check("close delay", "ok", f"{close_delay_s:g} s after a close, {grace} included")
+
+
+def query_file(settings: Settings) -> tuple[Query | None, Check]:
+    """The query, when its file is right."""
+    try:
+        query = load_query(settings.query)
+        topics = ", ".join(topic_names(query))
+    except ValueError as error:
+        return None, Check("query", "fail", str(error), "mend the query file, or set query")
+    return query, Check("query", "ok", f"{settings.query} over {topics}")
+
+
+def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:
+    """The broker, and the query's topics: that they exist and keep a session's rows."""
+    servers = settings.kafka.bootstrap_servers
+    if not listens(servers, CONNECT_S):
+        return [_absent(settings, f"nothing listens at {servers}")]
+    try:
+        view = Cluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
+    except OptionError as error:
+        return [Check("broker", "fail", str(error), "mend kafka.options")]
+    except KafkaUnavailable as error:
+        return [_absent(settings, error.what)]
+    try:
+        checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
+        if query is not None:
+            names = topic_names(query)
+            topics = view.topics(names)
+            configs = view.topic_configs(names)
+            grace_ms = int(settings.session.grace_s * 1000)
+            for topic in topics:
+                config = configs[topic.name]
+                checks += judge_topic(topic.name, topic.partitions, config, spans, grace_ms)
+                checks += judge_times(topic.name, config, settings.session.boundary)
+        return checks
+    except TopicProblem as error:
+        return [*checks, Check("topics", "fail", error.what, error.remedy)]
+    except KafkaUnavailable as error:
+        return [Check("broker", "fail", error.what, "see the broker's log and try again")]
+    finally:
+        view.close()
+
+
+def _absent(settings: Settings, problem: str) -> Check:
+    """Nothing answers as a Kafka: whose fault is it?"""
+    server = settings.kafka.bootstrap_servers.split(",")[0]
+    host, _, port = server.rpartition(":")
+    if host not in ("127.0.0.1", "localhost"):
+        return Check("broker", "fail", problem, absent_remedy(settings.kafka.bootstrap_servers))
+    taken = broker.listener_of(int(port))
+    if taken and not broker.status(Path(settings.kafka.data_dir)).running:
+        return Check(
+            "broker",
+            "fail",
+            f"port {port} is taken{taken}, which does not answer as a Kafka broker",
+            "end that program, or set kafka.bootstrap_servers to another port",
+        )
+    if taken:
+        return Check(
+            "broker", "fail", problem, "restart it: 'spillway kafka stop', 'spillway kafka start'"
+        )
+    remedy = absent_remedy(settings.kafka.bootstrap_servers)
+    return Check("broker", "fail", f"nothing listens at {server}", remedy)
+
+
+def judge_times(name: str, config: Mapping[str, str], boundary: str) -> list[Check]:
+    """What the times of a topic's records may do: whoever produces sets them with `CreateTime`.
+
+    Kafka answers for a time with the first record that bears that time or a later one. So a record
+    that is dated ahead moves the end of a day that is sought by time.
+    """
+    if config.get("message.timestamp.type") != "CreateTime":
+        return []
+    title, checks = f"times of topic {name}", []
+    if boundary == "calendar":
+        what = "producers date its records: one dated ahead moves where the calendar's day ends"
+        mend = "set the topic's message.timestamp.type to LogAppendTime"
+        checks.append(Check(title, "warn", what, mend))
+    ahead_ms = int(config.get("message.timestamp.after.max.ms", "0"))
+    if ahead_ms > DAY_MS:
+        some = "any time" if ahead_ms >= LAST_MS else days(ahead_ms)
+        what = f"producers may date records {some} ahead of the broker"
+        if ahead_ms >= LAST_MS:
+            what += "; Spark cannot read one dated after the year 294246, and the stream ends"
+        mend = f"set the topic's message.timestamp.after.max.ms to {DAY_MS} or less"
+        checks.append(Check(title, "warn", what, mend))
+    return checks
+
+
+def judge_topic(
+    name: str, partitions: int, config: Mapping[str, str], spans: Sequence[int], grace_ms: int
+) -> list[Check]:
+    """Whether a topic keeps a session's input until its cleanup is done.
+
+    `spans`: milliseconds from close to close of the sessions ahead. Compaction is refused: it
+    removes rows that a join must see. Retention must reach over the shortest session at least;
+    below the longest one (a weekend and holidays) plus grace plus a day for cleanup it warns.
+    """
+    title = f"topic {name}"
+    if "compact" in config.get("cleanup.policy", ""):
+        return [
+            Check(
+                title,
+                "fail",
+                f"cleanup.policy = {config['cleanup.policy']}: compaction removes rows",
+                "use a topic with cleanup.policy = delete",
+            )
+        ]
+    kept_ms = int(config.get("retention.ms", "-1"))
+    checks = []
+    least = min(spans, default=0) + grace_ms
+    enough = max(spans, default=0) + grace_ms + DAY_MS
+    remedy = f"set the topic's retention.ms to {enough} ({days(enough)}) or more"
+    if 0 <= kept_ms < least:
+        what = f"rows are kept for {days(kept_ms)}; a session takes {days(least)}"
+        checks.append(Check(title, "fail", what, remedy))
+    elif 0 <= kept_ms < enough:
+        what = (
+            f"rows are kept for {days(kept_ms)}; the longest session ahead with a day for its "
+            f"cleanup takes {days(enough)}"
+        )
+        checks.append(Check(title, "warn", what, remedy))
+    kept_bytes = int(config.get("retention.bytes", "-1"))
+    if kept_bytes >= 0:
+        checks.append(
+            Check(
+                title,
+                "warn",
+                f"at most {size(kept_bytes)} a partition are kept: a busy day may be cut off",
+                "set the topic's retention.bytes to -1, or see that a day fits",
+            )
+        )
+    if checks:
+        return checks
+    kept = "for ever" if kept_ms < 0 else f"for {days(kept_ms)}"
+    return [Check(title, "ok", f"{partitions} partitions, rows are kept {kept}")]

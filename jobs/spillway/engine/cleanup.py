@@ -1,0 +1,376 @@
+"""Cleanup of hash ranges: the results that spilling has left out, each once.
+
+Model: what was spilled of a hash range lies there in *generations* (the epoch of the cut says
+which). Combinations within one generation were given at run time; missing are those whose rows
+are not all of one generation. So generations are merged in ascending order, and each step emits
+the combinations with at least one row of the merged base and at least one of the new generation:
+a combination is emitted at the step of its latest generation, and one within a single
+generation never.
+
+Invariants:
+
+* Every missing combination of a range is yielded exactly once, whatever the sizes below.
+* Bounded memory: rows are loaded in *pieces* of at most about `piece_bytes` (as spilled,
+  uncompressed); several ranges share a piece when they are small, and a range is cut by further
+  bits of the hash when it is large. Only the rows of one single hash are never cut: they are
+  held, and their results leave in batches of `batch_bytes`.
+* Cost is linear in the rows spilled and the results missing: rows are read once (a row group
+  that several pieces share, once for each), only rows whose hash has every input and two
+  generations are decoded, and the merged base is kept in runs of geometrically falling sizes.
+
+Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
+results that were yielded before are right, but not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from spillway.engine.groups import I64, U64, Bool
+from spillway.engine.join import BATCH_BYTES, Rows, join
+from spillway.engine.rowcodec import CorruptRows, decode_rows
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
+from spillway.storage import Folder
+from spillway_schemas.journal import Prefix
+
+PIECE_BYTES = 32 * 2**20
+"""Rows loaded at a time, as spilled. When all of them join, they take 5.5 times this in memory
+(encoded, decoded, merged), and 25 MiB beside: 45 MiB for pieces of 4, 114 for 16, 263 for 48,
+where 127 MiB of spilled rows in one piece took 483 (`tests/integration/test_cleanup_memory.py`
+measures it)."""
+
+MAX_CHUNK_BYTES = 2**30
+"""What is decoded into one Arrow chunk, whose strings must stay under 2 GiB."""
+
+CUT_BITS = 10
+"""A range that is too large is looked at in 2**10 equal parts."""
+
+
+@dataclass(frozen=True)
+class SpillIndex:
+    """A session's spill files and their row groups (`RowGroups.file` counts in `files`)."""
+
+    files: tuple[SpillFile, ...]
+    groups: RowGroups
+
+    @staticmethod
+    def of(surveyed: Sequence[tuple[SpillFile, RowGroups]]) -> SpillIndex:
+        """An index of files as `survey` returned them (the position it was given is ignored)."""
+        parts = []
+        for position, (_, groups) in enumerate(surveyed):
+            columns = {**vars(groups), "file": np.full(len(groups), position, np.int64)}
+            parts.append(RowGroups(**columns))
+        return SpillIndex(tuple(file for file, _ in surveyed), RowGroups.concat(parts))
+
+    def within(self, ranges: Sequence[Prefix]) -> SpillIndex:
+        """Only what the ranges need: what a task takes with it."""
+        wanted = np.zeros(len(self.groups), np.bool_)
+        for prefix in ranges:
+            wanted |= self.groups.touch(prefix.lo, prefix.hi)
+        groups = self.groups.pick(wanted)
+        used, file = np.unique(groups.file, return_inverse=True)
+        columns = {**vars(groups), "file": file.astype(np.int64)}
+        return SpillIndex(tuple(self.files[i] for i in used), RowGroups(**columns))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where spilled rows are: the `spill` table's folder and what its files hold."""
+
+    folder: Folder
+    index: SpillIndex
+    operator: int
+
+    def touching(self, lo: int, hi: int) -> RowGroups:
+        """Row groups that may hold rows of the operator with a hash in [lo, hi)."""
+        near = self.index.groups.touching(lo, hi)
+        return near.pick((near.operator == self.operator) | (near.operator == -1))
+
+    def rows(
+        self, near: RowGroups, lo: int, hi: int, columns: Sequence[str]
+    ) -> Iterator[tuple[int, int, pa.Table]]:
+        """Rows with a hash in [lo, hi): (file's position, row group, its rows) each."""
+        for file in np.unique(near.file).tolist():
+            groups = near.group[near.file == file].tolist()
+            for group, table in read_rows(
+                self.folder,
+                self.index.files[file],
+                groups,
+                lo,
+                hi,
+                operator=self.operator,
+                columns=columns,
+            ):
+                yield file, group, table
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one file, input and generation, still encoded, in any order."""
+
+    file: int
+    epoch: int
+    input: int
+    key_hash: U64
+    table: pa.Table
+    """`partition`, `offset`, `row`."""
+
+    def only(self, mask: Bool) -> Part:
+        """The rows where `mask` is true."""
+        if mask.all():
+            return self
+        table = self.table.filter(pa.array(mask))
+        return Part(self.file, self.epoch, self.input, self.key_hash[mask], table)
+
+
+def clean_ranges(
+    spec: JoinSpec,
+    source: Source,
+    ranges: Sequence[Prefix],
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (position of the range, missing results) for disjoint ranges in ascending order.
+
+    Tables have `spec.joined_schema` and about `batch_bytes` bytes at most; a range without
+    missing results yields nothing. Raises `SpillDamaged`; ValueError for ranges out of order.
+    """
+    if any(a.hi > b.lo for a, b in pairwise(ranges)):
+        raise ValueError("the ranges must be disjoint and in ascending order")
+    for first, last in windows(source, ranges, piece_bytes):
+        window = ranges[first:last]
+        lo, hi = window[0].lo, window[-1].hi
+        pieces = [(lo, hi)]
+        if last - first == 1:
+            pieces = cut(source, lo, hi, piece_bytes)
+        for piece_lo, piece_hi in pieces:
+            steps = generations(spec, source, load(source, piece_lo, piece_hi))
+            for i, prefix in enumerate(window, first):
+                for table in missing(spec, steps, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
+                    yield i, table
+
+
+def windows(
+    source: Source, ranges: Sequence[Prefix], piece_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Cut the ranges into [first, last) that are read together, within `piece_bytes`."""
+    first = 0
+    while first < len(ranges):
+        last = first + 1
+        while last < len(ranges):
+            near = source.touching(ranges[first].lo, ranges[last].hi)
+            if int(near.bytes.sum()) > piece_bytes:
+                break
+            last += 1
+        yield first, last
+        first = last
+
+
+def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, int]]:
+    """Cut [lo, hi) into pieces [lo, hi) that hold at most `piece_bytes`, or one single hash.
+
+    Reads only hashes, and those only where the row groups alone do not say that all is small.
+    """
+    near = source.touching(lo, hi)
+    if hi - lo == 1 or int(near.bytes.sum()) <= piece_bytes:
+        return [(lo, hi)] if len(near) else []
+    width = -(-(hi - lo) // 2**CUT_BITS)
+    buckets = -(-(hi - lo) // width)
+    weight = np.zeros(buckets)
+    least = np.full(buckets, 2**64 - 1, np.uint64)
+    greatest = np.zeros(buckets, np.uint64)
+    row_bytes = {
+        (file, group): size / max(rows, 1)
+        for file, group, size, rows in zip(
+            *(x.tolist() for x in (near.file, near.group, near.bytes, near.rows)), strict=True
+        )
+    }
+    for file, group, table in source.rows(near, lo, hi, ("key_hash",)):
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        bucket = ((hashes - np.uint64(lo)) // np.uint64(width)).astype(np.int64)
+        weight += np.bincount(bucket, minlength=buckets) * row_bytes[(file, group)]
+        np.minimum.at(least, bucket, hashes)
+        np.maximum.at(greatest, bucket, hashes)
+    pieces: list[tuple[int, int]] = []
+    start, held = lo, 0.0
+    for k in np.flatnonzero(weight).tolist():
+        begin = lo + k * width
+        large = weight[k] > piece_bytes
+        if held and (large or held + weight[k] > piece_bytes):
+            pieces.append((start, begin))
+            held = 0.0
+        if large:
+            a, b = int(least[k]), int(greatest[k]) + 1
+            # Every level looks at a smaller range, so this ends, at a single hash at the latest.
+            pieces += cut(source, a, b, piece_bytes)
+        else:
+            start = begin if not held else start
+            held += float(weight[k])
+    if held:
+        pieces.append((start, hi))
+    return pieces
+
+
+def load(source: Source, lo: int, hi: int) -> list[Part]:
+    """All rows with a hash in [lo, hi), encoded."""
+    parts = []
+    columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
+    for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns):
+        inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        rest = table.select(["partition", "offset", "row"])
+        if (inputs[0] == inputs).all() and (epochs[0] == epochs).all():
+            parts.append(Part(file, int(epochs[0]), int(inputs[0]), hashes, rest))
+            continue
+        # Not one of our own row groups: still exact, only slower.
+        for epoch in np.unique(epochs).tolist():
+            for input_ in np.unique(inputs[epochs == epoch]).tolist():
+                mask: Bool = (epochs == epoch) & (inputs == input_)
+                parts.append(Part(file, epoch, input_, hashes, rest).only(mask))
+    return parts
+
+
+def generations(spec: JoinSpec, source: Source, parts: Sequence[Part]) -> list[list[Rows]]:
+    """The rows that can give a result, decoded: `[k][i]` is input i of every hash's generation k.
+
+    Generations are counted for each hash by itself (its first one is 0), which keeps their order
+    and makes as many steps as the hash with the most generations needs.
+    """
+    hashes = productive(parts, len(spec.inputs))
+    if not len(hashes):
+        return []
+    kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
+    # In order of generations, so that the rows of one single hash need no sorting.
+    kept = sorted((part for part in kept if len(part.key_hash)), key=lambda part: part.epoch)
+    epochs = sorted({part.epoch for part in kept})
+    # One number for each hash and epoch, ascending by hash, then epoch.
+    numbers = [
+        np.searchsorted(hashes, part.key_hash) * len(epochs) + epochs.index(part.epoch)
+        for part in kept
+    ]
+    pairs = np.unique(np.concatenate([np.unique(number) for number in numbers]))
+    first = np.searchsorted(pairs, pairs // len(epochs) * len(epochs))
+    generation = np.arange(len(pairs)) - first
+    steps: list[list[Rows]] = [[] for _ in range(int(generation.max()) + 1)]
+    for i in range(len(spec.inputs)):
+        own = [(p, n) for p, n in zip(kept, numbers, strict=True) if p.input == i]
+        of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
+        own_hashes = np.concatenate([p.key_hash for p, _ in own])
+        order = np.lexsort((own_hashes, of_row))
+        table = _permuted(_decoded(spec, source, [p for p, _ in own], i), order)
+        own_hashes = own_hashes[order]
+        bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
+        for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
+            step.append(Rows(own_hashes[start:end], table.slice(start, end - start)))
+    return steps
+
+
+def missing(
+    spec: JoinSpec,
+    steps: Sequence[Sequence[Rows]],
+    lo: int,
+    hi: int,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.Table]:
+    """Yield the combinations with a hash in [lo, hi) that are not all of one generation."""
+    base: list[list[Rows]] = [[] for _ in spec.inputs]
+    for step in steps:
+        new = [_between(rows, lo, hi) for rows in step]
+        if any(base):
+            yield from join(spec, base, new, need_old=True, batch_bytes=batch_bytes)
+        base = [_merged([*old, *rows]) for old, rows in zip(base, new, strict=True)]
+
+
+def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
+    """The rows with a hash in [lo, hi): one run, or none."""
+    start = int(np.searchsorted(rows.key_hash, np.uint64(lo)))
+    end = int(np.searchsorted(rows.key_hash, np.uint64(hi - 1), side="right"))
+    if start == end:
+        return []
+    return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
+
+
+def productive(parts: Sequence[Part], inputs: int) -> U64:
+    """Hashes (ascending) that have rows of every input, and rows of two generations."""
+    found: U64 | None = None
+    for i in range(inputs):
+        own = [part.key_hash for part in parts if part.input == i]
+        distinct = np.unique(np.concatenate(own)) if own else np.empty(0, np.uint64)
+        found = distinct if found is None else np.intersect1d(found, distinct, assume_unique=True)
+        if not len(found):
+            return found
+    assert found is not None
+    first = np.full(len(found), np.iinfo(np.int64).max)
+    last = np.full(len(found), np.iinfo(np.int64).min)
+    for part in parts:
+        place = np.searchsorted(found, part.key_hash)
+        place = place[_member(found, part.key_hash)]
+        first[place] = np.minimum(first[place], part.epoch)
+        last[place] = np.maximum(last[place], part.epoch)
+    return found[first < last]
+
+
+def _member(ascending: U64, hashes: U64) -> Bool:
+    """Which of `hashes` occur in `ascending` (not empty)."""
+    place = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
+    is_in: Bool = ascending[place] == hashes
+    return is_in
+
+
+def _decoded(spec: JoinSpec, source: Source, parts: Sequence[Part], input_: int) -> pa.Table:
+    """The parts' rows, all of one input, as its row schema."""
+    table = pa.concat_tables([part.table for part in parts])
+    schema = spec.row_schema(input_)
+    columns = pa.schema(list(schema)[:-2])
+    try:
+        # In one go, unless there are so many that a chunk could not hold them.
+        encoded = table["row"]
+        decoded = decode_rows(
+            encoded.combine_chunks() if encoded.nbytes < MAX_CHUNK_BYTES else encoded, columns
+        )
+    except CorruptRows as error:
+        raise _damaged(source, parts, columns) from error
+    rows = [*decoded.columns, table["partition"], table["offset"]]
+    return pa.Table.from_arrays(rows, schema=schema)
+
+
+def _permuted(table: pa.Table, order: I64) -> pa.Table:
+    """The rows in another order; nothing is copied when it is the same (`take` of one hot hash
+    could overflow the 2 GiB of a string column)."""
+    if (order[1:] > order[:-1]).all():
+        return table
+    return table.take(pa.array(order))
+
+
+def _damaged(source: Source, parts: Sequence[Part], columns: pa.Schema) -> SpillDamaged:
+    """Name the file whose rows cannot be decoded."""
+    for part in parts:
+        try:
+            decode_rows(part.table["row"], columns)
+        except CorruptRows as error:
+            where = source.folder.path(source.index.files[part.file].path)
+            return SpillDamaged(
+                where, f"a row of input {part.input} is not one of this query: {error}"
+            )
+    raise AssertionError("rows that cannot be decoded together can be decoded apart")
+
+
+def _merged(runs: list[Rows]) -> list[Rows]:
+    """Merge runs from the end while the last is not much smaller than the one before it.
+
+    Sizes then fall geometrically: every row is copied O(log n) times, and there are O(log n) runs.
+    """
+    while len(runs) > 1 and 2 * len(runs[-1].key_hash) >= len(runs[-2].key_hash):
+        hashes = np.concatenate([run.key_hash for run in runs[-2:]])
+        order = np.argsort(hashes, kind="stable")
+        table = _permuted(pa.concat_tables([run.table for run in runs[-2:]]), order)
+        runs = [*runs[:-2], Rows(hashes[order], table)]
+    return runs

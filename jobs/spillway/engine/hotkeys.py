@@ -1,0 +1,67 @@
+"""The key with the most rows in a group: what a split cannot divide."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spillway.engine.arrangement import Segments, Session
+from spillway.engine.groups import I64
+from spillway.engine.join import Rows
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spilling import rows_of
+
+MOST_GROUPS = 8
+
+
+def hot_keys(
+    spec: JoinSpec, session: Session, segments: Segments, sizes: I64, most: int = MOST_GROUPS
+) -> dict[int, tuple[str, int]]:
+    """Of the `most` largest groups by bytes (g,), the key with the most rows, all inputs, and how
+    many those are. A key is written as its only column, or as a JSON list of its columns."""
+    largest = np.argsort(-sizes, kind="stable")[:most]
+    found = {}
+    for group in largest[sizes[largest] > 0].tolist():
+        wanted = np.zeros(segments.buckets, dtype=np.bool_)
+        wanted[group] = True
+        pieces = [piece for pieces in rows_of(session, segments, wanted) for piece in pieces]
+        if pieces:
+            found[group] = hottest(spec, pieces)
+    return found
+
+
+def hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
+    """Two keys of one hash are taken for one: with 64 bits that does not happen."""
+    hashes, counts = zip(*(_runs(piece) for piece in pieces), strict=True)
+    distinct, at = np.unique(np.concatenate(hashes), return_inverse=True)
+    rows = np.bincount(at, weights=np.concatenate(counts))
+    hottest = int(rows.argmax())
+    for piece in pieces:
+        first = int(np.searchsorted(piece.key_hash, distinct[hottest]))
+        if first < len(piece.key_hash) and piece.key_hash[first] == distinct[hottest]:
+            key = [_value(piece.table.column(i)[first]) for i in range(len(spec.keys))]
+            return _text(key), int(rows[hottest])
+    raise AssertionError("a hash that was counted is in no piece")
+
+
+def _runs(piece: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct hashes of sorted rows, and how many rows each has."""
+    starts = np.flatnonzero(np.diff(piece.key_hash, prepend=~piece.key_hash[:1]))
+    return piece.key_hash[starts], np.diff(starts, append=len(piece.key_hash))
+
+
+def _value(scalar: Any) -> object:
+    """A key's value; numpy's where Python's datetime does not have the year."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        unit: Any = "D" if pa.types.is_date32(scalar.type) else scalar.type.unit
+        return np.datetime64(scalar.value, unit)
+
+
+def _text(key: list[object]) -> str:
+    only = key[0] if len(key) == 1 else None
+    return only if isinstance(only, str) else json.dumps(key, default=str)

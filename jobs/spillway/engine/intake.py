@@ -1,0 +1,141 @@
+"""What came to a slot in an epoch: its blocks, decoded and merged per session and input.
+
+Invariant: every row belongs to a group that the slot owns. A block that says otherwise means
+that the shuffle is not aligned; the step fails instead of keeping rows that no probe would find.
+
+Rows are merged into few sorted pieces of bounded bytes (`PIECE_BYTES`; Arrow's string columns
+end at 2 GiB), disjoint in their hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from spillway.engine.blocks import (
+    Block,
+    Moved,
+    decode_counts,
+    decode_moved,
+    decode_rejected,
+    decode_rows,
+    decode_table,
+)
+from spillway.engine.groups import GroupMap
+from spillway.engine.join import Rows
+from spillway.engine.runs import merge, part_of
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import quantiles
+from spillway_schemas.journal import PartitionCount, added
+
+PIECE_BYTES = 256 << 20
+
+
+@dataclass
+class Intake:
+    """The epoch's blocks. Lists of rows are per session and input, sorted, in a few pieces."""
+
+    new: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    installed: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    rejected: list[tuple[str, pa.Table]] = field(default_factory=list)
+    """(session, rows of `REJECTED_SCHEMA`)."""
+    read: list[PartitionCount] = field(default_factory=list)
+    restored: list[PartitionCount] = field(default_factory=list)
+    moved: dict[int, Moved] = field(default_factory=dict)
+    """Per slot that groups come from, what it says it gave."""
+    moved_rows: int = 0
+    """Rows of groups that moved here, as far as they came through the shuffle."""
+    figures: list[pa.Table] = field(default_factory=list)
+    """Of groups that moved here."""
+
+    def lacking(self, arriving: Iterable[int]) -> list[int]:
+        """Of the slots that groups shall come from, those whose state was not found."""
+        return [s for s in arriving if s not in self.moved or not self.moved[s].found]
+
+    def demand_all_moved(self, slot: int) -> None:
+        """Raise ValueError unless as many rows of groups that moved came as their givers say."""
+        given = sum(moved.rows for moved in self.moved.values())
+        came = self.moved_rows + sum(f.rows for moved in self.moved.values() for f in moved.files)
+        if given != came:
+            raise ValueError(
+                f"slot {slot} was given {given} rows of groups that moved, {came} came"
+            )
+
+    def sessions(self) -> set[str]:
+        """Sessions that rows came for."""
+        return {*self.new, *self.installed}
+
+
+def take_in(
+    spec: JoinSpec, groups: GroupMap, slot: int, blocks: Iterable[Block], piece_bytes: int
+) -> Intake:
+    """Decode the slot's blocks. Raises ValueError for a block that is not for this slot."""
+    intake = Intake()
+    parts: dict[tuple[str, str], list[list[Rows]]] = {}
+    for block in blocks:
+        if block.kind == "anchor":
+            continue
+        if block.slot != slot or block.operator != spec.operator:
+            raise ValueError(
+                f"slot {slot} of operator {spec.operator} got a block for slot {block.slot} "
+                f"of operator {block.operator}"
+            )
+        if block.kind == "count":
+            (intake.restored if block.input == 1 else intake.read).extend(decode_counts(block))
+        elif block.kind == "moved":
+            intake.moved[block.input] = decode_moved(block)
+        elif block.kind == "figures":
+            intake.figures.append(decode_table(block))
+        elif block.kind == "rejected":
+            intake.rejected.append(decode_rejected(block))
+        else:
+            session, table = decode_rows(spec, block)
+            kind = "new" if block.kind == "new" else "installed"
+            intake.moved_rows += table.num_rows if block.kind == "state" else 0
+            inputs = parts.setdefault((kind, session), [[] for _ in spec.inputs])
+            inputs[block.input].append(_rows(table, new=block.kind == "new"))
+    for (kind, session), inputs in parts.items():
+        pieces = [merge_bounded(rows, piece_bytes) for rows in inputs]
+        for piece in (piece for input_ in pieces for piece in input_):
+            if (groups.slot_of(piece.key_hash) != slot).any():
+                raise ValueError(
+                    f"slot {slot} got rows of groups that it does not own: blocks were routed "
+                    "with another assignment than the step's"
+                )
+        getattr(intake, kind)[session] = pieces
+    intake.demand_all_moved(slot)
+    intake.read = added(intake.read)
+    intake.restored = added(intake.restored)
+    return intake
+
+
+def merge_bounded(parts: Sequence[Rows], piece_bytes: int) -> list[Rows]:
+    """Sorted runs as disjoint sorted pieces of about `piece_bytes` (one hash may be larger)."""
+    filled = [part for part in parts if len(part.key_hash)]
+    total = sum(part.table.nbytes for part in filled)
+    rows = sum(len(part.key_hash) for part in filled)
+    if not rows:
+        return []
+    if total <= piece_bytes:
+        return [merge(filled)]
+    bounds = quantiles([part.key_hash for part in filled], max(1, rows * piece_bytes // total))
+    cuts = [
+        np.concatenate([[0], np.searchsorted(p.key_hash, bounds), [len(p.key_hash)]])
+        for p in filled
+    ]
+    pieces = [
+        merge([part_of(p, int(c[k]), int(c[k + 1])) for p, c in zip(filled, cuts, strict=True)])
+        for k in range(len(bounds) + 1)
+    ]
+    return [piece for piece in pieces if len(piece.key_hash)]
+
+
+def _rows(table: pa.Table, *, new: bool) -> Rows:
+    hashes = table.column(0).combine_chunks().to_numpy()
+    if not new:
+        return Rows(hashes, table.select(range(1, table.num_columns)))
+    stamps = table.column(table.num_columns - 1).combine_chunks().to_numpy()
+    return Rows(hashes, table.select(range(1, table.num_columns - 1)), stamps)

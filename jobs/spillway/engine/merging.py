@@ -1,0 +1,141 @@
+"""Geometric merging of runs, and reclaiming dead bytes: decisions only, pure.
+
+Model: a logical run is a list of files with disjoint windows. Every epoch adds one run per
+session and input. Runs of one size class (powers of `fan_in` in rows) are merged when there are
+`fan_in` of them, so a row is copied once for each class, and a key is looked up in at most
+`fan_in` - 1 runs a class, plus what is being merged.
+
+A merge never copies an arrangement at once. It advances through the hash space: each step takes
+the next stretch of all its sources, writes it as one file of the target run, and moves the lower
+ends of the sources' windows up. Below them the target counts, above them the sources do, so the
+state is whole after every step, and a merge may stop for lack of room (or fuel) and go on in a
+later epoch.
+
+Reclaiming rewrites the live part of one file, that with most dead bytes first, because it gives
+most room back for the room it takes until the old file may go (one epoch later).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spillway.engine.statefiles import Merging
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes that decide how runs are kept. The defaults were measured (`benchmarks/step.py`)."""
+
+    fan_in: int = 4
+    """Runs of one size class that are merged into one of the next."""
+    smallest_class_rows: int = 1024
+    """Runs with fewer rows are all of one class."""
+    files_in_budget: int = 128
+    """A merged file is this part of the budget: small, so that few groups share a file ..."""
+    least_file_bytes: int = 64 << 10
+    most_file_bytes: int = 16 << 20
+    """... within these bounds."""
+    new_files_in_budget: int = 16
+    """An epoch's new rows are cut into files of this part of the budget, within the bounds."""
+    fuel_intakes: int = 4
+    fuel_files: int = 2
+    """An epoch merges at most this many times its intake, plus this many files' bytes."""
+    reclaim_from: float = 0.5
+    """Folder bytes / budget above which dead bytes are reclaimed ..."""
+    reclaim_hard_from: float = 0.75
+    """... and above which fuel no longer limits reclaiming."""
+    dead_share: float = 0.15
+    """A file with a smaller share of dead bytes is not rewritten."""
+
+    def file_bytes(self, budget_bytes: int) -> int:
+        """Bytes of a file that merging aims at."""
+        return self._bounded(budget_bytes // self.files_in_budget)
+
+    def new_file_bytes(self, budget_bytes: int) -> int:
+        """Bytes of a file of new rows, at most."""
+        return self._bounded(budget_bytes // self.new_files_in_budget)
+
+    def fuel_bytes(self, intake_bytes: int, budget_bytes: int) -> int:
+        """Bytes that one epoch may copy by merging."""
+        return self.fuel_intakes * intake_bytes + self.fuel_files * self.file_bytes(budget_bytes)
+
+    def size_class(self, rows: int) -> int:
+        """Class of a run: each is `fan_in` times larger than the one before."""
+        size = 0
+        while rows >= self.smallest_class_rows * self.fan_in**size:
+            size += 1
+        return size
+
+    def _bounded(self, size: int) -> int:
+        return min(max(size, self.least_file_bytes), self.most_file_bytes)
+
+
+DEFAULT_SHAPE = Shape()
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """A logical run and its live rows."""
+
+    session: str
+    input: int
+    run: int
+    rows: int
+
+
+def due_merges(
+    shape: Shape, runs: Iterable[RunSize], under_way: Sequence[Merging], next_run: int
+) -> tuple[list[Merging], int]:
+    """The merges to work on, smallest class first (those under way are kept), and `next_run`."""
+    runs = list(runs)
+    rows = {(r.session, r.input, r.run): r.rows for r in runs}
+    busy = {(m.session, m.input, run) for m in under_way for run in (*m.sources, m.target)}
+    free: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for run in runs:
+        if (run.session, run.input, run.run) not in busy:
+            free[run.session, run.input, shape.size_class(run.rows)].append(run.run)
+    merges = list(under_way)
+    for (session, input_, _), members in sorted(free.items()):
+        if len(members) >= shape.fan_in:
+            merges.append(Merging(session, input_, tuple(sorted(members)), next_run))
+            next_run += 1
+
+    def left(merge: Merging) -> int:
+        return sum(rows.get((merge.session, merge.input, run), 0) for run in merge.sources)
+
+    return sorted(merges, key=lambda m: (left(m), m.session, m.input, m.target)), next_run
+
+
+@dataclass(frozen=True)
+class FileLiveness:
+    """A file and the bytes of its rows, dead ones included, and of those that live."""
+
+    file: str
+    bytes: int
+    live_bytes: int
+
+    @property
+    def dead_share(self) -> float:
+        """Share of the file that nothing needs."""
+        return 1 - self.live_bytes / max(self.bytes, 1)
+
+
+def to_reclaim(
+    shape: Shape, worn: Iterable[FileLiveness], *, folder_bytes: int, budget_bytes: int, fuel: int
+) -> list[str]:
+    """Files to rewrite, in this order, as long as room is left for each."""
+    fill = folder_bytes / budget_bytes
+    if fill < shape.reclaim_from:
+        return []
+    chosen: list[str] = []
+    copied = 0
+    for each in sorted(worn, key=lambda w: (-w.dead_share, w.file)):
+        if each.dead_share < shape.dead_share:
+            break
+        if fill < shape.reclaim_hard_from and copied + each.live_bytes > fuel:
+            break
+        chosen.append(each.file)
+        copied += each.live_bytes
+    return chosen

@@ -1,0 +1,218 @@
+"""Run files: sorted rows of one input in one immutable Arrow IPC file, memory-mapped.
+
+Model: a file holds one record batch of the input's state schema, sorted by unsigned `key_hash`.
+What counts of it is its *window*: the rows whose hash lies in [lo, hi] (a merge that advances
+through its sources moves their windows' lower ends), minus what was dropped since it was born
+(see `arrangement`). The manifest names files and windows; nothing else makes a file count.
+
+Invariants:
+
+* Names begin with warehouse id, epoch and attempt, so that no two attempts share one; a file is
+  written whole and never changed, so `born` (its epoch) is in its name for ever.
+* A file is used only when its size is the manifest's (checked at every load) and its keyed digest
+  is too (checked the first time that a process maps it; size alone after that, because nothing
+  but a fault of the machine changes a file in place: its folder is this user's alone).
+* Nothing stays mapped between steps: a mapping keeps the memory of a deleted file alive, in
+  every worker process that ever served the slot, and no budget would see it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pydantic import SecretBytes
+
+from spillway.engine.digests import is_genuine
+from spillway.engine.groups import I64, U64
+from spillway.engine.join import Rows
+from spillway.engine.spec import JoinSpec
+from spillway.storage import Folder
+
+FILE_OVERHEAD_BYTES = 4096
+"""More than what an IPC file of any sensible schema adds to its columns' bytes."""
+
+_NAME = re.compile(r"(?P<warehouse>.+)-(?P<epoch>\d+)-(?P<attempt>[^-]+)-[^-]+\.(arrow|manifest)")
+
+_verified: set[str] = set()
+"""Names (with their folders) whose digest this process has checked."""
+_VERIFIED_MOST = 100_000
+
+
+class Missing(Exception):
+    """State that the journal names is not there, or not what was written. Says what."""
+
+
+class RunFile(NamedTuple):
+    """One file of a run, as the manifest names it.
+
+    `run` is the logical run (of one session and input) that it belongs to; the windows of a
+    run's files are disjoint. `bytes`, `rows` and `row_bytes` are the whole file's.
+    """
+
+    file: str
+    bytes: int
+    row_bytes: int
+    """Bytes of the rows alone, as `bytes_of` counts them."""
+    digest: str
+    """Keyed: see `digests`."""
+    session: str
+    input: int
+    run: int
+    born: int
+    rows: int
+    lo: int
+    hi: int
+    """First and last hash that counts, both included."""
+
+    def from_hash(self, lo: int) -> RunFile | None:
+        """The file with its window begun at `lo`; None when nothing is left."""
+        if lo > self.hi:
+            return None
+        return self._replace(lo=max(self.lo, lo))
+
+
+def name_of(warehouse_id: str, epoch: int, attempt: str, part: str, kind: str = "arrow") -> str:
+    """Name of a state file; `part` tells the files of one attempt apart."""
+    return f"{warehouse_id}-{epoch}-{attempt}-{part}.{kind}"
+
+
+def born_of(warehouse_id: str, name: str) -> int | None:
+    """Epoch in which a state file was written; None when it is not a state file of ours."""
+    match = _NAME.fullmatch(name)
+    if match is None or match["warehouse"] != warehouse_id:
+        return None
+    return int(match["epoch"])
+
+
+def encode_run(spec: JoinSpec, input_: int, rows: Rows) -> pa.Buffer:
+    """The bytes of a run file. `rows` is sorted and not empty."""
+    schema = spec.state_schema(input_)
+    arrays = [pa.array(rows.key_hash), *(_one(column) for column in rows.table.columns)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Counted first, so that the bytes are copied once into a buffer of the right size.
+    counted = pa.MockOutputStream()
+    _write_ipc(counted, batch)
+    buffer = pa.allocate_buffer(counted.size())
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        _write_ipc(sink, batch)
+    return buffer
+
+
+def _write_ipc(sink: Any, batch: pa.RecordBatch) -> None:
+    options = pa.ipc.IpcWriteOptions(use_threads=False)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+
+
+def map_run(spec: JoinSpec, folder: Folder, file: RunFile, key: SecretBytes) -> Rows:
+    """Map a run file and give the rows in its window, zero-copy.
+
+    Raises Missing when the file is not there or its bytes are not those that were written.
+    """
+    try:
+        buffer = folder.map(file.file)
+    except FileNotFoundError as error:
+        raise Missing(f"state file {file.file} is not there") from error
+    if buffer.size != file.bytes:
+        raise Missing(f"state file {file.file} has {buffer.size} bytes instead of {file.bytes}")
+    verify_digest(folder, file.file, buffer, file.digest, key)
+    batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
+    schema = spec.state_schema(file.input)
+    if batch.schema.types != schema.types or batch.num_rows != file.rows:
+        raise Missing(f"state file {file.file} holds {batch.schema.names}, not {schema.names}")
+    hashes: U64 = batch.column(0).to_numpy()
+    first = int(np.searchsorted(hashes, np.uint64(file.lo), side="left"))
+    last = int(np.searchsorted(hashes, np.uint64(file.hi), side="right"))
+    table = pa.Table.from_arrays(batch.columns[1:], schema=spec.row_schema(file.input))
+    return Rows(hashes[first:last], table.slice(first, last - first), born=file.born)
+
+
+def verify_digest(
+    folder: Folder, name: str, buffer: pa.Buffer, digest: str, key: SecretBytes
+) -> None:
+    """Check a file's keyed digest once in this process. Raises Missing when it differs."""
+    path = folder.path(name)
+    if path in _verified:
+        return
+    if not is_genuine(key, buffer, digest):
+        raise Missing(
+            f"state file {name} is damaged, or was written under another key: its digest is not "
+            "the one that was written"
+        )
+    note_verified(path)
+
+
+def note_verified(path: str) -> None:
+    """Remember that this process wrote or checked the file at `path`."""
+    if len(_verified) >= _VERIFIED_MOST:
+        _verified.clear()
+    _verified.add(path)
+
+
+def bytes_before(table: pa.Table, at: I64) -> I64:
+    """Bytes of the first `at[k]` rows, int64 (k,): a slice's size is a subtraction.
+
+    `table` has one chunk a column. Counts values and offsets; bits of nulls and booleans as
+    an eighth of a byte.
+    """
+    bits = 0
+    total = np.zeros(len(at), dtype=np.int64)
+    for column in table.columns:
+        type_ = column.type
+        if pa.types.is_string(type_) or pa.types.is_binary(type_):
+            total += _ends(_one(column), np.int32)[at]
+            bits += 32
+        elif pa.types.is_large_string(type_) or pa.types.is_large_binary(type_):
+            total += _ends(_one(column), np.int64)[at]
+            bits += 64
+        elif not pa.types.is_null(type_):
+            bits += type_.bit_width
+        bits += column.null_count > 0
+    return total + at * bits // 8
+
+
+def bytes_of(rows: Rows) -> int:
+    """Bytes of rows in a file, without the file's own overhead."""
+    n = len(rows.key_hash)
+    return 8 * n + int(bytes_before(rows.table, np.array([n]))[0])
+
+
+def merge(parts: Sequence[Rows]) -> Rows:
+    """Sorted rows of several sorted ones (row tables are copied when there are two or more)."""
+    filled = [part for part in parts if len(part.key_hash)]
+    if len(filled) <= 1:
+        return filled[0] if filled else parts[0]
+    hashes = np.concatenate([part.key_hash for part in filled])
+    order = np.argsort(hashes)
+    index = pa.array(order)
+    table = pa.concat_tables([part.table for part in filled]).combine_chunks().take(index)
+    stamps = [part.kafka_ms for part in filled]
+    kafka_ms = None
+    if all(stamp is not None for stamp in stamps):
+        kafka_ms = np.concatenate([s for s in stamps if s is not None])[order]
+    return Rows(hashes[order], table, kafka_ms)
+
+
+def part_of(rows: Rows, first: int, last: int) -> Rows:
+    """Rows [first, last), zero-copy."""
+    stamps = None if rows.kafka_ms is None else rows.kafka_ms[first:last]
+    table = rows.table.slice(first, last - first)
+    return Rows(rows.key_hash[first:last], table, stamps, rows.born)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks()
+
+
+def _ends(array: pa.Array, dtype: Any) -> Any:
+    if not len(array):
+        return np.zeros(1, dtype=dtype)
+    offsets = np.frombuffer(array.buffers()[1], dtype=dtype)
+    offsets = offsets[array.offset : array.offset + len(array) + 1]
+    return offsets - offsets[0]

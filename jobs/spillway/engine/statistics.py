@@ -1,0 +1,343 @@
+"""Figures per partition group: what policies decide from, and the `statistics` table.
+
+Sizes come from the run files themselves. What no file holds travels in the manifest, one row per
+session and group, and along with a group that moves; when groups were split or merged since, a
+group's figures are shared out by the hashes that it covers (a split rounds down).
+
+All counts go up only, so whoever reads two moments of one group knows what happened in between; a
+slot whose state was lost begins to count anew. Time is the stream's own clock (the Kafka time of
+the newest row), so that a replay gives the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spillway.engine.arrangement import Segments, Session
+from spillway.engine.groups import I64, Bool, GroupMap, range_index
+from spillway.engine.statefiles import FIGURES_SCHEMA
+from spillway.policy.sampling import SlotFigures
+from spillway_schemas.journal import Prefix
+
+F64 = npt.NDArray[np.float64]
+
+HALF_LIFE_MS = 60_000
+"""After this time a result counts half in `rate`."""
+
+EVERY_S = 5.0
+EVERY_GROUPS = 4_096
+
+STATISTICS_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("session_date", pa.string(), nullable=False),
+        pa.field("slot", pa.int32(), nullable=False),
+        pa.field("depth", pa.int32(), nullable=False),
+        pa.field("value", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("rows", pa.list_(pa.int64()), nullable=False),
+        pa.field("results", pa.int64(), nullable=False),
+        pa.field("last_used_ms", pa.int64(), nullable=False),
+        pa.field("resident", pa.bool_(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("session_results", pa.int64()),
+        pa.field("rate", pa.float64()),
+        pa.field("rows_in", pa.int64()),
+        pa.field("generations", pa.int64()),
+        pa.field("spilled_bytes", pa.int64()),
+        pa.field("hot_key", pa.string()),
+        pa.field("hot_rows", pa.int64()),
+        pa.field("slot_bytes", pa.int64()),
+        pa.field("slot_budget_bytes", pa.int64()),
+        *(pa.field(f"slot_{each.name}", pa.float64()) for each in fields(SlotFigures)),
+    ]
+)
+"""One row per session and group: its state at the end of the epoch, or, with `resident` false,
+what was spilled of it in this epoch. `rows` has one number per input; `results` are those of
+the current generation (the spilled one); `value` is the prefix's bits as a number. What begins
+with `slot_` is the slot's own, the same in each of its rows of one epoch: its memory at the end of
+that epoch, and what it did in the epochs before it since statistics were last due."""
+
+
+SLOT_COLUMNS = 2 + len(fields(SlotFigures))
+"""How many columns, the last ones, are the slot's own."""
+
+
+def statistics_every_s(groups: int) -> float:
+    """Seconds (of the wall clock: it is people and controllers who wait for them) between two
+    writings of all groups' statistics; those of a slot that spills are written at once."""
+    return EVERY_S * max(1, groups // EVERY_GROUPS)
+
+
+@dataclass
+class Counters:
+    """What no file holds of a session's groups; arrays (g,), int64 but `recent_results`."""
+
+    results: I64
+    """Of the current generation: since the group was last spilled."""
+    session_results: I64
+    rows_in: I64
+    """New rows that came, all inputs, since the session began."""
+    recent_results: F64
+    """Results, each counting half as much after every `HALF_LIFE_MS`."""
+    spilled_bytes: I64
+    last_used_ms: I64
+    """When the last new row came."""
+    generations: I64
+    """How often it was spilled."""
+
+    @classmethod
+    def zeros(cls, groups: int) -> Counters:
+        """Nothing counted yet."""
+        none: dict[str, Any] = {f.name: np.zeros(groups, np.int64) for f in fields(cls)}
+        return cls(**none | {"recent_results": np.zeros(groups)})
+
+    def known(self) -> Bool:
+        """Groups that anything was counted of, bool (g,)."""
+        found: Bool = (self.rows_in > 0) | (self.results > 0) | (self.generations > 0)
+        return found
+
+
+SUMMED = ("results", "session_results", "rows_in", "recent_results", "spilled_bytes")
+GREATEST = ("last_used_ms", "generations")
+"""What a merge adds up and a split shares out, and what both keep."""
+
+
+@dataclass
+class Figures:
+    """One session's figures per group of the assignment: all (g,) but `rows` (m, g)."""
+
+    rows: I64
+    bytes: I64
+    intake_bytes: I64
+    """Bytes that came in this epoch and are in no file yet."""
+    counters: Counters
+    hot: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Of the largest groups, the key with the most rows, and how many."""
+
+    @property
+    def held(self) -> Bool:
+        """Groups that have rows, bool (g,)."""
+        found: Bool = self.rows.sum(axis=0) > 0
+        return found
+
+    def only(self, wanted: Bool) -> Figures:
+        """Of the wanted groups (g,) what they have; of the others no row."""
+        mine = replace(self.counters, results=self.counters.results * wanted)
+        rows, size = self.rows * wanted, self.bytes * wanted
+        return Figures(rows, size, self.intake_bytes * wanted, mine, self.hot)
+
+    def after_spill(self, spilled: Bool) -> Figures:
+        """The figures once some groups (g,) have left memory: their next generation begins."""
+        counters = replace(
+            self.counters,
+            results=self.counters.results * ~spilled,
+            spilled_bytes=self.counters.spilled_bytes + self.bytes * spilled,
+            generations=self.counters.generations + spilled,
+        )
+        rows, size = self.rows * ~spilled, self.bytes * ~spilled
+        return Figures(rows, size, self.intake_bytes, counters)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What lives in each bucket of a session, int64 (b,) but `rows` (m, b)."""
+
+    rows: I64
+    bytes: I64
+    intake_bytes: I64
+    new_rows: I64
+    """Of the epoch's new rows, all inputs."""
+
+
+def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Counters:
+    """Every group's counters before this epoch, from manifests' figures, decayed to `now_ms`."""
+    counters = Counters.zeros(len(groups))
+    mine = table.filter(pc.equal(table["session"], session)) if table.num_rows else table
+    if not mine.num_rows:
+        return counters
+    columns = {name: mine[name].to_numpy() for name in (*SUMMED, *GREATEST)}
+    columns["recent_results"] = columns["recent_results"] * _left(mine["at_ms"].to_numpy(), now_ms)
+    rows, at, share = placed(mine["depth"].to_numpy(), mine["value"].to_numpy(), groups)
+    for name in SUMMED:
+        target = getattr(counters, name)
+        np.add.at(target, at, (columns[name][rows] * share).astype(target.dtype))
+    for name in GREATEST:
+        np.maximum.at(getattr(counters, name), at, columns[name][rows])
+    return counters
+
+
+def placed(depth: np.ndarray, value: np.ndarray, groups: GroupMap) -> tuple[I64, I64, F64]:
+    """Where figures of prefixes (n,) belong in an assignment: (row, group, share), each (k,).
+
+    A prefix that is a group, or that lies in one, has one place and the share 1; one that was
+    split has one place for each of its groups, with their shares of its hashes.
+    """
+    depth = depth.astype(np.int64)
+    start = _starts(depth, value)
+    at = np.searchsorted(groups.starts, start, side="right") - 1
+    rows = np.arange(len(at), dtype=np.int64)
+    share = np.ones(len(at))
+    split = np.flatnonzero(groups.depths[at] > depth)
+    if len(split):
+        last = start[split] + ((np.uint64(1) << (64 - depth[split]).astype(np.uint64)) - 1)
+        count = np.searchsorted(groups.starts, last, side="right") - at[split]
+        more = np.repeat(split, count)
+        step = np.arange(len(more)) - np.repeat(np.cumsum(count) - count, count)
+        rows = np.concatenate([np.delete(rows, split), more])
+        at = np.concatenate([np.delete(at, split), at[more] + step])
+        share = 0.5 ** np.maximum(groups.depths[at] - depth[rows], 0)
+    return rows, at, share
+
+
+def _left(at_ms: I64, now_ms: int) -> F64:
+    """What is left of a count of recent results; before the clock has begun, all of it."""
+    passed = np.where(at_ms > 0, np.maximum(now_ms - at_ms, 0), 0)
+    left: F64 = 0.5 ** (passed / HALF_LIFE_MS)
+    return left
+
+
+def counted(before: Counters, sizes: Sizes, generated: I64, now_ms: int) -> Counters:
+    """The counters with the epoch's new rows and results (g,) added.
+
+    Rows whose last use is not known (they were restored) count as used now.
+    """
+    used = (sizes.new_rows > 0) | ((sizes.rows.sum(axis=0) > 0) & (before.last_used_ms == 0))
+    return replace(
+        before,
+        results=before.results + generated,
+        session_results=before.session_results + generated,
+        rows_in=before.rows_in + sizes.new_rows,
+        recent_results=before.recent_results + generated,
+        last_used_ms=np.where(used, now_ms, before.last_used_ms),
+    )
+
+
+def skew(work: I64) -> float:
+    """The largest group's share of the work (new rows and results, (g,)) of an epoch, 0 to 1."""
+    whole = int(work.sum())
+    return int(work.max()) / whole if whole else 0.0
+
+
+def range_of(table: pa.Table, ranges: Sequence[Prefix]) -> I64:
+    """Index of the range (disjoint, in hash order) that each row's group lies in; -1: none."""
+    return range_index(_starts(table["depth"].to_numpy(), table["value"].to_numpy()), ranges)
+
+
+def _starts(depth: np.ndarray, value: np.ndarray) -> np.ndarray:
+    # A shift by 64 is undefined: depth 0 has the value 0 anyway.
+    shift = np.where(depth == 0, 0, 64 - depth.astype(np.int64)).astype(np.uint64)
+    starts: np.ndarray = value.astype(np.uint64) << shift
+    return starts
+
+
+def measure(session: Session, segments: Segments, inputs: int) -> Sizes:
+    """Rows and bytes that live in each bucket."""
+    rows = np.zeros((inputs, segments.buckets), dtype=np.int64)
+    new = np.zeros(segments.buckets, dtype=np.int64)
+    sizes = np.zeros(segments.buckets, dtype=np.int64)
+    intake = np.zeros(segments.buckets, dtype=np.int64)
+    for input_ in range(inputs):
+        for part in session.parts[input_]:
+            counts, sized = segments.tally(part.rows, part.file.born)
+            rows[input_] += counts
+            sizes += sized
+        for fresh in session.installed[input_]:
+            counts, sized = segments.tally(fresh, fresh.born)
+            rows[input_] += counts
+            intake += sized
+        for fresh in session.new[input_]:
+            counts, sized = segments.tally(fresh, fresh.born)
+            rows[input_] += counts
+            new += counts
+            intake += sized
+    return Sizes(rows, sizes + intake, intake, new)
+
+
+def figures_table(
+    groups: GroupMap, slot: int, figures: dict[str, Figures], now_ms: int
+) -> pa.Table:
+    """What the manifest keeps: one row per session and group of the slot that has anything."""
+    tables = [FIGURES_SCHEMA.empty_table()]
+    own = groups.slots == slot
+    for session, each in figures.items():
+        shown = np.flatnonzero(own & (each.held | each.counters.known()))
+        columns = [
+            pa.array(getattr(each.counters, name)[shown]) for name in FIGURES_SCHEMA.names[3:-1]
+        ]
+        tables.append(
+            pa.table(
+                [
+                    pa.repeat(session, len(shown)),
+                    pa.array(groups.depths[shown].astype(np.int32)),
+                    pa.array(groups.values[shown]),
+                    *columns,
+                    pa.repeat(now_ms, len(shown)),
+                ],
+                schema=FIGURES_SCHEMA,
+            )
+        )
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def statistics_table(
+    groups: GroupMap,
+    figures: dict[str, Figures],
+    *,
+    epoch: int,
+    slot: int,
+    resident: bool,
+    written_at_us: int,
+    state_bytes: int = 0,
+    budget_bytes: int = 0,
+    recent: SlotFigures | None = None,
+) -> pa.Table:
+    """Rows of the `statistics` table: the slot's groups that have anything; or were spilled."""
+    own_kinds = STATISTICS_SCHEMA.types[-SLOT_COLUMNS:]
+    own_values: list[float | None] = [state_bytes, budget_bytes]
+    own_values += [getattr(recent, each.name, None) for each in fields(SlotFigures)]
+    of_slot = [pa.scalar(v, kind) for v, kind in zip(own_values, own_kinds, strict=True)]
+    tables = [STATISTICS_SCHEMA.empty_table()]
+    own = groups.slots == slot
+    for session, each in figures.items():
+        counters = each.counters
+        shown = np.flatnonzero(own & (each.held | counters.known()) if resident else each.held)
+        n, inputs = len(shown), len(each.rows)
+        counts = pa.array(each.rows[:, shown].T.reshape(-1))
+        offsets = pa.array(np.arange(n + 1, dtype=np.int32) * inputs)
+        hot = [each.hot.get(g) for g in shown.tolist()] if each.hot else [None] * n
+        rate = counters.recent_results[shown] * (np.log(2) / (HALF_LIFE_MS / 1000))
+        tables.append(
+            pa.table(
+                [
+                    pa.repeat(pa.scalar(epoch, pa.int64()), n),
+                    pa.repeat(session, n),
+                    pa.repeat(pa.scalar(slot, pa.int32()), n),
+                    pa.array(groups.depths[shown].astype(np.int32)),
+                    pa.array(groups.values[shown].astype(np.int64)),
+                    pa.array(each.bytes[shown]),
+                    pa.ListArray.from_arrays(offsets, counts),
+                    pa.array(counters.results[shown]),
+                    pa.array(counters.last_used_ms[shown]),
+                    pa.repeat(resident, n),
+                    pa.repeat(pa.scalar(written_at_us, pa.timestamp("us", tz="UTC")), n),
+                    pa.array(counters.session_results[shown]),
+                    pa.array(rate),
+                    pa.array(counters.rows_in[shown]),
+                    pa.array(counters.generations[shown]),
+                    pa.array(counters.spilled_bytes[shown]),
+                    pa.array([each and each[0] for each in hot], pa.string()),
+                    pa.array([each and each[1] for each in hot], pa.int64()),
+                    *(pa.repeat(value, n) for value in of_slot),
+                ],
+                schema=STATISTICS_SCHEMA,
+            )
+        )
+    return pa.concat_tables(tables)

@@ -1,0 +1,551 @@
+"""One slot's part of one epoch: from the named manifest and the epoch's blocks to a report.
+
+Model: a step is a function of (task, blocks, the files that the task's manifest names). It writes
+files under fresh names only, deletes nothing that the manifest of the epoch before uses, and
+*returns* what it did; until a journal entry names its report, nothing of it exists. So it may
+run any number of times, also at once.
+
+Order, and why:
+
+1. load exactly the named manifest, sizes and digests checked; anything wrong is reported as
+   `missing` before a file is written or deleted, and so is a slot that had to give groups to
+   this one and found nothing
+2. delete garbage, so that there is room
+3. drop the groups that move away, install state and restored rows (no output)
+4. join the epoch's new rows; results leave in bounded batches
+5. flush sessions that this epoch seals: ranges that were ever cut become their last
+   generation, the rest is complete and goes
+6. spill: after the join, so a generation's own results are all out
+7. write the rows that stay as new runs; merge and reclaim within the room of the folder
+8. write the manifest, report
+
+Known limitation: the memory of the process is bounded by the epoch's intake, one result batch
+and one merged file, not by the budget, which counts files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spillway.engine.arrangement import Part, Segments, Session
+from spillway.engine.blocks import Block
+from spillway.engine.datafile import write_data_files
+from spillway.engine.groups import I64, Bool
+from spillway.engine.hotkeys import hot_keys
+from spillway.engine.intake import Intake, merge_bounded, take_in
+from spillway.engine.join import join_batches
+from spillway.engine.loading import Loaded, load
+from spillway.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from spillway.engine.relocation import adopt
+from spillway.engine.results import complete, file_schema
+from spillway.engine.runs import Missing, bytes_of
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import write_spill
+from spillway.engine.spilling import (
+    Limits,
+    Victims,
+    choose_victims,
+    flush_ranges,
+    rows_of,
+    staying,
+)
+from spillway.engine.statefiles import (
+    Manifest,
+    delete_garbage,
+    encode_manifest,
+    manifest_name,
+    write_manifest,
+)
+from spillway.engine.statistics import (
+    STATISTICS_SCHEMA,
+    Figures,
+    carried,
+    counted,
+    figures_table,
+    measure,
+    skew,
+    statistics_table,
+)
+from spillway.engine.task import StepTask
+from spillway.engine.upkeep import RunWriter, room_of, upkeep
+from spillway.policy.victims import VictimContext
+from spillway.storage import Folder
+from spillway_schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
+
+FITS = 8
+"""How often files that do not fit are encoded again with a smaller allowance, roughly."""
+SAMPLE_EVERY = 64
+"""The age of 1 result in SAMPLE_EVERY is measured (of one in each batch at least)."""
+
+
+def step(
+    spec: JoinSpec,
+    task: StepTask,
+    blocks: Iterable[Block],
+    state: Folder,
+    tables: Callable[[str], Folder],
+) -> SlotReport:
+    """Carry out a slot's part of an epoch.
+
+    `state` is the slot's own folder; `tables(name)` the folder of a table. Raises ValueError for
+    blocks that are not this slot's, HandoverLost when a file that another slot wrote for this one
+    is not as it was written; whatever it raises, nothing that counts has changed.
+    """
+    began = time.perf_counter()
+    try:
+        found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key)
+    except Missing as lost:
+        return _missing(task, str(lost))
+    work = _Step(spec, task, state, tables, found, began)
+    with work.timed("install"):
+        intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
+        if lacking := intake.lacking(task.arriving):
+            return _missing(task, f"the groups that come from the slots {lacking}", lacking)
+        for sender, moved in sorted(intake.moved.items()):
+            adopt(spec, task, state, found, sender, moved.files)
+    return work.run(intake)
+
+
+def _missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+    """The report of a step that did nothing."""
+    return SlotReport(
+        slot=task.slot,
+        epoch=task.epoch,
+        attempt=task.attempt,
+        status="missing",
+        detail=what,
+        lacking=list(lacking),
+    )
+
+
+class _Step:
+    """The step under way."""
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        task: StepTask,
+        state: Folder,
+        tables: Callable[[str], Folder],
+        found: Loaded,
+        began: float,
+    ) -> None:
+        self.spec = spec
+        self.task = task
+        self.state = state
+        self.tables = tables
+        self.inputs = range(len(spec.inputs))
+        self.found = found
+        self.manifest = found.manifest
+        self.sessions = found.sessions
+        self.began = began
+        self.seconds = {"load": time.perf_counter() - began}
+        self.known_figures = self.manifest.figures
+        self.figures: dict[str, Figures] = {}
+        self.segments: dict[str, Segments] = {}
+        self.files: list[FileRecord] = []
+        self.cuts: list[Cut] = []
+        self.results: dict[str, int] = {}
+        self.spilled_rows: dict[str, int] = {}
+        self.spilled_bytes = 0
+        self.overflow_bytes = 0
+        self.spilled: dict[str, Figures] = {}
+        self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
+        self.work: I64 = np.zeros(len(task.groups), dtype=np.int64)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add what the block takes to a phase's seconds."""
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def run(self, intake: Intake) -> SlotReport:
+        """Everything after loading and taking in."""
+        task = self.task
+        with self.timed("load"):
+            left = delete_garbage(
+                self.state,
+                task.warehouse_id,
+                self.found.sizes,
+                born_before=task.born_before,
+                manifest_name=task.manifest,
+                manifest=self.manifest if task.manifest else None,
+            )
+        with self.timed("install"):
+            self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
+            for name in sorted(intake.sessions()):
+                session = self.found.session(name)
+                session.new = intake.new.get(name, session.new)
+                session.installed = intake.installed.get(name, session.installed)
+            # A session of which everything was spilled has no files, but counts go on.
+            for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
+                self.found.session(name)
+            for session in self.sessions.values():
+                session.drops = session.drops.drop(task.leaving, task.epoch)
+        with self.timed("quarantine"):
+            self._quarantine(intake)
+        generated = {name: self._join(name) for name in self.sessions}
+        with self.timed("spill"):
+            for name in [s for s in self.sessions if s in task.flush]:
+                self._flush(self.sessions[name], task.flush[name])
+                del self.sessions[name]
+        for name in self.sessions:
+            self._measure(name, generated[name])
+        held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
+        files = held + 2 * len(self.inputs) * len(self.sessions)
+        room = room_of(
+            task.shape_kept,
+            task.budget_bytes,
+            sum(left.values()),
+            files,
+            len(task.groups) * len(self.sessions),
+        )
+        shelf = RunWriter(
+            self.spec,
+            self.state,
+            task.warehouse_id,
+            task.epoch,
+            task.attempt,
+            task.key,
+            room,
+            task.shape_kept,
+        )
+        next_run, intake_bytes = self._spill_and_store(shelf)
+        with self.timed("merge"):
+            kept = upkeep(shelf, self.sessions, self.manifest.merges, next_run, intake_bytes)
+        with self.timed("statistics"):
+            figures = figures_table(task.groups, task.slot, self.figures, task.now_ms)
+        with self.timed("manifest"):
+            for session in self.sessions.values():
+                born = [part.file.born for parts in session.parts for part in parts]
+                session.drops = session.drops.since(min(born, default=task.epoch + 1))
+            manifest = Manifest(
+                slot=task.slot,
+                epoch=task.epoch,
+                next_run=kept.next_run,
+                runs=tuple(
+                    part.file
+                    for session in self.sessions.values()
+                    for parts in session.parts
+                    for part in parts
+                ),
+                drops={s.name: s.drops for s in self.sessions.values() if any(s.parts)},
+                merges=kept.merges,
+                figures=figures,
+            )
+            data = encode_manifest(manifest)
+            name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data, task.key)
+            write_manifest(self.state, name, data)
+            room.used_bytes += data.size
+        with self.timed("statistics"):
+            self._statistics()
+        return self._report(intake, name, room.used_bytes)
+
+    # --- join -----------------------------------------------------------------------------
+
+    def _join(self, name: str) -> I64:
+        """Join a session's new rows and write the results; results per group, int64 (g,)."""
+        session = self.sessions[name]
+        generated = np.zeros(len(self.task.groups), dtype=np.int64)
+        if not any(session.new):
+            return generated
+        old = [
+            [*(part.rows for part in session.parts[i]), *session.installed[i]] for i in self.inputs
+        ]
+        batches = join_batches(
+            self.spec,
+            old,
+            session.new,
+            batch_bytes=self.task.batch_bytes,
+            sample_every=SAMPLE_EVERY,
+            last_drop=session.drops.last,
+        )
+
+        def tables() -> Iterator[pa.Table]:
+            for batch in self._timing("join", batches):
+                groups = self.task.groups.group_of(batch.hashes)
+                np.add.at(generated, groups, batch.results)
+                self._note_delays(batch.newest_ms)
+                yield complete(
+                    batch.table,
+                    epoch=self.task.epoch,
+                    phase="run-time",
+                    committed_us=self.task.written_at_us,
+                )
+
+        start, joining = time.perf_counter(), self.seconds.get("join", 0.0)
+        self.files += write_data_files(
+            self.tables("results"),
+            "results",
+            self.task.file_name,
+            file_schema(self.spec),
+            tables(),
+            {"session_date": name},
+        )
+        joined = self.seconds.get("join", 0.0) - joining
+        spent = time.perf_counter() - start - joined
+        self.seconds["write"] = self.seconds.get("write", 0.0) + spent
+        if total := int(generated.sum()):
+            self.results[name] = total
+        return generated
+
+    def _timing(self, phase: str, items: Iterator[Any]) -> Iterator[Any]:
+        """The same items, with the time that it takes to make them noted."""
+        while True:
+            with self.timed(phase):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def _note_delays(self, newest_ms: I64) -> None:
+        ages = np.maximum(self.task.written_at_us // 1000 - newest_ms, 0)
+        bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages)
+        self.delays += np.bincount(bucket, minlength=len(self.delays))
+
+    # --- spill ----------------------------------------------------------------------------
+
+    def _measure(self, name: str, generated: I64) -> None:
+        """Figures of a session's groups, the epoch's rows and results included."""
+        task = self.task
+        session = self.sessions[name]
+        with self.timed("spill"):
+            segments = Segments.of_groups(task.groups, session.drops)
+            sizes = measure(session, segments, len(self.spec.inputs))
+        with self.timed("statistics"):
+            before = carried(self.known_figures, name, task.groups, task.now_ms)
+            counters = counted(before, sizes, generated, task.now_ms)
+            self.segments[name] = segments
+            self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
+            self.work += sizes.new_rows + generated
+
+    def _flush(self, session: Session, ever_cut: tuple[Prefix, ...]) -> None:
+        """Write the last generation of a session that ends; what was never cut is complete."""
+        task = self.task
+        ranges = flush_ranges(task.groups, task.slot, ever_cut)
+        if not ranges:
+            return
+        segments = Segments.of_ranges(ranges, session.drops)
+        sizes = measure(session, segments, len(self.spec.inputs))
+        held: Bool = sizes.rows.sum(axis=0) > 0
+        self._write_spill(session, segments, held, sizes.rows, sizes.bytes)
+        for at in np.flatnonzero(held).tolist():
+            self.cuts.append(self._cut(session.name, ranges[at]))
+
+    def _spill_and_store(self, shelf: RunWriter) -> tuple[int, int]:
+        """Spill victims, write what stays: (number of the next run, bytes of new rows that stay).
+
+        What moved or was restored is no reason to merge more in this very epoch.
+        """
+        fresh, other = (
+            sum(
+                bytes_of(rows)
+                for session in self.sessions.values()
+                for pieces in getattr(session, kind)
+                for rows in pieces
+            )
+            for kind in ("new", "installed")
+        )
+        next_run, encoded, victims = self._fit(shelf)
+        self.overflow_bytes = victims.overflow_bytes
+        with self.timed("spill"):
+            for name, groups in victims.groups.items():
+                self._spill(self.sessions[name], groups)
+        with self.timed("store"):
+            for part, data in encoded:
+                shelf.write(part, data)
+                self.sessions[part.file.session].parts[part.file.input].append(part)
+        stays = sum(data.size for _, data in encoded)
+        return next_run, stays * fresh // max(fresh + other, 1)
+
+    def _fit(self, shelf: RunWriter) -> tuple[int, list[tuple[Part, Any]], Victims]:
+        """The next run's number, the files of what stays, not written yet, and the victims.
+
+        What a file takes beyond its rows is known once it is encoded. Files that do not fit are
+        encoded again with so much less room, a few times, then with none.
+        """
+        task = self.task
+        left = max(shelf.room.left(), 0)
+        room = left
+        while True:
+            with self.timed("spill"):
+                limits = Limits(
+                    task.budget_bytes, task.threshold, task.fraction, room, task.forced_bytes
+                )
+                context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
+                victims = choose_victims(self.figures, limits, task.victims, context)
+            with self.timed("store"):
+                next_run, encoded = self._encode(shelf, victims.groups)
+                short = sum(data.size for _, data in encoded) - left
+            if short <= 0 or not room:
+                return next_run, encoded, victims
+            room = max(room - max(short, left // FITS), 0)
+
+    def _encode(
+        self, shelf: RunWriter, victims: Mapping[str, Bool]
+    ) -> tuple[int, list[tuple[Part, Any]]]:
+        """The files of what came and stays, not written yet, and the next run's number."""
+        most = self.task.shape.new_file_bytes(self.task.budget_bytes)
+        next_run = self.found.next_run
+        encoded: list[tuple[Part, Any]] = []
+        for name, session in self.sessions.items():
+            segments, gone = self.segments[name], victims[name]
+            for input_ in self.inputs:
+                # State that came is sorted already, and may be large: a run of its own.
+                for fresh in (session.installed[input_], session.new[input_]):
+                    pieces = merge_bounded(staying(fresh, segments, gone), most)
+                    encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
+                    next_run += bool(pieces)
+        return next_run, encoded
+
+    def _spill(self, session: Session, victims: Bool) -> None:
+        """Write the victims' rows, and leave them out of what follows."""
+        figures = self.figures[session.name]
+        held = victims & figures.held
+        if held.any():
+            self._write_spill(
+                session, self.segments[session.name], held, figures.rows, figures.bytes
+            )
+            groups = [self.task.groups.prefixes[g] for g in np.flatnonzero(held).tolist()]
+            self.cuts += [self._cut(session.name, prefix) for prefix in groups]
+            session.drops = session.drops.drop(groups, self.task.epoch)
+            self.spilled[session.name] = figures.only(held)
+            self.figures[session.name] = figures.after_spill(held)
+        session.new = [[] for _ in self.inputs]
+        session.installed = [[] for _ in self.inputs]
+
+    def _write_spill(
+        self, session: Session, segments: Segments, wanted: Bool, rows: I64, size: I64
+    ) -> None:
+        task = self.task
+        if not wanted.any():
+            return
+        record = write_spill(
+            self.tables("spill"),
+            task.file_name(0),
+            self.spec,
+            session.name,
+            task.epoch,
+            rows_of(session, segments, wanted),
+        )
+        expected = int(rows[:, wanted].sum())
+        if record is None or record.rows != expected:
+            raise RuntimeError(
+                f"slot {task.slot}: {expected} rows were to be spilled, "
+                f"{record.rows if record else 0} were written. Nothing was journaled."
+            )
+        self.files.append(record)
+        self.spilled_rows[session.name] = expected
+        self.spilled_bytes += int(size[wanted].sum())
+
+    def _cut(self, session: str, range_: Prefix) -> Cut:
+        return Cut(
+            session=session, operator=self.spec.operator, range=range_, epoch=self.task.epoch
+        )
+
+    # --- tables and report ----------------------------------------------------------------
+
+    def _quarantine(self, intake: Intake) -> None:
+        task = self.task
+        for name in sorted({session for session, _ in intake.rejected}):
+            rows = [table for session, table in intake.rejected if session == name]
+            self.files += write_data_files(
+                self.tables("quarantine"),
+                "quarantine",
+                task.file_name,
+                QUARANTINE_SCHEMA,
+                quarantine_tables(rows, epoch=task.epoch, written_at_us=task.written_at_us),
+                {"session_date": name},
+            )
+
+    def _statistics(self) -> None:
+        task = self.task
+        if not (task.statistics or self.spilled):
+            return
+        if task.statistics:
+            self._note_hot_keys()
+        both = [(self.figures, True), (self.spilled, False)]
+        self.files += write_data_files(
+            self.tables("statistics"),
+            "statistics",
+            task.file_name,
+            STATISTICS_SCHEMA,
+            (
+                statistics_table(
+                    task.groups,
+                    figures,
+                    epoch=task.epoch,
+                    slot=task.slot,
+                    resident=resident,
+                    written_at_us=task.written_at_us,
+                    state_bytes=self._state_bytes(),
+                    budget_bytes=task.budget_bytes,
+                    recent=task.recent,
+                )
+                for figures, resident in both
+            ),
+        )
+
+    def _state_bytes(self) -> int:
+        return sum(int(figures.bytes.sum()) for figures in self.figures.values())
+
+    def _note_hot_keys(self) -> None:
+        for name, session in self.sessions.items():
+            segments = Segments.of_groups(self.task.groups, session.drops)
+            figures = self.figures[name]
+            figures.hot = hot_keys(self.spec, session, segments, figures.bytes)
+
+    def _report(self, intake: Intake, manifest: str, folder_bytes: int) -> SlotReport:
+        task = self.task
+        rows_in = {
+            self.spec.inputs[i].name: sum(
+                len(rows.key_hash) for inputs in intake.new.values() for rows in inputs[i]
+            )
+            for i in self.inputs
+        }
+        stamps = [
+            int(rows.kafka_ms.max(initial=0))
+            for inputs in intake.new.values()
+            for pieces in inputs
+            for rows in pieces
+            if rows.kafka_ms is not None
+        ]
+        rejected = [table.column(5).to_numpy().max(initial=0) for _, table in intake.rejected]
+        return SlotReport(
+            slot=task.slot,
+            epoch=task.epoch,
+            attempt=task.attempt,
+            manifest=manifest,
+            files=self.files,
+            cuts=self.cuts,
+            read=intake.read,
+            restored=intake.restored,
+            results=self.results,
+            spilled_rows=self.spilled_rows,
+            recent_input_ms=max([*stamps, *map(int, rejected)], default=0),
+            totals=SlotTotals(
+                slot=task.slot,
+                budget_bytes=task.budget_bytes,
+                state_bytes=self._state_bytes(),
+                folder_bytes=folder_bytes,
+                rows=sum(int(f.rows.sum()) for f in self.figures.values()),
+                rows_in=rows_in,
+                results=sum(self.results.values()),
+                spilled_bytes=self.spilled_bytes,
+                overflow_bytes=self.overflow_bytes,
+                spilled_rows=sum(self.spilled_rows.values()),
+                groups=sum(int(f.held.sum()) for f in self.figures.values()),
+                skew=round(skew(self.work), 4),
+                busy_s=round(time.perf_counter() - self.began, 6),
+                seconds={phase: round(s, 6) for phase, s in self.seconds.items()},
+                delay_ms=self.delays.tolist(),
+            ),
+        )

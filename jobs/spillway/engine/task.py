@@ -1,0 +1,76 @@
+"""What the plan says to one slot for one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pydantic import SecretBytes
+
+from spillway.engine.groups import GroupMap
+from spillway.engine.intake import PIECE_BYTES
+from spillway.engine.join import BATCH_BYTES
+from spillway.engine.merging import DEFAULT_SHAPE, Shape
+from spillway.policy.sampling import SlotFigures
+from spillway.policy.victims import DEFAULT
+from spillway_schemas.filenames import data_name
+from spillway_schemas.journal import Prefix
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """Everything that the plan says to one slot. Picklable."""
+
+    slot: int
+    epoch: int
+    attempt: str
+    """Fresh for every try: part of every file's name."""
+    warehouse_id: str
+    session: str
+    """The open session."""
+    manifest: str | None
+    """The slot's state after the epoch before; None: a new or lost slot, starts empty."""
+    groups: GroupMap
+    """The assignment from this epoch on."""
+    key: SecretBytes
+    """The warehouse's key for the digests of state files. It shows in no text of this task."""
+    threshold: float
+    """Part of the budget at which the slot spills (`spill.threshold`)."""
+    leaving: tuple[Prefix, ...] = ()
+    """Ranges of this slot that move away in this epoch."""
+    arriving: tuple[int, ...] = ()
+    """Slots that ranges come from in this epoch: each must say what it gave."""
+    forced_bytes: int = 0
+    """State to spill whatever the memory."""
+    flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
+    """Sessions that this epoch seals, each with every range that was ever cut before."""
+    budget_bytes: int = 1 << 30
+    fraction: float = 0.3
+    inactive_ms: int = 60_000
+    victims: str = DEFAULT
+    now_ms: int = 0
+    """The stream's clock."""
+    written_at_us: int = 0
+    """The commit time that the epoch's rows are stamped with, us since 1970."""
+    statistics: bool = False
+    """Write the statistics of all groups in this epoch (they are when something is spilled)."""
+    recent: SlotFigures | None = None
+    """What the slot did since its statistics were last written; None: not known."""
+    seed: int = 0
+    batch_bytes: int = BATCH_BYTES
+    piece_bytes: int = PIECE_BYTES
+    shape: Shape = DEFAULT_SHAPE
+
+    @property
+    def shape_kept(self) -> Shape:
+        """`shape`, by which a file that one spill of `fraction` has worn is worth rewriting."""
+        return replace(self.shape, dead_share=min(self.shape.dead_share, self.fraction / 2))
+
+    @property
+    def born_before(self) -> int:
+        """Files born later than this are never garbage to this step."""
+        return self.epoch - 1
+
+    def file_name(self, k: int) -> str:
+        """Name of data file number `k` of a table."""
+        return data_name(self.epoch, self.attempt, self.slot, k)

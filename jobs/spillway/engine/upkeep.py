@@ -1,0 +1,296 @@
+"""Writing runs, advancing merges and reclaiming dead bytes, within the room of the folder.
+
+Invariant: the bytes of all files in the slot's folder (those of the manifest before, files of
+thrown-away attempts, everything written now) stay within the budget. `Room` is asked before
+every write; a merge or a reclaim that does not fit waits, new rows that do not fit are spilled.
+A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
+
+Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
+this matters only for budgets of a few kilobytes, or after many thrown-away attempts of one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pydantic import SecretBytes
+
+from spillway.engine.arrangement import ALL, Part, Segments, Session, everything
+from spillway.engine.digests import keyed_digest
+from spillway.engine.join import Rows
+from spillway.engine.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
+from spillway.engine.runs import (
+    RunFile,
+    bytes_of,
+    encode_run,
+    merge,
+    name_of,
+    note_verified,
+    part_of,
+)
+from spillway.engine.spec import JoinSpec
+from spillway.engine.spillfile import quantiles
+from spillway.engine.statefiles import Merging
+from spillway.storage import Folder
+
+MANIFEST_RUN_BYTES = 320
+MANIFEST_GROUP_BYTES = 72
+MANIFEST_BASE_BYTES = 4096
+"""Generous estimates of a manifest's size, from which room is set aside."""
+SLACK_PARTS = 16
+"""At most 1 / SLACK_PARTS of the budget is kept for reclaiming alone."""
+
+
+@dataclass
+class Room:
+    """Bytes in the folder against the budget."""
+
+    budget_bytes: int
+    used_bytes: int
+    reserve_bytes: int
+    """For the manifest."""
+    slack_bytes: int
+    """For reclaiming only."""
+
+    def left(self, *, reclaiming: bool = False) -> int:
+        """Bytes that may still be written (negative: none)."""
+        slack = 0 if reclaiming else self.slack_bytes
+        return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
+
+
+def room_of(shape: Shape, budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
+    """The room at the start of a step."""
+    reserve = min(manifest_bytes(files, groups), budget_bytes // 4)
+    slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // SLACK_PARTS)
+    return Room(budget_bytes, used_bytes, reserve, slack)
+
+
+def manifest_bytes(files: int, groups: int) -> int:
+    """What is set aside for the manifest of so many run files and groups."""
+    return MANIFEST_BASE_BYTES + MANIFEST_RUN_BYTES * files + MANIFEST_GROUP_BYTES * groups
+
+
+@dataclass
+class RunWriter:
+    """The slot's folder as one attempt of one epoch writes to it."""
+
+    spec: JoinSpec
+    folder: Folder
+    warehouse_id: str
+    epoch: int
+    attempt: str
+    key: SecretBytes
+    room: Room
+    shape: Shape
+    files: int = 0
+
+    def encode(self, session: str, input_: int, run: int, rows: Rows) -> tuple[Part, pa.Buffer]:
+        """A file of rows (not empty) that is not written yet."""
+        data = encode_run(self.spec, input_, rows)
+        name = name_of(self.warehouse_id, self.epoch, self.attempt, f"{self.files:05d}")
+        self.files += 1
+        file = RunFile(
+            file=name,
+            bytes=data.size,
+            row_bytes=bytes_of(rows),
+            digest=keyed_digest(self.key, data),
+            session=session,
+            input=input_,
+            run=run,
+            born=self.epoch,
+            rows=len(rows.key_hash),
+            lo=int(rows.key_hash[0]),
+            hi=int(rows.key_hash[-1]),
+        )
+        return Part(file, Rows(rows.key_hash, rows.table, born=self.epoch)), data
+
+    def write(self, part: Part, data: pa.Buffer) -> None:
+        """Write an encoded file."""
+        self.folder.write_new(part.file.file, data)
+        note_verified(self.folder.path(part.file.file))
+        self.room.used_bytes += data.size
+
+    def write_if_room(
+        self,
+        session: str,
+        input_: int,
+        run: int,
+        rows: Rows,
+        *,
+        reclaiming: bool = False,
+        kept_free: int = 0,
+    ) -> Part | None:
+        """Write a file of rows; None when that would not leave `kept_free` bytes of room."""
+        room = self.room.left(reclaiming=reclaiming) - kept_free
+        if bytes_of(rows) > room:
+            return None
+        part, data = self.encode(session, input_, run, rows)
+        if data.size > room:
+            return None
+        self.write(part, data)
+        return part
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What upkeep leaves behind for the manifest."""
+
+    merges: tuple[Merging, ...]
+    next_run: int
+
+
+def upkeep(
+    shelf: RunWriter,
+    sessions: dict[str, Session],
+    under_way: Sequence[Merging],
+    next_run: int,
+    intake_bytes: int,
+) -> Upkeep:
+    """Drop what is dead, advance merges, reclaim. Changes the sessions' lists of parts."""
+    budget = shelf.room.budget_bytes
+    live: dict[str, tuple[int, int]] = {}
+    for session in sessions.values():
+        whole = everything(session.drops)
+        for parts in session.parts:
+            live.update({p.file.file: _live(p, whole) for p in parts})
+            parts[:] = [p for p in parts if live[p.file.file][0]]
+    sizes: dict[tuple[str, int, int], int] = {}
+    for session, part in _all(sessions):
+        key = (session.name, part.file.input, part.file.run)
+        sizes[key] = sizes.get(key, 0) + live[part.file.file][0]
+    kept = [m for m in under_way if any((m.session, m.input, s) in sizes for s in m.sources)]
+    due, next_run = due_merges(
+        shelf.shape, [RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run
+    )
+    fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
+    tight = shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget
+    if tight:
+        # Dead bytes go first, those of files that are being merged too: a merge that waits for
+        # room must not keep them.
+        _reclaim(shelf, sessions, _worn(sessions, live, frozenset()), fuel)
+    # What a merge has begun and not finished takes room twice, so it leaves the next intake's free.
+    kept_free = intake_bytes if tight else 0
+    merged, left = 0, []
+    for merging in due:
+        copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged, kept_free)
+        merged += copied
+        if not done:
+            left.append(merging)
+    if not tight:
+        busy = {(m.session, m.input, s) for m in left for s in m.sources}
+        _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
+    return Upkeep(tuple(left), next_run)
+
+
+def _worn(
+    sessions: dict[str, Session],
+    live: Mapping[str, tuple[int, int]],
+    busy: AbstractSet[tuple[str, int, int]],
+) -> list[FileLiveness]:
+    """The files of before this step's merges, without those of `busy` runs."""
+    return [
+        FileLiveness(part.file.file, part.file.row_bytes, live[part.file.file][1])
+        for session, part in _all(sessions)
+        if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
+    ]
+
+
+def _all(sessions: dict[str, Session]) -> Iterator[tuple[Session, Part]]:
+    for session in sessions.values():
+        for parts in session.parts:
+            for part in parts:
+                yield session, part
+
+
+def _live(part: Part, whole: Segments) -> tuple[int, int]:
+    """(rows, bytes) of a part that are not dead."""
+    rows, sizes = whole.tally(part.rows, part.file.born)
+    return int(rows[0]), int(sizes[0])
+
+
+def _advance(
+    shelf: RunWriter, session: Session, merging: Merging, fuel: int, kept_free: int
+) -> tuple[int, bool]:
+    """Work on a merge: (bytes written, whether it is done)."""
+    parts = session.parts[merging.input]
+    sources = [p for p in parts if p.file.run in merging.sources]
+    hashes = [p.rows.key_hash for p in sources]
+    rows = sum(len(h) for h in hashes)
+    size = sum(bytes_of(p.rows) for p in sources)
+    if size <= min(fuel, shelf.room.left()):
+        kept_free = 0  # it ends in this step, and its sources go before the next intake comes
+    aim = shelf.shape.file_bytes(shelf.room.budget_bytes)
+    bounds: list[int] = []
+    if size > aim + aim // 4:
+        bounds = quantiles(hashes, max(1, rows * aim // size)).tolist()
+    copied = 0
+    whole = everything(session.drops)
+    for bound in [*bounds, None]:
+        if copied >= fuel:
+            return copied, False
+        stretch = []
+        for part in sources:
+            end = len(part.rows.key_hash)
+            if bound is not None:
+                end = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
+            stretch += whole.slices(part_of(part.rows, 0, end), part.file.born, ALL)
+        made = None
+        if stretch:
+            rows_out = merge(stretch)
+            made = shelf.write_if_room(
+                session.name, merging.input, merging.target, rows_out, kept_free=kept_free
+            )
+            if made is None:
+                return copied, False
+            copied += made.file.bytes
+        gone = {p.file.file for p in sources}
+        sources = [] if bound is None else [q for p in sources if (q := _from(p, bound))]
+        parts[:] = [
+            *(p for p in parts if p.file.file not in gone),
+            *sources,
+            *([made] if made else []),
+        ]
+    return copied, True
+
+
+def _from(part: Part, bound: int) -> Part | None:
+    """A part with its window begun at `bound`; None when nothing is left."""
+    file = part.file.from_hash(bound)
+    first = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
+    if file is None or first == len(part.rows.key_hash):
+        return None
+    return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
+
+
+def _reclaim(
+    shelf: RunWriter, sessions: dict[str, Session], worn: Sequence[FileLiveness], fuel: int
+) -> None:
+    """Rewrite the live part of the most worn files, as long as there is room."""
+    wanted = to_reclaim(
+        shelf.shape,
+        worn,
+        folder_bytes=shelf.room.used_bytes,
+        budget_bytes=shelf.room.budget_bytes,
+        fuel=fuel,
+    )
+    where = {
+        part.file.file: (session, parts)
+        for session in sessions.values()
+        for parts in session.parts
+        for part in parts
+    }
+    for name in wanted:
+        session, parts = where[name]
+        at = next(i for i, part in enumerate(parts) if part.file.file == name)
+        old = parts[at]
+        rows = merge(everything(session.drops).slices(old.rows, old.file.born, ALL))
+        made = shelf.write_if_room(
+            session.name, old.file.input, old.file.run, rows, reclaiming=True
+        )
+        if made is None:
+            break
+        parts[at] = made

@@ -1,0 +1,334 @@
+"""What a Kafka cluster says of itself and its topics: ids, offsets, settings.
+
+A `Cluster` is one admin connection. Offsets come as `Offsets`: a list per topic, one number for
+each partition, in the order of partitions.
+
+Invariant: nothing here creates a topic by asking for it, and a topic that does not exist is an
+error that names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from spillway.kafka.options import python_options
+from spillway_schemas.journal import Offsets, Topic
+from spillway_schemas.secret import Options, hide
+
+TIMEOUT_S = 30.0
+
+_UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY = 3, 17, 29, 9
+"""Kafka's error codes: unknown topic or partition, invalid topic, topic authorization failed,
+replica not available."""
+
+_T = TypeVar("_T")
+
+
+class _Explained(RuntimeError):
+    """An error that knows how it is mended, so that who shows both says neither twice."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        """`what` happened, and the `remedy`; the message is both."""
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class KafkaUnavailable(_Explained):
+    """No broker answered in time, or it gave up; trying again later may help."""
+
+
+class TopicProblem(_Explained):
+    """A topic does not exist or cannot be used as asked; trying again does not help."""
+
+
+@contextlib.contextmanager
+def cluster(
+    bootstrap: str, options: Options | None = None, timeout_s: float = TIMEOUT_S
+) -> Iterator[Cluster]:
+    """Connect to the cluster behind `bootstrap` (`host:port`, or several by commas).
+
+    Raises KafkaUnavailable when no broker answers within `timeout_s`.
+    """
+    view = Cluster(bootstrap, options, timeout_s)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def listens(bootstrap: str, timeout_s: float) -> bool:
+    """Whether a connection to one of the brokers is taken: a quick look before a client's long one.
+
+    A client of kafka-python that finds nobody leaves a thread behind; this does not.
+    """
+    for server in bootstrap.split(","):
+        host, _, port = server.rpartition(":")
+        with contextlib.suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+            return True
+    return False
+
+
+def demand_listener(bootstrap: str, timeout_s: float = 3.0) -> None:
+    """Raise KafkaUnavailable when nobody listens; a client would try for half a minute, silently.
+
+    For commands that a person waits for. What runs by itself has the patience of its client.
+    """
+    if not listens(bootstrap, timeout_s):
+        raise KafkaUnavailable(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
+
+
+def absent_remedy(bootstrap: str) -> str:
+    """What to do when no broker is found; the embedded one is only ever here."""
+    hosts = {server.rpartition(":")[0].strip("[]") for server in bootstrap.split(",")}
+    if hosts & {"127.0.0.1", "localhost", "::1"}:
+        return (
+            "start the embedded broker with 'spillway kafka start', or set "
+            "kafka.bootstrap_servers to the address of yours"
+        )
+    return "check the address in kafka.bootstrap_servers, and that the broker runs"
+
+
+def told(error: BaseException, options: Options) -> str:
+    """An error of kafka-python with its type, which some of its messages begin with already.
+
+    Without the secrets in `options`, the client's.
+    """
+    name, text = type(error).__name__, str(error)
+    while text.startswith(name):
+        text = text.removeprefix(name).lstrip(": ")
+    return hide(f"{name}: {text}" if text else name, options)
+
+
+class Cluster:
+    """One admin connection. Close it, or use `cluster()`."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Options | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ):
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        self._timeout_s = timeout_s
+        config: dict[str, Any] = {
+            "request_timeout_ms": int(max(timeout_s, 1.0) * 1000),
+            "bootstrap_timeout_ms": int(timeout_s * 1000),
+            "metadata_max_age_ms": 30_000,
+            "client_id": "spillway-admin",
+        } | python_options(options or {}, "admin")
+        self._bootstrap = bootstrap
+        self._options = options or {}
+        try:
+            self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._admin.close()
+
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return str(self._ask(self._admin.describe_cluster)["cluster_id"])
+
+    def topics(self, names: Sequence[str]) -> list[Topic]:
+        """Id and number of partitions of each topic, in the order of `names`.
+
+        Raises TopicProblem that names every topic that does not exist.
+        """
+        described = self._described(names)
+        by_name = {d["name"]: d for d in described if d["error_code"] == 0}
+        forbidden = [d["name"] for d in described if d["error_code"] == _FORBIDDEN]
+        if forbidden:
+            raise TopicProblem(
+                f"{self._bootstrap} does not let this user see topic {', '.join(forbidden)}",
+                "grant Describe and Read on it, or check the credentials in kafka.options",
+            )
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise TopicProblem(
+                f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}",
+                "run 'spillway topics --create', or name another one in the query",
+            )
+        return [
+            Topic(name=n, id=str(by_name[n]["topic_id"]), partitions=len(by_name[n]["partitions"]))
+            for n in names
+        ]
+
+    def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Kafka's metadata of topics; waits while one is there but has no leader yet."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            found: list[dict[str, Any]] = self._ask(
+                lambda: self._admin.describe_topics(list(names))
+            )
+            codes = {d["error_code"] for d in found}
+            codes |= {p["error_code"] for d in found for p in d["partitions"]}
+            # A partition without some replica is as good as any to us.
+            if not codes - {0, _UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY}:
+                return found
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"a topic of {', '.join(names)} on {self._bootstrap} has no leader (Kafka's "
+                    f"error codes {sorted(codes - {0})})",
+                    "see that all brokers run",
+                )
+            time.sleep(0.1)
+
+    def existing_topics(self) -> list[str]:
+        """The names of all topics."""
+        return sorted(self._ask(self._admin.list_topics))
+
+    def beginning_offsets(self, names: Sequence[str]) -> Offsets:
+        """The first offset that each partition still holds."""
+        from kafka.protocol.consumer import OffsetSpec
+
+        return self._offsets(self.topics(names), OffsetSpec.EARLIEST, read_committed=False)
+
+    def end_offsets(self, names: Sequence[str], *, read_committed: bool = True) -> Offsets:
+        """One past the last offset of each partition.
+
+        Under `read_committed` it is the last stable offset: what lies beyond belongs to a
+        transaction that is still open.
+        """
+        from kafka.protocol.consumer import OffsetSpec
+
+        return self._offsets(self.topics(names), OffsetSpec.LATEST, read_committed)
+
+    def offsets_for_time(
+        self, names: Sequence[str], at_ms: int, *, read_committed: bool = True
+    ) -> Offsets:
+        """Of each partition the first offset whose record is of `at_ms` or later.
+
+        `at_ms` is in ms since 1970, compared with the records' Kafka timestamps. A partition
+        without such a record gives its end offset, as it was before the question was asked.
+        """
+        topics = self.topics(names)
+        from kafka.protocol.consumer import OffsetSpec
+
+        # The ends first: what arrives between the two questions stays on the later side.
+        ends = self._offsets(topics, OffsetSpec.LATEST, read_committed)
+        found = self._offsets(topics, at_ms, read_committed)
+        return {
+            name: [at if at >= 0 else end for at, end in zip(offsets, ends[name], strict=True)]
+            for name, offsets in found.items()
+        }
+
+    def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Each topic's settings by their Kafka names, e.g. `cleanup.policy`, `retention.ms`."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        self.topics(names)
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        answer = self._ask(lambda: self._admin.describe_configs(resources, config_filter="all"))
+        by_topic: dict[str, dict[str, Any]] = answer["topic"]
+        return {
+            name: {key: str(entry["value"]) for key, entry in by_topic[name].items()}
+            for name in names
+        }
+
+    def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        configs: Mapping[str, str] | None = None,
+        replication: int = -1,
+    ) -> list[str]:
+        """Create the topics that do not exist yet; the names of those that were created.
+
+        `replication`: brokers that hold each partition; -1: the cluster's own default.
+        Raises TopicProblem when one exists with another number of partitions, and when the cluster
+        refuses (fewer brokers than `replication`, say).
+        """
+        existing = set(self.existing_topics())
+        fresh = [name for name in partitions if name not in existing]
+        there = [name for name in partitions if name in existing]
+        for topic in self.topics(there) if there else []:
+            if topic.partitions != partitions[topic.name]:
+                raise TopicProblem(
+                    f"topic {topic.name!r} exists with {topic.partitions} partitions, not "
+                    f"{partitions[topic.name]}",
+                    "use that number, or another name",
+                )
+        if fresh:
+            wanted = {
+                name: {
+                    "num_partitions": partitions[name],
+                    "replication_factor": replication,
+                    "configs": dict(configs or {}),
+                }
+                for name in fresh
+            }
+            self._ask(lambda: self._admin.create_topics(wanted, wait_for_metadata=True))
+        return fresh
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise a topic's number of partitions to `total`."""
+        self._ask(lambda: self._admin.create_partitions({name: total}))
+        self._wait(
+            lambda: self.topics([name])[0].partitions == total, f"{name}: {total} partitions"
+        )
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics and wait until they are gone."""
+        gone = list(names)
+        self._ask(lambda: self._admin.delete_topics(gone))
+        self._wait(
+            lambda: not set(gone) & set(self.existing_topics()), f"deletion of {', '.join(gone)}"
+        )
+
+    def _wait(self, done: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(f"{what} was not seen within {timeout_s:.0f} s")
+            time.sleep(0.05)
+
+    def _offsets(self, topics: Sequence[Topic], spec: Any, read_committed: bool) -> Offsets:
+        from kafka import TopicPartition
+        from kafka.protocol.consumer import IsolationLevel
+
+        level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(t.name, p): spec for t in topics for p in range(t.partitions)}
+        answer = self._ask(lambda: self._admin.list_partition_offsets(asked, level))
+        return {
+            t.name: [int(answer[TopicPartition(t.name, p)].offset) for p in range(t.partitions)]
+            for t in topics
+        }
+
+    def _ask(self, question: Callable[[], _T]) -> _T:
+        from kafka.errors import (
+            InvalidReplicationFactorError,
+            InvalidTopicError,
+            KafkaError,
+            PolicyViolationError,
+            TopicAlreadyExistsError,
+            TopicAuthorizationFailedError,
+        )
+
+        refusals = (
+            InvalidReplicationFactorError,
+            InvalidTopicError,
+            PolicyViolationError,
+            TopicAlreadyExistsError,
+            TopicAuthorizationFailedError,
+        )
+        try:
+            return question()
+        except refusals as error:
+            raise TopicProblem(f"{self._bootstrap} refused: {error}") from error
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> KafkaUnavailable:
+        return KafkaUnavailable(
+            f"Kafka at {self._bootstrap} does not answer ({told(error, self._options)})",
+            f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
+        )

@@ -1,0 +1,267 @@
+"""All partition groups as columns, cut for people: a map of bounded size, and a table to search.
+
+Model: a `GroupTable` has one row for each group of the assignment, in the order of hashes. Its
+figures are those of the newest `statistics` (some seconds old). There may be 32,768 groups; what
+leaves here is bounded: the map has at most `MOST_CELLS` cells (neighbours of one slot become one,
+with sums), and the table gives the first rows of an order, after a search over all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from spillway.policy.view import F64, I64, Bool
+from spillway.readmodel.model import ReadModel
+from spillway.rebalance.view import cut_groups, group_states
+from spillway.report.model import Figures
+from spillway.tables import Warehouse
+from spillway_schemas.journal import Prefix
+
+MOST_CELLS = 1024
+MOST_ROWS = 500
+KIB = 1024.0
+
+Order = Literal[
+    "group",
+    "slot",
+    "bytes",
+    "rows",
+    "results",
+    "rate",
+    "productivity",
+    "generations",
+    "spilled_bytes",
+    "hot_share",
+]
+ORDERS: tuple[str, ...] = get_args(Order)
+
+STATES = ("empty", "resident", "partly", "spilled", "moving")
+"""`partly`: something was spilled, newer rows are in memory; `moving`: is to change its slot."""
+EMPTY, RESIDENT, PARTLY, SPILLED, MOVING = range(len(STATES))
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Columns over the groups; all (g,)."""
+
+    epoch: int
+    """Of the journal; statistics may be some epochs older."""
+    prefixes: tuple[Prefix, ...]
+    slot: I64
+    state: I64
+    """Index into `STATES`."""
+    target: I64
+    """Where the group moves to; -1: nowhere."""
+    bytes: I64
+    rows: I64
+    results: I64
+    """Of the current generation."""
+    session_results: I64
+    rate: F64
+    generations: I64
+    spilled_bytes: I64
+    hot_share: F64
+    hot_key: tuple[str, ...]
+    texts: list[str] = field(default_factory=list)
+    """What a search looks at; made when somebody searches."""
+
+    @property
+    def productivity(self) -> F64:
+        """Results per KiB of state; 0 without state."""
+        held = self.bytes > 0
+        found: F64 = np.zeros(len(held))
+        np.divide(self.results * KIB, self.bytes, out=found, where=held)
+        return found
+
+
+class Cells(Figures):
+    """The map: one list entry per cell, cells ordered by slot and then by hash."""
+
+    first: list[str]
+    """The cell's first group."""
+    last: list[str]
+    groups: list[int]
+    slot: list[int]
+    state: list[int]
+    """Index into `states`; of several groups the one that says most."""
+    moving: list[int]
+    spilled: list[int]
+    """Groups of which something was spilled."""
+    bytes: list[int]
+    results: list[int]
+    rate: list[float]
+    productivity: list[float]
+    spilled_bytes: list[int]
+
+
+class Row(Figures):
+    """A group of the table."""
+
+    group: str
+    slot: int
+    state: str
+    target: int | None
+    bytes: int
+    rows: int
+    results: int
+    session_results: int
+    rate: float
+    productivity: float
+    generations: int
+    spilled_bytes: int
+    hot_key: str | None
+    hot_share: float | None
+
+
+class Groups(Figures):
+    """The groups' view."""
+
+    epoch: int
+    total: int
+    states: tuple[str, ...]
+    counts: list[int]
+    """Groups in each state."""
+    cells: Cells
+    rows: list[Row]
+    found: int
+    """Groups that the search has found, of which `rows` are the first."""
+
+
+def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
+    """Read what is known of every group now."""
+    found = group_states(warehouse, model, collection_s=0.0)
+    prefixes = tuple(group for group, _ in model.state.groups)
+    at = {prefix: g for g, prefix in enumerate(prefixes)}
+    target = np.full(len(prefixes), -1, dtype=np.int64)
+    for move in model.state.moves:
+        if move.group in at:
+            target[at[move.group]] = move.to
+    cut = cut_groups(model) | (found.generations > 0)
+    return GroupTable(
+        epoch=model.state.epoch,
+        prefixes=prefixes,
+        slot=np.array([slot for _, slot in model.state.groups], dtype=np.int64),
+        state=_states(found.rows > 0, cut, target >= 0),
+        target=target,
+        bytes=found.bytes,
+        rows=found.rows,
+        results=found.results,
+        session_results=found.session_results,
+        rate=found.rate,
+        generations=found.generations,
+        spilled_bytes=found.spilled_bytes,
+        hot_share=found.hot_share,
+        hot_key=found.hot_key,
+    )
+
+
+def _states(held: Bool, cut: Bool, moving: Bool) -> I64:
+    state = np.where(held, np.where(cut, PARTLY, RESIDENT), np.where(cut, SPILLED, EMPTY))
+    return np.where(moving, MOVING, state).astype(np.int64)
+
+
+def groups_view(
+    table: GroupTable, order: str, *, descending: bool, search: str, most: int
+) -> Groups:
+    """The map of all groups, and the first rows of a table."""
+    chosen = _searched(table, search)
+    keys = _order(table, order)[chosen]
+    ranks = np.argsort(-keys if descending else keys, kind="stable")
+    first = chosen[ranks[: min(most, MOST_ROWS)]]
+    return Groups(
+        epoch=table.epoch,
+        total=len(table.prefixes),
+        states=STATES,
+        counts=np.bincount(table.state, minlength=len(STATES)).tolist(),
+        cells=cells(table, MOST_CELLS),
+        rows=[_row(table, g) for g in first.tolist()],
+        found=len(chosen),
+    )
+
+
+def cells(table: GroupTable, most: int) -> Cells:
+    """The map in about `most` cells, and one more for each slot at the most."""
+    total = len(table.prefixes)
+    each = max(1, -(-total // most))
+    by_slot = np.argsort(table.slot, kind="stable")
+    slot = table.slot[by_slot]
+    # Within a slot, `each` neighbours are one cell.
+    begins = np.flatnonzero(np.r_[True, slot[1:] != slot[:-1]]) if total else np.zeros(0, np.int64)
+    place = np.arange(total) - np.repeat(begins, np.diff(np.r_[begins, total]))
+    starts = np.flatnonzero(place % each == 0)
+    counts = np.diff(np.r_[starts, total])
+
+    def added(column: I64 | F64) -> I64 | F64:
+        return np.add.reduceat(column[by_slot], starts) if total else column
+
+    size, results, rate = added(table.bytes), added(table.results), added(table.rate)
+    productivity = np.divide(results * KIB, size, out=np.zeros(len(size)), where=size > 0)
+    names = [table.prefixes[g].text for g in by_slot[starts].tolist()]
+    ends = by_slot[starts + counts - 1].tolist() if total else []
+    state = table.state
+    spilled = added(((state == PARTLY) | (state == SPILLED)).astype(np.int64))
+    moving = added((state == MOVING).astype(np.int64))
+    held = added(((state == PARTLY) | (state == RESIDENT)).astype(np.int64))
+    of_cell = _states(held > 0, spilled > 0, moving > 0)
+    return Cells(
+        first=names,
+        last=[table.prefixes[g].text for g in ends],
+        groups=counts.tolist(),
+        slot=slot[starts].tolist(),
+        state=of_cell.tolist(),
+        moving=moving.tolist(),
+        spilled=spilled.tolist(),
+        bytes=size.tolist(),
+        results=results.tolist(),
+        rate=np.round(rate, 3).tolist(),
+        productivity=np.round(productivity, 4).tolist(),
+        spilled_bytes=added(table.spilled_bytes).tolist(),
+    )
+
+
+def _order(table: GroupTable, order: str) -> F64:
+    if order == "group":
+        return np.arange(len(table.prefixes), dtype=np.float64)
+    column: F64 = getattr(table, order).astype(np.float64)
+    return column
+
+
+def _searched(table: GroupTable, search: str) -> I64:
+    """Groups whose name, slot, state or hottest key contains every word of the search."""
+    words = search.casefold().split()
+    everything = np.arange(len(table.prefixes), dtype=np.int64)
+    if not words:
+        return everything
+    if not table.texts:
+        slots, states = table.slot.tolist(), table.state.tolist()
+        table.texts.extend(
+            f"{prefix.text} slot:{slots[g]} {STATES[states[g]]} {table.hot_key[g]}".casefold()
+            for g, prefix in enumerate(table.prefixes)
+        )
+    for word in words:
+        hit = [word in table.texts[g] for g in everything.tolist()]
+        everything = everything[np.array(hit, dtype=np.bool_)]
+    return everything
+
+
+def _row(table: GroupTable, g: int) -> Row:
+    target = int(table.target[g])
+    return Row(
+        group=table.prefixes[g].text,
+        slot=int(table.slot[g]),
+        state=STATES[int(table.state[g])],
+        target=None if target < 0 else target,
+        bytes=int(table.bytes[g]),
+        rows=int(table.rows[g]),
+        results=int(table.results[g]),
+        session_results=int(table.session_results[g]),
+        rate=round(float(table.rate[g]), 3),
+        productivity=round(float(table.productivity[g]), 4),
+        generations=int(table.generations[g]),
+        spilled_bytes=int(table.spilled_bytes[g]),
+        hot_key=table.hot_key[g] or None,
+        hot_share=round(float(table.hot_share[g]), 4) if table.hot_key[g] else None,
+    )

@@ -1,0 +1,132 @@
+"""A snapshot as metric families. Pure: nothing is looked up here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from spillway.decode.reasons import KINDS
+from spillway.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS, Family
+from spillway.metrics.snapshot import JournalFigures, Snapshot
+from spillway_schemas.journal import DELAY_EDGES_MS
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""Label values in the family's order, and the value."""
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Every family that has a value now, in the catalogue's order."""
+    found = dict(_values(snapshot))
+    for family in CATALOGUE:
+        if family.kind == "histogram":
+            if snapshot.journal is not None and snapshot.journal.delay:
+                yield _histogram(family, snapshot.journal.delay)
+        elif values := list(found[family.name]):
+            yield _family(family, values)
+
+
+def _family(family: Family, values: Values) -> Metric:
+    if family.kind == "info":
+        info = InfoMetricFamily(family.name.removesuffix("_info"), family.help)
+        for labels, _ in values:
+            info.add_metric((), dict(zip(family.labels, labels, strict=True)))
+        return info
+    make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = make(family.name, family.help, labels=family.labels)
+    for labels, value in values:
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _histogram(family: Family, delay: Iterable[int]) -> Metric:
+    """Buckets by exact counts; the sum from the middles of the journal's finer buckets."""
+    counts = list(delay)
+    below, sum_ms, edges = 0, 0.0, (0, *DELAY_EDGES_MS, DELAY_EDGES_MS[-1])
+    buckets: list[tuple[str, float]] = []
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        below += count
+        sum_ms += count * (low + high) / 2
+        if high in DELAY_BUCKETS_MS and high != low:
+            buckets.append((repr(high / 1000), below))
+    buckets.append(("+Inf", sum(counts)))
+    return HistogramMetricFamily(family.name, family.help, buckets, sum_ms / 1000)
+
+
+def _values(snapshot: Snapshot) -> Iterator[tuple[str, Values]]:
+    yield "spillway_up", _one(int(snapshot.claimed))
+    yield "spillway_snapshot_timestamp_seconds", _one(snapshot.at_s)
+    yield "spillway_spill_threshold_ratio", _one(snapshot.threshold)
+    yield from _of_journal(snapshot.journal)
+    quarantined: Values = ()
+    if snapshot.quarantined is not None and snapshot.journal is not None:
+        # Kinds that have not come yet are 0: an increase from nothing would not be seen.
+        every = {(topic, kind): 0 for topic in snapshot.journal.rows for kind in KINDS}
+        quarantined = (every | dict(snapshot.quarantined)).items()
+    yield "spillway_quarantined_rows_total", quarantined
+    answers, lag = snapshot.kafka_answers, snapshot.lag
+    yield "spillway_kafka_up", _one(None if answers is None else int(answers))
+    yield "spillway_lag_rows", _by_topic({} if lag is None else lag.rows)
+    yield "spillway_lag_seconds", _by_topic({} if lag is None else lag.seconds)
+    of_days = {
+        "spillway_unproved_sessions": "unproved",
+        "spillway_unproved_session_sealed_timestamp_seconds": "oldest_sealed_s",
+        "spillway_incomplete_sessions": "incomplete",
+    }
+    for name, what in of_days.items():
+        yield name, _one(getattr(snapshot.days, what, None))
+
+
+def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
+    plain = {
+        "spillway_term": "term",
+        "spillway_epochs_total": "epochs",
+        "spillway_last_epoch_timestamp_seconds": "last_epoch_s",
+        "spillway_last_epoch_duration_seconds": "last_epoch_took_s",
+        "spillway_results_total": "results",
+        "spillway_spills_total": "spills",
+        "spillway_spilled_bytes_total": "spilled_bytes",
+        "spillway_flushed_bytes_total": "flushed_bytes",
+        "spillway_relocations_total": "relocations",
+        "spillway_relocations_waiting": "relocations_waiting",
+        "spillway_restored_slots_total": "restored_slots",
+    }
+    of_slots = {
+        "spillway_state_bytes": "state_bytes",
+        "spillway_state_budget_bytes": "budget_bytes",
+        "spillway_state_folder_bytes": "folder_bytes",
+        "spillway_state_rows": "rows",
+        "spillway_state_groups": "groups",
+        "spillway_slot_busy_ratio": "busy",
+        "spillway_slot_skew_ratio": "skew",
+    }
+    for name, what in plain.items():
+        yield name, _one(getattr(known, what, None))
+    for name, what in of_slots.items():
+        slots = () if known is None else known.slots
+        yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
+    yield "spillway_rows_total", _by_topic({} if known is None else known.rows)
+    yield "spillway_filtered_rows_total", _by_topic({} if known is None else known.filtered)
+    runs = [] if known is None else [(_version(), known.warehouse, known.session)]
+    yield "spillway_stream_info", [(labels, 1) for labels in runs]
+
+
+@cache
+def _version() -> str:
+    return version("spillway")
+
+
+def _one(value: float | None) -> Values:
+    return () if value is None else (((), value),)
+
+
+def _by_topic(values: Mapping[str, float]) -> Values:
+    return [((topic,), value) for topic, value in values.items()]

@@ -1,0 +1,125 @@
+"""What a scrape shows, as one immutable value, and how it is taken from the tally. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from spillway.kafka.backlog import Backlog
+from spillway.readmodel.model import ReadModel
+from spillway.readmodel.tally import summed_delay
+from spillway.report.model import SlotStatus
+from spillway.report.status import slots_of, topics_of
+from spillway.tables import SessionEvent
+
+
+@dataclass(frozen=True)
+class JournalFigures:
+    """Sums over the journal, and the slots as the last epoch left them."""
+
+    warehouse: str
+    session: str
+    term: int
+    epochs: int
+    last_epoch_s: float | None
+    """Unix time."""
+    last_epoch_took_s: float | None
+    rows: Mapping[str, int]
+    filtered: Mapping[str, int]
+    results: int
+    delay: tuple[int, ...]
+    """Samples over `DELAY_EDGES_MS`; empty before the first result."""
+    slots: tuple[SlotStatus, ...]
+    spills: int
+    spilled_bytes: int
+    flushed_bytes: int
+    relocations: int
+    relocations_waiting: int
+    restored_slots: int
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What waited at the last look that Kafka answered. A topic that is not known is left out."""
+
+    rows: Mapping[str, int]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Days:
+    """Sealed sessions and their proofs."""
+
+    unproved: int
+    oldest_sealed_s: float | None
+    """Unix time at which the oldest of them was sealed."""
+    incomplete: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a scrape shows. None: not known now."""
+
+    at_s: float | None = None
+    claimed: bool = False
+    threshold: float | None = None
+    journal: JournalFigures | None = None
+    kafka_answers: bool | None = None
+    lag: Lag | None = None
+    quarantined: Mapping[tuple[str, str], int] | None = None
+    """Rows per topic and kind of reason."""
+    days: Days | None = None
+
+
+def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
+    """The tally's figures. `trigger_s`: of the stream."""
+    sessions = list(model.tally.sessions.values())
+    last = model.tally.recent[-1] if model.tally.recent else None
+    topics = list(model.partitions)
+    return JournalFigures(
+        warehouse=model.state.genesis.warehouse_id,
+        session=model.session,
+        term=model.state.term,
+        epochs=model.state.epoch + 1,
+        last_epoch_s=_unix(model.tally.last_epoch_at),
+        last_epoch_took_s=None if last is None else (last.ended_ms - last.started_ms) / 1000,
+        rows={t: sum(s.rows.get(t, 0) for s in sessions) for t in topics},
+        filtered={t: sum(s.filtered.get(t, 0) for s in sessions) for t in topics},
+        results=sum(s.results for s in sessions),
+        delay=tuple(summed_delay(sessions)),
+        slots=tuple(slots_of(model, trigger_s)),
+        spills=sum(s.spills for s in sessions),
+        spilled_bytes=sum(s.spilled_bytes for s in sessions),
+        flushed_bytes=sum(s.flushed_bytes for s in sessions),
+        relocations=sum(s.moved for s in sessions),
+        relocations_waiting=len(model.state.moves),
+        restored_slots=sum(s.restored_slots for s in sessions),
+    )
+
+
+def lag_of(model: ReadModel, backlog: Backlog, now_ms: int) -> Lag:
+    """What waits, in rows and seconds, when Kafka looked so at `now_ms`."""
+    topics, _ = topics_of(model, backlog.ends)
+    rows = {each.topic: each.lag_rows for each in topics if each.lag_rows is not None}
+    seconds = {topic: 0.0 for topic, waiting in rows.items() if not waiting}
+    for topic, oldest_ms in backlog.oldest_ms.items():
+        # A producer's clock may be ahead of ours.
+        seconds[topic] = max(0, now_ms - oldest_ms) / 1000
+    return Lag(rows, seconds)
+
+
+def days_of(model: ReadModel, events: Iterable[SessionEvent]) -> Days:
+    """Which sealed sessions are not proved complete. `events`: of the table `sessions`."""
+    verdicts = {e.session: bool(e.complete) for e in events if e.event == "verified"}
+    sealed = {date: _unix(s.sealed_at) for date, s in model.tally.sessions.items() if s.sealed_at}
+    unproved = {date: at for date, at in sealed.items() if not verdicts.get(date, False)}
+    return Days(
+        unproved=len(unproved),
+        oldest_sealed_s=min((at for at in unproved.values() if at is not None), default=None),
+        incomplete=sum(not verdicts[date] for date in sealed if date in verdicts),
+    )
+
+
+def _unix(at: str | None) -> float | None:
+    return None if at is None else datetime.fromisoformat(at).timestamp()

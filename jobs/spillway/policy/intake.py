@@ -1,0 +1,64 @@
+"""How many rows an epoch may take, so that its intake fits into what the threshold leaves free.
+
+A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
+lies above the threshold is shared by the intake and by reclaiming spilled rows' files, so an
+epoch may bring at most `intake_share` of it to any slot.
+
+How much that is. After a spill of the fraction k of the state, each file is dead to the share k.
+Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much one
+epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). R grows when i < k R,
+and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
+i < H k / (1 + k): 0.23 H for k = 0.3. With more, files of dead rows fill the folder and groups
+must leave for want of room. `PRUDENCE` of it is used, and never more than `MOST_SHARE`.
+
+`rows = intake_share * (1 - threshold) * budget / (bytes a row * skew)`, where skew is the share
+of the fullest slot in the last epoch's rows, times the number of slots (1 when even).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spillway_schemas.journal import SlotTotals
+
+PRUDENCE = 0.87
+"""Of the bound above: the intakes of epochs differ."""
+MOST_SHARE = 0.2
+"""Of the headroom, however much a spill takes: what measured days had."""
+ASSUMED_ROW_BYTES = 80
+"""A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
+LEAST_ROWS = 250
+"""Below this an epoch costs more than its rows; slots spill more instead."""
+SHRINK, GROW = 0.8, 1.6
+"""A change of the limit restarts the query, so it must be worth it: below or above these."""
+
+
+def intake_share(fraction: float) -> float:
+    """The share of the headroom that an epoch may bring, where a spill takes `fraction` (k)."""
+    return min(PRUDENCE * fraction / (1 + fraction), MOST_SHARE)
+
+
+def rows_per_epoch(
+    slots: Sequence[SlotTotals],
+    budget_bytes: int,
+    number: int,
+    threshold: float,
+    fraction: float,
+    most: int,
+) -> int:
+    """Rows that one epoch may bring to `number` slots, at most `most`.
+
+    `budget_bytes`: of one slot, the smallest, for each gets the same part of the rows.
+    """
+    rows = sum(slot.rows for slot in slots)
+    row_bytes = max(sum(slot.state_bytes for slot in slots) / rows, 8.0) if rows else 0.0
+    intake = [sum(slot.rows_in.values()) for slot in slots]
+    skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
+    room = intake_share(fraction) * (1 - threshold) * budget_bytes
+    fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew)) * number
+    return max(min(fits, most), min(LEAST_ROWS, most))
+
+
+def worth_changing(now: int, wanted: int) -> bool:
+    """Whether the limit should be changed from `now` to `wanted`."""
+    return wanted < SHRINK * now or wanted > GROW * now

@@ -1,0 +1,272 @@
+"""Generation: a scenario as chunks of messages, a pure function of scenario and seed.
+
+Model: each stream is cut into chunks of `CHUNK_ROWS` rows. A chunk's rows depend on the scenario,
+the stream's name and the chunk's number only, so any process can make any chunk, and the same
+seed gives the same messages in the same order. What a chunk must know of those before it (when it
+begins, how far the key sequences have come) is in its plan, which is made first and is small.
+
+Poisson arrivals are exact: the time that `CHUNK_ROWS` arrivals take is gamma distributed, and
+within it the arrivals are sorted uniform numbers.
+
+A row is drawn in this order: arrival, key, `ts` (earlier for a late row), text, malformed or not,
+and last whether it is a repetition of one of the `REPEAT_WITHIN` rows before it.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spillway.produce.keys import Domain, Draws, Seed, domain
+from spillway.produce.messages import broken, messages
+from spillway_schemas.scenario import MalformedKind, Scenario
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+
+CHUNK_ROWS = 50_000
+REPEAT_WITHIN = 1_000
+
+_ARRIVAL, _PART, _LATE, _TEXT, _BREAK, _REPEAT, _KEYS = range(7)
+"""Branches of the tree of random numbers."""
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """Where a chunk begins."""
+
+    number: int
+    rows: int
+    begins_s: float
+    """Seconds after the scenario's start."""
+    positions: tuple[int, ...]
+    """Of each part of the hash range: how many of its keys were drawn before."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one stream, in the order of arrival."""
+
+    stream: str
+    topic: str
+    keys: I64
+    """Numbers in the domain, int64 (n,)."""
+    values: pa.Array
+    """Arrow binary (n,); null is a tombstone."""
+    due_s: F64
+    """Arrival in seconds after the scenario's start, float64 (n,), ascending."""
+    valid: npt.NDArray[np.bool_]
+    """False: malformed."""
+    malformed: dict[MalformedKind, int]
+    late: int
+    repeated: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class Source:
+    """One stream of a scenario."""
+
+    def __init__(self, scenario: Scenario, stream: str, domain_: Domain | None = None):
+        self.scenario = scenario
+        self.stream = stream
+        self.topic = scenario.topic(stream)
+        self.domain = domain_ if domain_ is not None else domain(scenario.keys)
+        self._volume = scenario.volume(stream)
+        # By name, not by place: another stream in the scenario changes nothing here.
+        self._seed = Seed(scenario.seed, (zlib.crc32(stream.encode()),))
+        alternate = scenario.keys.alternate
+        self._parts = alternate.ranges if alternate else 1
+        self._draws = [
+            Draws(self.domain, scenario.distribution(stream), part, self._seed.child(_KEYS))
+            for part in range(self._parts)
+        ]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the stream has."""
+        return sum(plan.rows for plan in self.plan)
+
+    @cached_property
+    def plan(self) -> list[ChunkPlan]:
+        """Every chunk's beginning."""
+        plans: list[ChunkPlan] = []
+        most_rows = self._volume.rows if self._volume.rows is not None else sys.maxsize
+        end_s = self._volume.duration_s if self._volume.rows is None else None
+        begins, made = 0.0, 0
+        positions = np.zeros(self._parts, dtype=np.int64)
+        while made < most_rows and (end_s is None or begins < end_s):
+            number = len(plans)
+            due, ends = self._arrivals(number, begins)
+            rows = min(CHUNK_ROWS, most_rows - made)
+            if end_s is not None:
+                rows = int(np.searchsorted(due, end_s))
+            if rows:
+                plans.append(ChunkPlan(number, rows, begins, tuple(positions.tolist())))
+            if rows < CHUNK_ROWS:
+                break
+            if self._parts == 1:
+                positions = positions + rows
+            else:
+                positions = positions + np.bincount(
+                    self._part_of(number, due), minlength=self._parts
+                )
+            begins, made = ends, made + rows
+        return plans
+
+    def chunk(self, number: int) -> Chunk:
+        """Make one chunk."""
+        plan = self.plan[number]
+        n = plan.rows
+        due = self._arrivals(number, plan.begins_s)[0][:n]
+        keys = self._keys(plan, due)
+        ts_us, late = self._timestamps(number, due)
+        values = messages(
+            self.scenario.streams[self.stream].kind,
+            self.domain.symbols.take(pa.array(keys)),
+            ts_us,
+            self._seed.rng(_TEXT, number),
+        )
+        values, kinds = self._break_some(number, values)
+        origin = self._repeat_some(number, n)
+        repeated = int((origin != np.arange(n)).sum())
+        if repeated:
+            values, keys, kinds = values.take(pa.array(origin)), keys[origin], kinds[origin]
+            late = late[origin]
+        names = list(self.scenario.malformed)
+        counts = np.bincount(kinds + 1, minlength=len(names) + 1)[1:]
+        return Chunk(
+            stream=self.stream,
+            topic=self.topic,
+            keys=keys,
+            values=values,
+            due_s=due,
+            valid=kinds < 0,
+            malformed={k: int(c) for k, c in zip(names, counts, strict=True) if c},
+            late=int(late.sum()),
+            repeated=repeated,
+        )
+
+    def keys_of(self, number: int) -> I64:
+        """The keys of a chunk's valid rows, without making their texts."""
+        plan = self.plan[number]
+        due = self._arrivals(number, plan.begins_s)[0][: plan.rows]
+        origin = self._repeat_some(number, plan.rows)
+        kept = self._kinds(number, plan.rows)[origin] < 0
+        return np.asarray(self._keys(plan, due)[origin][kept])
+
+    # ------------------------------------------------------------------------------ the steps
+
+    def _arrivals(self, number: int, begins_s: float) -> tuple[F64, float]:
+        """Arrivals of a full chunk, and when the next chunk begins."""
+        rate = self._volume.rate
+        if self.scenario.streams[self.stream].arrival == "constant":
+            due = (np.arange(CHUNK_ROWS) + number * CHUNK_ROWS) / rate
+            return due, (number + 1) * CHUNK_ROWS / rate
+        rng = self._seed.rng(_ARRIVAL, number)
+        length = rng.gamma(CHUNK_ROWS) / rate
+        inside = np.sort(rng.random(CHUNK_ROWS - 1)) * length
+        return begins_s + np.append(inside, length), begins_s + length
+
+    def _part_of(self, number: int, due: F64) -> I64:
+        """Which part of the hash range each row's key is drawn from."""
+        alternate = self.scenario.keys.alternate
+        if alternate is None:
+            return np.zeros(len(due), dtype=np.int64)
+        rng = self._seed.rng(_PART, number)
+        busy = (due // alternate.every_s).astype(np.int64) % self._parts
+        share = alternate.factor / (alternate.factor + self._parts - 1)
+        # The same number of draws whatever the rows: a chunk cut short has the same rows.
+        elsewhere = rng.random(CHUNK_ROWS)[: len(due)] >= share
+        step = rng.integers(1, self._parts, CHUNK_ROWS)[: len(due)]
+        return np.asarray(np.where(elsewhere, (busy + step) % self._parts, busy))
+
+    def _keys(self, plan: ChunkPlan, due: F64) -> I64:
+        parts = self._part_of(plan.number, due)
+        keys = np.empty(len(due), dtype=np.int64)
+        for part, first in enumerate(plan.positions):
+            rows = np.flatnonzero(parts == part)
+            keys[rows] = self._draws[part].take(first, len(rows))
+        return keys
+
+    def _timestamps(self, number: int, due: F64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        start_us = round(self.scenario.start.timestamp() * 1_000_000)
+        ts_us = start_us + np.floor(due * 1_000_000).astype(np.int64)
+        late = self.scenario.late
+        if late is None or not late.share:
+            return ts_us, np.zeros(len(due), dtype=np.bool_)
+        rng = self._seed.rng(_LATE, number)
+        chosen = rng.random(CHUNK_ROWS)[: len(due)] < late.share
+        by_us = np.ceil(rng.random(CHUNK_ROWS)[: len(due)] * late.by_s * 1_000_000)
+        return np.asarray(ts_us - np.where(chosen, by_us, 0).astype(np.int64)), chosen
+
+    def _kinds(self, number: int, rows: int) -> I64:
+        """For each row the number of its way to be malformed; -1: it is not."""
+        shares = list(self.scenario.malformed.values())
+        if not shares:
+            return np.full(rows, -1, dtype=np.int64)
+        drawn = self._seed.rng(_BREAK, number).random(CHUNK_ROWS)[:rows]
+        kinds = np.searchsorted(np.cumsum(shares), drawn, side="right")
+        return np.where(kinds == len(shares), -1, kinds).astype(np.int64)
+
+    def _break_some(self, number: int, values: Any) -> tuple[Any, I64]:
+        kinds = self._kinds(number, len(values))
+        rows = np.flatnonzero(kinds >= 0)
+        if not len(rows):
+            return values, kinds
+        names = list(self.scenario.malformed)
+        bad = pa.array(
+            [
+                broken(names[kind], message)
+                for kind, message in zip(
+                    kinds[rows].tolist(), values.take(pa.array(rows)).to_pylist(), strict=True
+                )
+            ],
+            pa.binary(),
+        )
+        mask = np.zeros(len(values), dtype=np.bool_)
+        mask[rows] = True
+        return pc.replace_with_mask(values, pa.array(mask), bad), kinds
+
+    def _repeat_some(self, number: int, rows: int) -> I64:
+        """For each row the row whose message it carries: its own number when not repeated."""
+        origin = np.arange(rows)
+        repeated = self.scenario.repeated
+        if repeated is None or not repeated.share:
+            return origin
+        rng = self._seed.rng(_REPEAT, number)
+        again = rng.random(CHUNK_ROWS)[:rows] < repeated.share
+        back = rng.random(CHUNK_ROWS)[:rows]
+        own = np.flatnonzero(~again)
+        earlier = np.searchsorted(own, origin[again])
+        possible = earlier > 0
+        chosen = np.flatnonzero(again)[possible]
+        reach = np.minimum(earlier[possible], REPEAT_WITHIN)
+        origin[chosen] = own[earlier[possible] - 1 - (back[chosen] * reach).astype(np.int64)]
+        return origin
+
+
+def sources(scenario: Scenario) -> list[Source]:
+    """Every stream of a scenario, over one domain."""
+    shared = domain(scenario.keys)
+    return [Source(scenario, stream, shared) for stream in scenario.streams]
+
+
+def expected_results(scenario: Scenario) -> int:
+    """Results of the join of all streams on the symbol: the sum over keys of the products."""
+    product: Any = None
+    for source in sources(scenario):
+        counts = np.zeros(len(source.domain), dtype=np.int64)
+        for plan in source.plan:
+            counts += np.bincount(source.keys_of(plan.number), minlength=len(counts))
+        product = counts if product is None else product * counts
+    return int(product.sum())

@@ -1,0 +1,106 @@
+"""From the reports of an epoch's steps to the journal entry that makes them count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from spillway.protocol.plan import Plan
+from spillway.protocol.recovery import check_restored
+from spillway.protocol.seal import seal_session
+from spillway.protocol.state import JournalState
+from spillway_schemas.journal import Epoch, SlotReport, added
+
+
+class ReportsWrong(Exception):
+    """The reports are not one for each slot: the epoch's work cannot be trusted."""
+
+
+def missing_slots(plan: Plan, reports: Sequence[SlotReport]) -> frozenset[int]:
+    """Slots whose named state was not found. Raises `ReportsWrong` unless one report a slot."""
+    expected = [slot for slot, _ in plan.manifests]
+    if sorted(r.slot for r in reports) != expected or any(r.epoch != plan.epoch for r in reports):
+        got = sorted((r.slot, r.epoch) for r in reports)
+        raise ReportsWrong(
+            f"Epoch {plan.epoch} needs one report from each of the slots {expected}, got "
+            f"(slot, epoch) {got}. Nothing was journaled."
+        )
+    lost = [r for r in reports if r.status == "missing"]
+    return frozenset(slot for r in lost for slot in (r.lacking or [r.slot]))
+
+
+def entry_of(
+    state: JournalState,
+    plan: Plan,
+    reports: Sequence[SlotReport],
+    *,
+    started_at: str,
+    written_at: str,
+    seconds: dict[str, float],
+    limit_rows: int = 0,
+) -> Epoch:
+    """The entry of an epoch whose steps are all done.
+
+    Raises `ReportsWrong` when a report is missing, doubled or not done, `InputChanged` when
+    restored input differs from what the journal counted.
+    """
+    if missing_slots(plan, reports):
+        raise ReportsWrong(f"Epoch {plan.epoch} has lost slots. Nothing was journaled.")
+    if unnamed := sorted(r.slot for r in reports if r.manifest is None):
+        raise ReportsWrong(f"Epoch {plan.epoch}: slots {unnamed} name no manifest of their state.")
+    if plan.restore is not None:
+        check_restored(plan.restore, [part for r in reports for part in r.restored])
+    reports = sorted(reports, key=lambda r: r.slot)
+    owners = {slot for _, slot in plan.groups}
+    cuts = [cut for r in reports for cut in r.cuts]
+    results = _summed([r.results for r in reports])
+    spilled = _summed([r.spilled_rows for r in reports])
+    sealed = None
+    if plan.sealing:
+        if plan.seal is None:
+            raise ReportsWrong(f"Epoch {plan.epoch} seals without a seal.")
+        date = plan.session
+        sealed = seal_session(
+            state.session,
+            plan.seal,
+            plan.epoch,
+            cuts,
+            results.get(date, 0),
+            spilled.get(date, 0),
+        )
+    return Epoch(
+        n=plan.n,
+        term=plan.term,
+        epoch=plan.epoch,
+        session=plan.seal.next_session if sealed and plan.seal else plan.session,
+        end=plan.end,
+        manifests={r.slot: r.manifest for r in reports if r.slot in owners},
+        assignment=list(plan.groups) if plan.groups != plan.before else None,
+        moved=list(plan.moved),
+        queued=list(plan.queue) if plan.queue != state.moves else None,
+        budgets=dict(plan.budgets) if plan.budgets != state.budgets else None,
+        files=[f for r in reports for f in r.files],
+        cuts=cuts,
+        read=added([part for r in reports for part in r.read]),
+        commands=list(plan.outcomes),
+        commands_n=plan.commands_n,
+        seal=plan.accepted,
+        withdrawn=plan.withdrawn,
+        sealed=sealed,
+        results=results,
+        spilled_rows=spilled,
+        restored_slots=sorted(plan.restore.slots) if plan.restore else [],
+        slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
+        recent_input_ms=max(r.recent_input_ms for r in reports),
+        started_at=started_at,
+        written_at=written_at,
+        seconds=seconds,
+        limit_rows=limit_rows,
+    )
+
+
+def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))

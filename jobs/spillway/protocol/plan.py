@@ -1,0 +1,146 @@
+"""The plan of one epoch: a pure function of the journal, the input's end and the commands.
+
+The plan says everything that the epoch's job needs; the job decides nothing but what only the
+state itself can tell (which groups a full slot spills). Two attempts of one epoch may differ in
+their files and cuts: only the one that the journal names exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spillway.protocol.adapt import adapt, carried_out, moved
+from spillway.protocol.offsets import greater, padded, reaches
+from spillway.protocol.recovery import Restore, restore_of
+from spillway.protocol.seal import BOUNDARY, obey
+from spillway.protocol.state import Groups, JournalState
+from spillway_schemas.journal import Command, CommandOutcome, Move, Offsets, Prefix, SealRequest
+
+MOST_MOVED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch as it shall be carried out."""
+
+    epoch: int
+    term: int
+    n: int
+    """Number of the journal entry that the epoch will become."""
+    session: str
+    """The open session."""
+    start: Offsets
+    """Has every partition that `end` has, like every offsets of the plan: a topic may gain one."""
+    end: Offsets
+    seal: SealRequest | None
+    """The end of the open session, when one is pending: rows at or beyond it are the next's."""
+    accepted: SealRequest | None
+    """The same, when this epoch is the one that accepts it."""
+    withdrawn: str
+    """The id of the pending seal that this epoch takes back; empty: of none."""
+    sealing: bool
+    """Whether this epoch ends the open session."""
+    flush: tuple[Prefix, ...]
+    """When sealing: every range of the session that was ever cut before this epoch."""
+    before: Groups
+    """The assignment of the epoch before."""
+    groups: Groups
+    """The assignment from this epoch on; where it differs, groups move in this epoch."""
+    moved: tuple[Move, ...]
+    """Moves that this epoch carries out."""
+    queue: tuple[Move, ...]
+    """Moves that are left for later epochs."""
+    forced: tuple[tuple[int, int], ...]
+    """(slot, bytes): what slots must spill whatever their memory."""
+    budgets: Mapping[int, int]
+    """Bytes by slot, where a command has set them; the others have the stream's own budget."""
+    manifests: tuple[tuple[int, str | None], ...]
+    """Per slot of either assignment, the manifest of the epoch before that its task must load;
+    None: start empty."""
+    outcomes: tuple[CommandOutcome, ...]
+    restore: Restore | None
+    commands_n: int = -1
+    """Number up to which all commands are answered by then."""
+
+
+def plan_epoch(
+    state: JournalState,
+    end: Offsets,
+    commands: Iterable[Command],
+    next_session: str,
+    lost: frozenset[int] = frozenset(),
+    *,
+    now: str = "",
+    most_moved_bytes: int = MOST_MOVED_BYTES,
+    commands_n: int = -1,
+) -> Plan:
+    """Plan the epoch after `state`.
+
+    `end`: where the epoch's input ends. `next_session`: the calendar's session after the open
+    one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
+    that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
+    `commands_n`: number up to which all commands are given, or seen by the journal.
+    Raises `ValueError` when `end` lies before the journal's end.
+    """
+    end = padded(end, greater(state.end, end))
+    if not reaches(end, state.end):
+        raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
+    new = unseen(state, commands)
+    obeyed = obey(state, [c for c in new if c.kind in BOUNDARY], next_session)
+    adapted = adapt(state, [c for c in new if c.kind not in BOUNDARY], now)
+    # Lost groups are restored where they were: what moves, moves in a later epoch.
+    count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
+    groups = moved(adapted.groups, adapted.queue[:count])
+    owners = {slot for _, slot in groups}
+    slots = sorted({slot for _, slot in state.groups} | owners)
+    outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
+    accepted = obeyed.accepted and _widened(obeyed.accepted, end)
+    seal = obeyed.pending and _widened(obeyed.pending, end)
+    sealing = seal is not None and reaches(end, seal.end)
+    return Plan(
+        epoch=state.epoch + 1,
+        term=state.term,
+        n=state.n + 1,
+        session=state.session.date,
+        start=padded(state.end, end),
+        end=end,
+        seal=seal,
+        accepted=accepted,
+        withdrawn=obeyed.withdrawn,
+        sealing=sealing,
+        flush=tuple(sorted(state.session.last_cuts)) if sealing else (),
+        before=state.groups,
+        groups=groups,
+        moved=adapted.queue[:count],
+        queue=adapted.queue[count:],
+        forced=adapted.forced,
+        budgets={slot: n for slot, n in adapted.budgets.items() if slot in owners},
+        manifests=tuple(
+            (slot, None if slot in lost else state.manifests.get(slot)) for slot in slots
+        ),
+        outcomes=tuple(outcomes[command.id] for command in new),
+        commands_n=max(state.commands_n, commands_n),
+        restore=restore_of(state, lost),
+    )
+
+
+def _widened(seal: SealRequest, end: Offsets) -> SealRequest:
+    """The seal with a partition that a topic has gained since: all its rows are the next's."""
+    return seal.model_copy(update={"end": padded(seal.end, end)})
+
+
+def unseen(state: JournalState, commands: Iterable[Command]) -> list[Command]:
+    """The commands that the journal has not seen, each id once, in the order given."""
+    new: dict[str, Command] = {}
+    for command in commands:
+        if command.id not in state.seen:
+            new.setdefault(command.id, command)
+    return list(new.values())
+
+
+def waits(state: JournalState, commands: Iterable[Command]) -> bool:
+    """Whether an epoch has work even if no row came: a command, a move, or a seal in reach."""
+    if state.moves or unseen(state, commands):
+        return True
+    return state.seal is not None and reaches(state.end, state.seal.end)

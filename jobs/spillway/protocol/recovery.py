@@ -1,0 +1,131 @@
+"""What a lost slot needs back, and whether what came back is what was lost.
+
+A slot declared lost starts from nothing, whatever it finds on disk. The rows of its groups that
+were in memory at the end of epoch b-1 are, per hash, those of the current generation: from the
+hash's last cut (or the session's start) to the end of b-1. They are read again from Kafka and
+installed without output, for every result among them has been emitted.
+
+Offsets are read from one epoch's boundary to another's, so the counts and digests of what is
+read can be held against the journal: a topic that was emptied or made anew is noticed instead
+of answered with a state that looks right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spillway.protocol.offsets import partitions
+from spillway.protocol.state import JournalState
+from spillway_schemas.journal import Offsets, PartitionCount, Prefix
+
+
+class InputChanged(Exception):
+    """What Kafka gives today is not what the journal says was read: restoring would be a guess."""
+
+
+@dataclass(frozen=True)
+class Since:
+    """Rows of `range` in a session are in memory from these offsets on."""
+
+    range: Prefix
+    start: Offsets
+
+
+@dataclass(frozen=True)
+class SessionRestore:
+    """One open session's rows: from `start`, up to (not including) `end`."""
+
+    session: str
+    start: Offsets
+    end: Offsets
+    cuts: tuple[Since, ...]
+    """Of all that cover a hash the last one holds, which has the greatest offsets."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Read `read_from` to `read_to` again; keep the rows of `slots` that a session wants."""
+
+    slots: frozenset[int]
+    read_from: Offsets
+    read_to: Offsets
+    sessions: tuple[SessionRestore, ...]
+    expected: tuple[PartitionCount, ...]
+
+
+def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
+    """What must be read again for the lost slots; None when they held nothing."""
+    slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
+    if not slots:
+        return None
+    lost_ranges = [prefix for prefix, slot in state.groups if slot in slots]
+    sessions, first = [], state.epoch
+    ends = [*(session.start for session in state.sessions[1:]), state.end]
+    for session, end in zip(state.sessions, ends, strict=True):
+        cuts = sorted(
+            (epoch, prefix)
+            for prefix, epoch in session.last_cuts.items()
+            if any(prefix.overlaps(lost_range) for lost_range in lost_ranges)
+        )
+        covered = {prefix for _, prefix in cuts}
+        if all(any(prefix.covers(r) for prefix in covered) for r in lost_ranges):
+            # Every lost range was cut: nothing before the earliest of its last cuts is needed.
+            last = [max(e for e, p in cuts if p.covers(r)) for r in lost_ranges]
+            first = min(first, *last)
+        else:
+            first = min(first, session.base)
+        sessions.append(
+            SessionRestore(
+                session=session.date,
+                start=session.start,
+                end=end,
+                cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
+            )
+        )
+    mark = state.marks[first]
+    return Restore(
+        slots=slots,
+        read_from=mark.end,
+        read_to=state.end,
+        sessions=tuple(sessions),
+        expected=tuple(_between(state, first)),
+    )
+
+
+def _between(state: JournalState, first: int) -> Iterable[PartitionCount]:
+    """What the journal says was read after epoch `first`, per topic partition."""
+    before = state.marks[first].counts
+    for topic, partition, _ in partitions(state.end):
+        rows, digest = state.counts.get((topic, partition), (0, 0))
+        rows0, digest0 = before.get((topic, partition), (0, 0))
+        yield PartitionCount(
+            topic=topic,
+            partition=partition,
+            rows=rows - rows0,
+            rejected=0,
+            filtered=0,
+            digest=(digest - digest0) % 2**64,
+        )
+
+
+def check_restored(restore: Restore, got: Iterable[PartitionCount]) -> None:
+    """Hold what was read again against the journal. Raises `InputChanged`."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for part in got:
+        rows, digest = found.get((part.topic, part.partition), (0, 0))
+        found[(part.topic, part.partition)] = (
+            rows + part.rows,
+            (digest + part.digest) % 2**64,
+        )
+    for want in restore.expected:
+        rows, digest = found.get((want.topic, want.partition), (0, 0))
+        if (rows, digest) != (want.rows, want.digest):
+            first = restore.read_from[want.topic][want.partition]
+            last = restore.read_to[want.topic][want.partition]
+            raise InputChanged(
+                f"Lost state cannot be restored from Kafka: {want.topic}/{want.partition}, "
+                f"offsets {first} to {last}, gave {rows} rows (digest {digest:016x}) where the "
+                f"journal counted {want.rows} (digest {want.digest:016x}). Was the topic emptied "
+                "or made anew? Nothing was written; bring the topic's data back and start again."
+            )

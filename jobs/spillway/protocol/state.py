@@ -1,0 +1,377 @@
+"""The journal's fold: everything that is true after entry n, and nothing that is not.
+
+`fold(state, entry)` is the only way in which a state comes to be, so a driver that starts and a
+driver that has run all day hold the same state by construction.
+
+Invariants (checked by `fold`, each a `JournalBroken` when it fails):
+* entry numbers run 0, 1, 2, ... without gaps; entry 0 is the genesis, no other is;
+* terms never fall; an epoch is written under the term of the last claim;
+* epochs run 0, 1, 2, ... without gaps; offsets never fall;
+* a session is sealed once, by the seal that was accepted, when every partition has reached it;
+* a seal is taken back only while no partition has been read to beyond its end;
+* topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
+  middle of a term by an epoch: every offset in the state is padded to the widest known);
+* every slot that owns a group has a manifest, and the other way round.
+
+What is kept of the past is what recovery can ask for: per open session, the last cut of every
+hash range and a `Mark` (offsets and counts) for each epoch at which such a cut, or the session,
+began. Everything older is in the journal only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spillway.protocol.offsets import greater, padded, reaches
+from spillway_schemas.exits import USAGE
+from spillway_schemas.journal import (
+    Claim,
+    Epoch,
+    EpochHead,
+    Genesis,
+    Move,
+    Offsets,
+    Prefix,
+    Sealed,
+    SealRequest,
+    SlotTotals,
+    Topic,
+)
+
+Counts = Mapping[tuple[str, int], tuple[int, int]]
+"""Per topic partition: rows and digest (modulo 2**64) of all that was read since the genesis."""
+
+Groups = tuple[tuple[Prefix, int], ...]
+"""Each partition group with its slot."""
+
+
+RELIEVING = frozenset({"move", "slots", "spill"})
+"""Kinds of commands that change how much a slot holds."""
+
+
+class JournalBroken(Exception):
+    """The journal's entries contradict each other. Nothing may be written on top of it."""
+
+
+def another_query(written: str, fingerprint: str, *, begins: bool = False) -> str:
+    """What to say where a warehouse is of another query, by their fingerprints; empty: it is not.
+
+    `written`: the query's whose state and results the warehouse holds. `begins`: the query may
+    begin a warehouse of its own; otherwise this one's is to be read.
+    """
+    if written == fingerprint:
+        return ""
+    before, now = (each.removeprefix("sha256:")[:12] for each in (written, fingerprint))
+    return (
+        f"this warehouse holds another query's state and results (fingerprint {before}, now "
+        f"{now}). Name the query file that its stream was started with, or "
+        + ("a new warehouse.root for the new query" if begins else "the query's own warehouse.root")
+    )
+
+
+class AnotherQuery(Exception):
+    """The warehouse holds another query's state and results."""
+
+    exit_code = USAGE
+
+
+def check_query(state: JournalState, fingerprint: str, *, begins: bool = False) -> None:
+    """Raise `AnotherQuery` when the journal is of another query, as `another_query` says it."""
+    if problem := another_query(state.genesis.query, fingerprint, begins=begins):
+        raise AnotherQuery(problem)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where the input stood at the end of an epoch."""
+
+    end: Offsets
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open session's part of the state."""
+
+    date: str
+    start: Offsets
+    """Its first offsets: the end of the session before."""
+    base: int
+    """The last epoch that read no row of this session."""
+    last_cuts: Mapping[Prefix, int] = field(default_factory=dict)
+    """Per hash range that was ever cut, the epoch of its last cut. Ranges may nest, when groups
+    were split or merged: the last cut of a hash is the greatest of all that cover it."""
+    cuts: int = 0
+    results: int = 0
+    spilled_rows: int = 0
+
+
+@dataclass(frozen=True)
+class JournalState:
+    """What is true after entry `n`."""
+
+    n: int
+    term: int
+    epoch: int
+    genesis: Genesis
+    topics: tuple[Topic, ...]
+    end: Offsets
+    sessions: tuple[Session, ...]
+    """The open session, and the next one once a batch has run past the open one's end."""
+    seal: SealRequest | None
+    """The pending end of the open session."""
+    groups: Groups
+    assignment_version: int
+    policy_epoch: int
+    """The last one that obeyed a policy's relieving command; -1: none did."""
+    manifests: Mapping[int, str | None]
+    marks: Mapping[int, Mark]
+    counts: Counts
+    sealed: Mapping[str, Sealed]
+    seen: frozenset[str]
+    """Ids of commands that were obeyed or refused."""
+    commands_n: int = -1
+    """Every command up to this number of their table is among them."""
+    recent_input_ms: int = 0
+    """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
+    totals: tuple[SlotTotals, ...] = ()
+    """The slots' figures at the end of the last epoch."""
+    budgets: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by slot, where a command has set them in this term."""
+    cores: int = 0
+    """Cores of the executors of the last driver; 0: not known."""
+    moves: tuple[Move, ...] = ()
+    """Obeyed and still to be carried out, in this order."""
+    named: Mapping[str, int] = field(default_factory=dict)
+    """Per table, the last epoch that named files for it."""
+
+    @property
+    def session(self) -> Session:
+        """The open session."""
+        return self.sessions[0]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slot numbers in order."""
+        return tuple(sorted(self.manifests))
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        """Per slot, the host on which its state lies."""
+        return {totals.slot: totals.host for totals in self.totals}
+
+    @property
+    def memory(self) -> Mapping[int, SlotTotals]:
+        """Per slot, what budgets are judged by."""
+        return {totals.slot: totals for totals in self.totals}
+
+
+def begin(genesis: Genesis) -> JournalState:
+    """The state after entry 0."""
+    if genesis.n != 0:
+        raise JournalBroken(f"the genesis is entry {genesis.n}, not 0")
+    start = dict(genesis.start)
+    return JournalState(
+        n=0,
+        term=0,
+        epoch=-1,
+        genesis=genesis,
+        topics=tuple(genesis.topics),
+        end=start,
+        sessions=(Session(date=genesis.session, start=start, base=-1),),
+        seal=None,
+        groups=tuple(genesis.groups),
+        assignment_version=-1,
+        policy_epoch=-1,
+        manifests={slot: None for _, slot in genesis.groups},
+        marks={-1: Mark(start, {})},
+        counts={},
+        sealed={},
+        seen=frozenset(),
+    )
+
+
+def replay(entries: Iterable[Genesis | Claim | Epoch | EpochHead]) -> JournalState | None:
+    """Fold a whole journal; None when it is empty."""
+    state: JournalState | None = None
+    for entry in entries:
+        state = fold(state, entry)
+    return state
+
+
+def fold(state: JournalState | None, entry: Genesis | Claim | Epoch | EpochHead) -> JournalState:
+    """The state after one more entry. Raises `JournalBroken` when it cannot follow `state`."""
+    if state is None:
+        if not isinstance(entry, Genesis):
+            raise JournalBroken(f"the journal begins with a {entry.kind}, entry {entry.n}")
+        return begin(entry)
+    if isinstance(entry, Genesis) or entry.n != state.n + 1:
+        raise JournalBroken(f"entry {entry.n} ({entry.kind}) follows entry {state.n}")
+    if isinstance(entry, Claim):
+        return _fold_claim(state, entry)
+    return _fold_epoch(state, entry)
+
+
+def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
+    if claim.term <= state.term:
+        raise JournalBroken(f"entry {claim.n} claims term {claim.term} after term {state.term}")
+    # A budget that a command has set ends with the driver: were it more than the machine has, no
+    # driver could ever start again.
+    grown = replace(state, n=claim.n, term=claim.term, cores=claim.cores, budgets={})
+    if not claim.topics:
+        return grown
+    if problem := changed_topics(state.topics, claim.topics):
+        raise JournalBroken(f"entry {claim.n}: {problem}")
+    like = {t.name: [0] * t.partitions for t in claim.topics}
+    return replace(_widened(grown, like), topics=tuple(claim.topics))
+
+
+def changed_topics(known: Iterable[Topic], now: Iterable[Topic]) -> str | None:
+    """What makes the broker's topics others than those that the journal knows, or None.
+
+    More partitions are no change of this kind: offsets keep their meaning.
+    """
+    found = {t.name: t for t in now}
+    for topic in known:
+        other = found.get(topic.name)
+        if other is None:
+            return f"topic {topic.name} does not exist any more"
+        if other.id != topic.id:
+            ids = f"its id was {topic.id}, now {other.id}"
+            return f"topic {topic.name} was deleted and created again ({ids})"
+        if other.partitions < topic.partitions:
+            return f"topic {topic.name} had {topic.partitions} partitions, has {other.partitions}"
+    return None
+
+
+def _widened(state: JournalState, like: Offsets) -> JournalState:
+    """The state with the partitions of `like`, where it knows fewer."""
+    like = greater(state.end, like)
+
+    def wide(offsets: Offsets) -> Offsets:
+        return padded(offsets, like)
+
+    return replace(
+        state,
+        end=wide(state.end),
+        sessions=tuple(replace(s, start=wide(s.start)) for s in state.sessions),
+        seal=state.seal and state.seal.model_copy(update={"end": wide(state.seal.end)}),
+        marks={e: Mark(wide(m.end), m.counts) for e, m in state.marks.items()},
+    )
+
+
+def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
+    if entry.term != state.term:
+        raise JournalBroken(f"epoch {entry.epoch} of term {entry.term} in term {state.term}")
+    if entry.epoch != state.epoch + 1:
+        raise JournalBroken(f"epoch {entry.epoch} follows epoch {state.epoch}")
+    if not reaches(entry.end, state.end):
+        raise JournalBroken(f"epoch {entry.epoch} ends before epoch {state.epoch}")
+    groups = state.groups if entry.assignment is None else tuple(entry.assignment)
+    if set(entry.manifests) != {slot for _, slot in groups}:
+        raise JournalBroken(f"epoch {entry.epoch} names manifests of {sorted(entry.manifests)}")
+    if any(len(ends) > len(state.end.get(topic, ())) for topic, ends in entry.end.items()):
+        state = _widened(state, entry.end)
+    counts = dict(state.counts)
+    for part in entry.read:
+        rows, digest = counts.get((part.topic, part.partition), (0, 0))
+        key = (part.topic, part.partition)
+        counts[key] = (rows + part.rows, (digest + part.digest) % 2**64)
+    if entry.withdrawn:
+        state = _without_seal(state, entry)
+    seal = entry.seal or state.seal
+    sessions = _open_sessions(state, entry)
+    sealed = dict(state.sealed)
+    if entry.sealed is not None:
+        if entry.sealed.session != state.session.date or entry.sealed.session in sealed:
+            raise JournalBroken(f"epoch {entry.epoch} seals {entry.sealed.session} wrongly")
+        if seal is None or not reaches(entry.end, seal.end):
+            raise JournalBroken(f"epoch {entry.epoch} seals before the session's end")
+        if not (reaches(seal.end, entry.sealed.end) and reaches(entry.sealed.end, seal.end)):
+            raise JournalBroken(f"epoch {entry.epoch} seals at other offsets than the seal's")
+        sealed[entry.sealed.session] = entry.sealed
+        sessions, seal = sessions[1:], None
+    if sessions[0].date != entry.session:
+        raise JournalBroken(f"epoch {entry.epoch} says {entry.session} is open, not the journal")
+    end = padded(entry.end, state.end)
+    marks = {**state.marks, entry.epoch: Mark(end, counts)}
+    wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
+    by_policy = any(c.obeyed and c.policy and c.kind in RELIEVING for c in entry.commands)
+    return replace(
+        state,
+        n=entry.n,
+        epoch=entry.epoch,
+        end=end,
+        sessions=sessions,
+        seal=seal,
+        groups=groups,
+        assignment_version=state.assignment_version if entry.assignment is None else entry.epoch,
+        policy_epoch=entry.epoch if by_policy else state.policy_epoch,
+        manifests=dict(entry.manifests),
+        marks={e: m for e, m in marks.items() if e in wanted or e == entry.epoch},
+        counts=counts,
+        sealed=sealed,
+        # Not copied by each epoch: it grows with the days.
+        seen=state.seen | {c.id for c in entry.commands} if entry.commands else state.seen,
+        commands_n=max(state.commands_n, entry.commands_n),
+        recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
+        totals=tuple(entry.slots),
+        budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
+        moves=_moves(state, entry, dict(groups)),
+        named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
+    )
+
+
+def _moves(
+    state: JournalState, entry: Epoch | EpochHead, owners: Mapping[Prefix, int]
+) -> tuple[Move, ...]:
+    """The queue of moves after an epoch; what it says of moves must agree with its groups."""
+    queue = state.moves if entry.queued is None else tuple(entry.queued)
+    for move in entry.moved:
+        if owners.get(move.group) != move.to:
+            raise JournalBroken(f"epoch {entry.epoch} says {move} was carried out; it was not")
+    for move in queue:
+        if owners.get(move.group, move.to) == move.to:
+            raise JournalBroken(f"epoch {entry.epoch} has {move} still to be carried out")
+    return queue
+
+
+def _without_seal(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
+    """The state as if its pending seal had never been accepted."""
+    if state.seal is None or state.seal.command != entry.withdrawn:
+        raise JournalBroken(f"epoch {entry.epoch} takes back a seal that is not pending")
+    if not reaches(state.seal.end, state.end):
+        raise JournalBroken(f"epoch {entry.epoch} takes back a seal whose end was passed")
+    return replace(state, seal=None, sessions=state.sessions[:1])
+
+
+def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[Session, ...]:
+    """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
+    sessions = list(state.sessions)
+    if entry.seal is not None:
+        if state.seal is not None or entry.seal.session != state.session.date:
+            raise JournalBroken(f"epoch {entry.epoch} accepts a second or foreign seal")
+        if not entry.seal.next_session > entry.seal.session:
+            raise JournalBroken(f"the session after {entry.seal.session} cannot come before it")
+        after = Session(date=entry.seal.next_session, start=entry.seal.end, base=state.epoch)
+        sessions.append(after)
+    known = {s.date for s in sessions}
+    named = {c.session for c in entry.cuts} | set(entry.results) | set(entry.spilled_rows)
+    if not named <= known:
+        raise JournalBroken(f"epoch {entry.epoch} writes to closed sessions {named - known}")
+    return tuple(
+        s
+        if s.date not in named
+        else replace(
+            s,
+            last_cuts={
+                **s.last_cuts,
+                **{c.range: c.epoch for c in entry.cuts if c.session == s.date},
+            },
+            cuts=s.cuts + sum(c.session == s.date for c in entry.cuts),
+            results=s.results + entry.results.get(s.date, 0),
+            spilled_rows=s.spilled_rows + entry.spilled_rows.get(s.date, 0),
+        )
+        for s in sessions
+    )

@@ -1,0 +1,51 @@
+"""What was asked for and the stream has not answered yet."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spillway.protocol.adapt import decision
+from spillway.protocol.state import JournalState
+from spillway.tables import Warehouse
+from spillway_schemas.journal import Record
+
+
+class Waiting(Record):
+    """Commands of one decision that the stream has not answered yet."""
+
+    id: str
+    kinds: dict[str, int]
+    session: str
+    """Of a seal."""
+    policy: str
+    by: str
+    reason: str
+    issued_at: str
+    expires_at: str
+
+
+def waiting(warehouse: Warehouse, state: JournalState, moment: datetime) -> list[Waiting]:
+    """Commands that were neither obeyed nor refused and have not expired, the newest first.
+
+    Those of one decision are one value.
+    """
+    found: dict[str, Waiting] = {}
+    for command in warehouse.commands.unseen(state):
+        expires = command.expires_at and datetime.fromisoformat(command.expires_at)
+        if expires and expires < moment:
+            continue
+        name = decision(command.id)
+        known = found.get(name)
+        kinds = dict(known.kinds) if known else {}
+        kinds[command.kind] = kinds.get(command.kind, 0) + 1
+        found[name] = Waiting(
+            id=name,
+            kinds=kinds,
+            session=command.session,
+            policy=command.policy,
+            by=command.by,
+            reason=known.reason if known else command.reason,
+            issued_at=command.issued_at,
+            expires_at=command.expires_at,
+        )
+    return list(reversed(found.values()))

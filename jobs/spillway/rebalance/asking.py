@@ -1,0 +1,78 @@
+"""What every way of asking for an adaptation shares: looking at the journal, appending commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from spillway.clock import rfc3339
+from spillway.protocol.adapt import adapt
+from spillway.readmodel import cache
+from spillway.readmodel.model import ReadModel
+from spillway.readmodel.waiting import waiting
+from spillway.tables import SessionEvent, Warehouse
+from spillway_schemas.exits import USAGE
+from spillway_schemas.journal import Command, CommandOutcome
+from spillway_schemas.settings import Settings
+
+Answers = list[tuple[Command, CommandOutcome]]
+
+
+class RequestRefused(Exception):
+    """What was asked for cannot be asked for."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True)
+class WarehouseLook:
+    """A warehouse as it is now."""
+
+    warehouse: Warehouse
+    model: ReadModel
+    """What follows from the journal."""
+    waiting: tuple[str, ...]
+    """Decisions that the stream has not answered yet."""
+
+
+def look(settings: Settings) -> WarehouseLook:
+    """WarehouseLook at the warehouse: only what is new since the last time is read.
+
+    Raises `NoWarehouse`, and `NothingYet` when the journal is empty.
+    """
+    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    memory = cache.load(warehouse.place.path())
+    model = cache.caught_up(warehouse, memory)
+    unanswered = waiting(warehouse, model.state, datetime.now(UTC))
+    cache.save(memory, warehouse.place.path())
+    return WarehouseLook(warehouse, model, tuple(each.id for each in reversed(unanswered)))
+
+
+def ask(seen: WarehouseLook, commands: Sequence[Command], *, dry_run: bool) -> Answers:
+    """Append the commands, each with what the stream would answer now.
+
+    A command that would be refused is not appended. The stream has the last word: it may refuse
+    later what looks right now.
+    """
+    outcomes = adapt(seen.model.state, commands, now()).outcomes
+    right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
+    if right and not dry_run:
+        # Together: one that the stream read alone would make the others' assignment an old one.
+        seen.warehouse.commands.append(*right)
+    return list(zip(commands, outcomes, strict=True))
+
+
+def note(settings: Settings, by: str, reason: str, **what: object) -> None:
+    """Keep why somebody asked when nothing of it went to the stream, whose journal would say so."""
+    seen = look(settings)
+    details = {"by": by, "reason": reason, **what}
+    seen.warehouse.sessions.append(
+        SessionEvent(session=seen.model.session, event="asked", details=details)
+    )
+
+
+def now(later_s: float = 0.0) -> str:
+    """The time, or that some seconds later, as RFC 3339."""
+    return rfc3339(time.time_ns() // 1_000_000 + int(later_s * 1000))

@@ -1,0 +1,19 @@
+"""What people look at: one data function, a terminal view and an HTML report.
+
+| module | idea |
+|---|---|
+| `model` | `Status`: every figure that is shown anywhere |
+| `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
+| `ends` | Kafka's end offsets, without waiting long |
+| `words`, `terminal`, `command` | numbers as text; `spillway status` |
+| `svg`, `charts`, `html` | plain SVG; which charts; the page |
+
+Nothing here imports Spark.
+"""
+
+from spillway.report.command import Looker, status_command
+from spillway.report.html import write_report
+from spillway.report.model import Status
+from spillway.tables import NothingYet
+
+__all__ = ["Looker", "NothingYet", "Status", "status_command", "write_report"]

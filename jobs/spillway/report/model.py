@@ -1,0 +1,253 @@
+"""What people look at, as one value: `Status`, JSON-able, with units last in the names.
+
+`spillway status`, its `--json`, the demo's table and the HTML report all show this value and
+nothing else, so that two places never disagree. Times are RFC 3339 in UTC. A figure that is not
+known now is None, never 0: lag when Kafka does not answer, a delay before the first result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from spillway.readmodel.tally import Point, SealAnswer
+from spillway.readmodel.waiting import Waiting
+
+
+class Figures(BaseModel):
+    """Base: immutable, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TopicStatus(Figures):
+    """One Kafka input, over the open session."""
+
+    topic: str
+    partitions: int
+    rows: int
+    """Every value read, good or bad."""
+    rejected: int
+    filtered: int
+    lag_rows: int | None
+    """Offsets from the journal's end to Kafka's: at most so many rows wait. None: no answer."""
+
+
+class SlotStatus(Figures):
+    """One query processor. Peaks, spills and flushes are of the open session."""
+
+    slot: int
+    host: str
+    rows: int
+    groups: int
+    """Groups that hold rows."""
+    budget_bytes: int
+    state_bytes: int
+    peak_state_bytes: int
+    folder_bytes: int
+    free_bytes: int | None
+    """Of the file system that its folder is in; None: not looked at."""
+    peak_folder_bytes: int
+    spills: int
+    """Epochs in which the slot spilled."""
+    spilled_bytes: int
+    moved_in: int
+    """Groups that came from other slots."""
+    moved_out: int
+    busy: float
+    """The part of the last minute in which it worked; the rest it was idle."""
+    occupancy: float
+    """Average buffer occupancy over the last minute, 0 to 1."""
+    output_rate: float
+    """Results of the last minute for each group that it holds."""
+    skew: float
+    """The largest group's share of its work, on average over the last minute."""
+
+
+class AdaptationStatus(Figures):
+    """One decision: commands that were asked for together, what became of them and what they did.
+
+    A decision is by hand or by a policy.
+    """
+
+    id: str
+    policy: str
+    """Empty: a person's."""
+    by: str
+    """Who asked; empty when the journal does not say."""
+    epoch: int
+    """In which the first of its commands was answered."""
+    at: str
+    obeyed: dict[str, int]
+    """How many commands of each kind."""
+    refused: dict[str, int]
+    """How many were refused, by the reason."""
+    reason: str
+    bytes: int
+    """State that was to be moved or spilled."""
+    waiting: int
+    """Moves that are still to be carried out."""
+    moved: int
+    moved_bytes: int
+    done_epoch: int | None
+    before: dict[int, int]
+    """Bytes in memory of each slot before it."""
+    after: dict[int, int]
+    """The same when it was carried out."""
+    results_since: int
+    """Results of the warehouse since then, at run time."""
+
+
+class Verdict(Figures):
+    """What `verify` found, the last time it looked."""
+
+    complete: bool
+    expected: int | None
+    run_time: int | None
+    cleanup: int | None
+    missing: int | None
+    doubled: int | None
+    seconds: float | None
+    verified_at: str
+
+
+class SessionStatus(Figures):
+    """One trading day."""
+
+    session: str
+    stage: Literal["open", "ending", "next", "sealed", "cleaning", "cleaned"]
+    """`ending`: its end is fixed but not reached by every partition; `next`: rows beyond that end
+    belong to it already."""
+    rows_in: dict[str, int]
+    """Per topic."""
+    rejected: int
+    filtered: int
+    results_run_time: int
+    results_cleanup: int | None
+    """None before cleanup has begun."""
+    cleanup_ranges: int | None
+    """Hash ranges that cleanup has to do; None before the seal."""
+    cleanup_ranges_done: int
+    spills: int
+    """How often a slot has spilled (the flush at the seal is not one)."""
+    overflows: int
+    """How many of these took groups that the rule would have kept, for want of room."""
+    spilled_rows: int
+    """The flush included."""
+    spilled_bytes: int
+    flushed_bytes: int
+    """State that left memory when the session was sealed."""
+    generations: int
+    """Cuts; the seal's included."""
+    most_generations: int
+    """The most cuts of any one hash range."""
+    peak_state_bytes: int
+    """Of the slot that had most of its budget in use."""
+    budget_bytes: int
+    """The budget that it had then."""
+    restored_slots: int
+    """How often a slot's state was lost and read again."""
+    moved: int
+    """Groups that changed their slot."""
+    delay_p50_ms: int | None
+    delay_p99_ms: int | None
+    began_at: str | None
+    """When its first epoch began."""
+    ended_at: str | None
+    """When it was sealed."""
+    seal_by: str
+    """Who asked for the seal that was obeyed; empty before, and when the journal does not say."""
+    seal_reason: str
+    seal_answers: list[SealAnswer]
+    """The newest last; those that came while the session was open."""
+    cleanup_s: float | None
+    verdict: Verdict | None
+
+
+class Spread(Figures):
+    """Productivity (results per KiB of state) of some partition groups."""
+
+    groups: int
+    p10: float
+    p50: float
+    p90: float
+
+
+class SpillChoice(Figures):
+    """One spill of one slot: what it kept and what it spilled."""
+
+    epoch: int
+    slot: int
+    kept: Spread | None
+    """None: nothing was kept."""
+    spilled: Spread
+
+
+class Cleaning(Figures):
+    """Missing results that cleanup wrote, as a step in time."""
+
+    written_ms: int
+    rows: int
+
+
+class Detail(Figures):
+    """What only the HTML report draws, of one session."""
+
+    session: str
+    points: list[Point]
+    choices: list[SpillChoice]
+    cleaning: list[Cleaning]
+
+
+class Status(Figures):
+    """Everything that people look at."""
+
+    at: str
+    warehouse_root: str
+    warehouse_id: str
+    query: str
+    query_problem: str
+    """Why that query is not the one that the warehouse is of; empty when it is."""
+    session: str
+    """The open one."""
+    epoch: int
+    """The last; -1 before the first."""
+    term: int
+    driver: str
+    """Host and process of the last driver, whether it lives or not; empty before the first."""
+    driver_runs: bool | None
+    """Whether it lives; None where that cannot be seen: another host, boot or container."""
+    entries: int
+    """Of the journal."""
+    last_epoch_at: str | None
+    last_epoch_age_s: float | None
+    last_claim_age_s: float | None
+    """Since the last driver took over the journal; None before the first did."""
+    rows_per_s: float
+    """Rows read, over the last minute (or the last epochs, where a minute holds too many)."""
+    results_per_s: float
+    delay_p50_ms: int | None
+    """Production delay over the last epochs: age of a result's newest input row. None until the
+    open session has a result."""
+    delay_p99_ms: int | None
+    lag_rows: int | None
+    threshold: float
+    """Part of its budget at which a slot spills."""
+    topics: list[TopicStatus]
+    slots: list[SlotStatus]
+    quarantine: dict[str, int]
+    """Rows of the whole warehouse by reason, the most frequent first."""
+    sessions: list[SessionStatus]
+    """All of them, the newest first."""
+    adaptations: list[AdaptationStatus]
+    """Decisions to move, split, merge or spill groups, the newest first."""
+    moves_waiting: int
+    """Groups that are to change their slot in the next epochs."""
+    waiting: list[Waiting]
+    """What was asked for and not answered by a stream yet, the newest first."""
+    detail: Detail | None = None
+
+    def session_of(self, date: str) -> SessionStatus | None:
+        """The figures of one session; None when the journal does not know it."""
+        return next((s for s in self.sessions if s.session == date), None)

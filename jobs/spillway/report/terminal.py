@@ -1,0 +1,325 @@
+"""`Status` in a terminal: a few tables with bars of memory.
+
+Works from 40 columns on (the less important columns go first), without colour (a pipe, `NO_COLOR`)
+and without Unicode: bars then are made of `#`. Every text that came from outside (topics, hosts,
+reasons) is shown as text, never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spillway.readmodel.tally import SealAnswer
+from spillway.readmodel.waiting import Waiting
+from spillway.report.decisions import decisions_table
+from spillway.report.model import SessionStatus, SlotStatus, Status
+from spillway.report.words import (
+    bytes_text,
+    clock_text,
+    count_text,
+    ms_text,
+    part_text,
+    rate_text,
+    span_text,
+    times_text,
+    visible,
+)
+
+NARROW = 76
+"""Below so many columns only the main ones are shown."""
+TINY = 56
+"""Below so many columns counts are shown as one."""
+MEDIUM = 92
+"""From so many columns on, slots have their budget beside their share of it."""
+WIDE = 140
+"""From so many columns on, slots have all their figures."""
+SHOWN = 5
+"""Decisions that are shown beside everything else."""
+STALE_S = 60.0
+"""After so long without an epoch the age is marked (Kafka may just be silent)."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def render(status: Status, console: Console, width: int | None = None) -> RenderableType:
+    """What `spillway status` shows."""
+    width = console.width if width is None else width
+    fancy = unicode_works(console)
+    parts: list[RenderableType] = [_head(status, width), Text(), _topics(status, width), Text()]
+    parts += [_slots(status, width, fancy), Text(), _sessions(status, width)]
+    if status.adaptations and width >= NARROW:
+        parts += [Text(), decisions_table(status, console, SHOWN)]
+    if status.quarantine:
+        parts += [Text(), _quarantine(status, width)]
+    return Group(*parts)
+
+
+def unicode_works(console: Console) -> bool:
+    """Whether the terminal's encoding has the characters of the bars."""
+    try:
+        _EIGHTHS.encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def memory_bar(
+    state: int, peak: int, budget: int, threshold: float, cells: int, fancy: bool
+) -> Text:
+    """Memory in use against its budget, `cells` wide: `|` is the threshold, `·` the peak."""
+    if budget <= 0:
+        return Text(" " * cells)
+    used = min(state / budget, 1.0)
+    style = "red" if used > threshold else "yellow" if used > 0.75 * threshold else "green"
+    eighths = round(used * cells * 8)
+    if used > 0 and eighths == 0:
+        eighths = 1
+    if fancy:
+        body = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+        empty, mark, dot = "░", "│", "·"
+    else:
+        body = "#" * ((eighths + 4) // 8)
+        empty, mark, dot = ".", "|", ":"
+    bar = list(body + empty * (cells - len(body)))
+    peak_at = min(cells - 1, int(peak / budget * cells))
+    if peak_at >= len(body):
+        bar[peak_at] = dot
+    mark_at = min(cells - 1, int(threshold * cells))
+    if mark_at >= len(body):
+        bar[mark_at] = mark
+    text = Text()
+    text.append("".join(bar[: len(body)]), style=style)
+    text.append("".join(bar[len(body) :]), style="dim")
+    return text
+
+
+def _head(status: Status, width: int) -> RenderableType:
+    age = status.last_epoch_age_s
+    open_ = status.session_of(status.session)
+    line = Table.grid(padding=(0, 2))
+    line.add_column(style="dim", no_wrap=True)
+    line.add_column(overflow="fold")
+    session = Text(status.session, style="bold")
+    if open_ is not None:
+        session.append(f"  {_stage(open_)}", style="dim")
+    line.add_row("session", session)
+    if status.query_problem:
+        line.add_row("query", Text(f"{status.query}: {status.query_problem}", style="yellow"))
+    line.add_row("stream", _stream(status, width))
+    if open_ is not None and open_.seal_answers:
+        line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
+    for asked in reversed(status.waiting):
+        line.add_row("asked", _asked(asked, status.driver_runs))
+    if open_ is not None and open_.overflows:
+        line.add_row("spills", Text(overflow_text(open_), style="yellow"))
+    epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
+    if age is not None:
+        epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
+    line.add_row("epoch", epoch)
+    line.add_row(
+        "rates",
+        Text(
+            f"{rate_text(status.rows_per_s, 'rows')}, {rate_text(status.results_per_s, 'results')}"
+        ),
+    )
+    line.add_row(
+        "delay",
+        Text(f"p50 {ms_text(status.delay_p50_ms)}, p99 {ms_text(status.delay_p99_ms)}"),
+    )
+    lag = "unknown: Kafka does not answer" if status.lag_rows is None else ""
+    line.add_row("lag", Text(lag or f"{count_text(status.lag_rows)} rows"))
+    if width >= NARROW:
+        line.add_row("warehouse", Text(status.warehouse_root))
+    return line
+
+
+def _stream(status: Status, width: int) -> Text:
+    """Whether a driver lives, and which one was the last."""
+    if not status.driver:
+        return Text("has not begun", style="yellow")
+    text = {
+        True: Text("runs", style="green"),
+        False: Text("does not run", style="yellow"),
+        None: Text("runs or not: it cannot be seen from here"),
+    }[status.driver_runs]
+    if width >= TINY:
+        text.append(f"  (term {status.term}, {visible(status.driver)})", style="dim")
+    return text
+
+
+ASKED: Mapping[str, tuple[str, str]] = {
+    "seal": ("seal", "seals"),
+    "withdraw": ("withdrawal of a seal", "withdrawals of a seal"),
+    "move": ("move of a group", "moves of groups"),
+    "spill": ("spill", "spills"),
+    "split": ("split of a group", "splits of groups"),
+    "merge": ("merge of groups", "merges of groups"),
+    "slots": ("change of slots", "changes of slots"),
+    "budget": ("change of a budget", "changes of budgets"),
+}
+"""Each kind of command as people are told of one and of several."""
+
+
+def _asked(each: Waiting, runs: bool | None) -> Text:
+    """What waits for a stream to answer it."""
+    what = ", ".join(
+        ASKED[kind][0] if count == 1 else f"{count_text(count)} {ASKED[kind][1]}"
+        for kind, count in each.kinds.items()
+    )
+    text = Text(f"{what}, session {each.session}" if each.session else what, style="yellow")
+    text.append(f" {clock_text(each.issued_at)}" if each.issued_at else "", style="dim")
+    text.append(f" by {visible(each.by)}" if each.by else "", style="dim")
+    return text.append(": no stream runs" if runs is False else ": waits for the stream")
+
+
+def overflow_text(session: SessionStatus) -> str:
+    """Which spills did not keep their rule, why, and what helps."""
+    return (
+        f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
+        "threshold: the folder had no room for new rows beside files of spilled ones. "
+        "Raise state.budget_bytes, or lower spill.threshold"
+    )
+
+
+def _seal_answer(answer: SealAnswer) -> Text:
+    """What the stream last said to who wanted the open session ended, or not ended."""
+    text = Text(answer.what, style="" if answer.what == "withdrawn" else "yellow")
+    text.append(f" {clock_text(answer.at)}", style="dim")
+    if answer.by:
+        text.append(f", asked for by {visible(answer.by)}", style="dim")
+    return text.append(f": {visible(answer.reason)}" if answer.reason else "")
+
+
+def _topics(status: Status, width: int) -> Table:
+    table = _table("stream", "rows in", "quarantined", "lag")
+    wide = width >= NARROW
+    if wide:
+        table.add_column("filtered", justify="right")
+        table.add_column("partitions", justify="right")
+    for topic in status.topics:
+        row: list[RenderableType] = [
+            Text(visible(topic.topic)),
+            count_text(topic.rows),
+            count_text(topic.rejected),
+            count_text(topic.lag_rows),
+        ]
+        if wide:
+            row += [count_text(topic.filtered), str(topic.partitions)]
+        table.add_row(*row)
+    return table
+
+
+def _slots(status: Status, width: int, fancy: bool) -> Table:
+    wide, tiny = width >= NARROW, width < TINY
+    budgets = not tiny and not NARROW <= width < MEDIUM
+    cells = max(8, min(30, width - (78 if budgets else 66))) if wide else 10
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    columns = ["slot", "memory", "state"] + (["budget"] if budgets else [])
+    more = ["groups", "in / out", "spills", "spilled"] if wide else []
+    if width >= WIDE:
+        more += ["peak", "busy", "waits", "skew", "rate"]
+    for name in columns + more:
+        table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
+    for slot in status.slots:
+        bar = memory_bar(
+            slot.state_bytes,
+            slot.peak_state_bytes,
+            slot.budget_bytes,
+            status.threshold,
+            cells,
+            fancy,
+        )
+        row: list[RenderableType] = [str(slot.slot), bar, _share(slot)]
+        if budgets:
+            row.append(bytes_text(slot.budget_bytes))
+        if wide:
+            row += [
+                count_text(slot.groups),
+                f"{count_text(slot.moved_in)} / {count_text(slot.moved_out)}",
+                count_text(slot.spills),
+                bytes_text(slot.spilled_bytes),
+            ]
+        if width >= WIDE:
+            row += [
+                bytes_text(slot.peak_state_bytes),
+                part_text(slot.busy),
+                part_text(slot.occupancy),
+                part_text(slot.skew),
+                f"{slot.output_rate:,.0f}",
+            ]
+        table.add_row(*row)
+    return table
+
+
+def _share(slot: SlotStatus) -> str:
+    if slot.budget_bytes <= 0:
+        return "–"
+    return f"{bytes_text(slot.state_bytes)}, {part_text(slot.state_bytes / slot.budget_bytes)}"
+
+
+def _sessions(status: Status, width: int) -> Table:
+    wide, tiny = width >= NARROW, width < TINY
+    table = _table("session", "stage", *(["results"] if tiny else ["run time", "cleanup"]))
+    table.columns[0].no_wrap = True
+    if wide:
+        table.add_column("spills", justify="right")
+        table.add_column("generations", justify="right")
+    table.add_column("verdict", overflow="fold")
+    for session in status.sessions:
+        run, clean = session.results_run_time, session.results_cleanup
+        counts = [count_text(run + (clean or 0))] if tiny else [count_text(run), count_text(clean)]
+        row: list[RenderableType] = [session.session, _stage(session), *counts]
+        if wide:
+            row += [count_text(session.spills), count_text(session.generations)]
+        table.add_row(*row, _verdict(session))
+    return table
+
+
+def _stage(session: SessionStatus) -> str:
+    if session.stage == "cleaning":
+        return f"cleaning {session.cleanup_ranges_done}/{session.cleanup_ranges}"
+    return session.stage
+
+
+def _verdict(session: SessionStatus) -> Text:
+    verdict = session.verdict
+    if verdict is None:
+        return Text("–", style="dim")
+    if verdict.complete:
+        return Text("complete", style="bold green")
+    return Text(
+        f"NOT complete: {count_text(verdict.missing)} missing, "
+        f"{count_text(verdict.doubled)} doubled",
+        style="bold red",
+    )
+
+
+def _quarantine(status: Status, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("quarantined", justify="right", no_wrap=True)
+    table.add_column(
+        "reason (whole warehouse)", overflow="ellipsis", no_wrap=True, max_width=max(20, width - 14)
+    )
+    shown = list(status.quarantine.items())
+    for reason, rows in shown[:5]:
+        table.add_row(count_text(rows), Text(visible(reason)))
+    if len(shown) > 5:
+        rest = sum(rows for _, rows in shown[5:])
+        table.add_row(count_text(rest), Text(times_text(len(shown) - 5, "other reason")))
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    return table
+
+
+def updated_text(status: Status) -> Text:
+    """The last line of `--watch`."""
+    return Text(f"{clock_text(status.at)}   Ctrl-C ends this", style="dim")

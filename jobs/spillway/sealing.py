@@ -1,0 +1,168 @@
+"""`spillway seal`: finds the offsets at which a session ends, and writes the command; or takes a
+seal back that is not fulfilled yet (`--withdraw`).
+
+The streaming job obeys the command at one of its next epochs; this returns as soon as the command
+is written. Sealing again is answered, not repeated. What is asked for is judged here by the rules
+by which the stream will judge it (`spillway.protocol.seal`), with the commands that it has not read
+yet; the stream has the last word.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from spillway import calendar
+from spillway.clock import Clock, rfc3339
+from spillway.kafka.client import cluster
+from spillway.protocol.seal import not_sealable, not_withdrawable, pending_after
+from spillway.protocol.state import JournalState, check_query
+from spillway.report.words import span_text
+from spillway.tables import NothingYet, Warehouse
+from spillway.topics import topic_names
+from spillway_schemas.exits import USAGE
+from spillway_schemas.journal import Command, Offsets, SealRequest
+from spillway_schemas.query import Query
+from spillway_schemas.settings import Settings
+
+
+class TimeError(ValueError):
+    """`--at` that is no time (exit code 2)."""
+
+    exit_code = USAGE
+
+
+class SealRefused(Exception):
+    """The session cannot be sealed, or its seal not be withdrawn (exit code 3)."""
+
+
+def request_seal(
+    settings: Settings,
+    query: Query,
+    session: str,
+    at: str,
+    reason: str,
+    by: str,
+    *,
+    clock: Clock,
+) -> str:
+    """Write the seal's command; what to tell the person who asked.
+
+    Raises `SealRefused` for a session that is not open and for a time that is still ahead,
+    `TimeError` for an `at` that is no time, `AnotherQuery` for another query's warehouse,
+    `CalendarError` for a date without a close, `NoWarehouse`, `NothingYet` for an empty journal,
+    `KafkaUnavailable` and `TopicProblem`.
+    """
+    warehouse, state = _opened(settings)
+    if session in state.sealed:
+        return f"{session} is sealed already (epoch {state.sealed[session].epoch})"
+    pending = _pending(warehouse, state, settings)
+    if pending is not None and pending.session == session:
+        return f"a seal of {session} is pending already"
+    next_session = calendar.session_after(settings.session.calendar, state.session.date)
+    if problem := not_sealable(state, session, next_session):
+        raise SealRefused(f"{session} cannot be sealed: {problem}")
+    now_ms = clock()
+    at_ms = _moment(settings, session, at, now_ms)
+    check_query(state, query.fingerprint)  # its topics are where the session ends
+    offsets = _end(settings, topic_names(query), at_ms)
+    rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
+    more = {"at": rule, "offsets": offsets}
+    warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))
+    where = "where its topics end now" if at_ms is None else f"at {rule}"
+    ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
+    return f"{session} will be sealed {where}: {ends}"
+
+
+def request_withdrawal(
+    settings: Settings, session: str, reason: str, by: str, *, clock: Clock
+) -> str:
+    """Write the command that takes a session's seal back; what to tell the person who asked.
+
+    Raises `SealRefused` when the session is sealed, is not open, or has rows beyond its end;
+    `NoWarehouse`, `NothingYet` for an empty journal.
+    """
+    warehouse, state = _opened(settings)
+    pending = _pending(warehouse, state, settings)
+    if session == state.session.date and pending is None:
+        return f"no seal of {session} is pending: it is open"
+    seal = "" if pending is None else pending.command
+    if problem := not_withdrawable(state, pending, session, seal):
+        raise SealRefused(f"the seal of {session} cannot be withdrawn: {problem}")
+    more = {"seal": seal}
+    warehouse.commands.append(_command("withdraw", session, reason, by, clock(), more))
+    return f"the seal of {session} will be withdrawn, unless the stream passes its end before"
+
+
+def _command(
+    kind: str, session: str, reason: str, by: str, now_ms: int, more: Mapping[str, object]
+) -> Command:
+    common = {
+        "id": f"{kind}/{session}/{uuid.uuid4().hex[:8]}",
+        "kind": kind,
+        "session": session,
+        "reason": reason,
+        "by": by,
+        "issued_at": rfc3339(now_ms),
+    }
+    return Command.model_validate({**common, **more})
+
+
+def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
+    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    return warehouse, state
+
+
+def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> SealRequest | None:
+    """The seal that is pending once the stream has read every command that there is."""
+    after = calendar.session_after(settings.session.calendar, state.session.date)
+    return pending_after(state, warehouse.commands.unseen(state), after)
+
+
+def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
+    with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
+        return view.end_offsets(topics) if at_ms is None else view.offsets_for_time(topics, at_ms)
+
+
+def _moment(settings: Settings, session: str, at: str, now_ms: int) -> int | None:
+    """The time that `at` stands for, in ms since 1970; None for now.
+
+    A time that is still ahead has no offset yet: more rows of the day may come before it.
+    """
+    if at == "now":
+        return None
+    if at == "close":
+        name = settings.session.calendar
+        at_ms = calendar.close_ms(name, session) + int(settings.session.grace_s * 1000)
+        there = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(ZoneInfo(calendar.zone(name)))
+        what = (
+            f"close and grace of {session} are over at {there:%Y-%m-%d %H:%M:%S %Z} "
+            f"({rfc3339(at_ms)})"
+        )
+    else:
+        at_ms = _time(at)
+        what = f"{at} is still to come"
+    if at_ms > now_ms:
+        raise SealRefused(
+            f"{what}, in {span_text((at_ms - now_ms) / 1000)}. Ask again then, or end the session "
+            "where its topics end now with --at now"
+        )
+    return at_ms
+
+
+def _time(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise TimeError(
+            f"--at {text!r}: write now, close, or a time such as 2026-01-05T16:00:00-05:00"
+        ) from None
+    if moment.tzinfo is None:
+        whole = text if "T" in text else f"{text}T16:00:00"
+        raise TimeError(f"--at {text!r} has no offset; write e.g. {whole}-05:00 or {whole}Z")
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,212 @@
+"""Decoding, the half of an epoch before the shuffle: rows of Kafka in, blocks for slots out.
+
+A generator over Arrow batches for `mapInArrow`. It imports no Spark and no deltalake (whose
+runtime does not survive the fork that makes a worker). Everything that it knows comes in the
+pickled task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spillway.decode import StreamPlan, decode, partition_digest, value_digest
+from spillway.decode.chunks import Chunk, chunks
+from spillway.engine.blocks import (
+    REJECTED_SCHEMA,
+    Block,
+    Coordinates,
+    encode_counts,
+    encode_rejected,
+    route,
+)
+from spillway.engine.groups import U64, Bool, GroupMap
+from spillway.engine.spec import JoinSpec
+from spillway.protocol.recovery import Restore, SessionRestore
+from spillway.stream.pins import salted
+from spillway.stream.process import freeze
+from spillway_schemas.journal import Offsets, PartitionCount
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DecodeTask:
+    """What a decoder needs to know of the epoch."""
+
+    spec: JoinSpec
+    streams: tuple[StreamPlan, ...]
+    groups: GroupMap
+    salts: tuple[int, ...]
+    session: str
+    next_session: str
+    bound: Offsets | None
+    """The pending end of the open session: rows at or beyond it are the next session's."""
+    restore: Restore | None = None
+    """Set when the rows are read again for lost slots."""
+
+    def slot_of_partition(self, partition: int) -> int:
+        """The slot that is told of a topic partition's counts and rejected rows."""
+        return partition % (int(self.groups.slots.max()) + 1)
+
+
+def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
+    """Kafka rows (`topic, partition, offset, value, timestamp`) to blocks."""
+    freeze()
+    by_topic: dict[str, list[StreamPlan]] = {}
+    for stream in task.streams:
+        by_topic.setdefault(stream.topic, []).append(stream)
+    for chunk in chunks(batches):
+        slot = task.slot_of_partition(chunk.partition)
+        blocks: list[Block] = []
+        counts: list[PartitionCount] = []
+        for stream in by_topic[chunk.topic]:
+            count, decoded = _decode_chunk(task, stream, chunk)
+            # A topic that feeds two streams is still read once.
+            counts.append(
+                count.model_copy(update={"rows": 0, "bytes": 0, "digest": 0}) if counts else count
+            )
+            blocks += decoded
+        again = int(task.restore is not None)
+        blocks.append(Block(slot, "count", task.spec.operator, again, encode_counts(counts)))
+        yield salted(task.salts, blocks)
+
+
+def _decode_chunk(
+    task: DecodeTask, stream: StreamPlan, chunk: Chunk
+) -> tuple[PartitionCount, list[Block]]:
+    decoded = decode(stream, chunk.values)
+    count = PartitionCount(
+        topic=chunk.topic,
+        partition=chunk.partition,
+        rows=len(chunk.offsets),
+        rejected=len(decoded.rejected),
+        filtered=decoded.filtered,
+        bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
+        digest=partition_digest(value_digest(chunk.values), chunk.offsets),
+    )
+    where = Coordinates(
+        partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
+        offset=chunk.offsets[decoded.kept],
+        kafka_ms=chunk.kafka_ms[decoded.kept],
+    )
+    blocks: list[Block] = []
+    if task.restore is not None:
+        for restored in task.restore.sessions:
+            blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
+        return count, blocks
+    bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
+    for session, mine in _by_session(task, bound, where.offset):
+        rows, part = _only(decoded.rows, where, mine)
+        blocks += route(task.spec, stream.index, task.groups, rows, part, session=session)
+    for session, mine in _by_session(task, bound, chunk.offsets[decoded.rejected]):
+        positions = decoded.rejected if mine is None else decoded.rejected[mine]
+        reasons = decoded.reasons
+        if mine is not None:
+            reasons = [reasons[i] for i in np.flatnonzero(mine)]
+        if len(positions):
+            data = _rejected(chunk, positions, reasons, session, stream)
+            slot = task.slot_of_partition(chunk.partition)
+            blocks.append(Block(slot, "rejected", task.spec.operator, stream.index, data))
+    return count, blocks
+
+
+def _by_session(
+    task: DecodeTask, bound: int | None, offsets: I64
+) -> Iterator[tuple[str, Bool | None]]:
+    """Each session with the mask of its rows; None: all of them."""
+    if bound is None or not len(offsets) or int(offsets[-1]) < bound:
+        yield task.session, None
+    elif int(offsets[0]) >= bound:
+        yield task.next_session, None
+    else:
+        yield task.session, offsets < bound
+        yield task.next_session, offsets >= bound
+
+
+def _only(rows: Any, where: Coordinates, mask: Bool | None) -> tuple[Any, Coordinates]:
+    if mask is None:
+        return rows, where
+    part = Coordinates(where.partition[mask], where.offset[mask], where.kafka_ms[mask])
+    return rows.filter(pa.array(mask)), part
+
+
+def _rejected(
+    chunk: Chunk, positions: I64, reasons: Sequence[str], session: str, stream: StreamPlan
+) -> Any:
+    values = chunk.values.take(pa.array(positions)).cast(pa.binary())
+    columns = [
+        pa.array([chunk.topic] * len(positions), pa.string()),
+        pa.array(np.full(len(positions), chunk.partition, dtype=np.int32)),
+        pa.array(chunk.offsets[positions]),
+        pa.array(reasons, pa.string()),
+        values,
+        pa.array(chunk.kafka_ms[positions]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
+    return encode_rejected(batch, session=session, stream=stream.name)
+
+
+def _restored(
+    task: DecodeTask,
+    stream: StreamPlan,
+    chunk: Chunk,
+    session: SessionRestore,
+    rows: Any,
+    where: Coordinates,
+) -> list[Block]:
+    """Blocks of the rows that were in memory of the lost slots at the end of b-1."""
+
+    def keep(hashes: U64) -> Bool:
+        return were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
+
+    return route(
+        task.spec,
+        stream.index,
+        task.groups,
+        rows,
+        where,
+        session=session.session,
+        kind="restore",
+        keep=keep,
+    )
+
+
+def were_held(
+    task: DecodeTask,
+    session: SessionRestore,
+    topic: str,
+    partition: int,
+    offsets: I64,
+    hashes: U64,
+) -> Bool:
+    """Which rows of one topic partition, all (n,), lost slots held of a session: of their groups,
+    of the session, and not before the last cut of their hash."""
+    assert task.restore is not None
+    of_slots: Bool = np.isin(task.groups.slot_of(hashes), sorted(task.restore.slots))
+    since = since_offsets(session, topic, partition)(hashes)
+    return of_slots & (offsets >= since) & (offsets < session.end[topic][partition])
+
+
+def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callable[[U64], I64]:
+    """For hashes (n,): the offset from which their rows of one topic partition are in memory.
+
+    Of the cuts that cover a hash the greatest offset holds, in whatever order they come.
+    """
+    edges = sorted({0, *(c.range.lo for c in session.cuts), *(c.range.hi for c in session.cuts)})
+    edges = [edge for edge in edges if edge < 2**64]
+    starts = np.array(edges, dtype=np.uint64)
+    first = np.full(len(starts), session.start[topic][partition], dtype=np.int64)
+    place = {edge: i for i, edge in enumerate(edges)}
+    for cut in session.cuts:
+        ends = cut.start.get(topic, [])
+        offset = ends[partition] if partition < len(ends) else 0
+        a, b = place[cut.range.lo], place.get(cut.range.hi, len(edges))
+        first[a:b] = np.maximum(first[a:b], offset)
+    return lambda hashes: first[np.searchsorted(starts, hashes, side="right") - 1]

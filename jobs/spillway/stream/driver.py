@@ -1,0 +1,293 @@
+"""The driver's edge: carries out the protocol's instructions and brings back their events.
+
+`spillway.protocol.driver` decides; here it is done, one instruction at a time and in order. What
+could not be done either has an event of its own (a conflict, an unknown outcome, a failed job)
+or is raised and ends the stream.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from spillway.clock import rfc3339, system_clock
+from spillway.engine.statistics import statistics_every_s
+from spillway.policy.sampling import Work, owned, slot_figures, work_of
+from spillway.processes import process_identity
+from spillway.protocol import driver as protocol
+from spillway.protocol.entry import missing_slots
+from spillway.protocol.failing import JobFailed
+from spillway.protocol.plan import Plan
+from spillway.protocol.redo import Apply
+from spillway.protocol.snapshot import is_due
+from spillway.protocol.state import JournalState
+from spillway.readmodel.kept import keep
+from spillway.stream.job import Batch, EpochJob
+from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
+from spillway_schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
+from spillway_schemas.secret import Options, hide
+
+
+class Ended(Exception):
+    """The protocol ended this driver."""
+
+    def __init__(self, end: protocol.End) -> None:
+        super().__init__(end.reason)
+        self.fenced = end.fenced
+
+
+class Driver:
+    """One term's driver. Not thread-safe: its owner holds a lock around every call."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        topics: Sequence[Topic],
+        wait_s: float,
+        most_moved_bytes: int,
+        interval_s: float,
+        on_epoch: Callable[[Epoch], None],
+        on_trouble: Callable[[str], None],
+        *,
+        cores: int,
+        secrets: Options,
+    ) -> None:
+        self._warehouse = warehouse
+        self._topics = topics
+        self._wait_s = wait_s
+        self._most_moved_bytes = most_moved_bytes
+        self._on_epoch = on_epoch
+        self._on_trouble = on_trouble
+        self._cores = cores
+        self._secrets = secrets
+        self._job: EpochJob | None = None
+        self._batch: Batch | None = None
+        self._limit_rows = 0
+        self._began = 0.0
+        self._statistics_at = -math.inf
+        self._interval_s = interval_s
+        self._works: list[Work] = []
+        self._kept_n, self._open = -1, ""  # so the first state is kept
+        name = f"{socket.gethostname()}/{os.getpid()}"
+        self._driver, instructions = protocol.start(name, _now(), process_identity())
+        self._carry_out(instructions)
+
+    @property
+    def state(self) -> JournalState:
+        """The journal's state as this driver knows it."""
+        if self._driver.state is None:
+            raise RuntimeError("the journal was not read")
+        return self._driver.state
+
+    def use(self, job: EpochJob) -> None:
+        """Run epochs with this job from now on."""
+        self._job = job
+
+    def epoch(
+        self,
+        end: Offsets,
+        batch: Batch | None,
+        commands: Sequence[Command],
+        next_session: str,
+        *,
+        limit_rows: int,
+        commands_n: int = -1,
+    ) -> None:
+        """Carry one epoch, which might read `limit_rows` at most, through to every table.
+
+        `commands_n`: number up to which all commands are given, or seen by the journal.
+
+        Raises `Ended` when this driver must stop.
+        """
+        self._batch = batch
+        self._limit_rows = limit_rows
+        self._began = time.monotonic()
+        offered = protocol.Offered(
+            end, commands, next_session, _now(), self._most_moved_bytes, commands_n
+        )
+        self._driver, instructions = protocol.step(self._driver, offered)
+        self._carry_out(instructions)
+
+    def _carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
+        waiting = deque(instructions)
+        while waiting:
+            event = self._do(waiting.popleft())
+            if event is not None:
+                self._driver, more = protocol.step(self._driver, event)
+                waiting.extend(more)
+
+    def _do(self, instruction: protocol.Instruction) -> protocol.Event | None:
+        match instruction:
+            case protocol.ReadJournal():
+                return self.read_journal(instruction.after)
+            case protocol.Look():
+                return self.looked()
+            case protocol.Sync():
+                self.sync(instruction)
+                return None
+            case protocol.Append():
+                return self.append(instruction)
+            case Apply():
+                return self.apply(instruction)
+            case protocol.RunJob():
+                return self.run_job(instruction.plan, instruction.attempt)
+            case protocol.Ready():
+                self._warehouse.maintain()
+                self.keep()
+                return None
+            case protocol.End():
+                raise Ended(instruction)
+
+    def read_journal(self, after: int) -> protocol.Event:
+        """Read the newest entries and every table's last application transaction."""
+        self._warehouse.journal.refresh()
+        journal, applied = self._warehouse.journal, self._warehouse.applied_all()
+        known, entries = (None, journal.read(after + 1)) if after >= 0 else journal.read_on(applied)
+        return protocol.JournalRead(entries, applied, self._topics, self._cores, known)
+
+    def look(self) -> None:
+        """See whether another driver has taken over. Raises `Ended` when one has."""
+        self._driver, instructions = protocol.step(self._driver, self.looked())
+        self._carry_out(instructions)
+
+    def looked(self) -> protocol.Looked:
+        """What others have journaled beyond this driver's last entry."""
+        # An append after this still takes exactly the number after that entry, or conflicts.
+        self._warehouse.journal.refresh()
+        n = self.state.n
+        newer = self._warehouse.journal.read(n + 1) if self._warehouse.journal.last_n() > n else []
+        return protocol.Looked([entry for entry in newer if not isinstance(entry, Genesis)])
+
+    def keep(self) -> None:
+        """Keep a snapshot of the journal's state when it is due, for the next start."""
+        journal, state = self._warehouse.journal, self.state
+        if not is_due(state, self._kept_n, state.session.date != self._open):
+            return
+        self._kept_n, self._open = state.n, state.session.date
+        try:
+            journal.keep(state)
+            keep(self._warehouse)
+        except Exception as error:  # noqa: BLE001 - a cache must not end the stream
+            told = f"{type(error).__name__}: {error}"
+            self._on_trouble(f"the next start and look will read more of the journal: {told}")
+
+    def sync(self, instruction: protocol.Sync) -> None:
+        """Make data files durable before the journal names them."""
+        self._warehouse.sync_files(instruction.files)
+
+    def append(self, instruction: protocol.Append) -> protocol.Event:
+        """One commit to the journal, with the handle as it was last used."""
+        try:
+            self._warehouse.journal.append(instruction.entry)
+        except JournalConflict:
+            return protocol.Conflict(self.looked().entries)
+        except OutcomeUnknown as error:
+            return protocol.Unknown(str(error))
+        if isinstance(instruction.entry, Epoch):
+            self._works.append(work_of(instruction.entry))
+            self._on_epoch(instruction.entry)
+        return protocol.Appended()
+
+    def apply(self, instruction: Apply) -> protocol.Event:
+        """Give a table its files; a no-op when it has them."""
+        self._warehouse.apply(instruction.table, instruction.epoch, list(instruction.files))
+        return protocol.Applied(instruction.table, instruction.epoch)
+
+    def run_job(self, plan: Plan, attempt: int) -> protocol.Event:
+        """Run the epoch's Spark job; wait for executors before a repeated attempt."""
+        if self._job is None:
+            raise RuntimeError("no job was given")
+        if attempt > 1:
+            self._job.placement.wait(self._wait_s)
+        now_ms = self.state.recent_input_ms
+        due = self._statistics_at + statistics_every_s(len(plan.groups))
+        statistics = plan.sealing or time.monotonic() >= due
+        try:
+            reports = self._job.run(
+                plan,
+                self._batch,
+                attempt=attempt,
+                now_ms=now_ms,
+                statistics=statistics,
+                recent=slot_figures(
+                    self._works, owned(plan.groups, len(plan.manifests)), self._interval_s
+                ),
+            )
+        except Exception as error:
+            detail = first_lines(error, self._secrets)
+            self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
+            if self._job.spark.sparkContext._jsc.sc().isStopped():
+                raise
+            return JobFailed(detail, _cause(str(error)))
+        details = {r.slot: r.detail for r in reports if r.status == "missing" and not r.lacking}
+        for slot in sorted(missing_slots(plan, reports)):
+            self._on_trouble(
+                f"epoch {plan.epoch}: slot {slot} has lost its state "
+                f"({details.get(slot, 'not found where it had to give groups')}); "
+                "reading it again from Kafka"
+            )
+        if statistics:
+            self._statistics_at = time.monotonic()
+            self._works = []
+        return self._reported(reports)
+
+    def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
+        seconds = {"job": round(time.monotonic() - self._began, 4)}
+        now_ms = system_clock()
+        sane = [dated(report, now_ms) for report in reports]
+        return protocol.Reported(sane, _now(), seconds, self._limit_rows)
+
+
+AHEAD_MS = 3_600_000
+"""How far ahead of this host's clock the stream's own clock may go."""
+
+
+def dated(report: SlotReport, now_ms: int) -> SlotReport:
+    """A report whose newest input is no further ahead than a clock may be wrong.
+
+    Producers date records, and one of the year 2100 would stop the stream's clock: no group would
+    be inactive ever after. Only that clock is bounded: nothing that rows give depends on it.
+    """
+    newest = max(0, min(report.recent_input_ms, now_ms + AHEAD_MS))
+    return report.model_copy(update={"recent_input_ms": newest})
+
+
+_STORAGE = re.compile(r"StorageError: (cannot .*)")
+FULL = (
+    "StorageError: ",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+)
+"""How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
+
+
+def _cause(text: str) -> Literal["lost", "raised", "storage"]:
+    """What an error of Spark's is about: see `spillway.protocol.failing`."""
+    if any(mark in text for mark in FULL):
+        return "storage"
+    # A worker that dies leaves no traceback of Python's; one whose code raises always does.
+    return "raised" if "Traceback (most recent call last)" in text else "lost"
+
+
+def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
+    """The telling part of an error: Spark puts the Python worker's last line far down.
+
+    Without `secrets`, and without parts of them: they are hidden before anything is cut.
+    """
+    text = hide(str(error), secrets)
+    if told := _STORAGE.search(text):
+        return told[1][:most]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [ln for ln in lines if "Error: " in ln or "Exception: " in ln]
+    return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
+
+
+def _now() -> str:
+    return rfc3339(system_clock())

@@ -1,0 +1,141 @@
+"""The first entry of a warehouse's journal, and what must still be true on every later start."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from spillway import calendar
+from spillway.clock import rfc3339
+from spillway.decode import join_spec
+from spillway.engine.groups import GroupMap
+from spillway.engine.results import result_schema
+from spillway.kafka.client import Cluster
+from spillway.protocol.state import JournalState, changed_topics, check_query
+from spillway.tables import Warehouse
+from spillway_schemas.exits import USAGE
+from spillway_schemas.journal import Genesis, Offsets, Topic
+from spillway_schemas.query import Query
+from spillway_schemas.session_date import session_date
+from spillway_schemas.settings import Settings
+
+
+class StartRefused(Exception):
+    """`stream` cannot start as asked (exit code 2): the message says why and what to do."""
+
+    exit_code = USAGE
+
+
+def first_entry(
+    settings: Settings,
+    fingerprint: str,
+    topics: Sequence[str],
+    cluster: Cluster,
+    *,
+    session: str | None,
+    now_ms: int,
+) -> Genesis:
+    """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
+
+    Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
+    one that would never end.
+    """
+    name = settings.session.calendar
+    date = session_date(session) if session else calendar.open_or_next(name, now_ms)
+    if settings.session.boundary == "calendar" and not calendar.is_trading_day(name, date):
+        raise StartRefused(
+            f"{date} is not a trading day of {name}, and session.boundary = 'calendar' ends "
+            f"trading days only. Begin with --session {calendar.session_after(name, date)}, the "
+            "next one, or set session.boundary to 'command'"
+        )
+    start, rule = _start(settings, sorted(set(topics)), cluster, date, now_ms)
+    return Genesis(
+        warehouse_id=uuid.uuid4().hex[:12],
+        cluster_id=cluster.cluster_id(),
+        topics=cluster.topics(sorted(set(topics))),
+        query=fingerprint,
+        session=date,
+        start=start,
+        start_rule=rule,
+        inputs=len(topics),
+        groups=_groups(settings).assignment(),
+        written_at=rfc3339(now_ms),
+    )
+
+
+def _groups(settings: Settings) -> GroupMap:
+    shares = settings.state.shares
+    weights = () if shares == "even" else tuple(map(float, shares.split(",")))
+    try:
+        return GroupMap.initial(settings.state.groups, settings.state.slots, weights)
+    except ValueError as error:
+        raise StartRefused(f"state.shares = {shares!r}: {error}") from None
+
+
+def _start(
+    settings: Settings, topics: list[str], cluster: Cluster, date: str, now_ms: int
+) -> tuple[Offsets, str]:
+    rule = settings.stream.start
+    if rule == "earliest":
+        return cluster.beginning_offsets(topics), rule
+    if rule == "latest":
+        return cluster.end_offsets(topics), rule
+    if rule == "previous-close":
+        # The day before ends at its close plus grace; so this one begins there.
+        at_ms = calendar.previous_close_ms(settings.session.calendar, date)
+        at_ms += int(settings.session.grace_s * 1000)
+        if at_ms > now_ms:
+            return cluster.beginning_offsets(topics), f"earliest ({rfc3339(at_ms)} is to come)"
+    else:
+        at_ms = int(datetime.fromisoformat(rule).timestamp() * 1000)
+    return cluster.offsets_for_time(topics, at_ms), f"{rule} {rfc3339(at_ms)}"
+
+
+def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
+    """What a stream would find; None for an empty journal. Makes nothing.
+
+    Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
+    """
+    state = warehouse.journal.state()
+    if state is not None:
+        check_query(state, query.fingerprint, begins=True)
+    warehouse.compare_results(result_schema(join_spec(query)))
+    return state
+
+
+def check_same(
+    state: JournalState, fingerprint: str, cluster: Cluster, topics: Sequence[str]
+) -> list[Topic]:
+    """The topics as they are now.
+
+    Raises `AnotherQuery`, and `StartRefused` when the journal is of another cluster or topics.
+    """
+    check_query(state, fingerprint, begins=True)
+    genesis = state.genesis
+    found = cluster.cluster_id()
+    if found != genesis.cluster_id:
+        raise StartRefused(
+            f"Kafka cluster {found} is not the one that the journal's offsets belong to "
+            f"({genesis.cluster_id}). Check kafka.bootstrap_servers, or name a new warehouse.root."
+        )
+    now = cluster.topics(sorted(set(topics)))
+    if problem := changed_topics(state.topics, now):
+        raise StartRefused(
+            f"The topics no longer match the journal: {problem}. Its offsets mean other rows "
+            "now. Nothing was written. Name a new warehouse.root to begin again."
+        )
+    beginning = cluster.beginning_offsets(sorted(set(topics)))
+    for name, firsts in beginning.items():
+        for partition, first in enumerate(firsts):
+            ends = state.end.get(name, [])
+            end = ends[partition] if partition < len(ends) else 0
+            if first > end:
+                raise StartRefused(
+                    f"Kafka no longer holds {name}/{partition} from offset {end}, where the "
+                    f"journal ends: the first offset is {first}. {first - end} offsets are gone "
+                    "(retention too short, or the stream was down too long). Rows that were "
+                    "never read cannot be joined; raise the topic's retention, and name a new "
+                    "warehouse.root to begin again with what is left."
+                )
+    return now

@@ -1,0 +1,274 @@
+"""One epoch as one Spark job: decode, shuffle by slot, union with the anchors, step, collect.
+
+    Kafka rows --> decode_batches --> blocks --+
+    lost rows, read again --> decode_batches --+--> repartition(slot) --> union(anchors) --> step
+    anchors --> extract_batches --> state -----+
+
+Reports come from `collect()`: a task that ran twice is counted once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from spillway.engine.blocks import BLOCK_SCHEMA
+from spillway.engine.groups import GroupMap
+from spillway.policy.batches import batching
+from spillway.policy.sampling import SlotFigures
+from spillway.protocol.offsets import rows_between
+from spillway.protocol.plan import Plan
+from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.pins import pinned, salts
+from spillway.stream.process import rehearse_batches
+from spillway.stream.source import batch_rows
+from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
+from spillway.stream.worker import (
+    REPORT_SCHEMA,
+    StepJob,
+    extract_batches,
+    step_batches,
+)
+from spillway_schemas.journal import SlotReport
+
+LOOK_S = 1.0
+"""How often it is looked whether the hosts are there while a job runs."""
+SETTLED_S = 1.5
+"""Executors register one after another: so long without a new one means that all are there."""
+
+
+DECODERS_PER_CORE = 2
+"""Tasks of an epoch that read and decode, each several topic partitions one after another. A
+task costs about 60 ms of a core however few rows it has."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of the query, as Spark has planned it."""
+
+    rows: Any
+    """The Kafka rows, a frame of `spillway.decode.chunks.COLUMNS`."""
+    hosts: frozenset[str]
+    """Where executors were then or just before: Spark holds the batch's tasks back for them."""
+
+
+@dataclass
+class Placement:
+    """Which host each slot is pinned to. On `local[...]` there is but one, and no pins."""
+
+    spark: Any
+    local: bool
+    hosts: dict[int, str] = field(default_factory=dict)
+    most_executors: int = 0
+    away_s: float = 60.0
+    """How long a pinned host may be without an executor while a job runs."""
+
+    def executors(self) -> list[str]:
+        """Hosts of the executors that are alive, one entry an executor."""
+        if self.local:
+            return []
+        found = self.spark.sparkContext._jsc.sc().statusStore().executorList(True)
+        summaries = (found.apply(i) for i in range(found.size()))
+        alive = sorted(s.hostPort().rpartition(":")[0] for s in summaries if s.id() != "driver")
+        self.most_executors = max(self.most_executors, len(alive))
+        return alive
+
+    def settle(self, wait_s: float) -> None:
+        """At the start: wait for the hosts that hold state, and until no more executors come."""
+        wanted = {host for host in self.hosts.values() if host}
+        until = time.monotonic() + wait_s
+        seen, since = 0, time.monotonic()
+        while not self.local and time.monotonic() < until:
+            alive = self.executors()
+            if len(alive) != seen:
+                seen, since = len(alive), time.monotonic()
+            if seen and wanted <= set(alive) and time.monotonic() - since >= SETTLED_S:
+                return
+            time.sleep(0.1)
+
+    def wait(self, wait_s: float) -> None:
+        """Wait until as many executors are alive as there ever were, or `wait_s` has passed."""
+        until = time.monotonic() + wait_s
+        while not self.local and time.monotonic() < until:
+            if (alive := len(self.executors())) and alive >= self.most_executors:
+                return
+            time.sleep(0.2)
+
+    def place(self, slots: Iterable[int], unpin: Iterable[int] = ()) -> dict[int, str]:
+        """Pin every slot: surviving pins stay, the others go where the fewest are."""
+        if self.local:
+            return dict.fromkeys(slots, "")
+        alive = sorted(set(self.executors()))
+        if not alive:
+            return dict.fromkeys(slots, "")
+        gone = set(unpin)
+        kept = {s: h for s, h in self.hosts.items() if h in alive and s not in gone}
+        for slot in slots:
+            if slot not in kept:
+                kept[slot] = min(alive, key=lambda h: (list(kept.values()).count(h), h))
+        self.hosts = kept
+        return {slot: kept[slot] for slot in slots}
+
+    @contextlib.contextmanager
+    def watched(self, wanted: frozenset[str], cancel: Callable[[], None]) -> Iterator[None]:
+        """Cancel the block's job when a host that it wants, or a pinned one, stays away too long.
+
+        Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
+        usually runs the task elsewhere at once; but not while a task of another pinned host
+        waits for a core, and after that it looks again only when an executor comes or goes. A
+        job that fails is run again, and its slots are pinned to hosts that are there.
+        """
+        over = threading.Event()
+
+        def watch() -> None:
+            here = time.monotonic()
+            while not over.wait(LOOK_S):
+                alive = set(self.executors())
+                if alive.issuperset(self.hosts.values()) and alive >= wanted:
+                    here = time.monotonic()
+                elif time.monotonic() - here >= self.away_s:
+                    cancel()
+                    return
+
+        if self.local:
+            yield
+            return
+        watcher = threading.Thread(target=watch, name="placement", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+class EpochJob:
+    """Builds and runs the Spark job of an epoch."""
+
+    def __init__(self, spark: Any, settings: JobSettings, placement: Placement) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        self.spark = spark
+        self.settings = settings
+        self.placement = placement
+        self._bytes_per_row: float | None = None
+        self._known_salts: dict[int, tuple[int, ...]] = {}
+        self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
+        self.block_type = from_arrow_schema(BLOCK_SCHEMA)
+        self.report_type = from_arrow_schema(REPORT_SCHEMA)
+
+    def rehearse(self, slots: int) -> None:
+        """Run an epoch's job without rows.
+
+        Shows that workers run, before the journal is claimed from whoever holds it now. And
+        they start and import, and Spark compiles what every epoch runs, before rows wait for it.
+        """
+        cores, parts = self.spark.sparkContext.defaultParallelism, partitions(slots)
+        none = self.spark.range(0, cores, 1, cores).mapInArrow(rehearse_batches, self.block_type)
+        anchors = pinned(self.spark, self.block_type, self._salts(parts), [""] * parts)
+        frame = anchors.unionAll(none.repartition(parts, "slot"))
+        frame.mapInArrow(rehearse_batches, self.report_type).collect()
+
+    def run(
+        self,
+        plan: Plan,
+        batch: Batch | None,
+        *,
+        attempt: int,
+        now_ms: int,
+        statistics: bool,
+        recent: Sequence[SlotFigures],
+    ) -> list[SlotReport]:
+        """Run the epoch on the batch given (None: an epoch without rows); its reports.
+
+        `recent`: what each slot did since statistics were last written; empty when that is not
+        known.
+        """
+        groups = GroupMap(plan.groups)
+        slots = [slot for slot, _ in plan.manifests]
+        # Slot numbers are contiguous, so that slot i can be partition i.
+        parts = partitions(len(slots))
+        salt = self._salts(parts)
+        lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
+        hosts = self.placement.place(slots, unpin=lost_slots)
+        tasks = step_tasks(
+            self.settings, plan, groups, now_ms=now_ms, statistics=statistics, recent=recent
+        )
+        job = StepJob(
+            spec=self.settings.spec,
+            tasks=tasks,
+            salts=salt,
+            state_root=self.settings.state_root,
+            executor_may_override_state_root=self.settings.executor_may_override_state_root,
+            warehouse_root=self.settings.warehouse_root,
+            hand_over=attempt == 1,
+        )
+        rows, wanted = self._rows(plan, batch, attempt)
+        # A batch's frame belongs to a session of its own, which Spark cloned for the query.
+        spark = self.spark if rows is None else rows.sparkSession
+        self._bound_batches(spark, plan, attempt)
+        anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
+        blocks = []
+        if any(task.leaving for task in tasks.values()):
+            # First, so that it runs beside the decoders and not after them.
+            blocks.append(
+                anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
+            )
+        if rows is not None:
+            blocks.append(self._decoded(rows, decode_task(self.settings, plan, groups, salt)))
+        if plan.restore is not None:
+            span = plan.restore.read_from, plan.restore.read_to
+            lost = batch_rows(self.spark, self.settings.kafka, *span)
+            again = decode_task(self.settings, plan, groups, salt, plan.restore)
+            blocks.append(self._decoded(lost, again))
+        frame = anchors
+        if blocks:
+            arriving = reduce(lambda one, other: one.unionAll(other), blocks)
+            frame = anchors.unionAll(arriving.repartition(parts, "slot"))
+        reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
+        with self.placement.watched(wanted, self.spark.sparkContext.cancelAllJobs):
+            rows_found = reports.collect()
+        found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
+        read = [part for report in found for part in report.read]
+        if total := sum(part.rows for part in read):
+            self._bytes_per_row = sum(part.bytes for part in read) / total
+        return [hosted(report, hosts) for report in found]
+
+    def _salts(self, slots: int) -> tuple[int, ...]:
+        if slots not in self._known_salts:
+            self._known_salts[slots] = salts(self.spark, slots)
+        return self._known_salts[slots]
+
+    def _rows(
+        self, plan: Plan, batch: Batch | None, attempt: int
+    ) -> tuple[Any | None, frozenset[str]]:
+        """The epoch's Kafka rows, and the hosts that their tasks are held back for.
+
+        A batch knows the executors of the moment at which Spark planned it, and its tasks wait
+        for those (`spark.locality.wait`) even when they are gone. Then, and in every repeated
+        attempt, the same offsets are read without the query, which names no executor.
+        """
+        if batch is None:
+            return None, frozenset()
+        if attempt == 1 and batch.hosts <= set(self.placement.executors()):
+            return batch.rows, batch.hosts
+        return batch_rows(self.spark, self.settings.kafka, plan.start, plan.end), frozenset()
+
+    def _bound_batches(self, spark: Any, plan: Plan, attempt: int) -> None:
+        limits = batching(
+            rows_between(plan.start, plan.end),
+            self._bytes_per_row,
+            again=attempt > 1 or plan.restore is not None,
+            moved_bytes=sum(move.bytes for move in plan.moved),
+        )
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)
+
+    def _decoded(self, rows: Any, task: DecodeTask) -> Any:
+        few = rows.coalesce(self.decoders)
+        return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)

@@ -1,0 +1,74 @@
+"""A one-row-per-slot frame whose partition i prefers location i: what pins a slot to its host.
+
+Placement is ours to decide, so the frame is built with explicit preferences: a `LogicalRDD` over
+`SparkContext.makeRDD(rows with locations)`. Its constructor is internal to Spark; this module is
+the only place that knows it, and has a test of its own.
+
+The frame says that it is hash-partitioned by `slot`, so that a union with blocks repartitioned
+by `slot` is partition-aligned. For that to be true, slot i must be represented by a value that
+Spark's hash puts into partition i: its *salt*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spillway.engine.blocks import Block, to_batch
+
+_SEED = 42
+"""The seed of Spark's hash partitioning."""
+
+
+def salts(spark: Any, slots: int) -> tuple[int, ...]:
+    """For each slot an int that Spark's hash partitioning puts into the partition of its number."""
+    murmur = spark.sparkContext._jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SEED)
+    return least_values(murmur.hashInt, slots)
+
+
+def least_values(hash_of: Callable[[int], int], slots: int) -> tuple[int, ...]:
+    """For each slot the least value from 0 on whose hash, modulo the slots, is its number."""
+    found: dict[int, int] = {}
+    value = 0
+    while len(found) < slots:
+        found.setdefault(hash_of(value) % slots, value)
+        value += 1
+    return tuple(found[slot] for slot in range(slots))
+
+
+def pinned(spark: Any, schema: Any, salt: Sequence[int], locations: Sequence[str]) -> Any:
+    """A frame of `schema` (first column int, second string) with one `anchor` row per slot.
+
+    `locations[i]` is a host name, `executor_<host>_<id>` for one executor, or empty for no
+    preference.
+    """
+    from pyspark.sql import DataFrame
+
+    jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
+    output = spark.createDataFrame([], schema)._jdf.queryExecution().analyzed().output()
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    internal_row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow
+    anchor = jvm.org.apache.spark.unsafe.types.UTF8String.fromString("anchor")
+    rows = []
+    for value, location in zip(salt, locations, strict=True):
+        cells = gateway.new_array(jvm.java.lang.Object, output.size())
+        cells[0], cells[1] = int(value), anchor
+        rows.append(jvm.scala.Tuple2(internal_row(cells), to_seq([location] if location else [])))
+    row_class = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
+    tag = jvm.scala.reflect.ClassTag.apply(row_class)
+    rdd = spark.sparkContext._jsc.sc().makeRDD(to_seq(rows), tag)
+    partitioning = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning(
+        to_seq([output.apply(0)]), len(salt)
+    )
+    none = jvm.scala.Option.empty()
+    plan = jvm.org.apache.spark.sql.execution.LogicalRDD(
+        output, rdd, partitioning, to_seq([]), False, none, spark._jsparkSession, none, none
+    )
+    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return DataFrame(dataset, spark)
+
+
+def salted(salts: tuple[int, ...], blocks: Sequence[Block]) -> Any:
+    """Blocks with each slot's number replaced by its salt, so that the shuffle finds it."""
+    return to_batch(replace(block, slot=salts[block.slot]) for block in blocks)

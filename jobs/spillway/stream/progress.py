@@ -1,0 +1,45 @@
+"""One line an epoch: what `spillway stream` prints while it runs."""
+
+from __future__ import annotations
+
+import re
+
+from spillway.protocol.state import JournalState
+from spillway.report.words import bytes_text, times_text
+from spillway_schemas.journal import Epoch
+
+
+def in_short(text: str) -> str:
+    """A message with the long names of state files cut in the middle: folder and end tell which."""
+    return re.sub(r"\b([\w-]{8})[\w-]{24,}(-[\w-]{4,}\.\w+)", r"\1...\2", text)
+
+
+def start_line(state: JournalState) -> str:
+    """The line at the start of a term."""
+    return (
+        f"term {state.term}: session {state.session.date}, epoch {state.epoch + 1} is next, "
+        f"{len(state.groups)} groups on {len(state.slots)} slots"
+    )
+
+
+def epoch_line(entry: Epoch) -> str:
+    """The line of one journaled epoch."""
+    rows = sum(count.rows for count in entry.read)
+    parts = [f"epoch {entry.epoch}:", f"{rows:,} rows,", f"{sum(entry.results.values()):,} results"]
+    rejected = sum(count.rejected for count in entry.read)
+    if rejected:
+        parts.append(f"({rejected:,} quarantined)")
+    state = sum(slot.state_bytes for slot in entry.slots)
+    budget = sum(slot.budget_bytes for slot in entry.slots)
+    parts.append(f"| state {bytes_text(state)} of {bytes_text(budget)}")
+    spilled = sum(slot.spilled_bytes for slot in entry.slots)
+    if spilled:
+        parts.append(f"| spilled {bytes_text(spilled)}, {times_text(len(entry.cuts), 'cut')}")
+    if entry.restored_slots:
+        parts.append(f"| restored slots {entry.restored_slots}")
+    if entry.withdrawn:
+        parts.append("| seal withdrawn")
+    if entry.sealed:
+        parts.append(f"| sealed {entry.sealed.session}")
+    parts.append(f"| {entry.seconds.get('job', 0.0):.2f} s")
+    return " ".join(parts)

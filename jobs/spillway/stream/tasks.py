@@ -1,0 +1,123 @@
+"""From the plan of an epoch to the tasks of its job: pure, so that tests and the protocol's model
+run exactly what the job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import SecretBytes
+
+from spillway.decode import StreamPlan
+from spillway.engine.groups import GroupMap, relocations
+from spillway.engine.spec import JoinSpec
+from spillway.engine.task import StepTask
+from spillway.policy.sampling import SlotFigures
+from spillway.protocol.offsets import padded
+from spillway.protocol.plan import Plan
+from spillway.protocol.recovery import Restore
+from spillway.stream.decoding import DecodeTask
+from spillway_schemas.journal import Offsets, SlotReport
+from spillway_schemas.secret import Options
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What every epoch of a stream has in common."""
+
+    spec: JoinSpec
+    streams: tuple[StreamPlan, ...]
+    warehouse_id: str
+    warehouse_root: str
+    state_root: str
+    state_key: SecretBytes
+    """For the digests of state files: see `spillway.tables.statekey`."""
+    executor_may_override_state_root: bool
+    budget_bytes: int
+    """Of a slot for which no command has set another."""
+    threshold: float
+    fraction: float
+    inactive_ms: int
+    victims: str
+    kafka: Options
+
+
+def partitions(slots: int) -> int:
+    """Partitions of an epoch's job, at least 2: Spark does not align a union of single ones."""
+    return max(slots, 2)
+
+
+def decode_task(
+    settings: JobSettings,
+    plan: Plan,
+    groups: GroupMap,
+    salts: tuple[int, ...],
+    restore: Restore | None = None,
+) -> DecodeTask:
+    """The decoders' task. `groups` are the plan's; `restore`: rows are read for lost slots."""
+    bound: Offsets | None = None
+    next_session = ""
+    if plan.seal is not None:
+        bound, next_session = padded(plan.seal.end, plan.end), plan.seal.next_session
+    return DecodeTask(
+        spec=settings.spec,
+        streams=settings.streams,
+        groups=groups,
+        salts=salts,
+        session=plan.session,
+        next_session=next_session,
+        bound=bound,
+        restore=restore,
+    )
+
+
+def step_tasks(
+    settings: JobSettings,
+    plan: Plan,
+    groups: GroupMap,
+    *,
+    now_ms: int,
+    statistics: bool = False,
+    recent: Sequence[SlotFigures] = (),
+) -> dict[int, StepTask]:
+    """Each slot's task, without its attempt. `groups` are the plan's.
+
+    `now_ms`: the stream's clock. `recent`: what each slot did since statistics were last written.
+    """
+    moves = relocations(GroupMap(plan.before), groups)
+    forced = dict(plan.forced)
+    return {
+        slot: StepTask(
+            slot=slot,
+            epoch=plan.epoch,
+            attempt="",
+            warehouse_id=settings.warehouse_id,
+            session=plan.session,
+            manifest=manifest,
+            groups=groups,
+            key=settings.state_key,
+            leaving=tuple(r for (a, _), ranges in moves.items() if a == slot for r in ranges),
+            arriving=tuple(a for a, b in moves if b == slot),
+            forced_bytes=forced.get(slot, 0),
+            flush={plan.session: plan.flush} if plan.sealing else {},
+            budget_bytes=plan.budgets.get(slot, settings.budget_bytes),
+            threshold=settings.threshold,
+            fraction=settings.fraction,
+            inactive_ms=settings.inactive_ms,
+            victims=settings.victims,
+            now_ms=now_ms,
+            statistics=statistics,
+            recent=recent[slot] if recent else None,
+            seed=plan.epoch,
+        )
+        for slot, manifest in plan.manifests
+    }
+
+
+def hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:
+    """The report with the host that the slot was pinned to (a worker does not know its name)."""
+    if report.totals is None:
+        return report
+    totals = report.totals.model_copy(update={"host": hosts[report.slot]})
+    return report.model_copy(update={"totals": totals})

@@ -1,0 +1,58 @@
+"""Delta tables, by delta-rs: the journal first, then the tables that it names.
+
+Every commit to every table of a warehouse is made here (Spark only reads them).
+
+| module | idea |
+|---|---|
+| `definitions` | columns and partitions of each table |
+| `names` | what a data file's name says |
+| `log` | one table: the only place that commits; conflicts, unknown outcomes, fsync |
+| `numbered`, `journal`, `events` | numbered tables: `journal`, `commands`, `sessions` |
+| `warehouse` | all tables: apply, cleanup's commits, upkeep |
+| `compaction` | few files instead of many; the only place that takes files out of a table |
+| `retention` | which days' spilled rows and statistics are kept no longer |
+| `garbage` | which files may be deleted |
+| `damage`, `repair` | torn logs after a loss of power |
+
+Importing this package imports deltalake, which does not survive a `fork`: spawn.
+"""
+
+from spillway.tables.definitions import DATA_TABLES, TableDefinition, definitions
+from spillway.tables.errors import (
+    DamagedTable,
+    FileMismatch,
+    JournalConflict,
+    NothingYet,
+    NoWarehouse,
+    OutcomeUnknown,
+    TableConflict,
+    WarehouseError,
+    WrongTable,
+)
+from spillway.tables.events import NumberedCommand, SessionEvent
+from spillway.tables.journal import Journal
+from spillway.tables.log import ActiveFile
+from spillway.tables.snapshots import Snapshots
+from spillway.tables.warehouse import Warehouse, exists
+
+__all__ = [
+    "DATA_TABLES",
+    "ActiveFile",
+    "DamagedTable",
+    "FileMismatch",
+    "Journal",
+    "JournalConflict",
+    "NoWarehouse",
+    "NothingYet",
+    "NumberedCommand",
+    "OutcomeUnknown",
+    "SessionEvent",
+    "Snapshots",
+    "TableConflict",
+    "TableDefinition",
+    "Warehouse",
+    "WarehouseError",
+    "WrongTable",
+    "definitions",
+    "exists",
+]

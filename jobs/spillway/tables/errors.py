@@ -1,0 +1,59 @@
+"""What can go wrong with the warehouse, and what each error means for whoever meets it."""
+
+from __future__ import annotations
+
+from spillway_schemas.exits import NOTHING_YET, USAGE
+
+
+class WarehouseError(Exception):
+    """Base of the errors below; the message says what to do."""
+
+
+class NoWarehouse(WarehouseError):
+    """There is no warehouse (or not this table) at that place yet."""
+
+    exit_code = NOTHING_YET
+
+
+class NothingYet(WarehouseError):
+    """The journal is empty: no stream has run on this warehouse yet."""
+
+    exit_code = NOTHING_YET
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"the journal of {place} is empty: start `spillway stream`, or name another "
+            "warehouse.root"
+        )
+
+
+class WrongTable(WarehouseError):
+    """A table is there but is not the one that was asked for (columns, partitions, protocol)."""
+
+    exit_code = USAGE
+
+
+class TableConflict(WarehouseError):
+    """The commit did *not* happen: another writer took the same application transaction."""
+
+
+class JournalConflict(TableConflict):
+    """The entry was *not* appended: the journal holds something that the caller has not read.
+
+    Another driver has taken over: whoever meets this ends itself.
+    """
+
+
+class OutcomeUnknown(WarehouseError):
+    """Whether the commit happened cannot be known now. Whoever meets this ends itself.
+
+    The next start reads the table and knows.
+    """
+
+
+class FileMismatch(WarehouseError):
+    """A file that a journal entry names is not there, or not as the entry describes it."""
+
+
+class DamagedTable(WarehouseError):
+    """A table's log is torn, as after a loss of power. `spillway doctor --repair` mends it."""

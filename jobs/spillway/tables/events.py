@@ -1,0 +1,142 @@
+"""`commands` (what people and automation ask for) and `sessions` (what became of a session)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from spillway.protocol.plan import unseen
+from spillway.protocol.state import JournalState
+from spillway.tables.log import Table
+from spillway.tables.numbered import Numbered
+from spillway_schemas.journal import Command
+
+
+class NumberedCommand(NamedTuple):
+    """A command and its place in the order of all commands."""
+
+    n: int
+    command: Command
+
+
+class Commands:
+    """The `commands` table. Obeyed once per id: the journal remembers which were."""
+
+    def __init__(self, table: Table) -> None:
+        self._rows = Numbered(table)
+
+    def append(self, *commands: Command) -> int:
+        """Append commands, durably and together: whoever reads sees all of them or none.
+
+        Returns the first one's number. Several processes may append at once.
+        """
+        return self._rows.append_next(
+            *(
+                {
+                    "id": command.id,
+                    "kind": command.kind,
+                    "session": command.session,
+                    "reason": command.reason,
+                    "by": command.by,
+                    "written_at": _now(),
+                    "command": command.model_dump_json(),
+                }
+                for command in commands
+            )
+        )
+
+    def unseen(self, state: JournalState) -> Iterator[Command]:
+        """The commands that the journal has not seen, each id once; read only when asked for."""
+        yield from unseen(state, (each.command for each in self.unanswered(state)[0]))
+
+    def unanswered(self, state: JournalState) -> tuple[list[NumberedCommand], int]:
+        """The commands above the number up to which the journal has answered all, in order.
+
+        All of them when the command of that number is another one: a table that was repaired, or
+        restored from a backup, gives its numbers again. Ids tell which of them are answered. With
+        them the number up to which the table has been read then; -1 for an empty one.
+        """
+        found, answered = None, -1
+        self._rows.refresh()
+        if 0 <= state.commands_n <= self._rows.last():
+            known, *more = self.read(state.commands_n - 1)
+            if known.command.id in state.seen:
+                found, answered = more, known.n
+        if found is None:
+            found = self.read()
+        return found, found[-1].n if found else answered
+
+    def read(self, after: int = -1) -> list[NumberedCommand]:
+        """Return the commands with a number above `after`, in order, the newest included."""
+        self._rows.refresh()
+        rows = self._rows.read(after).select(["n", "command"]).to_pylist()
+        return [NumberedCommand(r["n"], Command.model_validate_json(r["command"])) for r in rows]
+
+
+class SessionEvent(BaseModel):
+    """A line of `sessions`: a session was sealed, cleaned or verified, a cleanup has begun
+    (`cleaning`), or somebody gave a reason for looking at what might be done and nothing of it went
+    to the stream (`asked`). Counts are of results.
+
+    Readers take a session's *last* event of a kind.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    session: str
+    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked"]
+    expected: int | None = None
+    run_time: int | None = None
+    cleanup: int | None = None
+    missing: int | None = None
+    doubled: int | None = None
+    complete: bool | None = None
+    generations: int | None = None
+    seconds: float | None = None
+    """How long the work took that ended with this event."""
+    details: dict[str, Any] = {}
+    written_at: str = ""
+    """RFC 3339; the time of appending when empty."""
+
+
+class Sessions:
+    """The `sessions` table."""
+
+    def __init__(self, table: Table) -> None:
+        self._rows = Numbered(table)
+
+    def append(self, event: SessionEvent) -> int:
+        """Append an event, durably; return its number. Several processes may do so at once."""
+        row = event.model_dump(exclude={"session", "details", "written_at"})
+        row["session_date"] = event.session
+        row["details"] = json.dumps(event.details)
+        row["written_at"] = _time(event.written_at) if event.written_at else _now()
+        return self._rows.append_next(row)
+
+    def read(self) -> list[SessionEvent]:
+        """Return all events in the order in which they were appended, the newest included."""
+        self._rows.refresh()
+        events = []
+        for row in self._rows.read().to_pylist():
+            del row["n"]
+            row["session"] = row.pop("session_date")
+            row["details"] = json.loads(row["details"])
+            row["written_at"] = row["written_at"].isoformat()
+            events.append(SessionEvent(**row))
+        return events
+
+    def cleaned(self) -> set[str]:
+        """Return the sessions that cleanup has finished."""
+        return {event.session for event in self.read() if event.event == "cleaned"}
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,158 @@
+"""The journal: what counts. One commit per entry, numbered without gaps.
+
+`append` is the building block of "one driver": exactly the next number, checked and committed
+on the handle as it was last used. Nothing here refreshes before a commit; see `log` for why a
+refresh in between would let a driver that was taken over go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
+from spillway.protocol.state import JournalState, fold
+from spillway.tables.log import Table
+from spillway.tables.numbered import Numbered
+from spillway.tables.snapshots import Snapshots
+from spillway_schemas.journal import (
+    HEAD,
+    Claim,
+    Epoch,
+    EpochHead,
+    Genesis,
+    Sealed,
+    entry_from,
+    entry_texts,
+)
+from spillway_schemas.snapshot import JournalSnapshot
+
+AT_ONCE = 1_000
+"""Entries that are texts of Python at the same time: some MB."""
+
+Texts = list[tuple[str, str | None]]
+"""Entries as they are kept: heads and files."""
+
+
+class Journal:
+    """The `journal` table as one process sees it. Without `snapshots` all of it is read."""
+
+    def __init__(self, table: Table, snapshots: Snapshots[JournalSnapshot] | None = None) -> None:
+        self._rows = Numbered(table)
+        self._snapshots = snapshots
+
+    def last_n(self) -> int:
+        """Return the number of the last entry as seen; -1 for an empty journal."""
+        return self._rows.last()
+
+    def refresh(self) -> None:
+        """See what other drivers have appended.
+
+        Read what is new before appending again: `append` of a number that somebody else took
+        raises `JournalConflict` also after a refresh.
+        """
+        self._rows.refresh()
+
+    def append(self, entry: Genesis | Claim | Epoch, *more: Genesis | Claim | Epoch) -> None:
+        """Append exactly entry `entry.n`, durably; with `more`, those that follow it: all or none.
+
+        Raises `JournalConflict` when it is not the one after the last that this handle has seen,
+        or another driver took the number; `OutcomeUnknown` when nobody can say whether the entry
+        is in the journal. In both cases the driver ends itself.
+        """
+        self._rows.append_as(entry.n, *map(journal_row, (entry, *more)))
+
+    def read(self, from_n: int = 0) -> list[Genesis | Claim | Epoch]:
+        """Return the entries from number `from_n` on, in order, as seen (no refresh)."""
+        return _entries(self._texts(from_n))
+
+    def heads(self, from_n: int = 0) -> Iterator[tuple[str, Genesis | Claim | EpochHead]]:
+        """The entries from a number on without their files, each with its text, in order, as seen.
+
+        A few files of the table are held at a time.
+        """
+        for rows in self._rows.parts(from_n - 1, columns=["entry"]):
+            for some in rows.to_batches(max_chunksize=AT_ONCE):
+                for text in some["entry"].to_pylist():
+                    yield text, HEAD.validate_json(text)
+
+    def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
+        """Return the entries from a sealed session's first epoch on, in order, as seen.
+
+        Epoch e is never before entry e + 1: the genesis comes before all of them.
+        """
+        return self.read(sealed.base + 2)
+
+    def read_on(
+        self, applied: Mapping[str, int] | None = None
+    ) -> tuple[JournalState | None, list[Genesis | Claim | Epoch]]:
+        """The state of the newest snapshot that holds, and the entries after it, as seen.
+
+        None and all entries where no snapshot holds. `applied`: per table the epoch of its last
+        application transaction; with it, the state is one up to which no table lacks a commit.
+        """
+        texts: dict[int, Texts] = {}
+
+        def entry(n: int) -> str:
+            texts[n] = self._texts(n)
+            return text_digest(texts[n][0][0])
+
+        newest = self._snapshots.newest(self.last_n()) if self._snapshots else ()
+        state = chosen(newest, entry, applied)
+        if state is None:
+            return None, self.read()
+        return state, _entries(texts[state.n][1:])
+
+    def state(self) -> JournalState | None:
+        """What is true after the last entry, as seen; None for an empty journal."""
+        state, entries = self.read_on()
+        for entry in entries:
+            state = fold(state, entry)
+        return state
+
+    def last_epoch(self) -> int:
+        """Return the number of the last epoch, as seen; -1 when there is none."""
+        state, entries = self.read_on()
+        before = -1 if state is None else state.epoch
+        return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
+
+    def keep(self, state: JournalState) -> None:
+        """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
+
+        Raises OSError, and `DamagedTable` for an entry that cannot be read.
+        """
+        if self._snapshots is None:
+            raise ValueError("this handle of the journal has no place for snapshots")
+        text, _ = self._texts(state.n)[0]  # another driver's may be seen behind it
+        self._snapshots.write(snapshot_of(state, text_digest(text)))
+
+    def check(self) -> None:
+        """Read every entry that this handle has seen, a few files at a time.
+
+        Raises `DamagedTable` for one that is missing or cannot be read.
+        """
+        for _ in self._rows.parts():
+            pass
+
+    def _texts(self, from_n: int) -> Texts:
+        """The entries from a number on as they were written, in order, as seen."""
+        rows = self._rows.read(from_n - 1, columns=["entry", "files"])
+        return list(zip(rows["entry"].to_pylist(), rows["files"].to_pylist(), strict=True))
+
+
+def _entries(texts: Texts) -> list[Genesis | Claim | Epoch]:
+    return [entry_from(head, files) for head, files in texts]
+
+
+def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:
+    """An entry as a row of the table, without its number."""
+    head, files = entry_texts(entry)
+    return {
+        "kind": entry.kind,
+        "epoch": entry.epoch if isinstance(entry, Epoch) else None,
+        "term": 0 if isinstance(entry, Genesis) else entry.term,
+        "written_at": datetime.fromisoformat(entry.written_at).astimezone(UTC),
+        "entry": head,
+        "files": files,
+    }

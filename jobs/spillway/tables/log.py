@@ -1,0 +1,435 @@
+"""One Delta table and its transaction log: the only place that commits.
+
+Model: a `Table` holds one delta-rs handle, that is, one *seen* version of the table. `commit`
+checks and commits against that seen version. Only `refresh` (and a commit that succeeded) moves
+it forward.
+
+What delta-rs 1.6.6 does, tried, and what follows from it:
+
+* A commit whose application id was committed by anyone *after* the seen version is refused
+  ("Concurrent transaction failed"), however many retries are allowed: a retry re-checks every
+  version since the seen one. So retries are safe, and they let commits of *other* application
+  ids (cleanup, compaction) pass. `max_commit_retries=0` would refuse those too.
+* After a refresh the same id is accepted with any version, also a lower one. So the caller
+  must compare `transaction()` with what it wants, and commit with no refresh between.
+* Removing files is *not* checked against a concurrent removal of the same files when the data
+  does not change: two concurrent compactions, also delta-rs's own `optimize.compact`, double
+  every row. So a compaction is guarded by an application id of its own (see `compaction`), and
+  `optimize.compact` is never used.
+* An append is refused when files were removed since the seen version and the data did change;
+  after a refresh it passes.
+* An empty last log entry loads silently. See `damage`.
+* delta-rs never calls fsync. With `fsync` on, `commit` returns only when the new log entry, and
+  every older one that this process has not synced yet, is on disk.
+
+Failure paths:
+
+* *The commit is refused*: `TableConflict`, nothing was written but an orphan.
+* *The commit raised something else* (disk full, log folder unreadable), or others committed at
+  the same time: the log is searched for the commit's own id. Found: done. Another writer took
+  the transaction: `TableConflict`. Neither, and the operating system refused the write:
+  `StorageError`, which says why; the commit did not happen. Otherwise: `OutcomeUnknown`.
+* *The process was frozen inside a commit* for so long that the log entry's number was taken and
+  pruned: the same search; the entry that it wrote is below the last checkpoint, where nobody
+  looks.
+
+The log is kept short (`KEEP_ENTRIES`): delta-rs lists its folder several times a commit. So a
+table cannot be read as of a version of long ago; the journal says what happened.
+
+Known limitation: a `Table` is for one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    PostCommitHookProperties,
+    RemoveAction,
+    Transaction,
+)
+
+from spillway.storage import Folder, storage_error
+from spillway.tables.damage import COUNTS, LOG, check_log, last_checkpoint, log_name
+from spillway.tables.definitions import (
+    NUMBERED_NAMES,
+    REMOVED_KNOWN_S,
+    SESSION_DATE,
+    TableDefinition,
+)
+from spillway.tables.errors import (
+    DamagedTable,
+    NoWarehouse,
+    OutcomeUnknown,
+    TableConflict,
+    WrongTable,
+)
+from spillway_schemas.journal import FileRecord
+
+RETRIES = 100
+"""Times that a commit moves behind commits of other application ids. At 15 (delta-rs's default)
+17 of 1,500 were refused when three processes raced."""
+
+CHECKPOINT_EVERY = 100
+"""Versions between two log checkpoints: bounds what opening a table reads."""
+
+KEEP_ENTRIES, KEEP_S = 300, 600.0
+"""Log entries that are kept before the last checkpoint: this many at least, and all that are
+younger than this many seconds. `repair` and readers that have just begun work with them."""
+
+COMMIT_ID = "spillwayCommit"
+"""Key in a commit's description: a fresh id, by which a commit is found in the log again."""
+
+_PLAIN = (1, 2)
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True)
+class ActiveFile:
+    """A data file that is part of the table."""
+
+    path: str
+    bytes: int
+    rows: int
+    partition: Mapping[str, str]
+    least: Any = None
+    """Least `n` of a numbered table's rows, least epoch of others; None when it is not known."""
+    greatest: Any = None
+    sessions: tuple[str, str] | None = None
+    """First and last session of its rows; None for numbered tables, and when it is not known."""
+
+
+class Table:
+    """One table, as one process sees it. Raises `NoWarehouse`, `WrongTable`, `DamagedTable`."""
+
+    def __init__(
+        self,
+        place: Folder,
+        definition: TableDefinition,
+        *,
+        create: bool,
+        fsync: bool,
+        version: int | None = None,
+    ) -> None:
+        """Open the table in `place`; with `create`, make it when it is not there.
+
+        `version` opens it as it was then, whatever came later, to read only.
+        """
+        self.place = place
+        self.definition = definition
+        self.name = definition.name
+        self._fsync = fsync
+        path = place.path()
+        if not deltalake.DeltaTable.is_deltatable(path):
+            if not create:
+                raise NoWarehouse(
+                    f"there is no table {self.name!r} at {path}: "
+                    "start `spillway stream` once, or name another warehouse.root"
+                )
+            self._create(path)
+        if version is None:
+            check_log(place, self.name)
+        try:
+            self._handle = deltalake.DeltaTable(path, version=version)
+        except TableNotFoundError as error:
+            raise NoWarehouse(f"there is no table {self.name!r} at {path}") from error
+        except (DeltaError, OSError) as error:
+            if explained := storage_error("read", path, error):
+                raise explained from error
+            raise DamagedTable(
+                f"the log of {self.name!r} at {path} cannot be read ({error}): stop everything "
+                "that uses the warehouse and run `spillway doctor --repair`"
+            ) from error
+        if definition.schema is None:
+            self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
+        else:
+            self._check_definition(definition.schema)
+        self._transactions: dict[str, int] = {}
+        self._checkpoint = last_checkpoint(place)
+        self._synced = self._checkpoint
+        self.sync_log()
+
+    @property
+    def version(self) -> int:
+        """The table version that this process sees."""
+        return int(self._handle.version())
+
+    def refresh(self) -> None:
+        """See the newest version of the table."""
+        before = self.version
+        self._handle.update_incremental()
+        if self.version != before:
+            self._transactions.clear()
+
+    def transaction(self, app: str) -> int:
+        """Return the last version of an application transaction as seen; -1 when none.
+
+        Raises `TableConflict` when what this process sees is so old that its log is pruned.
+        """
+        if app not in self._transactions:
+            try:  # delta-rs reads the log for it
+                version = self._handle.transaction_version(app)
+            except DeltaError as error:
+                raise TableConflict(
+                    f"{self.name}: others have committed so much since this process looked "
+                    f"last (version {self.version}) that it must look again ({error})"
+                ) from error
+            self._transactions[app] = -1 if version is None else int(version)
+        return self._transactions[app]
+
+    def files(self) -> list[ActiveFile]:
+        """Return the table's files as seen."""
+        actions = pa.table(self._handle.get_add_actions(flatten=True))
+        columns = set(actions.column_names)
+        by = self.definition.partition_by
+        numbered = self.name in NUMBERED_NAMES
+        told = ("n",) if numbered else ("epoch", SESSION_DATE.name)
+        bounds = [f"{end}.{column}" for column in told for end in ("min", "max")]
+        wanted = ["path", "size_bytes", "num_records", *(f"partition.{p}" for p in by)]
+        rows = actions.select([c for c in (*wanted, *bounds) if c in columns]).to_pylist()
+        return [
+            ActiveFile(
+                path=row["path"],
+                bytes=row["size_bytes"],
+                rows=row["num_records"],
+                partition={p: row[f"partition.{p}"] for p in by},
+                least=row.get(bounds[0]),
+                greatest=row.get(bounds[1]),
+                sessions=_sessions(row),
+            )
+            for row in rows
+        ]
+
+    def commit(
+        self,
+        adds: Sequence[FileRecord],
+        app: str,
+        version: int,
+        *,
+        removes: Sequence[ActiveFile] = (),
+        drops: bool = False,
+        retries: int = RETRIES,
+    ) -> None:
+        """Add (and remove) files in one commit with the application transaction (app, version).
+
+        Checks against the version that this process sees, without looking for a newer one, and
+        then sees its own commit. With `removes` the rows stay the same (a compaction), unless it
+        `drops` them. Raises `TableConflict`, `OutcomeUnknown`.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        change = drops or not removes
+        actions: list[Any] = [
+            AddAction(f.path, f.bytes, f.partition, now_ms, change, f.stats) for f in adds
+        ]
+        actions += [
+            RemoveAction(f.path, change, now_ms, f.bytes, dict(f.partition)) for f in removes
+        ]
+        commit_id = uuid.uuid4().hex
+        properties = CommitProperties(
+            custom_metadata={
+                COUNTS["add"]: len(adds),
+                COUNTS["remove"]: len(removes),
+                COUNTS["txn"]: 1,
+                COMMIT_ID: commit_id,
+            },
+            max_commit_retries=retries,
+            app_transactions=[Transaction(app, version)],
+        )
+        known, before = dict(self._transactions), self.version
+        failure: Exception | None = None
+        try:
+            self._handle.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._handle.schema(),
+                partition_by=list(self.definition.partition_by),
+                commit_properties=properties,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except Exception as error:  # noqa: BLE001 - told apart by reading the log again
+            failure = error
+        else:
+            self.refresh()
+        if failure or self.version != before + 1:
+            self._confirm(commit_id, before, app, version, failure)
+        else:  # nobody else's commit: what was known still holds
+            self._transactions = {**known, app: version}
+        self.sync_log()
+
+    def _confirm(
+        self, commit_id: str, before: int, app: str, version: int, failure: Exception | None
+    ) -> None:
+        """Return, with a handle that sees it, when the commit is in the log; else raise.
+
+        Needed when the commit raised, and when others committed since `before`: a process that
+        was frozen inside a commit may have written a log entry whose number was used, and
+        pruned, long ago. delta-rs calls that a success; no reader ever sees it.
+        """
+        what = f"{self.name}: the commit of transaction ({app!r}, {version})"
+        try:
+            fresh = deltalake.DeltaTable(self.place.path())
+            taken = fresh.transaction_version(app)
+            newer = range(before + 1, int(fresh.version()) + 1)
+            found = any(commit_id.encode() in self.place.read(log_name(v)) for v in newer)
+        except FileNotFoundError as error:
+            raise OutcomeUnknown(
+                f"{what}: this process was suspended for so long that the table's log has moved on"
+            ) from error
+        except Exception as error:
+            raise OutcomeUnknown(f"{what}: the table cannot be read ({error})") from error
+        if found:
+            self._handle = fresh
+            self._transactions = {}
+            return
+        conflict = taken is not None and taken >= version
+        if failure is not None and not conflict:
+            # delta-rs links a log entry into place whole, and the log was read after it failed.
+            where = self.place.path(LOG)
+            if explained := storage_error("write", where, failure):
+                raise explained from failure
+        if isinstance(failure, CommitFailedError) or conflict:
+            raise TableConflict(
+                f"{what} was refused: another writer has committed ({app!r}, {taken})"
+            ) from failure
+        raise OutcomeUnknown(f"{what}: {failure or 'it is not in the log'}") from failure
+
+    def sync_files(self, records: Iterable[FileRecord]) -> None:
+        """Make data files durable, before anything names them (when `fsync` is on)."""
+        if self._fsync:
+            self.place.sync([record.path for record in records])
+
+    def sync_log(self) -> None:
+        """Make every log entry up to the seen version durable (when `fsync` is on)."""
+        version = self.version
+        if self._fsync and version > self._synced:
+            self.place.sync([log_name(v) for v in range(self._synced + 1, version + 1)])
+        self._synced = version
+
+    def checkpoint(self, every: int = CHECKPOINT_EVERY) -> bool:
+        """Write a log checkpoint when the last one is `every` versions old; whether it did."""
+        if self.version - self._checkpoint < every:
+            return False
+        try:
+            self._handle.create_checkpoint()
+        except (DeltaError, OSError) as error:
+            if explained := storage_error("write", self.place.path(LOG), error):
+                raise explained from error
+            raise
+        self._checkpoint = self.version
+        if self._fsync:
+            self.place.sync(
+                [log_name(self.version, "checkpoint.parquet"), "_delta_log/_last_checkpoint"]
+            )
+        self._prune()
+        return True
+
+    def _prune(self) -> None:
+        """Delete log entries and checkpoints that are far behind the last checkpoint.
+
+        A commit lists the log's folder several times: with 10,000 entries it took 60 ms.
+        """
+        oldest = self._checkpoint - KEEP_ENTRIES
+        written_before = time.time() - KEEP_S
+        for info in self.place.child(LOG).list():
+            number = info.name[:20]
+            if number.isdigit() and int(number) < oldest and info.modified_s < written_before:
+                self.place.delete(f"{LOG}/{info.name}")
+
+    def change_columns(self, schema: pa.Schema) -> None:
+        """Give a table that has no files other columns.
+
+        Raises `TableConflict` when somebody else has committed since this process looked.
+        """
+        try:
+            self._handle.create_write_transaction(
+                [],
+                mode="overwrite",
+                schema=deltalake.Schema.from_arrow(schema),
+                partition_by=list(self.definition.partition_by),
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as error:
+            raise TableConflict(f"{self.name}: another process has changed it: {error}") from error
+        except (DeltaError, OSError) as error:
+            if explained := storage_error("write", self.place.path(LOG), error):
+                raise explained from error
+            raise
+        self._handle.update_incremental()
+        self.sync_log()
+
+    def _create(self, path: str) -> None:
+        try:
+            deltalake.DeltaTable.create(
+                path,
+                schema=deltalake.Schema.from_arrow(self.definition.schema),
+                partition_by=list(self.definition.partition_by),
+                name=self.name,
+                configuration={
+                    "delta.deletedFileRetentionDuration": f"interval {REMOVED_KNOWN_S} seconds"
+                },
+            )
+        except Exception as error:
+            if deltalake.DeltaTable.is_deltatable(path):
+                return  # another process was faster
+            if explained := storage_error("write", path, error):
+                raise explained from error
+            raise
+
+    def _check_definition(self, schema: pa.Schema) -> None:
+        protocol = self._handle.protocol()
+        needs = (protocol.min_reader_version, protocol.min_writer_version)
+        if needs > _PLAIN:
+            raise WrongTable(
+                f"{self.name} asks for Delta protocol {needs}; spillway keeps to {_PLAIN}. "
+                "Something else has changed the table: make it anew or restore it"
+            )
+        wanted = json.loads(deltalake.Schema.from_arrow(schema).to_json())
+        found = json.loads(self._handle.schema().to_json())
+        by = list(self._handle.metadata().partition_columns)
+        if wanted != found or by != list(self.definition.partition_by):
+            of_query = self.name == "results"
+            what = "the query has changed" if of_query else "another version of spillway made this"
+            else_ = "Bring the old query file back, or use" if of_query else "Use"
+            raise WrongTable(
+                f"{what}: {self.name} at {self.place.path()} {_differences(found, wanted)}. "
+                f"{else_} another warehouse.root"
+            )
+
+
+def _sessions(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The bounds of a file's sessions: its partition's session, or what its statistics say."""
+    if day := row.get(f"partition.{SESSION_DATE.name}"):
+        return day, day
+    first, last = (row.get(f"{end}.{SESSION_DATE.name}") for end in ("min", "max"))
+    return None if first is None or last is None else (first, last)
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """In which columns a table is not as it should be."""
+    has, needs = _columns(found), _columns(wanted)
+    parts = []
+    if gone := [name for name in needs if name not in has]:
+        parts.append(f"lacks {', '.join(gone)}")
+    if more := [name for name in has if name not in needs]:
+        parts.append(f"has {', '.join(more)}, which it should not")
+    changed = [n for n in has if n in needs and has[n] != needs[n]]
+    parts += [f"has {name} as {has[name]}, not {needs[name]}" for name in changed]
+    return " and ".join(parts) or "has the same columns in another order or partition"
+
+
+def _columns(schema: dict[str, Any]) -> dict[str, str]:
+    return {
+        f["name"]: f"{f['type']}{'' if f['nullable'] else ' that is never null'}"
+        for f in schema["fields"]
+    }

@@ -1,0 +1,63 @@
+"""Retention: which days are over for good, and which files hold rows of such days only. Pure.
+
+A session is *proved* when it is cleaned and its last verdict since then says complete. Its
+spilled rows and its statistics are dropped when it was cleaned so many days ago. No other
+session's are, however old: not an open one's, not that of a day that waits for its cleanup or
+its proof, not that of a day that was found wanting.
+
+Why nobody misses them:
+
+* cleanup needs spilled rows of sessions that are not cleaned; for others it does nothing;
+* `verify` reads topics, journal, `results` and `quarantine`, never `spill`: it can be repeated;
+* a driver that redoes the journal goes by a table's last application transaction, which a removal
+  keeps. A power loss takes the end of a log: never an epoch without the removal after it;
+* recovery is about open sessions, and reads Kafka;
+* a policy needs statistics of open sessions; the report leaves out, of a day that has none, what
+  each spill chose from.
+
+The journal is kept for ever: it says which input a day had and what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from spillway.tables.events import SessionEvent
+from spillway.tables.log import ActiveFile
+
+
+def proved(events: Iterable[SessionEvent]) -> dict[str, datetime]:
+    """When each session was cleaned that has been proved complete since.
+
+    `events`: the `sessions` table, in order.
+    """
+    cleaned: dict[str, datetime] = {}
+    complete: dict[str, bool] = {}
+    for event in events:
+        if event.event == "cleaned":
+            cleaned.setdefault(event.session, datetime.fromisoformat(event.written_at))
+        elif event.event == "verified" and event.session in cleaned:
+            complete[event.session] = bool(event.complete)
+    return {session: at for session, at in cleaned.items() if complete.get(session)}
+
+
+def expired(events: Iterable[SessionEvent], now_s: float, keep_days: int) -> frozenset[str]:
+    """Sessions that are proved, and were cleaned `keep_days` ago or earlier."""
+    last = datetime.fromtimestamp(now_s, UTC) - timedelta(days=keep_days)
+    return frozenset(session for session, at in proved(events).items() if at <= last)
+
+
+def droppable(
+    files: Iterable[ActiveFile], gone: Collection[str], known: Sequence[str]
+) -> list[ActiveFile]:
+    """Files all of whose rows are of sessions in `gone`. `known`: every session that has ended.
+
+    A file of several sessions (two are open for a moment when one ends) counts when all that lie
+    between its first and its last are in `gone`.
+    """
+
+    def whole(first: str, last: str) -> bool:
+        return {first, last, *(each for each in known if first < each < last)} <= set(gone)
+
+    return [file for file in files if file.sessions is not None and whole(*file.sessions)]

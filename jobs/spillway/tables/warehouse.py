@@ -1,0 +1,363 @@
+"""The warehouse: all tables under one root, and the few things that may be done to them.
+
+Order of an epoch (the driver's): `sync_files(entry.files)`, `journal.append(entry)`, then
+`apply` for each table that the entry names, then `maintain()`. With `fsync` on each of these
+returns only when its effect is on disk, so that after a loss of power the journal never names a
+file that is torn, and no table holds what the journal does not.
+
+Invariants:
+
+* `apply(table, epoch, files)` takes effect at most once per (table, epoch), whoever calls it and
+  how often; a driver that was taken over can only repeat what is there.
+* `apply_cleanup(session, n, files)`: the same for (session, n), and in order of n.
+* A commit names only files that exist with the size that their record says.
+
+Known limitation: one `Warehouse` object is for one thread; another thread or process opens its
+own. It must not be made before a `fork` (deltalake does not survive one): spawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import deltalake
+import pyarrow as pa
+from pydantic import SecretBytes
+
+from spillway.protocol.redo import settled_epoch
+from spillway.storage import Folder, folder
+from spillway.tables.compaction import APP as COMPACTION
+from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
+from spillway.tables.definitions import (
+    DATA_TABLES,
+    NUMBERED_NAMES,
+    REMOVED_KNOWN_S,
+    TableDefinition,
+    definitions,
+)
+from spillway.tables.errors import FileMismatch, NoWarehouse, TableConflict, WrongTable
+from spillway.tables.events import Commands, Sessions
+from spillway.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
+from spillway.tables.journal import Journal
+from spillway.tables.log import ActiveFile, Table
+from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
+from spillway.tables.statekey import state_key
+from spillway_schemas.journal import FileRecord
+from spillway_schemas.snapshot import JournalSnapshot
+
+APP = "spillway"
+"""Application id of the streaming job's commits; the version is the epoch."""
+
+APPLY_ATTEMPTS = 100
+
+
+@dataclass
+class Maintained:
+    """What `maintain` did."""
+
+    checkpoints: list[str] = field(default_factory=list)
+    compacted: dict[str, int] = field(default_factory=dict)
+    """Per table: files that were replaced."""
+
+
+def exists(root: str) -> bool:
+    """Whether there is a warehouse at `root`."""
+    return bool(deltalake.DeltaTable.is_deltatable(folder(root).child("journal").path()))
+
+
+class Warehouse:
+    """All tables under one root.
+
+    With `results` (that table's schema) every table that is not there yet is made; without it
+    existing tables are opened as they are (what readers do). A `results` of other columns that
+    nobody has ever used is made anew. Tables of `later` wait for their first use: a stream makes
+    `results` when the journal says that the warehouse is its query's.
+    Raises `NoWarehouse`, `WrongTable`, `DamagedTable`; ValueError for a root that is no path.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        results: pa.Schema | None = None,
+        fsync: bool = True,
+        *,
+        later: Collection[str] = (),
+    ) -> None:
+        self.place: Folder = folder(root)
+        self._create = results is not None
+        self._fsync = fsync
+        self._definitions = definitions(results)
+        self._tables: dict[str, Table] = {}
+        self._looked: dict[str, int] = {}
+        """Per table: the version at which `maintain` last looked for small files."""
+        if not self._create and not exists(root):
+            raise NoWarehouse(
+                f"there is no warehouse at {self.place.path()}: "
+                "start `spillway stream` once, or name another warehouse.root"
+            )
+        self.journal = Journal(
+            self.table("journal"), self.snapshots(JOURNAL_SNAPSHOTS, JournalSnapshot)
+        )
+        self.commands = Commands(self.table("commands"))
+        self.sessions = Sessions(self.table("sessions"))
+        if self._create:
+            for name in self._definitions:
+                if name not in later:
+                    self.table(name)
+
+    def snapshots(self, name: str, kind: type[S]) -> Snapshots[S]:
+        """What the journal's entries add up to, as it is kept in the folder `name`."""
+        return Snapshots(self.place.child(name), kind)
+
+    def table(self, name: str) -> Table:
+        """Return one table, opened on first use. Raises KeyError for a name that is none."""
+        if name not in self._tables:
+            definition = self._definitions[name]
+            try:
+                self._tables[name] = self._opened(definition, create=self._create)
+            except WrongTable:
+                unused = self._unused_results() if name == "results" and self._create else None
+                if unused is None or definition.schema is None:
+                    raise
+                with suppress(TableConflict):  # another process was faster
+                    unused.change_columns(definition.schema)
+                self._tables[name] = self._opened(definition, create=False)
+        return self._tables[name]
+
+    def compare_results(self, results: pa.Schema) -> None:
+        """Raise `WrongTable` when a query with these results cannot go on here; makes nothing."""
+        try:
+            self._opened(replace(self._definitions["results"], schema=results), create=False)
+        except NoWarehouse:
+            pass
+        except WrongTable:
+            if self._unused_results() is None:
+                raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tables."""
+        return tuple(self._definitions)
+
+    def files(self, name: str) -> list[ActiveFile]:
+        """Return the newest version's files of a table."""
+        table = self.table(name)
+        table.refresh()
+        return table.files()
+
+    def folder(self, name: str) -> Folder:
+        """Return a table's folder: where data files are written under fresh names."""
+        return self.place.child(name)
+
+    # --- the streaming job ---------------------------------------------------------------
+
+    def sync_files(self, records: Iterable[FileRecord]) -> None:
+        """Make data files durable, before the journal names them (when `fsync` is on)."""
+        for name, files in _by_table(records).items():
+            self.table(name).sync_files(files)
+
+    def applied(self, table: str) -> int:
+        """Return the epoch of the table's last application transaction; -1 when none."""
+        handle = self.table(table)
+        handle.refresh()
+        return handle.transaction(APP)
+
+    def applied_all(self) -> dict[str, int]:
+        """Return `applied` of every table whose files the journal names."""
+        return {name: self.applied(name) for name in DATA_TABLES}
+
+    def apply(self, table: str, epoch: int, files: Sequence[FileRecord]) -> None:
+        """Commit exactly the files that the journal's entry of `epoch` names for the table.
+
+        Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
+        """
+        self._commit_once(table, APP, epoch, files)
+
+    def state_key(self) -> SecretBytes:
+        """Return the key for the digests of state files; made when there is none.
+
+        Raises `NotPrivate` when others can read it.
+        """
+        return state_key(self.place)
+
+    # --- cleanup -------------------------------------------------------------------------
+
+    def cleanup_applied(self, session: str) -> int:
+        """Return the last of the session's ranges whose missing results are in; -1 when none."""
+        results = self.table("results")
+        results.refresh()
+        return results.transaction(f"cleanup/{session}")
+
+    def apply_cleanup(self, session: str, n: int, files: Sequence[FileRecord]) -> None:
+        """Commit the missing results of the session's range `n` (none is fine).
+
+        Does nothing when that was done already. Raises ValueError when range n - 1 is not in,
+        `FileMismatch`, `OutcomeUnknown`.
+        """
+        before = self.cleanup_applied(session)
+        if n > before + 1:
+            raise ValueError(
+                f"range {n} of session {session} cannot be committed: {before + 1} comes first"
+            )
+        if n > before:
+            self.table("results").sync_files(files)
+        self._commit_once("results", f"cleanup/{session}", n, files)
+
+    # --- upkeep --------------------------------------------------------------------------
+
+    def maintain(self, *, most_bytes: int = TARGET_BYTES) -> Maintained:
+        """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
+
+        Call it after every epoch: at most `most_bytes` are rewritten per table and call.
+        """
+        done = Maintained()
+        for name, table in self._tables.items():
+            due = table.version - self._looked.get(name, -FAN_IN) >= FAN_IN
+            if name in COMPACTED and due:
+                if files := compact(table, most_bytes=most_bytes):
+                    done.compacted[name] = files
+                self._looked[name] = table.version
+            if table.checkpoint():
+                done.checkpoints.append(name)
+        return done
+
+    def settled(self) -> Settled:
+        """Return what can no longer change (see `garbage`)."""
+        transactions = {}
+        for name in self._definitions:
+            table = self.table(name)
+            table.refresh()
+            transactions[name] = {app: table.transaction(app) for app in (COMPACTION, name)}
+        applied = self.applied_all()
+        state, entries = self.journal.read_on(applied)
+        return Settled(
+            epoch=settled_epoch(entries, applied, -1 if state is None else state.epoch),
+            cleaned=frozenset(self.sessions.cleaned()),
+            transactions=transactions,
+        )
+
+    def vacuum(
+        self,
+        *,
+        min_age_s: float = MIN_AGE_S,
+        dry_run: bool = False,
+        now_s: float | None = None,
+    ) -> dict[str, Sorted]:
+        """Delete files that nothing names and nothing can name any more; say what was found.
+
+        Safe beside a running stream and a running cleanup. `dry_run` deletes nothing.
+        """
+        if min_age_s > REMOVED_KNOWN_S:
+            raise ValueError(
+                f"a minimum age of {min_age_s:.0f} s cannot be kept: the tables remember removed "
+                f"files for {REMOVED_KNOWN_S:.0f} s"
+            )
+        now_s = time.time() if now_s is None else now_s
+        settled = self.settled()  # before the listing, see `garbage`
+        found = {}
+        for name in self._definitions:
+            table = self.table(name)
+            listed = list(table.place.list())
+            table.refresh()
+            # A file must not go before the log entry that removed it is on disk.
+            table.sync_log()
+            found[name] = sort_orphans(
+                name,
+                listed,
+                [file.path for file in table.files()],
+                removals(table),
+                settled,
+                now_s=now_s,
+                min_age_s=min_age_s,
+            )
+            if not dry_run:
+                for info in found[name].delete:
+                    table.place.delete(info.name)
+        return found
+
+    def check(self, *, thorough: bool = True) -> list[str]:
+        """Say what is wrong between the tables, in sentences; empty when nothing is.
+
+        A damaged log raises already when the table is opened. `thorough`: read every entry of the
+        journal, also those that a snapshot stands for: time grows with the journal, memory does
+        not. Raises `DamagedTable` for an entry that is missing or cannot be read.
+        """
+        problems = []
+        # The journal last: a stream that runs writes it first, and would look as if it had not.
+        applied_all = self.applied_all()
+        self.journal.refresh()
+        if thorough:
+            self.journal.check()
+        last = self.journal.last_epoch()
+        for name, applied in applied_all.items():
+            if applied > last:
+                problems.append(
+                    f"{name} holds epoch {applied}, but the journal ends at {last}: journal "
+                    "entries were lost. Restore the journal from a backup, or use a new warehouse"
+                )
+        for name in (*applied_all, *NUMBERED_NAMES):
+            for file in self.table(name).files():
+                size = self.table(name).place.size(file.path)
+                if size != file.bytes:
+                    problems.append(
+                        f"{name}: {file.path} should have {file.bytes} bytes and "
+                        f"{'is gone' if size is None else f'has {size}'}. Restore it from a backup"
+                    )
+        return problems
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _opened(self, definition: TableDefinition, *, create: bool) -> Table:
+        place = self.place.child(definition.name)
+        return Table(place, definition, create=create, fsync=self._fsync)
+
+    def _unused_results(self) -> Table | None:
+        """The `results` table as it is, when no epoch is journaled and it never had a file."""
+        table = self._opened(replace(self._definitions["results"], schema=None), create=False)
+        unused = table.transaction(APP) < 0 and not table.files()
+        return table if unused and self.journal.last_epoch() < 0 else None
+
+    def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
+        table = self.table(name)
+        for _ in range(APPLY_ATTEMPTS):
+            table.refresh()
+            # Checked on the handle that commits, with no refresh in between.
+            if table.transaction(app) >= version:
+                return
+            _check_files(table, files)
+            try:
+                table.commit(files, app, version)
+            except TableConflict:
+                continue
+            return
+        raise TableConflict(f"{name}: {APPLY_ATTEMPTS} commits of ({app!r}, {version}) met others")
+
+
+def _check_files(table: Table, files: Sequence[FileRecord]) -> None:
+    by = set(table.definition.partition_by)
+    for file in files:
+        if file.table != table.name:
+            raise ValueError(f"{file.path} is for {file.table}, not for {table.name}")
+        if set(file.partition) != by:
+            raise ValueError(
+                f"{file.path}: {table.name} is partitioned by {sorted(by)}, "
+                f"the file says {file.partition}"
+            )
+        size = table.place.size(file.path)
+        if size != file.bytes:
+            there = "is not there" if size is None else f"has {size} bytes"
+            raise FileMismatch(
+                f"{table.name}: {table.place.path(file.path)} should have {file.bytes} bytes but "
+                f"{there}. Something else deletes or changes files of the warehouse, or power was "
+                "lost with warehouse.fsync off: restore the file, or use a new warehouse"
+            )
+
+
+def _by_table(records: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
+    tables: dict[str, list[FileRecord]] = {}
+    for record in records:
+        tables.setdefault(record.table, []).append(record)
+    return tables

@@ -1,0 +1,339 @@
+"""From a session's sealed entry to the verdict.
+
+What is proved, from the sealed entry's offsets, the raw topics and the `results` table: the
+results of the session are the join of its input, each exactly once, with the payload of their
+input rows. The test per key is in `arithmetic`; its cost is linear in input and results, with no
+join. Keys that fail are joined (`difference`), which names what is missing or too many.
+
+Also held against each other: results at run time with what the journal counted; rejected input
+with the `quarantine` table (so that nothing was dropped on the way).
+
+Outcomes: a `VerifyReport` (complete or not); `NotSealed`; `NotCleaned`; `InputGone` when Kafka no
+longer holds the session's input: then nothing is known, and nothing is guessed.
+
+Known limitation: `difference` makes the whole cross product of a failing key.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spillway.decode import StreamPlan, compile_streams
+from spillway.kafka.client import Cluster, TopicProblem, cluster, demand_listener
+from spillway.protocol.offsets import padded, rows_between
+from spillway.protocol.seal import not_sealed
+from spillway.protocol.state import check_query
+from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.verify.difference import Difference, difference
+from spillway.verify.progress import Progress, tasks_of
+from spillway.verify.rows import (
+    Source,
+    input_measures,
+    input_rows,
+    key_names,
+    measures,
+    quarantine_measures,
+    quarantined_rows,
+    result_measures,
+    result_rows,
+)
+from spillway.verify.workers import FEW_KEYS, TOTALS, judged
+from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed, Topic
+from spillway_schemas.query import Query
+from spillway_schemas.secret import Options
+
+EXAMPLES = 20
+"""Differences that a report gives with their coordinates."""
+
+
+class NotSealed(Exception):
+    """The session is not sealed: its input is not complete, so neither can its results be."""
+
+
+class NotCleaned(Exception):
+    """Results of the session are still missing: nothing is there to be proved yet."""
+
+
+class InputGone(Exception):
+    """Kafka no longer holds the session's input: whether it is complete cannot be known."""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The verdict on one session. Counts are of results."""
+
+    session: str
+    expected: int
+    run_time: int
+    cleanup: int
+    missing: int
+    doubled: int
+    """Too many: repeated, altered, or of no input row. An altered result is also `missing`."""
+    complete: bool
+    details: dict[str, Any] = field(default_factory=dict)
+    """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
+    `keys`, `failing_keys`, `cleaned`, `seconds`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as `spillway verify --json` prints it."""
+        return asdict(self)
+
+
+def verify(
+    start_spark: Callable[[], Any],
+    warehouse: Warehouse,
+    query: Query,
+    session: str,
+    *,
+    bootstrap: str,
+    client: Options | None = None,
+    exhaustive: bool = False,
+    examples: int = EXAMPLES,
+    salt: int | None = None,
+    record: bool = True,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Prove a session complete, or say what is wrong with it.
+
+    `start_spark` gives a session in UTC with Spark's Kafka source; it is called only when there
+    is something to prove. `client`: Java client options. `salt`:
+    for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
+    each step.
+    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and
+    KafkaUnavailable when no broker answers.
+    """
+    began = time.monotonic()
+    warehouse.journal.refresh()
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    check_query(state, query.fingerprint)
+    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
+        raise NotSealed(problem)
+    sealed = state.sealed[session]
+    _must_be_cleaned(warehouse, sealed)
+    entries = warehouse.journal.read_session(sealed)
+    plans = compile_streams(query)
+    source = Source(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
+    told = progress or Progress(session, lambda _: None)
+    told.step("asking Kafka whether it still has the input")
+    demand_listener(bootstrap)
+    with cluster(bootstrap, client) as view:
+        check_input(view, state.topics, source, session)
+    told.step("starting Spark")
+    salt = secrets.randbits(63) if salt is None else salt
+    spark = start_spark()
+    proof = _Proof(spark, warehouse, plans, source, session, salt)
+    try:
+        with _few_partitions(spark):
+            report = proof.report(entries, sealed, exhaustive, examples, told)
+    except Exception:
+        with cluster(bootstrap, client) as view:  # it may have gone while it was read
+            check_input(view, state.topics, source, session)
+        raise
+    seconds = round(time.monotonic() - began, 3)
+    report.details["seconds"] = seconds
+    if record:
+        _record(warehouse, report, sealed, seconds)
+    return report
+
+
+def check_input(view: Cluster, topics: Iterable[Topic], source: Source, session: str) -> None:
+    """Raise `InputGone` unless Kafka holds all of the session's input.
+
+    `topics`: as the journal knows them.
+    """
+    names = sorted(source.end)
+    known = {topic.name: topic.id for topic in topics}
+    try:
+        found = {topic.name: topic.id for topic in view.topics(names)}
+        first = view.beginning_offsets(names)
+    except TopicProblem as error:
+        raise InputGone(f"the input of {session} is gone: {error}") from error
+    for name in names:
+        if name in known and known[name] != found[name]:
+            raise InputGone(
+                f"the topic {name!r} was deleted and created again since {session}: its input is "
+                "gone, so whether the session is complete cannot be known"
+            )
+    for name in names:
+        for partition, (oldest, start, end) in enumerate(
+            zip(first[name], source.start[name], source.end[name], strict=False)
+        ):
+            if start < oldest and start < end:
+                raise InputGone(
+                    f"Kafka holds {name!r} partition {partition} from offset {oldest} on, but "
+                    f"{session} begins at {start}: whether it is complete cannot be known. Keep "
+                    "input longer (`retention.ms`, `retention.bytes`) than until its `verify`"
+                )
+
+
+class _Proof:
+    """One run of the proof: the frames that it is made from."""
+
+    def __init__(
+        self,
+        spark: Any,
+        warehouse: Warehouse,
+        plans: Sequence[StreamPlan],
+        source: Source,
+        session: str,
+        salt: int,
+    ) -> None:
+        self._spark = spark
+        self._plans = plans
+        self._session = session
+        self._salt = salt
+        self._keys = key_names(plans[0])
+        self._inputs = [input_rows(spark, plan, source, salt) for plan in plans]
+        files = {
+            name: [
+                warehouse.folder(name).path(file.path)
+                for file in warehouse.files(name)
+                if file.partition["session_date"] == session
+            ]
+            for name in ("results", "quarantine")
+        }
+        schemas = {name: warehouse.table(name).definition.file_schema for name in files}
+        self._results = result_rows(spark, plans, schemas["results"], files["results"], salt)
+        self._quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
+        self._cleaned = session in warehouse.sessions.cleaned()
+
+    def report(
+        self,
+        entries: Sequence[Genesis | Claim | Epoch],
+        sealed: Sealed,
+        exhaustive: bool,
+        examples: int,
+        told: Progress,
+    ) -> VerifyReport:
+        how_far = partial(tasks_of, self._spark)
+        told.step(
+            f"reading {rows_between(sealed.start, sealed.end):,} input rows and the results",
+            how_far,
+        )
+        totals, failing = self._judged()
+        found = Difference(0, 0, [])
+        if totals["failing"] or exhaustive:
+            which = "all" if exhaustive else f"the {totals['failing']:,} that fail"
+            told.step(f"{totals['keys']:,} keys tested; joining {which}", how_far)
+            few = not exhaustive and totals["failing"] <= FEW_KEYS
+            found = difference(
+                self._inputs,
+                self._results,
+                self._keys,
+                self._plans[0].keys.names,
+                [plan.name for plan in self._plans],
+                only=self._spark.createDataFrame(failing) if few else None,
+                examples=examples,
+            )
+        problems = []
+        if totals["failing"] and not (found.missing or found.doubled):
+            problems.append(
+                f"{totals['failing']} keys fail the test, but joining them finds no difference: "
+                "the input or the table changed while they were read; verify again"
+            )
+        counted = sum(e.results.get(self._session, 0) for e in entries if isinstance(e, Epoch))
+        if totals["run_time"] != counted or sealed.results != counted:
+            problems.append(
+                f"the table holds {totals['run_time']} results of run time, the journal's epochs "
+                f"counted {counted}, its sealed entry says {sealed.results}"
+            )
+        if totals["rejected_wrong"]:
+            problems.append(
+                f"{totals['rejected']} input rows are rejected when they are decoded, and the "
+                f"quarantine holds {totals['quarantined']} rows that are not just these"
+            )
+        return VerifyReport(
+            session=self._session,
+            expected=totals["expected"],
+            run_time=totals["run_time"],
+            cleanup=totals["cleanup"],
+            missing=found.missing,
+            doubled=found.doubled,
+            complete=not problems and not found.missing and not found.doubled,
+            details={
+                "differences": found.examples,
+                "problems": problems,
+                "keys": totals["keys"],
+                "failing_keys": totals["failing"],
+                "rejected": totals["rejected"],
+                "quarantined": totals["quarantined"],
+                "cleaned": self._cleaned,
+            },
+        )
+
+    def _judged(self) -> tuple[dict[str, int], pa.Table]:
+        """Totals over all keys, and the first `FEW_KEYS` failing keys."""
+        m = len(self._plans)
+        frames = [
+            input_measures(rows, plan, m, self._salt)
+            for rows, plan in zip(self._inputs, self._plans, strict=True)
+        ]
+        frames.append(result_measures(self._results, self._plans[0], m))
+        frames.append(quarantine_measures(self._quarantine, self._plans[0], m, self._salt))
+        union = frames[0]
+        for frame in frames[1:]:
+            union = union.unionAll(frame)
+        summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in measures(m)))
+        keys = pa.schema([f.with_nullable(True) for f in self._plans[0].keys])
+        keys = pa.schema([f.with_name(n) for f, n in zip(keys, self._keys, strict=True)])
+        schema = pa.schema([*keys, *TOTALS])
+        rows = summed.mapInArrow(partial(judged, m, len(keys), schema), from_arrow_schema(schema))
+        rows = rows.toArrow()
+        counted = rows.filter(pc.is_valid(rows["expected"]))
+        parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
+        totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
+        return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
+
+
+def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
+    """Raise `NotCleaned` when something was spilled and cleanup has not finished with it."""
+    if sealed.ranges and sealed.session not in warehouse.sessions.cleaned():
+        raise NotCleaned(
+            f"the session {sealed.session} is sealed, but what was spilled is not joined yet: run "
+            f"'spillway cleanup --session {sealed.session}', then verify again"
+        )
+
+
+class _few_partitions:  # noqa: N801 - used like a function
+    """Shuffle into few partitions while the proof runs: keys are small."""
+
+    def __init__(self, spark: Any) -> None:
+        self._conf = spark.conf
+        self._wanted = str(max(4, 2 * spark.sparkContext.defaultParallelism))
+
+    def __enter__(self) -> None:
+        self._before = self._conf.get("spark.sql.shuffle.partitions")
+        self._conf.set("spark.sql.shuffle.partitions", self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        self._conf.set("spark.sql.shuffle.partitions", self._before)
+
+
+def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:
+    warehouse.sessions.append(
+        SessionEvent(
+            session=report.session,
+            event="verified",
+            expected=report.expected,
+            run_time=report.run_time,
+            cleanup=report.cleanup,
+            missing=report.missing,
+            doubled=report.doubled,
+            complete=report.complete,
+            generations=sealed.generations,
+            seconds=seconds,
+            details=report.details,
+        )
+    )

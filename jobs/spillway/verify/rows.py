@@ -1,0 +1,187 @@
+"""Input rows from Kafka and results from the table, as keys and hashes. Spark frames.
+
+Every frame that goes into the proof has the columns `k0, k1, ...` (the join key, as it is, so
+that keys are compared exactly) and the measures of `measures(m)`. Input rows that were rejected
+when they were decoded, and rows of `quarantine`, have a null key, which no join key is: they
+meet in one group of their own.
+
+The hash of an input row is Spark's `xxhash64` (the engine has one of its own) of the salt, the
+input's number, the coordinate, the payload columns that results carry, and which of them are
+null (`xxhash64` passes over nulls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+
+from spillway.decode import StreamPlan
+from spillway.decode.chunks import COLUMNS
+from spillway.stream.source import kafka_options, spark_offsets
+from spillway.verify.arithmetic import PRIMES
+from spillway.verify.workers import decoded
+from spillway_schemas.journal import Offsets
+from spillway_schemas.secret import Options, revealed
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a session's input is: Kafka, and its ranges of offsets."""
+
+    bootstrap: str
+    client: Options
+    """Java client options."""
+    start: Offsets
+    end: Offsets
+
+
+def measures(inputs: int) -> list[str]:
+    """Names of the measures: per input count and sums, then of the results."""
+    each = [f"{name}{i}" for i in range(inputs) for name in ("n", "a", "b")]
+    return [*each, "run_time", "cleanup", "a", "b"]
+
+
+def key_names(plan: StreamPlan) -> list[str]:
+    """Names of the key columns in the frames."""
+    return [f"k{i}" for i in range(len(plan.keys))]
+
+
+# --- rows with their coordinates and hashes --------------------------------------------------
+
+
+def input_rows(spark: Any, plan: StreamPlan, source: Source, salt: int) -> Any:
+    """All rows of one input: key, `partition`, `offset`, `hash`, `kept` (false: rejected)."""
+    names = key_names(plan)
+    payload = [f"p{i}" for i in range(len(plan.payload))]
+    fields = [
+        *(pa.field(n, f.type) for n, f in zip(names, plan.keys, strict=True)),
+        *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("kept", pa.bool_()),
+    ]
+    schema = pa.schema(fields)
+    raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
+    rows = raw.mapInArrow(partial(decoded, plan, schema), from_arrow_schema(schema))
+    digest = _hash(salt, plan.index, "partition", "offset", payload)
+    return rows.select(*names, "partition", "offset", digest.alias("hash"), sql.col("kept"))
+
+
+def result_rows(
+    spark: Any, plans: Sequence[StreamPlan], schema: pa.Schema, paths: Sequence[str], salt: int
+) -> Any:
+    """All results of the session: key, `partition<i>`, `offset<i>`, `hash<i>`, `phase`."""
+    nullable = from_arrow_schema(pa.schema([field.with_nullable(True) for field in schema]))
+    reader = spark.read.schema(nullable).option("parquet.page.verify-checksum.enabled", "true")
+    rows = reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
+    columns = [
+        sql.col(f"`{field.name}`").alias(name)
+        for name, field in zip(key_names(plans[0]), plans[0].keys, strict=True)
+    ]
+    for plan in plans:
+        at = (f"{plan.name}_partition", f"{plan.name}_offset")
+        payload = [f"{plan.name}_{field.name}" for field in plan.payload]
+        columns += [
+            sql.col(f"`{at[0]}`").alias(f"partition{plan.index}"),
+            sql.col(f"`{at[1]}`").alias(f"offset{plan.index}"),
+            _hash(salt, plan.index, *at, payload).alias(f"hash{plan.index}"),
+        ]
+    return rows.select(*columns, "phase")
+
+
+def quarantined_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
+    """The quarantine's rows of the session: `topic`, `partition`, `offset`."""
+    nullable = from_arrow_schema(pa.schema([field.with_nullable(True) for field in schema]))
+    reader = spark.read.schema(nullable).option("parquet.page.verify-checksum.enabled", "true")
+    rows = reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
+    return rows.select("topic", "partition", "offset")
+
+
+# --- the same as measures --------------------------------------------------------------------
+
+
+def input_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
+    """Measures of one input's rows. Rejected ones count as input 0 of the null key."""
+    kept = sql.col("kept")
+    rejected = _place_hash(salt, sql.lit(plan.topic))
+    values: dict[str, Any] = {}
+    for i in range(inputs):
+        mine = kept if i == plan.index else sql.lit(False)
+        mine = mine | ~kept if i == 0 else mine
+        digest = sql.when(kept, sql.col("hash")).otherwise(rejected)
+        values |= {
+            f"n{i}": _if(mine, sql.lit(1)),
+            f"a{i}": _if(mine, sql.pmod(digest, sql.lit(PRIMES[0]))),
+            f"b{i}": _if(mine, sql.pmod(digest, sql.lit(PRIMES[1]))),
+        }
+    return _measured(rows, key_names(plan), inputs, values)
+
+
+def result_measures(rows: Any, plan: StreamPlan, inputs: int) -> Any:
+    """Measures of the results: the products of their rows' residues."""
+    late = sql.col("phase") == "cleanup"
+    values = {"run_time": _if(~late, sql.lit(1)), "cleanup": _if(late, sql.lit(1))}
+    for name, prime in zip(("a", "b"), PRIMES, strict=True):
+        product = sql.pmod(sql.col("hash0"), sql.lit(prime))
+        for i in range(1, inputs):
+            product = product * sql.pmod(sql.col(f"hash{i}"), sql.lit(prime)) % sql.lit(prime)
+        values[name] = product
+    return _measured(rows, key_names(plan), inputs, values)
+
+
+def quarantine_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
+    """Measures of the quarantine's rows: they count as results of the null key."""
+    digest = _place_hash(salt, sql.col("topic"))
+    values = {
+        "run_time": sql.lit(1),
+        "a": sql.pmod(digest, sql.lit(PRIMES[0])),
+        "b": sql.pmod(digest, sql.lit(PRIMES[1])),
+    }
+    for name, field in zip(key_names(plan), plan.keys, strict=True):
+        rows = rows.withColumn(name, sql.lit(None).cast(_spark_type(field.type)))
+    return _measured(rows, key_names(plan), inputs, values)
+
+
+def _measured(rows: Any, keys: Sequence[str], inputs: int, values: Mapping[str, Any]) -> Any:
+    return rows.select(
+        *keys, *(values.get(m, sql.lit(0)).cast("long").alias(m) for m in measures(inputs))
+    )
+
+
+def _if(condition: Any, value: Any) -> Any:
+    return sql.when(condition, value).otherwise(sql.lit(0))
+
+
+def _hash(salt: int, input_: int, partition: str, offset: str, payload: Sequence[str]) -> Any:
+    columns = [sql.col(f"`{name}`") for name in (partition, offset, *payload)]
+    nulls = [sql.col(f"`{name}`").isNull() for name in payload]
+    return sql.xxhash64(sql.lit(salt), sql.lit(input_), *columns, *nulls)
+
+
+def _place_hash(salt: int, topic: Any) -> Any:
+    return sql.xxhash64(sql.lit(salt), topic, sql.col("partition"), sql.col("offset"))
+
+
+def _spark_type(type_: pa.DataType) -> Any:
+    return from_arrow_type(type_)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def _kafka(spark: Any, topic: str, source: Source) -> Any:
+    """The session's range of one topic. `assign`, so that partitions made later do not matter."""
+    options = kafka_options(source.bootstrap, [topic], source.client)
+    del options["subscribe"]
+    ends = source.end[topic]
+    partitions = ",".join(str(p) for p in range(len(ends)))
+    reader = spark.read.format("kafka").options(**revealed(options))
+    reader = reader.option("assign", f'{{"{topic}":[{partitions}]}}')
+    reader = reader.option("startingOffsets", spark_offsets({topic: source.start[topic]}))
+    return reader.option("endingOffsets", spark_offsets({topic: ends})).load()

@@ -1,0 +1,98 @@
+"""What runs in Spark's Python workers. Imports neither Spark nor the tables: workers start fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spillway.decode import StreamPlan, decode
+from spillway.decode.chunks import Chunk, chunks
+from spillway.stream.process import keep_freed_memory
+from spillway.verify.arithmetic import judge
+
+FEW_KEYS = 10_000
+"""Up to so many failing keys are named and joined by themselves; beyond it all are joined."""
+
+TOTALS = pa.schema(
+    [
+        ("expected", pa.string()),  # it may be larger than 64 bits
+        ("run_time", pa.int64()),
+        ("cleanup", pa.int64()),
+        ("keys", pa.int64()),
+        ("failing", pa.int64()),
+        ("rejected", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("rejected_wrong", pa.int64()),
+    ]
+)
+
+
+def judged(
+    m: int, keys: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Judge the keys of each batch: one row of totals, and a row for each failing key."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        columns = batch.columns
+        numbers = np.stack([c.to_numpy() for c in columns[keys:]])  # raises where one is null
+        sums = np.stack([numbers[1 : 3 * m : 3], numbers[2 : 3 * m : 3]])
+        counts, (run_time, cleanup), found_sums = (
+            numbers[0 : 3 * m : 3],
+            numbers[-4:-2],
+            numbers[-2:],
+        )
+        outside = columns[0].is_null().to_numpy(zero_copy_only=False)
+        verdicts = judge(counts, sums, run_time + cleanup, found_sums)
+        wrong = verdicts.wrong & ~outside
+        # Rejected input and quarantine meet in the null key; see `rows`.
+        apart = outside & (
+            (counts[0] != run_time) | (sums[0, 0] != found_sums[0]) | (sums[1, 0] != found_sums[1])
+        )
+        totals = [
+            str(sum(verdicts.expected[~outside].tolist())),
+            *(int(part[~outside].sum()) for part in (run_time, cleanup)),
+            int((~outside).sum()),
+            int(wrong.sum()),
+            int(counts[0][outside].sum()),
+            int(run_time[outside].sum()),
+            int(apart.sum()),
+        ]
+        nothing = [pa.nulls(1, f.type) for f in list(schema)[:keys]]
+        values = [pa.array([v], f.type) for v, f in zip(totals, TOTALS, strict=True)]
+        yield pa.RecordBatch.from_arrays([*nothing, *values], schema=schema)
+        if wrong.any():
+            failing = pa.array(np.flatnonzero(wrong)[: FEW_KEYS + 1])
+            named = [column.take(failing) for column in columns[:keys]]
+            blank = [pa.nulls(len(failing), f.type) for f in TOTALS]
+            yield pa.RecordBatch.from_arrays([*named, *blank], schema=schema)
+
+
+def decoded(
+    plan: StreamPlan, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Kafka rows (`spillway.decode.chunks.COLUMNS`) to decoded rows with their coordinates.
+
+    `schema`: keys, payload, `partition`, `offset`, `kept`. A rejected row has a coordinate only.
+    """
+    keep_freed_memory()
+    for chunk in chunks(batches):
+        found = decode(plan, chunk.values)
+        if n := len(found.kept):
+            place = _place(chunk, found.kept)
+            yes = pa.repeat(pa.scalar(True), n)
+            yield pa.RecordBatch.from_arrays([*found.rows.columns, *place, yes], schema=schema)
+        if n := len(found.rejected):
+            nothing = [pa.nulls(n, field.type) for field in schema][:-3]
+            place = _place(chunk, found.rejected)
+            no = pa.repeat(pa.scalar(False), n)
+            yield pa.RecordBatch.from_arrays([*nothing, *place, no], schema=schema)
+
+
+def _place(chunk: Chunk, rows: npt.NDArray[np.int64]) -> list[pa.Array]:
+    """Partition and offset of rows of a chunk."""
+    partition = pa.repeat(pa.scalar(chunk.partition, pa.int32()), len(rows))
+    return [partition, pa.array(chunk.offsets[rows], pa.int64())]

@@ -1,0 +1,1 @@
+../../../dags/trading_day.py

@@ -1,0 +1,135 @@
+"""Names of the tables' data files: who wrote a file, and for which number. Pure.
+
+| name | written by | number |
+|---|---|---|
+| `<epoch>-<attempt>-<slot>-<k>.parquet` | a step of the streaming job | epoch |
+| `cleanup-<session>-<n>-<attempt>-<k>.parquet` | cleanup, for range n of the session | n |
+| `compact-<version>-<attempt>-<k>.parquet` | compaction of one table | its transaction |
+| `entry-<n>-<attempt>.parquet` | an append to `journal`, `commands` or `sessions` | n |
+
+Beside them, `<n>-<sha256>.snapshot` is a snapshot of the journal after entry n, named by its bytes.
+
+A name is fresh: `attempt` is new for every attempt, so that nothing is ever replaced. What a
+name says is all that the garbage rules know about a file that no table names. So this is the only
+place that spells names, and `origin` knows exactly those that can be spelt here: numbers have no
+leading zeros, sessions are dates, an attempt is 12 or 16 hexadecimal digits, and the only folder
+in front is a partition's. Anything else is somebody else's file, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from spillway_schemas.session_date import is_session_date
+
+
+class Origin(NamedTuple):
+    """Who wrote a data file."""
+
+    writer: Literal["epoch", "cleanup", "compact", "entry"]
+    number: int
+    session: str = ""
+    """For `cleanup`: the session that was cleaned."""
+
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ATTEMPT = r"(?:[0-9a-f]{12}|[0-9a-f]{16})"
+"""Long enough that no date and no count looks like one; 14 digits would be a time."""
+_FOLDER = rf"(?:session_date=(?P<day>{_DATE})/)?"
+_PATTERNS: tuple[tuple[Literal["epoch", "cleanup", "compact", "entry"], re.Pattern[str]], ...] = (
+    ("epoch", re.compile(rf"{_FOLDER}(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}-{_NUMBER}\.parquet")),
+    (
+        "cleanup",
+        re.compile(
+            rf"{_FOLDER}cleanup-(?P<session>{_DATE})-(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}\.parquet"
+        ),
+    ),
+    ("compact", re.compile(rf"{_FOLDER}compact-(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}\.parquet")),
+    ("entry", re.compile(rf"entry-(?P<n>{_NUMBER})-{_ATTEMPT}\.parquet")),
+)
+
+
+_SHA256 = r"[0-9a-f]{64}"
+_SNAPSHOT = re.compile(rf"(?P<n>{_NUMBER})-(?P<digest>{_SHA256})\.snapshot")
+
+
+def data_name(epoch: int, attempt: str, slot: int, k: int) -> str:
+    """Name of file number `k` that a slot writes in an epoch."""
+    return f"{_number(epoch)}-{_attempt(attempt)}-{_number(slot)}-{_number(k)}.parquet"
+
+
+def cleanup_name(session: str, n: int, attempt: str, k: int) -> str:
+    """Name of file number `k` of a session's cleanup range `n`."""
+    tail = f"{_number(n)}-{_attempt(attempt)}-{_number(k)}"
+    return f"cleanup-{_session(session)}-{tail}.parquet"
+
+
+def compact_name(version: int, attempt: str, k: int) -> str:
+    """Name of file number `k` of a table's compaction `version`."""
+    return f"compact-{_number(version)}-{_attempt(attempt)}-{_number(k)}.parquet"
+
+
+def entry_name(n: int, attempt: str) -> str:
+    """Name of the file that holds row `n` of a numbered table."""
+    return f"entry-{_number(n)}-{_attempt(attempt)}.parquet"
+
+
+def snapshot_name(n: int, digest: str) -> str:
+    """Name of a snapshot after entry `n`. `digest`: SHA-256 of its bytes, in hex."""
+    return f"{_number(n)}-{_sha256(digest)}.snapshot"
+
+
+def snapshot_origin(name: str) -> tuple[int, str] | None:
+    """Entry and digest of a snapshot, by its name; None for another file's."""
+    match = _SNAPSHOT.fullmatch(name)
+    return None if match is None else (int(match["n"]), match["digest"])
+
+
+def data_path(name: str, partition: Mapping[str, str]) -> str:
+    """Path of a file below its table's folder; `partition` is empty or names the session."""
+    if not partition:
+        return name
+    if set(partition) != {"session_date"}:
+        raise ValueError(f"tables are partitioned by session_date, not by {sorted(partition)}")
+    return f"session_date={_session(partition['session_date'])}/{name}"
+
+
+def origin(path: str) -> Origin | None:
+    """Who wrote the file at `path` below its table's folder; None for a foreign one."""
+    for writer, pattern in _PATTERNS:
+        if match := pattern.fullmatch(path):
+            found = match.groupdict()
+            day, session = found.get("day") or "", found.get("session") or ""
+            if not all(is_session_date(each) for each in (day, session) if each):
+                return None
+            if day and session and day != session:
+                return None
+            return Origin(writer, int(found["n"]), session)
+    return None
+
+
+def _sha256(digest: str) -> str:
+    if not re.fullmatch(_SHA256, digest):
+        raise ValueError(f"a SHA-256 is 64 hexadecimal digits, not {digest!r}")
+    return digest
+
+
+def _number(value: int) -> int:
+    if value < 0:
+        raise ValueError(f"a number in a file's name is not negative: {value}")
+    return value
+
+
+def _session(session: str) -> str:
+    if not is_session_date(session):
+        raise ValueError(f"a session is a date such as 2026-01-05, not {session!r}")
+    return session
+
+
+def _attempt(attempt: str) -> str:
+    if not re.fullmatch(_ATTEMPT, attempt):
+        raise ValueError(f"an attempt's name is 12 or 16 hexadecimal digits, not {attempt!r}")
+    return attempt

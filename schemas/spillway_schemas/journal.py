@@ -1,0 +1,530 @@
+"""Records of the journal: what an epoch did, in the form that counts.
+
+The journal is event-sourced. Entry number `n` (0, 1, 2, ... without gaps) is a `Genesis`, a
+`Claim` or an `Epoch`; the state of the system is the fold of all entries in order (see
+`spillway.protocol.state`). Nothing that an entry does not name exists: not an output file, not a
+state manifest, not a cut.
+
+Hash ranges are prefixes of the unsigned 64-bit `key_hash`: `(depth, value)` covers every hash
+whose first `depth` bits are the number `value`. `(0, 0)` covers everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    model_validator,
+)
+
+Offsets = dict[str, list[int]]
+"""Per topic, one offset for each partition: the first offset that is *not* included."""
+
+HASH_BITS = 64
+
+
+class Prefix(NamedTuple):
+    """A hash range: all hashes whose first `depth` bits are `value`. A partition group is one."""
+
+    depth: int
+    value: int
+
+    @property
+    def lo(self) -> int:
+        """The least unsigned 64-bit hash of the range."""
+        return self.value << (HASH_BITS - self.depth)
+
+    @property
+    def hi(self) -> int:
+        """One more than the greatest hash of the range (2**64 for the last one)."""
+        return (self.value + 1) << (HASH_BITS - self.depth)
+
+    def covers(self, other: Prefix) -> bool:
+        """Whether `other` lies in this range."""
+        return self.depth <= other.depth and other.value >> (other.depth - self.depth) == self.value
+
+    def overlaps(self, other: Prefix) -> bool:
+        """Whether the two ranges share a hash (prefixes do so only when one covers the other)."""
+        return self.covers(other) or other.covers(self)
+
+    @property
+    def text(self) -> str:
+        """As it is written for people: `9/17`, the hashes whose first 9 bits are the number 17."""
+        return f"{self.depth}/{self.value}"
+
+    @classmethod
+    def parse(cls, text: str) -> Prefix:
+        """The inverse of `text`. Raises ValueError for what is no hash range."""
+        depth, slash, value = text.partition("/")
+        if not slash or not depth.isdecimal() or not value.isdecimal():
+            raise ValueError(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
+        found = cls(int(depth), int(value))
+        if found.value >= 1 << found.depth:
+            raise ValueError(f"{text!r} is no group: its number has more than {found.depth} bits")
+        return found
+
+
+class Record(BaseModel):
+    """Base of all journal records: immutable, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(Record):
+    """One data file, written under a fresh name and not yet (or already) in a table."""
+
+    table: str
+    path: str
+    """Relative to the table's folder, e.g. `session_date=2026-01-05/part-....parquet`."""
+    bytes: int
+    rows: int
+    digest: str
+    """`sha256:<hex>` of the file's bytes."""
+    partition: dict[str, str] = {}
+    stats: str = ""
+    """Delta's per-file statistics as JSON (numRecords, minValues, maxValues, nullCount)."""
+
+
+class Cut(Record):
+    """The state of `range` was spilled at `epoch` (rows of `epoch` included)."""
+
+    session: str
+    operator: int
+    range: Prefix
+    epoch: int
+
+
+class PartitionCount(Record):
+    """What one epoch read from one topic partition. Rows = every value, good or bad."""
+
+    topic: str
+    partition: int
+    rows: int
+    rejected: int
+    filtered: int
+    bytes: int = 0
+    """Of the values as Kafka gave them; 0 in entries from before this was counted."""
+    digest: int
+    """Sum modulo 2**64 of a digest of every value and its offset: independent of order."""
+
+    def __add__(self, other: PartitionCount) -> PartitionCount:
+        """Add up two parts of one topic partition."""
+        if (self.topic, self.partition) != (other.topic, other.partition):
+            raise ValueError(f"not one partition: {self} and {other}")
+        return PartitionCount(
+            topic=self.topic,
+            partition=self.partition,
+            rows=self.rows + other.rows,
+            rejected=self.rejected + other.rejected,
+            filtered=self.filtered + other.filtered,
+            bytes=self.bytes + other.bytes,
+            digest=(self.digest + other.digest) % 2**64,
+        )
+
+
+def added(counts: Iterable[PartitionCount]) -> list[PartitionCount]:
+    """One count for each topic partition, in their order."""
+    by_partition: dict[tuple[str, int], PartitionCount] = {}
+    for count in counts:
+        key = (count.topic, count.partition)
+        by_partition[key] = by_partition[key] + count if key in by_partition else count
+    return [by_partition[key] for key in sorted(by_partition)]
+
+
+class SlotTotals(Record):
+    """A slot's figures at the end of an epoch. Bytes are bytes of files."""
+
+    slot: int
+    host: str = ""
+    budget_bytes: int
+    state_bytes: int
+    """Live rows of the new manifest: what the budget's threshold is measured on."""
+    folder_bytes: int
+    """Every file in the slot's folder at the end of the step, the previous epoch's included."""
+    free_bytes: int | None = None
+    """Free in the file system of that folder at the end of the step; None: not looked at."""
+    rows: int
+    """Rows in state, all inputs and open sessions."""
+    rows_in: dict[str, int] = {}
+    """New rows of this epoch per input."""
+    results: int = 0
+    spilled_bytes: int = 0
+    """State bytes that left memory in this epoch."""
+    overflow_bytes: int = 0
+    """Of these, what the spill's rule would have kept: it left because the folder had no room for
+    the epoch's rows beside files of dead rows."""
+    spilled_rows: int = 0
+    groups: int = 0
+    """Groups that hold rows."""
+    skew: float = 0.0
+    """The largest group's share of the slot's work (new rows and results) in this epoch, 0 to 1."""
+    busy_s: float = 0.0
+    seconds: dict[str, float] = {}
+    """Where the step's time went: load, install, join, write, spill, merge, manifest."""
+    delay_ms: list[int] = []
+    """Histogram over `DELAY_EDGES_MS` of sampled results: age of the newest input row."""
+
+
+DELAY_EDGES_MS: tuple[int, ...] = (
+    *(10 * i for i in range(1, 10)),
+    *(100 * i for i in range(1, 10)),
+    *(1_000 * i for i in range(1, 10)),
+    *(10_000 * i for i in range(1, 10)),
+    *(100_000 * i for i in range(1, 37)),
+)
+"""Upper edges of the delay histogram's buckets; one more bucket holds what is beyond."""
+
+
+class SlotReport(Record):
+    """What one step returns: the only way in which a step's work becomes known."""
+
+    slot: int
+    epoch: int
+    attempt: str
+    status: Literal["done", "missing"] = "done"
+    detail: str = ""
+    """For `missing`: what was not found. Nothing was written."""
+    manifest: str | None = None
+    files: list[FileRecord] = []
+    cuts: list[Cut] = []
+    read: list[PartitionCount] = []
+    """Counts of what the decoders read, as far as their blocks came to this slot."""
+    restored: list[PartitionCount] = []
+    """The same for what was read again to restore lost slots."""
+    results: dict[str, int] = {}
+    """New results per session."""
+    spilled_rows: dict[str, int] = {}
+    """Rows spilled per session."""
+    lacking: list[int] = []
+    """For `missing`: slots whose state was not found where groups were to be taken out of it."""
+    recent_input_ms: int = 0
+    """Greatest Kafka time among the new rows, in ms since 1970."""
+    totals: SlotTotals | None = None
+
+
+class Move(Record):
+    """A group that changes its slot."""
+
+    group: Prefix
+    to: int
+    bytes: int = 0
+    """Its state when the move was decided: what an epoch's limit is measured with."""
+    command: str = ""
+    """Of which command it is a part; filled in when that is obeyed."""
+
+
+class Command(Record):
+    """A line of the `commands` table. Obeyed or refused once per `id`."""
+
+    id: str
+    kind: Literal["seal", "withdraw", "move", "spill", "split", "merge", "slots", "budget"]
+    session: str = ""
+    """`seal`: the session that shall end; `withdraw`: the one that shall stay open after all."""
+    at: str = "now"
+    """`seal`: `now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
+    offsets: Offsets = {}
+    """`seal`: where the session ends."""
+    seal: str = ""
+    """`withdraw`: the id of the seal that is taken back. A later seal of the session stays."""
+    moves: list[Move] = []
+    """`move`: the one that is wanted; `slots`: all that bring the groups to `slots` slots."""
+    slot: int | None = None
+    """`spill`: the slot that shall spill; `budget`: the one that gets another budget."""
+    bytes: int = 0
+    """`spill`: how much state, at least; `budget`: the new one, or 0 for `state.budget_bytes`."""
+    group: Prefix | None = None
+    """`split`: the group to cut in two; `merge`: the range whose two halves become one group."""
+    slots: int = 0
+    """`slots`: how many there shall be."""
+    assignment_version: int | None = None
+    """The assignment that an adaptation was decided on; None: whichever there is."""
+    epoch: int | None = None
+    """The last epoch that a policy knew of when it decided; None: not kept."""
+    expires_at: str = ""
+    """RFC 3339 time from which an adaptation is refused; empty: never."""
+    policy: str = ""
+    """Which policy decided; empty for a person."""
+    settings: dict[str, float | int | str] = {}
+    """The policy's settings, as they were."""
+    reason: str = ""
+    by: str = ""
+    issued_at: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Command:
+        """What its kind needs must be there."""
+        given = {
+            "seal": bool(self.session),
+            "withdraw": bool(self.session and self.seal),
+            "move": len(self.moves) == 1,
+            "spill": self.slot is not None and self.bytes > 0,
+            "split": self.group is not None,
+            "merge": self.group is not None,
+            "slots": self.slots > 0,
+            "budget": self.slot is not None and self.bytes >= 0,
+        }
+        if not given[self.kind]:
+            raise ValueError(f"a command of kind {self.kind!r} lacks what it needs: {self!r}")
+        return self
+
+
+class CommandOutcome(Record):
+    """What became of a command."""
+
+    id: str
+    kind: str
+    obeyed: bool
+    reason: str = ""
+    policy: str = ""
+    by: str = ""
+    """Who asked; empty in entries from before this was kept."""
+    slot: int | None = None
+    """Which one spills or gets a budget, or where a group moves to."""
+    bytes: int = 0
+    """How much was asked for."""
+
+
+class SealRequest(Record):
+    """A session that ends at `end`; rows beyond belong to the next session."""
+
+    session: str
+    end: Offsets
+    next_session: str
+    """The session that rows at or beyond `end` belong to."""
+    command: str
+
+
+class Sealed(Record):
+    """A session that has ended: nothing may be appended to it at run time any more."""
+
+    session: str
+    epoch: int
+    base: int = -1
+    """The last epoch that read no row of this session; -1 in entries from before this was kept."""
+    start: Offsets
+    end: Offsets
+    ranges: list[Prefix]
+    """Cleanup's units of work: number n of `cleanup/<session>` always means `ranges[n]`.
+    Disjoint, and together they cover every hash range that was ever cut; empty when none was."""
+    results: int
+    """Results that the session had at run time."""
+    spilled_rows: int
+    generations: int
+    """Cuts of the session, its last flush included."""
+
+
+class Topic(Record):
+    """A topic as the journal knows it."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+class Genesis(Record):
+    """Entry 0: what this warehouse is."""
+
+    kind: Literal["genesis"] = "genesis"
+    n: int = 0
+    warehouse_id: str
+    cluster_id: str
+    topics: list[Topic]
+    query: str
+    """Fingerprint of the query; a `stream` with another query is refused."""
+    session: str
+    start: Offsets
+    start_rule: str
+    """`stream.start` as it was obeyed, e.g. `previous-close 2026-01-02T21:00:00Z`."""
+    inputs: int
+    groups: list[tuple[Prefix, int]]
+    """The first assignment: each group with its slot; together they cover all hashes."""
+    written_at: str
+
+
+class Claim(Record):
+    """A driver takes over: every driver of a lower term ends itself."""
+
+    kind: Literal["claim"] = "claim"
+    n: int
+    term: int
+    driver: str
+    """Host and process of the driver, for people."""
+    process: str = ""
+    """`process_identity` of the driver; empty in entries from before this was kept."""
+    cores: int = 0
+    """Cores of all executors, as the driver found them; 0 in entries from before this was kept."""
+    topics: list[Topic] = []
+    """Present when topics have changed (more partitions) since the last entry."""
+    written_at: str
+
+
+def _packed_cuts(cuts: list[Cut]) -> list[dict[str, Any]]:
+    packed = []
+    for same, some in groupby(cuts, lambda cut: (cut.session, cut.operator, cut.epoch)):
+        common = dict(zip(("session", "operator", "epoch"), same, strict=True))
+        packed.append({**common, "ranges": [cut.range.text for cut in some]})
+    return packed
+
+
+def _unpacked_cuts(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
+    cuts: list[Any] = []
+    for each in given:
+        if isinstance(each, dict) and "ranges" in each:
+            common = {name: value for name, value in each.items() if name != "ranges"}
+            cuts += [{**common, "range": Prefix.parse(text)} for text in each["ranges"]]
+        else:
+            cuts.append(each)
+    return cuts
+
+
+_COUNTS = ("partition", "rows", "rejected", "filtered", "bytes", "digest")
+
+
+def _packed_counts(counts: list[PartitionCount]) -> list[dict[str, Any]]:
+    packed = []
+    for topic, some in groupby(counts, lambda count: count.topic):
+        parts = list(some)
+        columns = {name: [getattr(part, name) for part in parts] for name in _COUNTS}
+        packed.append({"topic": topic, **columns})
+    return packed
+
+
+def _unpacked_counts(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
+    counts: list[Any] = []
+    for each in given:
+        if isinstance(each, dict) and isinstance(each.get("partition"), list):
+            if missing := [name for name in _COUNTS if name not in each]:
+                raise ValueError(f"counts of {each.get('topic')} lack {', '.join(missing)}")
+            for figures in zip(*(each[name] for name in _COUNTS), strict=True):
+                counts.append({"topic": each["topic"], **dict(zip(_COUNTS, figures, strict=True))})
+        else:
+            counts.append(each)
+    return counts
+
+
+Cuts = Annotated[
+    list[Cut],
+    BeforeValidator(_unpacked_cuts),
+    PlainSerializer(_packed_cuts, when_used="json"),
+]
+"""Cuts; in JSON neighbours that differ only in their range are one object with their `ranges`."""
+PartitionCounts = Annotated[
+    list[PartitionCount],
+    BeforeValidator(_unpacked_counts),
+    PlainSerializer(_packed_counts, when_used="json"),
+]
+"""Counts by topic and partition; in JSON one object a topic, its figures in lists."""
+
+
+class EpochFacts(Record):
+    """What follows from one epoch: all of its entry but the files, which only redo needs."""
+
+    kind: Literal["epoch"] = "epoch"
+    n: int
+    term: int
+    epoch: int
+    session: str
+    """The open session after this epoch."""
+    end: Offsets
+    manifests: dict[int, str | None]
+    assignment: list[tuple[Prefix, int]] | None = None
+    """Only when it changed; its version is this epoch's number."""
+    moved: list[Move] = []
+    """Groups that changed their slot in this epoch."""
+    queued: list[Move] | None = None
+    """Moves that were obeyed and are still to be carried out; only when that has changed."""
+    budgets: dict[int, int] | None = None
+    """Bytes by slot, where a command has set them; only when that has changed. The others have
+    `state.budget_bytes`, and so have all again once another driver claims the journal."""
+    cuts: Cuts
+    read: PartitionCounts
+    commands: list[CommandOutcome] = []
+    commands_n: int = -1
+    """All commands up to this number are answered, here or earlier; -1: none was read."""
+    seal: SealRequest | None = None
+    """Present when a seal was accepted in this epoch."""
+    withdrawn: str = ""
+    """The id of the pending seal that this epoch took back (before it accepted another one, if it
+    did): its session goes on, and no row had come that lies beyond the seal's end."""
+    sealed: Sealed | None = None
+    """Present when this epoch sealed its session."""
+    results: dict[str, int]
+    """Results of this epoch per session."""
+    spilled_rows: dict[str, int] = {}
+    """Rows spilled in this epoch per session."""
+    restored_slots: list[int] = []
+    slots: list[SlotTotals]
+    recent_input_ms: int = 0
+    """Kafka time of the newest row read so far (the stream's own clock), in ms since 1970."""
+    limit_rows: int = 0
+    """Rows that this epoch might read at most; 0: not known. With as many, more were waiting."""
+    started_at: str
+    written_at: str
+    seconds: dict[str, float] = {}
+
+
+class Epoch(EpochFacts):
+    """One epoch: every table gets exactly the files named here."""
+
+    files: list[FileRecord]
+
+    @property
+    def tables(self) -> list[str]:
+        """Those for which the epoch names files, in order."""
+        return sorted({file.table for file in self.files})
+
+    @property
+    def head(self) -> EpochHead:
+        """The epoch without its files."""
+        facts = {name: value for name, value in self if name != "files"}
+        return EpochHead.model_construct(**facts, tables=self.tables)
+
+
+class EpochHead(EpochFacts):
+    """One epoch, read without its files."""
+
+    tables: list[str]
+    """Those for which the epoch names files, in order."""
+
+
+HEAD: TypeAdapter[Genesis | Claim | EpochHead] = TypeAdapter(
+    Annotated[Genesis | Claim | EpochHead, Field(discriminator="kind")]
+)
+"""Validates an entry without its files: the JSON of the journal's column `entry`."""
+FILES: TypeAdapter[list[FileRecord]] = TypeAdapter(list[FileRecord])
+"""Validates and dumps an epoch's files: the JSON of the journal's column `files`."""
+
+
+def entry_texts(entry: Genesis | Claim | Epoch) -> tuple[str, str | None]:
+    """An entry as the journal keeps it: the JSON of its head, and that of its files, if any."""
+    if not isinstance(entry, Epoch):
+        return entry.model_dump_json(), None
+    files = FILES.dump_json(entry.files).decode() if entry.files else None
+    return entry.head.model_dump_json(), files
+
+
+def entry_from(head: str, files: str | None) -> Genesis | Claim | Epoch:
+    """The inverse of `entry_texts`.
+
+    Raises `pydantic.ValidationError`, and ValueError for files of other tables than the head names.
+    """
+    found = HEAD.validate_json(head)
+    if not isinstance(found, EpochHead):
+        return found
+    named = FILES.validate_json(files) if files else []
+    epoch = Epoch.model_construct(**{k: v for k, v in found if k != "tables"}, files=named)
+    if epoch.tables != found.tables:
+        raise ValueError(f"entry {found.n} names files of {found.tables}, which are not there")
+    return epoch
