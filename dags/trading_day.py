@@ -1,6 +1,7 @@
 """The trading day: the stream is there before the exchange opens, and the day complete after it.
 
 `[spillway]` of Airflow's configuration says which exchange, and how often and when (see the docs).
+A second warehouse in the same Airflow has a copy of this file with another `SECTION`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
 
 from spillway_airflow.alerts import late
-from spillway_airflow.command import setting
 from spillway_airflow.operators import (
     CleanupOperator,
     DoctorOperator,
@@ -23,32 +23,37 @@ from spillway_airflow.operators import (
     VerifyOperator,
     WaitForSealOperator,
 )
+from spillway_airflow.sections import dag_id, setting
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
     NightlyTimetable,
 )
 
-CALENDAR = setting("calendar") or "XNYS"
-OPEN_LEAD = timedelta(seconds=float(setting("open_lead_s") or 1800))
-CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s") or 600))
-REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s") or 60))
-LIMIT = timedelta(seconds=float(setting("complete_within_s") or 7200))
-MAINTENANCE_AT = setting("maintenance_at") or "03:00"
-START = datetime.fromisoformat(setting("start_date") or "2026-01-01T00:00:00+00:00")
-RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=30)}
+SECTION = "spillway"
+"""Of Airflow's configuration: whose warehouse these DAGs are for."""
 
-COMPLETE = Asset("spillway_complete_session", uri="spillway://sessions/complete")
+CALENDAR = setting("calendar", SECTION) or "XNYS"
+OPEN_LEAD = timedelta(seconds=float(setting("open_lead_s", SECTION) or 1800))
+CLOSE_DELAY = timedelta(seconds=float(setting("close_delay_s", SECTION) or 600))
+REBALANCE_EVERY = timedelta(seconds=float(setting("rebalance_every_s", SECTION) or 60))
+LIMIT = timedelta(seconds=float(setting("complete_within_s", SECTION) or 7200))
+MAINTENANCE_AT = setting("maintenance_at", SECTION) or "03:00"
+START = datetime.fromisoformat(setting("start_date", SECTION) or "2026-01-01T00:00:00+00:00")
+OURS = {"section": SECTION}
+RETRIES = {**OURS, "retries": 3, "retry_delay": timedelta(seconds=30)}
+
+COMPLETE = Asset(f"{SECTION}_complete_session", uri=f"{SECTION}://sessions/complete")
 """An event of it, with the session's date as partition key, means: that day is proved complete."""
 
 with DAG(
-    "market_open",
+    dag_id("market_open", SECTION),
     schedule=MarketHoursTimetable(every=timedelta(hours=24), calendar=CALENDAR, lead=OPEN_LEAD),
     start_date=START,
     catchup=False,
     max_active_runs=1,
     default_args=RETRIES,
-    tags=["spillway"],
+    tags=[SECTION],
     doc_md="Before each open: make topics that are missing, check what the stream needs, start it "
     "when it does not run; wait until it works.",
 ):
@@ -59,12 +64,13 @@ with DAG(
     )
 
 with DAG(
-    "rebalance",
+    dag_id("rebalance", SECTION),
     schedule=MarketHoursTimetable(every=REBALANCE_EVERY, calendar=CALENDAR),
     start_date=START,
     catchup=False,
     max_active_runs=1,
-    tags=["spillway"],
+    default_args=OURS,
+    tags=[SECTION],
     params={
         "policy": Param(None, type=["null", "string"], description="Instead of rebalance.policy."),
         "dry_run": Param(False, type="boolean", description="Only say what would be done."),
@@ -76,19 +82,20 @@ with DAG(
     )
 
 with DAG(
-    "stream_watch",
+    dag_id("stream_watch", SECTION),
     schedule=timedelta(minutes=1),
     start_date=START,
     catchup=False,
     max_active_runs=1,
-    tags=["spillway"],
+    default_args=OURS,
+    tags=[SECTION],
     doc_md="Every minute: start a stream that is gone, restart one that stands still, report days "
     "that are not sealed or complete in time.",
 ):
     StreamWatchOperator(task_id="watch", calendar=CALENDAR, limit=LIMIT)
 
 with DAG(
-    "market_close",
+    dag_id("market_close", SECTION),
     schedule=MarketCloseTimetable(calendar=CALENDAR, delay=CLOSE_DELAY, every_session=True),
     start_date=START,
     catchup=False,
@@ -97,9 +104,9 @@ with DAG(
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=LIMIT,
-        callback=AsyncCallback(late, {"limit": str(LIMIT)}),
+        callback=AsyncCallback(late, {"limit": str(LIMIT), "section": SECTION}),
     ),
-    tags=["spillway"],
+    tags=[SECTION],
     params={
         "at": Param(
             "close",
@@ -131,13 +138,13 @@ with DAG(
     )
 
 with DAG(
-    "maintenance",
+    dag_id("maintenance", SECTION),
     schedule=NightlyTimetable(at=MAINTENANCE_AT, calendar=CALENDAR),
     start_date=START,
     catchup=False,
     max_active_runs=1,
     default_args=RETRIES,
-    tags=["spillway"],
+    tags=[SECTION],
     params={
         "dry_run": Param(False, type="boolean", description="Only say what would be done."),
         "keep_spilled_days": Param(

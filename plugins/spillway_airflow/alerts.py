@@ -7,33 +7,35 @@ import logging
 import shlex
 from typing import Any
 
-from spillway_airflow.command import command_shown, setting, without
+from spillway_airflow.command import command_shown, without
+from spillway_airflow.sections import SPILLWAY, dag_id, setting
 
 log = logging.getLogger(__name__)
 ALERT_S = 60.0
 """How long the configured command may take."""
 
 
-async def late(limit: str, context: dict[str, Any] | None = None) -> str:
+async def late(limit: str, section: str = SPILLWAY, context: dict[str, Any] | None = None) -> str:
     """A run has missed its deadline: tell it. Airflow calls this in the triggerer."""
     run = (context or {}).get("dag_run", {})
     which = run.get("partition_key") or run.get("dag_run_id") or "a run"
+    dag = run.get("dag_id", dag_id("market_close", section))
     message = (
-        f"{run.get('dag_id', 'market_close')}: {which} was not done within {limit} "
+        f"{dag}: {which} was not done within {limit} "
         f"(it is {run.get('state', 'under way')}). Look at its tasks, then at `spillway status`"
     )
-    await tell(message)
+    await tell(message, section)
     return message
 
 
-async def tell(message: str) -> None:
-    """Log an error, and run `[spillway] alert_command` with the message.
+async def tell(message: str, section: str = SPILLWAY) -> None:
+    """Log an error, and run the section's `alert_command` with the message.
 
     The command is split as a shell would split it, but reaches none; the message is its last
     argument. Raises `RuntimeError` when it fails.
     """
     log.error("%s", message)
-    if command := setting("alert_command"):
+    if command := setting("alert_command", section):
         try:
             process = await asyncio.create_subprocess_exec(
                 *shlex.split(command),

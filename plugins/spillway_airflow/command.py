@@ -4,7 +4,7 @@ Airflow forks its workers, and neither deltalake's threads nor Spark's JVM survi
 nothing of them is imported here. Arguments are lists and never reach a shell. The child dies with
 the process that started it (Linux's parent-death signal), whatever ended that.
 
-Settings of Airflow's own configuration (`[spillway]` in airflow.cfg, or `AIRFLOW__SPILLWAY__*`):
+What is called is set in a section of Airflow's configuration (`spillway_airflow.sections`):
 
 | name | meaning | default |
 |---|---|---|
@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spillway_airflow.sections import SPILLWAY, setting
+
 END_S = 20.0
 """How long a command may take to end after it was told to."""
 LEAST_HIDDEN = 6
@@ -39,14 +41,6 @@ class CommandFailed(RuntimeError):
     def __init__(self, name: str, code: int, told: Sequence[str]) -> None:
         super().__init__(f"spillway {name} ended with code {code}:\n" + "\n".join(told[-15:]))
         self.code = code
-
-
-def setting(name: str) -> str | None:
-    """A value of `[spillway]` in Airflow's configuration; None when there is none."""
-    from airflow.configuration import conf
-
-    found: str | None = conf.get("spillway", name, fallback=None)
-    return found or None
 
 
 def command_shown(command: str) -> str:
@@ -63,11 +57,11 @@ def without(command: str, text: str) -> str:
     return text
 
 
-def program(config: str | None = None) -> list[str]:
+def program(config: str | None = None, section: str = SPILLWAY) -> list[str]:
     """How the command line is called: the program, and its settings file."""
     beside = Path(sys.executable).with_name("spillway")
-    command = setting("command") or (str(beside) if beside.exists() else "spillway")
-    config = config or setting("config")
+    command = setting("command", section) or (str(beside) if beside.exists() else "spillway")
+    config = config or setting("config", section)
     return [command, *(["--config", config] if config else [])]
 
 
@@ -89,6 +83,7 @@ class Running:
         tell: Callable[[str], None],
         *,
         config: str | None = None,
+        section: str = SPILLWAY,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = arguments[0]
@@ -96,7 +91,7 @@ class Running:
         self._told: list[str] = []
         self._printed: list[str] = []
         self.process = subprocess.Popen(
-            [*program(config), *arguments],
+            [*program(config, section), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

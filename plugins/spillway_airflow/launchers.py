@@ -25,7 +25,8 @@ from typing import Any, Protocol
 
 from spillway.private import open_private, private_folder
 from spillway.processes import stat_fields
-from spillway_airflow.command import command_shown, program, setting, without
+from spillway_airflow.command import command_shown, program, without
+from spillway_airflow.sections import SPILLWAY, setting
 
 STOP_S = 120.0
 """How long a stream may take to end its epoch."""
@@ -78,6 +79,7 @@ class ProcessLauncher:
     config: str | None
     folder: Path
     """Of the note of its process id and of its log."""
+    section: str = SPILLWAY
 
     @property
     def _note(self) -> Path:
@@ -113,7 +115,7 @@ class ProcessLauncher:
     def _start(self) -> str:
         if (pid := self._pid()) is not None:
             return f"the stream runs already (process {pid})"
-        argv = [*program(self.config), "stream"]
+        argv = [*program(self.config, self.section), "stream"]
         done = subprocess.run(
             [sys.executable, "-c", _DETACH, str(self.log), *argv],
             capture_output=True,
@@ -369,27 +371,31 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         )
 
 
-def launcher(config: str | None = None) -> Launcher:
-    """The launcher that `[spillway] launcher` names: `process` (default), `command`, `kubernetes`.
+def _service_folder(section: str) -> str:
+    return "var/service" if section == SPILLWAY else f"var/service-{section}"
+
+
+def launcher(config: str | None = None, section: str = SPILLWAY) -> Launcher:
+    """The one that the section's `launcher` names: `process` (default), `command`, `kubernetes`.
 
     Raises `LaunchFailed` when what it needs is not set.
     """
-    kind = setting("launcher") or "process"
+    kind = setting("launcher", section) or "process"
     if kind == "process":
-        folder = Path(setting("service_folder") or "var/service").absolute()
-        return ProcessLauncher(config or setting("config"), folder)
+        folder = Path(setting("service_folder", section) or _service_folder(section)).absolute()
+        return ProcessLauncher(config or setting("config", section), folder, section)
     if kind == "command":
-        commands = [setting(name) for name in ("start", "stop", "status")]
+        commands = [setting(name, section) for name in ("start", "stop", "status")]
         if None in commands:
-            raise LaunchFailed("launcher = command needs [spillway] start, stop and status")
+            raise LaunchFailed(f"launcher = command needs [{section}] start, stop and status")
         return CommandLauncher(*(command or "" for command in commands))
     if kind == "kubernetes":
-        deployment = setting("kubernetes_deployment")
+        deployment = setting("kubernetes_deployment", section)
         if deployment is None:
-            raise LaunchFailed("launcher = kubernetes needs [spillway] kubernetes_deployment")
+            raise LaunchFailed(f"launcher = kubernetes needs [{section}] kubernetes_deployment")
         return KubernetesLauncher(
-            setting("kubernetes_namespace") or "default",
+            setting("kubernetes_namespace", section) or "default",
             deployment,
-            setting("kubernetes_server") or "",
+            setting("kubernetes_server", section) or "",
         )
-    raise LaunchFailed(f"[spillway] launcher = {kind!r}: use process, command or kubernetes")
+    raise LaunchFailed(f"[{section}] launcher = {kind!r}: use process, command or kubernetes")

@@ -7,13 +7,22 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
-from spillway_airflow.command import setting
+from spillway_airflow.sections import SPILLWAY, setting
 
 if TYPE_CHECKING:
     from airflow.models.taskinstancekey import TaskInstanceKey
     from airflow.sdk import BaseOperator
 
-PAGE = "/plugin/spillway/spillway/"
+
+def page(operator: BaseOperator) -> str:
+    """Where Airflow shows the page of an operator's section."""
+    name = section_of(operator)
+    return f"/plugin/{name}/{name}/"
+
+
+def section_of(operator: BaseOperator) -> str:
+    """The section that an operator works for."""
+    return str(getattr(operator, "section", SPILLWAY))
 
 
 class SessionLink(BaseOperatorLink):
@@ -23,7 +32,7 @@ class SessionLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
         """The page at the session of the task."""
-        return f"{PAGE}#sessions/{quote(str(getattr(operator, 'session', '')), safe='')}"
+        return f"{page(operator)}#sessions/{quote(str(getattr(operator, 'session', '')), safe='')}"
 
 
 class ReportLink(BaseOperatorLink):
@@ -33,7 +42,8 @@ class ReportLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
         """The report of the task's session."""
-        return f"/spillway/report/{quote(str(getattr(operator, 'session', '')), safe='')}"
+        session = quote(str(getattr(operator, "session", "")), safe="")
+        return f"/{section_of(operator)}/report/{session}"
 
 
 class SparkLink(BaseOperatorLink):
@@ -43,7 +53,7 @@ class SparkLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
         """What is configured; nothing when nothing is."""
-        return setting("spark_ui") or ""
+        return setting("spark_ui", section_of(operator)) or ""
 
 
 class DecisionsLink(BaseOperatorLink):
@@ -53,7 +63,7 @@ class DecisionsLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
         """The page's list of decisions."""
-        return f"{PAGE}#decisions"
+        return f"{page(operator)}#decisions"
 
 
 LINKS = [SessionLink(), ReportLink(), SparkLink(), DecisionsLink()]

@@ -6,6 +6,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from spillway_airflow.links import LINKS
 from spillway_airflow.page import Page
+from spillway_airflow.sections import sections
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -25,13 +26,14 @@ class SpillwayPlugin(AirflowPlugin):
     ]
     operator_extra_links = LINKS
     fastapi_apps = [  # noqa: RUF012
-        {"app": Page(), "url_prefix": "/spillway", "name": "spillway"}
+        {"app": Page(name), "url_prefix": f"/{name}", "name": name} for name in sections()
     ]
     external_views = [  # noqa: RUF012
         {
-            "name": "Spillway",
-            "href": "spillway/",
+            "name": name.replace("_", " ").capitalize(),
+            "href": f"{name}/",
             "destination": "nav",
-            "url_route": "spillway",
+            "url_route": name,
         }
+        for name in sections()
     ]

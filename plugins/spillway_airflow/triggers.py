@@ -10,20 +10,29 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from spillway_airflow.command import program
+from spillway_airflow.sections import SPILLWAY
 
 
 class SealedTrigger(BaseTrigger):
     """Fires when a session is sealed: asks `spillway status`, which reads the journal alone."""
 
-    def __init__(self, session: str, config: str | None = None, every_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        session: str,
+        config: str | None = None,
+        every_s: float = 10.0,
+        section: str = SPILLWAY,
+    ) -> None:
         super().__init__()
         self.session = session
         self.config = config
         self.every_s = every_s
+        self.section = section
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """As the database keeps it."""
-        given = {"session": self.session, "config": self.config, "every_s": self.every_s}
+        names = ("session", "config", "every_s", "section")
+        given = {name: getattr(self, name) for name in names}
         return "spillway_airflow.triggers.SealedTrigger", given
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -37,7 +46,7 @@ class SealedTrigger(BaseTrigger):
 
     async def _look(self) -> dict[str, Any] | None:
         process = await asyncio.create_subprocess_exec(
-            *program(self.config),
+            *program(self.config, self.section),
             "status",
             "--json",
             stdin=asyncio.subprocess.DEVNULL,

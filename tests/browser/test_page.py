@@ -124,7 +124,7 @@ def comes_alive(scene: Scene, page: Page, made: Made) -> None:
     frame = scene.view(page)
     nothing = frame.locator(".nothing")
     expect(nothing).to_contain_text("No stream has run yet")
-    expect(nothing).to_contain_text("market_open")
+    expect(nothing).to_contain_text("spillway_market_open")
     scene.picture(page, "empty")
     warehouse = open_warehouse(str(scene.root))
     fill_journal(warehouse, made.entries[:2])
@@ -314,7 +314,7 @@ def backfills_a_day(scene: Scene, page: Page) -> None:
     row = frame.locator("[data-session='2026-01-05']")
     expect(row).to_contain_text("DAG is paused")
     row.get_by_role("link", name="paused").click()
-    page.wait_for_url(re.compile(r"/dags/market_close/runs/"))
+    page.wait_for_url(re.compile(r"/dags/spillway_market_close/runs/"))
 
 
 def fits_narrow_windows(scene: Scene, page: Page) -> None:
@@ -341,7 +341,7 @@ def a_viewer_sees_and_cannot_act(scene: Scene) -> None:
               headers: {'Content-Type': 'application/json'}}).then(r => r.status)"""
     body = {"slot": 0, "bytes": 1024, "reason": "let me"}
     assert page.frames[-1].evaluate(sent, body) == 403
-    run = """() => fetch('../api/v2/dags/market_close/dagRuns', {method: 'POST',
+    run = """() => fetch('../api/v2/dags/spillway_market_close/dagRuns', {method: 'POST',
               body: JSON.stringify({logical_date: null, partition_key: '2026-01-05'}),
               headers: {'Content-Type': 'application/json'}}).then(r => r.status)"""
     assert page.frames[-1].evaluate(run) == 403

@@ -202,7 +202,7 @@ def planned(server: Airflow, session: str) -> str:
 def backfill(server: Airflow, session: str) -> None:
     """Ask for the day again, by a range of dates that holds it alone."""
     wanted = {
-        "dag_id": "market_close",
+        "dag_id": "spillway_market_close",
         "from_date": f"{session}T00:00:00Z",
         "to_date": f"{session}T00:00:00Z",
         "run_backwards": False,

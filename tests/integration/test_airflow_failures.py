@@ -192,7 +192,7 @@ def test_the_scheduler_dies_during_cleanup_and_the_database_is_locked(
     world.proved(run)
     assert world.session in (world.folder / "alerts.txt").read_text(), "nobody was told: it is late"
     # Cleared, and so run again: nothing is doubled, nothing is lost.
-    path = f"/api/v2/dags/market_close/dagRuns/{run}/clear"
+    path = f"/api/v2/dags/spillway_market_close/dagRuns/{run}/clear"
     server.call("POST", path, {"dry_run": False})
     world.proved(run)
 

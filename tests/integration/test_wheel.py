@@ -123,5 +123,5 @@ def test_an_airflow_that_is_there_finds_plugin_and_dags(installed: Installed) ->
     airflow = str(Path(sys.executable).with_name("airflow"))
     installed.run("python", airflow, "db", "migrate", **home)
     said = installed.run("python", "-c", look, **home)
-    assert "errors {} dags ['maintenance', 'market_close', 'market_open'" in said, said
+    assert "errors {} dags ['spillway_maintenance', 'spillway_market_close'" in said, said
     assert "'spillway'" in said.partition("plugins [")[2], said

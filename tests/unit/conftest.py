@@ -12,13 +12,17 @@ import pytest
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """`[spillway]` of Airflow's configuration."""
-    from spillway_airflow import command, launchers  # only their tests pay for Airflow
-    from spillway_airflow.operators import session
+    """`[spillway]` of Airflow's configuration; of another section `section.name`."""
+    from spillway_airflow import alerts, command, launchers, links, sections
+    from spillway_airflow.operators import session  # only their tests pay for Airflow
 
     found: dict[str, str] = {}
-    for module in (command, launchers, session):
-        monkeypatch.setattr(module, "setting", found.get)
+
+    def setting(name: str, section: str = "spillway") -> str | None:
+        return found.get(name if section == "spillway" else f"{section}.{name}")
+
+    for module in (alerts, command, launchers, links, sections, session):
+        monkeypatch.setattr(module, "setting", setting)
     return found
 
 

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from spillway_airflow import alerts, launchers, operators
+from spillway_airflow import alerts, launchers, operators, sections
 from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.launchers import (
     CommandLauncher,
@@ -41,6 +41,7 @@ from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator
 from spillway_airflow.operators.session import before_all
 from spillway_airflow.operators.stream import gets_on, works
+from spillway_airflow.sections import SectionError
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -127,7 +128,7 @@ def test_a_command_dies_with_a_killed_worker(fake: Any, tmp_path: Path) -> None:
     worker = (
         "import sys\n"
         "from spillway_airflow import command\n"
-        "command.setting = {'command': sys.argv[1]}.get\n"
+        "command.setting = lambda name, _: {'command': sys.argv[1]}.get(name)\n"
         "command.Running(['cleanup'], lambda line: print(line, flush=True)).wait()\n"
     )
     process = subprocess.Popen(
@@ -473,6 +474,38 @@ def test_the_launcher_is_a_setting(settings: Settings, tmp_path: Path) -> None:
         launchers.launcher()
 
 
+def test_each_section_is_a_warehouse_of_its_own(settings: Settings) -> None:
+    settings |= {"config": "here.toml", "london.config": "there.toml", "london.command": "/x"}
+    assert program()[1:] == ["--config", "here.toml"]
+    assert program(section="london") == ["/x", "--config", "there.toml"]
+    mine, other = launchers.launcher(), launchers.launcher(section="london")
+    assert isinstance(mine, ProcessLauncher)
+    assert isinstance(other, ProcessLauncher)
+    assert (mine.config, other.config, other.section) == ("here.toml", "there.toml", "london")
+    assert (mine.folder.name, other.folder.name) == ("service", "service-london")
+    settings["london.launcher"] = "command"
+    with pytest.raises(LaunchFailed, match=r"\[london\] start, stop and status"):
+        launchers.launcher(section="london")
+    assert sections.dag_id("maintenance") == "spillway_maintenance"
+    assert sections.dag_id("maintenance", "london") == "london_maintenance"
+    settings["london.dag_prefix"] = "ldn-"
+    assert sections.dag_id("maintenance", "london") == "ldn-maintenance"
+    task = SimpleNamespace(session="2026-01-05", section="london")
+    link = SessionLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
+    assert link == "/plugin/london/london/#sessions/2026-01-05"
+    link = ReportLink().get_link(task, ti_key=None)  # type: ignore[arg-type]
+    assert link == "/london/report/2026-01-05"
+
+
+def test_sections_are_named_in_a_setting(settings: Settings) -> None:
+    assert sections.sections() == ["spillway"]
+    settings["sections"] = "london, spillway  tokyo_2"
+    assert sections.sections() == ["spillway", "london", "tokyo_2"]
+    settings["sections"] = "../etc"
+    with pytest.raises(SectionError, match=r"'\.\./etc' must be of lower-case letters"):
+        sections.sections()
+
+
 # --- what a status means ------------------------------------------------------------------------
 
 
@@ -587,7 +620,7 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
             raise found
         return found
 
-    monkeypatch.setattr(operators.stream, "launcher", lambda _: service)
+    monkeypatch.setattr(operators.stream, "launcher", lambda *_: service)
     monkeypatch.setattr(EnsureStreamOperator, "status", look)
     monkeypatch.setattr(operators.stream.time, "sleep", lambda _: None)
     ensure = EnsureStreamOperator(task_id="ensure", patience=timedelta(seconds=0.5))
@@ -606,6 +639,10 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
 def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     """The file's DAGs, as an Airflow has them whose settings name an exchange and no more."""
     settings["calendar"] = "XLON"
+    return loaded(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py", monkeypatch)
+
+
+def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     found: dict[str, DAG] = {}
     enter = DAG.__enter__
 
@@ -614,8 +651,23 @@ def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
         return enter(dag)
 
     monkeypatch.setattr(DAG, "__enter__", kept)
-    runpy.run_path(str(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py"))
+    runpy.run_path(str(path))
     return found
+
+
+def test_a_section_s_tasks_work_for_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy of the file with another section: other ids, and every task knows whose it is."""
+    text = (Path(__file__).resolve().parents[2] / "dags" / "trading_day.py").read_text()
+    copy = tmp_path / "london.py"
+    copy.write_text(text.replace('SECTION = "spillway"', 'SECTION = "london"'))
+    settings["london.calendar"] = "XLON"
+    found = loaded(copy, monkeypatch)
+    assert all(name.startswith("london_") for name in found)
+    assert len(found) == 5
+    assert {task.section for dag in found.values() for task in dag.tasks} == {"london"}
+    assert found["london_market_close"].timetable.calendar == "XLON"  # type: ignore[attr-defined]
 
 
 def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None:
@@ -625,16 +677,16 @@ def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None
     }
     assert all(text for params in described.values() for text in params.values()), described
     assert {name: set(params) for name, params in described.items()} == {
-        "market_open": set(),
-        "rebalance": {"policy", "dry_run"},
-        "stream_watch": set(),
-        "market_close": {"at", "session", "reason"},
-        "maintenance": {"dry_run", "keep_spilled_days", "keep_statistics_days"},
+        "spillway_market_open": set(),
+        "spillway_rebalance": {"policy", "dry_run"},
+        "spillway_stream_watch": set(),
+        "spillway_market_close": {"at", "session", "reason"},
+        "spillway_maintenance": {"dry_run", "keep_spilled_days", "keep_statistics_days"},
     }
 
 
 def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG]) -> None:
-    dag = dags["market_open"]
+    dag = dags["spillway_market_open"]
     assert isinstance(dag.timetable, MarketHoursTimetable)
     assert (dag.timetable.every, dag.timetable.lead) == (timedelta(days=1), timedelta(minutes=30))
     order = {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
@@ -642,14 +694,14 @@ def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG
 
 
 def test_the_delay_of_the_close_is_compared_with_the_grace(dags: dict[str, DAG]) -> None:
-    delay = dags["market_close"].timetable.delay  # type: ignore[attr-defined]
+    delay = dags["spillway_market_close"].timetable.delay  # type: ignore[attr-defined]
     assert delay == timedelta(minutes=10)
-    for dag, task in (("market_open", "doctor"), ("market_close", "seal")):
+    for dag, task in (("spillway_market_open", "doctor"), ("spillway_market_close", "seal")):
         assert dags[dag].get_task(task).close_delay == delay
 
 
 def test_closes_are_made_up_for_one_after_the_other(dags: dict[str, DAG]) -> None:
-    dag = dags["market_close"]
+    dag = dags["spillway_market_close"]
     assert isinstance(dag.timetable, MarketCloseTimetable)
     assert dag.timetable.every_session
     assert (dag.max_active_runs, dag.catchup) == (1, False)
@@ -657,7 +709,7 @@ def test_closes_are_made_up_for_one_after_the_other(dags: dict[str, DAG]) -> Non
 
 
 def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -> None:
-    dag = dags["maintenance"]
+    dag = dags["spillway_maintenance"]
     assert isinstance(dag.timetable, NightlyTimetable)
     assert (dag.timetable.at, dag.timetable.calendar) == ("03:00", "XLON")
     assert (dag.max_active_runs, dag.catchup) == (1, False)
@@ -688,16 +740,22 @@ def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
 
 # --- alerts and links ---------------------------------------------------------------------------
 
-LATE = {"dag_run": {"dag_id": "market_close", "partition_key": "2026-01-05", "state": "running"}}
+LATE = {
+    "dag_run": {
+        "dag_id": "spillway_market_close",
+        "partition_key": "2026-01-05",
+        "state": "running",
+    }
+}
 
 
 def told_by(command: str | None, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(alerts, "setting", lambda _: command)
+    monkeypatch.setattr(alerts, "setting", lambda *_: command)
     return asyncio.run(alerts.late("2:00:00", context=LATE))
 
 
 def test_a_late_day_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    said = "market_close: 2026-01-05 was not done within 2:00:00 (it is running)."
+    said = "spillway_market_close: 2026-01-05 was not done within 2:00:00 (it is running)."
     assert told_by(None, monkeypatch).startswith(said)
     tell = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
     command = shlex.join([sys.executable, "-c", tell, str(tmp_path / "a; touch b")])

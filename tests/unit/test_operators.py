@@ -90,7 +90,7 @@ def test_spillway_is_told_when_the_dag_closes_the_day(fake: Fake, tmp_path: Path
         f"print(json.dumps(sys.argv[1:]), file=open({str(asked)!r}, 'a'))\n"
         f"print({json.dumps(status(None))!r} if 'status' in sys.argv else '[]')"
     )
-    day: Any = {"dag": SimpleNamespace(dag_id="market_close")}
+    day: Any = {"dag": SimpleNamespace(dag_id="spillway_market_close")}
     for delay in (None, timedelta(minutes=10)):
         DoctorOperator(task_id="doctor", close_delay=delay).execute({})
         for at in ("close", "now"):
@@ -142,7 +142,7 @@ def test_there_is_nothing_to_decide_before_there_is_a_stream(fake: Fake) -> None
 def test_a_day_cannot_be_closed_before_there_is_a_stream(fake: Fake) -> None:
     """Only the controller has nothing to do then: a day that was not closed is a failure."""
     fake(answering(None, 4, "the journal is empty"))
-    day: Any = {"dag": SimpleNamespace(dag_id="market_close")}
+    day: Any = {"dag": SimpleNamespace(dag_id="spillway_market_close")}
     for operator in (SealOperator, CleanupOperator, VerifyOperator):
         with pytest.raises(CommandFailed, match="ended with code 4:\nthe journal is empty"):
             operator(task_id="close", session=DAY).execute(day)

@@ -101,7 +101,7 @@ def client(app: Any) -> Iterator[Client]:
             user = SimpleAuthManagerUser(username="alice", role=role)
             for each in (app.login, app.app):
                 each.dependency_overrides[door.user] = lambda: user
-        page = Page(lambda: app)
+        page = Page(build=lambda _: app)
         sent = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin", **headers}
         return TestClient(page, base_url=ORIGIN, headers=sent)
 
@@ -125,7 +125,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[l
         "print('said something')\nprint(json.dumps({'asked': [], 'declined': []}))\n"
     )
     path.chmod(0o755)
-    monkeypatch.setattr(command, "setting", {"command": str(path)}.get)
+    monkeypatch.setattr(command, "setting", lambda name, _: {"command": str(path)}.get(name))
 
     def calls() -> list[list[str]]:
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -177,8 +177,9 @@ def test_who_is_logged_in_sees(client: Client, role: str) -> None:
     for path in VIEWS[:8]:
         assert page.get(path).status_code == 200, path
     assert [page.get(path).status_code for path in VIEWS[8:]] == [404, 404]
-    may = page.get("/data/me").json()["may"]
-    assert may == dict.fromkeys((door.REBALANCE, door.CLOSE), role != "viewer")
+    me = page.get("/data/me").json()
+    assert me["may"] == dict.fromkeys(("rebalance", "market_close"), role != "viewer")
+    assert me["dags"] == {name: f"spillway_{name}" for name in door.NAMED}
 
 
 def test_a_user_without_a_role_sees_nothing(client: Client) -> None:
@@ -411,7 +412,7 @@ def test_actions_are_post_only(client: Client) -> None:
 
 
 def test_one_action_at_a_time(client: Client, told: Callable[[], list[list[str]]]) -> None:
-    with actions._one:
+    with actions._one["spillway"]:
         found = client("admin").post("/act/seal", json=ACTIONS["/act/seal"])
     assert found.status_code == 409
     assert client("admin").post("/act/seal", json=ACTIONS["/act/seal"]).status_code == 200

@@ -26,13 +26,21 @@ LOG = "airflow.log"
 PASSWORDS = "simple_auth_manager_passwords.json.generated"
 
 
+PREFIX = "spillway_"
+"""Of the ids of our DAGs, where no setting says otherwise."""
+
+
 class AirflowEnded(RuntimeError):
     """Airflow has ended; the message has the end of its log."""
 
 
+def _path(dag: str) -> str:
+    return f"/api/v2/dags/{PREFIX}{dag}"
+
+
 @dataclass
 class Airflow:
-    """A running Airflow."""
+    """A running Airflow. Its DAGs are named here without their prefix."""
 
     home: Path
     url: str
@@ -81,44 +89,44 @@ class Airflow:
     def knows(self, *dags: str) -> bool:
         """Whether the DAGs were read."""
         found = {each["dag_id"] for each in self.call("GET", "/api/v2/dags")["dags"]}
-        return set(dags) <= found
+        return {PREFIX + dag for dag in dags} <= found
 
     def unpause(self, *dags: str) -> None:
         """Let DAGs run."""
         for dag in dags:
-            self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": False})
+            self.call("PATCH", _path(dag), {"is_paused": False})
 
     def trigger(self, dag: str, partition: str | None = None, **conf: Any) -> str:
         """Start a run by hand; its id."""
         body = {"logical_date": None, "conf": conf, "partition_key": partition}
-        found: str = self.call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"]
+        found: str = self.call("POST", f"{_path(dag)}/dagRuns", body)["dag_run_id"]
         return found
 
     def state(self, dag: str, run: str) -> str:
         """The state of a run."""
-        found: str = self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"]
+        found: str = self.call("GET", f"{_path(dag)}/dagRuns/{run}")["state"]
         return found
 
     def tasks(self, dag: str, run: str) -> dict[str, str | None]:
         """Each task's state."""
-        found = self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")
+        found = self.call("GET", f"{_path(dag)}/dagRuns/{run}/taskInstances")
         return {each["task_id"]: each["state"] for each in found["task_instances"]}
 
     def log(self, dag: str, run: str, task: str) -> str:
         """What a task's last try has printed, a line each."""
-        instance = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}"
+        instance = f"{_path(dag)}/dagRuns/{run}/taskInstances/{task}"
         number = self.call("GET", instance)["try_number"]
         found = self.call("GET", f"{instance}/logs/{number}")["content"]
         return "\n".join(each["event"] if isinstance(each, dict) else each for each in found)
 
     def xcom(self, dag: str, run: str, task: str) -> Any:
         """What a task has returned."""
-        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value"
+        path = f"{_path(dag)}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value"
         return self.call("GET", path)["value"]
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
         """All runs of a DAG."""
-        found: list[dict[str, Any]] = self.call("GET", f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
+        found: list[dict[str, Any]] = self.call("GET", f"{_path(dag)}/dagRuns")["dag_runs"]
         return found
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import BaseOperator
 
 from spillway_airflow.command import CommandFailed, Running
+from spillway_airflow.sections import SPILLWAY
 from spillway_schemas.exits import NOTHING_YET
 
 BY = "airflow"
@@ -20,10 +21,15 @@ class SpillwayOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("config",)
 
-    def __init__(self, *, config: str | None = None, **more: Any) -> None:
-        """`config`: spillway's settings file; `[spillway] config` of Airflow when not given."""
+    def __init__(self, *, config: str | None = None, section: str = SPILLWAY, **more: Any) -> None:
+        """Say which warehouse is worked on.
+
+        `section`: of Airflow's configuration. `config`: spillway's settings file, that of the
+        section when not given.
+        """
         super().__init__(**more)
         self.config = config
+        self.section = section
         self._running: Running | None = None
 
     def ask(self, *arguments: str) -> Any:
@@ -55,7 +61,9 @@ class SpillwayOperator(BaseOperator):
         self, *arguments: str, tell: Callable[[str], None] | None = None
     ) -> tuple[int, Any]:
         """Run a command; its exit code and what it printed as JSON. Its output is the log's."""
-        self._running = Running(arguments, tell or self.log.info, config=self.config)
+        self._running = Running(
+            arguments, tell or self.log.info, config=self.config, section=self.section
+        )
         try:
             return self._running.wait(), self._running.json()
         finally:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from spillway_airflow.command import CommandFailed, setting
+from spillway_airflow.command import CommandFailed
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
+from spillway_airflow.sections import setting
 from spillway_airflow.triggers import SealedTrigger, sealed
 from spillway_schemas.session_date import SessionDateError, session_date
 
@@ -130,7 +131,12 @@ class WaitForSealOperator(SessionOperator):
             self.every_s,
         )
         self.defer(
-            trigger=SealedTrigger(self.session, self.config or setting("config"), self.every_s),
+            trigger=SealedTrigger(
+                self.session,
+                self.config or setting("config", self.section),
+                self.every_s,
+                self.section,
+            ),
             method_name="resume",
             timeout=self.execution_timeout,
         )

@@ -64,7 +64,7 @@ class DoctorOperator(SpillwayOperator):
         code, checks = self.run_command("doctor", "--json", *close_delay_option(self.close_delay))
         if checks is None:
             raise self.failed(code)
-        if not isinstance(launcher(self.config), ProcessLauncher):
+        if not isinstance(launcher(self.config, self.section), ProcessLauncher):
             checks = [each for each in checks if each["name"] not in OF_THE_HOST]
         told: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
         for each in checks:
@@ -92,7 +92,7 @@ class EnsureStreamOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Start and wait."""
-        service = launcher(self.config)
+        service = launcher(self.config, self.section)
         before = self.status()
         started = not service.is_running()
         if started:
@@ -147,7 +147,7 @@ class StopStreamOperator(SpillwayOperator):
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
         """Stop it, or say that it does not run."""
-        self.log.info(launcher(self.config).stop())
+        self.log.info(launcher(self.config, self.section).stop())
 
 
 TOLD = "told"
@@ -197,7 +197,7 @@ class StreamWatchOperator(SpillwayOperator):
         except RuntimeError as error:
             says.append(str(error))
         try:
-            stream = self._tend(launcher(self.config), status)
+            stream = self._tend(launcher(self.config, self.section), status)
         except (LaunchFailed, CommandFailed) as error:
             if not late:
                 raise
@@ -218,7 +218,7 @@ class StreamWatchOperator(SpillwayOperator):
         for each in late:
             name = f"{each.session} {each.kind}"
             if name not in told:
-                asyncio.run(tell(f"{self.dag_id}: {each.says}"))
+                asyncio.run(tell(f"{self.dag_id}: {each.says}", self.section))
                 told = [*told, name][-MOST_TOLD:]
                 ti.xcom_push(TOLD, told)
 

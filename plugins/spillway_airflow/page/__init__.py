@@ -1,4 +1,4 @@
-"""The page in Airflow's navigation: an ASGI app that Airflow's API server mounts under `/spillway`.
+"""The page in Airflow's navigation: an ASGI app that Airflow's API server mounts at `/<section>`.
 
 It is built on the first request, so the plugin stays light in the scheduler and in workers. It is
 closed by construction: who may see it is asked of Airflow's own functions, and when those cannot be
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from spillway_airflow.page.headers import guarded
+from spillway_airflow.sections import SPILLWAY
 
 log = logging.getLogger(__name__)
 
@@ -22,18 +23,23 @@ App = Callable[[Scope, Callable[[], Awaitable[Any]], Send], Awaitable[None]]
 CLOSED = b'{"detail": "Spillway\'s page cannot be opened: see the log of the API server."}'
 
 
-def _build() -> App:
+def _build(section: str) -> App:
     from spillway_airflow.page.app import build
 
-    return build()
+    return build(section=section)
 
 
 class Page:
     """The app, or a closed door."""
 
-    def __init__(self, build: Callable[[], App] = _build) -> None:
-        """`build`: makes the app; whatever it raises closes the page until it no longer does."""
-        self._build = build
+    def __init__(self, section: str = SPILLWAY, build: Callable[[str], App] | None = None) -> None:
+        """`section`: whose warehouse it shows.
+
+        `build`: makes the app of a section; whatever it raises closes the page until it no longer
+        does.
+        """
+        self._section = section
+        self._build = build or _build
         self._app: App | None = None
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
@@ -44,7 +50,7 @@ class Page:
             return
         if self._app is None:
             try:
-                self._app = guarded(self._build())
+                self._app = guarded(self._build(self._section))
             except Exception:  # whatever it is, nothing may be served
                 log.exception("spillway's page is closed")
                 await guarded(_closed)(scope, receive, send)

@@ -7,6 +7,8 @@ here decides anything: the stream obeys or refuses at its next epoch, and the pa
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException
@@ -16,9 +18,10 @@ from spillway_airflow.command import Running
 from spillway_airflow.page import door
 from spillway_schemas.session_date import SessionDate
 
+_one: dict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By section: one action at a time."""
 LIMIT_S = 120.0
 """How long a command may take; a broker that does not answer must not hold the page for ever."""
-_one = threading.Lock()
 
 Reason = Annotated[
     str,
@@ -66,49 +69,53 @@ class Outcome(BaseModel):
     """What it printed as JSON."""
 
 
-def add_to(app: FastAPI) -> None:
+def add_to(app: FastAPI, rights: door.Rights, section: str) -> None:
     """Add the routes: POST only, from the page only, for those who may."""
-    rebalances = [Depends(door.from_the_page), Depends(door.may_rebalance)]
-    closes = [Depends(door.from_the_page), Depends(door.may_close)]
+    rebalances = [Depends(door.from_the_page), Depends(rights.rebalance)]
+    closes = [Depends(door.from_the_page), Depends(rights.close)]
+
+    def run(someone: Any, asked: Action, *arguments: str) -> Outcome:
+        if not _one[section].acquire(blocking=False):
+            raise HTTPException(409, "another action is under way: wait for its end")
+        try:
+            return _run(someone, asked, arguments, section)
+        finally:
+            _one[section].release()
 
     @app.post("/act/rebalance", dependencies=rebalances)
     def rebalance(asked: Rebalance, someone: door.User) -> Outcome:
         """Dry or real."""
         more = [f"--policy={asked.policy}"] if asked.policy else []
         more += ["--dry-run"] if asked.dry_run else []
-        return _run(someone, asked, "rebalance", "--json", *more)
+        return run(someone, asked, "rebalance", "--json", *more)
 
     @app.post("/act/spill", dependencies=rebalances)
     def spill(asked: Spill, someone: door.User) -> Outcome:
         """At one slot."""
         wish = f"--spill={asked.slot}:{asked.bytes}B"
-        return _run(someone, asked, "rebalance", "--json", wish)
+        return run(someone, asked, "rebalance", "--json", wish)
 
     @app.post("/act/seal", dependencies=closes)
     def seal(asked: Seal, someone: door.User) -> Outcome:
         """Now."""
-        return _run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
+        return run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
 
 
-def _run(someone: Any, asked: Action, *arguments: str) -> Outcome:
+def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) -> Outcome:
     """Run a command to its end. Text of people is one argument, whatever it begins with."""
-    if not _one.acquire(blocking=False):
-        raise HTTPException(409, "another action is under way: wait for its end")
+    lines: list[str] = []
+    by = f"--by={someone.get_name()}"
+    command = [*arguments, f"--reason={asked.reason}", by]
+    running = Running(command, lines.append, section=section)
+    late = threading.Timer(LIMIT_S, running.end)
+    late.start()
     try:
-        lines: list[str] = []
-        by = f"--by={someone.get_name()}"
-        running = Running([*arguments, f"--reason={asked.reason}", by], lines.append)
-        late = threading.Timer(LIMIT_S, running.end)
-        late.start()
-        try:
-            code = running.wait()
-        finally:
-            late.cancel()
-            running.end()
-        if code < 0:
-            lines.append(f"ended after {LIMIT_S:.0f} s without an answer")
-        found = running.json()
-        said = [line for line in lines if line and not line.startswith("{")]
-        return Outcome(code=code, lines=said[-30:], found=found)
+        code = running.wait()
     finally:
-        _one.release()
+        late.cancel()
+        running.end()
+    if code < 0:
+        lines.append(f"ended after {LIMIT_S:.0f} s without an answer")
+    found = running.json()
+    said = [line for line in lines if line and not line.startswith("{")]
+    return Outcome(code=code, lines=said[-30:], found=found)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 
-from spillway_airflow.command import setting
 from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
+from spillway_airflow.sections import SPILLWAY, setting
 
 if TYPE_CHECKING:
     from spillway.live.watch import PageLook, Watch
@@ -31,20 +31,21 @@ NO_SPILLWAY = (
 )
 
 
-def build(watch: Watch | None = None) -> Gate:
-    """The app behind its gate. `watch`: what is looked at, by default what `[spillway] config`
+def build(watch: Watch | None = None, section: str = SPILLWAY) -> Gate:
+    """The app behind its gate. `watch`: what is looked at, by default what `config` of the section
     names."""
+    rights = door.Rights(section)
     app = FastAPI(
         title="spillway",
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(door.user), Depends(door.may_see)],
+        dependencies=[Depends(door.user), Depends(rights.see)],
     )
-    looking = _Looking(watch)
-    _views(app, looking)
-    actions.add_to(app)
+    looking = _Looking(watch, section)
+    _views(app, looking, rights)
+    actions.add_to(app, rights, section)
     _files(app)
     app.exception_handler(RequestValidationError)(_wrong)
     return Gate(app)
@@ -59,8 +60,9 @@ async def _wrong(request: Request, error: RequestValidationError) -> Response:  
 class _Looking:
     """The watch, made when somebody asks: deltalake and pyarrow are heavy."""
 
-    def __init__(self, watch: Watch | None) -> None:
+    def __init__(self, watch: Watch | None, section: str) -> None:
         self._watch = watch
+        self._section = section
 
     def __call__(self) -> Watch:
         if self._watch is None:
@@ -69,13 +71,13 @@ class _Looking:
                 from spillway_schemas.settings import load_settings
             except ImportError as error:
                 raise HTTPException(503, NO_SPILLWAY) from error
-            config = setting("config")
+            config = setting("config", self._section)
             path = Path(config) if config else None
             self._watch = Watch(lambda: load_settings(path)[0])
         return self._watch
 
 
-def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
+def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> None:
     @app.get("/data/me")
     def me(request: Request, someone: door.User) -> dict[str, Any]:
         """Who looks, what they may do, and what forms offer."""
@@ -84,7 +86,8 @@ def _views(app: FastAPI, watch: Callable[[], Watch]) -> None:
         seen = watch().seen()
         return {
             "name": someone.get_name(),
-            "may": door.allowed(request, someone),
+            "may": rights.allowed(request, someone),
+            "dags": rights.dags,
             "zone": seen.zone,
             "policies": list(POLICIES),
             "policy": seen.policy,

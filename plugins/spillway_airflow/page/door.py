@@ -1,9 +1,9 @@
 """Who may see and who may act: asked of Airflow's auth manager, through its own dependencies.
 
-Whoever may see the runs of `rebalance` may see the page; whoever may start a run of the DAG that
-stands for an action may do that action. So roles, teams and other auth managers need no setting of
-ours. Requests that change something must come from the page itself: with JSON, and from the origin
-that they go to.
+Whoever may see the runs of the DAG `rebalance` may see the page; whoever may start a run of the DAG
+that stands for an action may do that action. So roles, teams and other auth managers need no
+setting of ours. Requests that change something must come from the page itself: with JSON, and from
+the origin that they go to.
 """
 
 from __future__ import annotations
@@ -17,27 +17,38 @@ from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
 from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Request
 
-REBALANCE, CLOSE = "rebalance", "market_close"
+from spillway_airflow.sections import SPILLWAY, dag_id
+
+NAMED = ("market_open", "rebalance", "market_close")
+"""DAGs that the page names."""
 
 user = get_user
 """The one who is logged in, by cookie or token; 401 when nobody is."""
 User = Annotated[Any, Depends(user)]
-may_see = requires_access_dag("GET", DagAccessEntity.RUN, REBALANCE)
-may_rebalance = requires_access_dag("POST", DagAccessEntity.RUN, REBALANCE)
-may_close = requires_access_dag("POST", DagAccessEntity.RUN, CLOSE)
 
 
-def allowed(request: Request, someone: Any) -> dict[str, bool]:
-    """What a user may do, for the page to show; each action asks again."""
-    found = {}
-    for dag, check in ((REBALANCE, may_rebalance), (CLOSE, may_close)):
-        try:
-            check(request, someone)
-        except HTTPException:
-            found[dag] = False
-        else:
-            found[dag] = True
-    return found
+class Rights:
+    """Who may do what with a section's warehouse: the rights to the runs of its DAGs."""
+
+    def __init__(self, section: str = SPILLWAY) -> None:
+        self.dags = {name: dag_id(name, section) for name in NAMED}
+        """Ids of the section's DAGs, for the page to name and start."""
+        rebalance, close = self.dags["rebalance"], self.dags["market_close"]
+        self.see = requires_access_dag("GET", DagAccessEntity.RUN, rebalance)
+        self.rebalance = requires_access_dag("POST", DagAccessEntity.RUN, rebalance)
+        self.close = requires_access_dag("POST", DagAccessEntity.RUN, close)
+
+    def allowed(self, request: Request, someone: Any) -> dict[str, bool]:
+        """What a user may do, for the page to show; each action asks again."""
+        found = {}
+        for name, check in (("rebalance", self.rebalance), ("market_close", self.close)):
+            try:
+                check(request, someone)
+            except HTTPException:
+                found[name] = False
+            else:
+                found[name] = True
+        return found
 
 
 def must_be_json(headers: Mapping[str, str]) -> None:

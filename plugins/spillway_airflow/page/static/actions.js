@@ -186,7 +186,7 @@ export class Actions {
   cleanup() {
     const session = h("input", { id: "session", name: "session", type: "date", required: true, value: this.given.session ?? "" });
     return this.frame(
-      "Starts a run of market_close for one day: seal (when it is not), cleanup, verify. Nothing is doubled, however often it runs.",
+      `Starts a run of ${this.page.me.dags.market_close} for one day: seal (when it is not), cleanup, verify. Nothing is doubled, however often it runs.`,
       h("label", { class: "field", for: "session" }, h("span", {}, "Session"), session),
       [
         this.button("Backfill…", "main", (reason) => {
@@ -239,9 +239,10 @@ export class Actions {
   async backfill(session, reason) {
     put(this.body, h("p", { class: "busy", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), "Starting the run…"));
     try {
-      const run = await close(session, reason);
+      const dag = this.page.me.dags.market_close;
+      const run = await close(dag, session, reason);
       this.draft = "";
-      const path = runPath(run.dag_run_id);
+      const path = runPath(dag, run.dag_run_id);
       put(
         this.body,
         h("p", { role: "status" }, chip("good", "check", "started"), " ", h("a", { href: `../${path}`, onclick: (event) => { event.preventDefault(); leave(path); } }, run.dag_run_id)),

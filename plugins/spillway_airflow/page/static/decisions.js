@@ -90,7 +90,7 @@ export class Decisions {
     ].sort((a, b) => b[0] - a[0]);
     this.table.hidden = rows.length === 0;
     this.none.hidden = rows.length > 0;
-    put(this.none, "Nothing was asked for yet. The DAG rebalance runs the controller while the market is open; Actions runs it now.");
+    put(this.none, `Nothing was asked for yet. The DAG ${this.page.me.dags.rebalance} runs the controller while the market is open; Actions runs it now.`);
     put(this.body, rows.map(([, made]) => made()));
     put(
       this.more,

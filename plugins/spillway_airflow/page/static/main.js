@@ -111,7 +111,7 @@ class Page {
     if (setZone(data.zone)) this.shown = null; // whatever was drawn has other times
     const may = Object.values(data.may).some(Boolean);
     this.button.disabled = !may;
-    this.button.title = may ? "" : "You may look, and not act: that needs the right to start runs of rebalance or market_close.";
+    this.button.title = may ? "" : `You may look, and not act: that needs the right to start runs of ${data.dags.rebalance} or ${data.dags.market_close}.`;
     this.me = data; // before the first look its zone is empty: then it is asked for again
   }
 
@@ -164,7 +164,7 @@ class Page {
         h("h1", {}, EMPTY[problem]),
         start
           ? [
-              h("p", {}, "Start it: unpause and trigger the DAG ", h("code", {}, "market_open"), ", or run ", h("code", {}, "spillway stream"), ". This page shows the first epoch as soon as it is there."),
+              h("p", {}, "Start it: unpause and trigger the DAG ", h("code", {}, this.me?.dags.market_open ?? "market_open"), ", or run ", h("code", {}, "spillway stream"), ". This page shows the first epoch as soon as it is there."),
               h("p", { class: "muted" }, visible(says)),
             ]
           : h("p", { class: "muted" }, visible(says)),

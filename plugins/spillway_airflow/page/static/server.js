@@ -66,13 +66,13 @@ async function send(path, body) {
 export const act = (what, body) => send(`act/${what}`, body);
 
 // Runs are Airflow's: its own API checks who may see and start them.
-const CLOSE = "../api/v2/dags/market_close";
+const dagPath = (id) => `../api/v2/dags/${encodeURIComponent(id)}`;
 
 /** The newest run of each session, by its date; and whether the DAG is paused. */
-export async function closings() {
+export async function closings(id) {
   const [dag, runs] = await Promise.all([
-    fetch(CLOSE, { cache: "no-store" }),
-    fetch(`${CLOSE}/dagRuns?limit=100&order_by=-run_after`, { cache: "no-store" }),
+    fetch(dagPath(id), { cache: "no-store" }),
+    fetch(`${dagPath(id)}/dagRuns?limit=100&order_by=-run_after`, { cache: "no-store" }),
   ]);
   if (!runs.ok) throw await problem(runs);
   const found = new Map();
@@ -84,15 +84,15 @@ export async function closings() {
 }
 
 /** Run seal, cleanup and verify of one day again. */
-export const close = (session, reason) =>
-  send(`${CLOSE}/dagRuns`, {
+export const close = (id, session, reason) =>
+  send(`${dagPath(id)}/dagRuns`, {
     logical_date: null,
     partition_key: session,
     conf: { reason },
     note: reason,
   });
 
-export const runPath = (id) => `dags/market_close/runs/${encodeURIComponent(id)}`;
+export const runPath = (dag, id) => `dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(id)}`;
 
 /** Go to a page of Airflow: this one lies in a frame that may not leave by itself. */
 export function leave(path) {

@@ -58,7 +58,7 @@ export class Sessions {
     if (Date.now() - this.asked > RUNS_EVERY_MS) {
       this.asked = Date.now();
       try {
-        const { runs, paused } = await closings();
+        const { runs, paused } = await closings(this.page.me.dags.market_close);
         this.runs = runs;
         this.paused = paused;
       } catch {
@@ -124,7 +124,7 @@ export class Sessions {
     const found = this.runs.get(day);
     if (!found) return h("span", { class: "muted" }, "–");
     const [kind, shape] = RUNS[found.state] ?? ["wait", "wait"];
-    const path = runPath(found.id);
+    const path = runPath(this.page.me.dags.market_close, found.id);
     const state = found.state === "queued" && this.paused ? "queued: DAG is paused" : found.state;
     return h(
       "a",
@@ -136,7 +136,7 @@ export class Sessions {
           leave(path);
         },
       },
-      chip(kind, shape, state, `${found.id} of market_close`),
+      chip(kind, shape, state, `${found.id} of ${this.page.me.dags.market_close}`),
     );
   }
 
