@@ -239,7 +239,7 @@ def look(what: str, root: Path) -> None:
     from spillway.live.watch import Watch
     from spillway.protocol import driver as protocol
     from spillway.rebalance import controller
-    from spillway.report.command import Looker
+    from spillway.report.looking import Looker
 
     before, began, cpu = _memory_mib("VmRSS"), time.perf_counter(), time.process_time()
     if what == "start":

@@ -7,6 +7,8 @@ The scheduler has a delay of its own between the close and the run that seals (`
 
 from __future__ import annotations
 
+from spillway_schemas.exits import USAGE
+
 MEND = (
     "raise close_delay_s ([spillway] in Airflow's configuration) to {grace:g} or more, or lower "
     "session.grace_s to {delay:g} or less"
@@ -15,6 +17,8 @@ MEND = (
 
 class GraceTooLong(ValueError):
     """A day would be closed while its rows still come."""
+
+    exit_code = USAGE
 
     def __init__(self, grace_s: float, close_delay_s: float) -> None:
         self.what = (

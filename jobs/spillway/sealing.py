@@ -22,7 +22,7 @@ from spillway.protocol.state import JournalState, check_query
 from spillway.report.words import span_text
 from spillway.tables import NothingYet, Warehouse
 from spillway.topics import topic_names
-from spillway_schemas.exits import USAGE
+from spillway_schemas.exits import FAILED, USAGE
 from spillway_schemas.journal import Command, Offsets, SealRequest
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
@@ -35,7 +35,9 @@ class TimeError(ValueError):
 
 
 class SealRefused(Exception):
-    """The session cannot be sealed, or its seal not be withdrawn (exit code 3)."""
+    """The session cannot be sealed, or its seal not be withdrawn."""
+
+    exit_code = FAILED
 
 
 def request_seal(

@@ -17,7 +17,7 @@ PACKAGES = (
 )
 
 
-def told(verbose: bool) -> list[str]:
+def version_lines(verbose: bool) -> list[str]:
     """Lines: the version; with `verbose` also Python's, the packages', and those of our formats."""
     lines = [f"spillway {_version('spillway')}"]
     if verbose:

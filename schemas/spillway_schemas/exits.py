@@ -1,4 +1,8 @@
-"""Exit codes of the command line. An error of ours says its own as `exit_code`; others are 3."""
+"""Exit codes of the command line.
+
+An error that a line explains says its own as `exit_code`. Any other ends with 3, and its traceback
+is kept in a file.
+"""
 
 from __future__ import annotations
 

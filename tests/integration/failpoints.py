@@ -280,10 +280,11 @@ def main() -> None:
 
         job.step_batches = pausing_step_batches
     from spillway import cli
+    from spillway.commands import given
 
     if text := os.environ.get("EXCHANGE_CLOCK"):
         clock = Path(text)
-        cli.clock = lambda: int(clock.read_text())
+        given.clock = lambda: int(clock.read_text())
 
     for is_between, words in itertools.groupby(sys.argv[1:], THEN.__eq__):
         if not is_between:

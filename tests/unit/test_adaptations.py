@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from spillway.report import decisions
-from spillway.report.command import status_command
 from spillway.report.html import report_html
 from spillway.report.model import Status
+from spillway.report.shown import show_status
 from spillway.report.status import status
 from spillway.report.terminal import render
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
@@ -145,7 +145,7 @@ def test_slots_have_their_work(found: Status) -> None:
 
 def test_the_history_in_a_terminal(settings: Settings, found: Status) -> None:
     out = Console(file=io.StringIO(), width=200)
-    status_command(settings, out, adaptations=True)
+    show_status(settings, out, adaptations=True)
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "2 moves (200 B), 1 refused" in text
     assert WHY in text
@@ -155,7 +155,7 @@ def test_the_history_in_a_terminal(settings: Settings, found: Status) -> None:
     lines = [line for line in text.splitlines() if "balanced" in line]
     assert len(lines) == 1
     out = Console(file=io.StringIO(), width=200)
-    status_command(settings, out, as_json=True, adaptations=True)
+    show_status(settings, out, as_json=True, adaptations=True)
     listed = json.loads(out.file.getvalue())  # type: ignore[attr-defined]
     assert listed == [each.model_dump(mode="json") for each in found.adaptations]
 
@@ -196,7 +196,7 @@ def at_80_columns(show: Any) -> str:
 
 
 def test_at_80_columns_the_history_is_whole(settings: Settings, found: Status) -> None:
-    text = at_80_columns(lambda out: status_command(settings, out, adaptations=True))
+    text = at_80_columns(lambda out: show_status(settings, out, adaptations=True))
     words = " ".join(text.split())
     for each in found.adaptations:
         *shown, why = decisions.cells(each)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spillway.cleanup.command import _Lines
 from spillway.cleanup.job import Progress
 from spillway.cleanup.plan import (
     CleanupRefused,
@@ -14,6 +13,7 @@ from spillway.cleanup.plan import (
     shares,
     spill_files,
 )
+from spillway.cleanup.progress import ProgressLines
 from spillway.cleanup.task import RangeDone
 from spillway.engine.cleanup import SpillIndex
 from spillway.engine.spillfile import RowGroups, SpillFile
@@ -238,7 +238,7 @@ def test_rows_of_a_range():
 
 def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     """The first range, the last, and not more than one a second in between."""
-    lines = _Lines(DAY)
+    lines = ProgressLines(DAY)
     lines.starting()
     for done in range(101):
         lines.show(Progress(done, 100, 10 * done, done * 0.03))

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from spillway.config import shown
+from spillway.report.settings import settings_table
 from spillway_schemas.settings import catalogue, load_settings, values
 
 LONG = "/home/somebody/projects/with/a/long/path/in/it/var/warehouse"
@@ -18,7 +18,7 @@ ENVIRON = {"SPILLWAY_MAINTENANCE__KEEP_STATISTICS_DAYS": "9", "SPILLWAY_STATE__S
 def at(width: int, flags: dict[str, object]) -> str:
     settings, origins = load_settings(None, flags, ENVIRON)
     out = Console(file=io.StringIO(), width=width)
-    picture = shown(catalogue(), values(settings), origins, out)
+    picture = settings_table(catalogue(), values(settings), origins, out)
     out.print(picture, highlight=False, soft_wrap=True)
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in text, "something is cut"

@@ -68,7 +68,8 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     ),
 }
 
-ENTRY_POINTS = {"spillway.cli"}
+ENTRY_POINTS = {"spillway.cli", "spillway.commands"}
+"""Nothing below may know a command."""
 
 ONLY_IN: dict[str, set[str]] = {
     # Who may talk to the outside: a second place for one of these is a second way to be wrong.

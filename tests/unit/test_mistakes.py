@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from spillway import cli
 from spillway.cli import main
+from spillway.commands import given, terminal
 from spillway.plain import plain
 from spillway.stream.progress import in_short
 from spillway.tables import SessionEvent
@@ -366,7 +366,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("SPILLWAY_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr(cli, "_loaded", {})
+    monkeypatch.setattr(terminal, "_secrets", {})
     return tmp_path
 
 
@@ -541,7 +541,7 @@ def test_escape_codes_of_a_library_do_not_get_through(
     def fails(*_: Any) -> None:
         raise RuntimeError(DELTA)
 
-    monkeypatch.setattr(cli, "_warehouse", fails)
+    monkeypatch.setattr(given, "warehouse", fails)
     code, said = answer(capsys, "status", "--groups", "3")
     assert code == 3
     assert (

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from spillway.readmodel.cache import ReadCache
-from spillway.report import command
-from spillway.report.command import Looker, status_command
+from spillway.report.looking import Looker
 from spillway.report.model import Status
+from spillway.report.shown import show_status
 from spillway.report.status import status
 from spillway.report.terminal import ASKED, memory_bar, render
 from spillway.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
@@ -229,7 +229,7 @@ def test_numbers_as_words(text, expected):
 
 def test_the_command_prints_json(settings, found):
     out = Console(file=io.StringIO())
-    status_command(settings, out, as_json=True)
+    show_status(settings, out, as_json=True)
     [line] = out.file.getvalue().splitlines()
     again = Status.model_validate_json(line)
     assert again.sessions == found.sessions
@@ -240,21 +240,21 @@ def test_the_command_tells_nothing_yet_from_damage(settings, tmp_path):
     """The command line gives the first two an exit code of their own."""
     out = Console(file=io.StringIO())
     with pytest.raises(NoWarehouse):
-        status_command(settings, out, as_json=True)
+        show_status(settings, out, as_json=True)
     open_warehouse(settings.warehouse.root)
     with pytest.raises(NothingYet):
-        status_command(settings, out, as_json=True)
+        show_status(settings, out, as_json=True)
     [entry] = (tmp_path / "w" / "journal" / "_delta_log").glob("*.json")
     entry.write_text("")
     with pytest.raises(DamagedTable):
-        status_command(settings, out, as_json=True)
+        show_status(settings, out, as_json=True)
     assert out.file.getvalue() == ""
 
 
 def test_the_command_writes_the_report(settings, found, tmp_path):
     out = Console(file=io.StringIO(), width=60)
     path = tmp_path / "a" / "report.html"
-    status_command(settings, out, report=path)
+    show_status(settings, out, report=path)
     assert str(path) in out.file.getvalue().replace("\n", "")
     assert DAY in path.read_text()
     assert [p.name for p in Path(path.parent).iterdir()] == ["report.html"]
@@ -268,9 +268,9 @@ def test_watching_a_pipe_goes_on_until_it_is_interrupted(settings, found, monkey
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", pause)
+    monkeypatch.setattr("spillway.report.shown.time.sleep", pause)
     out = Console(file=io.StringIO())
-    status_command(settings, out, as_json=True, watch=True)
+    show_status(settings, out, as_json=True, watch=True)
     assert len(out.file.getvalue().splitlines()) == 3
 
 
@@ -286,9 +286,9 @@ def test_watching_waits_for_the_warehouse(settings, monkeypatch):
         if len(looks) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", pause)
+    monkeypatch.setattr("spillway.report.shown.time.sleep", pause)
     out = Console(file=io.StringIO(), force_terminal=True, width=80, height=30)
-    status_command(settings, out, watch=True)
+    show_status(settings, out, watch=True)
     text = out.file.getvalue()
     assert "waiting ..." in text
     assert "Ctrl-C ends this" in text

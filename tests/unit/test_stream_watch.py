@@ -204,7 +204,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
             waits.append(seconds)
             vars(service).update(meanwhile or {})
 
-        monkeypatch.setattr(operators.stream, "launcher", lambda _: service)
+        monkeypatch.setattr(operators.stream, "launcher", lambda *_: service)
         monkeypatch.setattr(StreamWatchOperator, "status", look)
         monkeypatch.setattr(operators.stream.time, "sleep", wait)
         StreamWatchOperator(
@@ -297,7 +297,7 @@ def test_each_late_day_is_told_once_for_each_kind(
         (0, [LATE, day(None, None, "2026-01-06")], 3),
         (0, [day("then", None), day(None, None, "2026-01-06")], 4),
     ):
-        monkeypatch.setattr(alerts, "setting", lambda _, code=code: alert(code))
+        monkeypatch.setattr(alerts, "setting", lambda *_, code=code: alert(code))
         failed = "alert_command ended with code 4" if code else "closed"
         with pytest.raises(AirflowFailException, match=failed):
             watch(Service(), status(0, 3, *days), kept=kept)

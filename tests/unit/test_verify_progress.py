@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spillway.cli import main
-from spillway.verify import verdict_table, verify_command
+from spillway.stream import session
 from spillway.verify.progress import Progress, tasks_of, to_stderr
 from spillway_schemas.query import load_query
-from spillway_schemas.settings import load_settings
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -24,23 +26,39 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
-    given: list[tuple[Any, ...]] = []
+    given: list[tuple[str, bool]] = []
 
-    def run(*what: Any, progress: Progress, exhaustive: bool) -> dict[str, Any]:
-        told.append(capsys.readouterr().err)
-        given.append((*what, exhaustive))
+    def prove(start: Any, *what: Any, progress: Progress, exhaustive: bool, **_: Any) -> Any:
+        given.append((what[2], exhaustive))
         progress.step("starting Spark")
-        return {"complete": True}
+        start()
+        verdict = {"complete": True}
+        return SimpleNamespace(to_dict=lambda: verdict)
 
-    shown = SimpleNamespace(run=run, table=lambda report: report)
-    monkeypatch.setitem(sys.modules, "spillway.verify.command", shown)
-    settings, query = load_settings(None, {}, {})[0], load_query("symbol")
-    report = verify_command(DAY, settings, query)
-    assert verdict_table(report) == {"complete": True}
+    class Heavy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name == "verify":
+                told.append(capsys.readouterr().err)
+                return prove
+            raise AttributeError(name)
+
+    monkeypatch.setitem(sys.modules, "spillway.verify.proof", Heavy("spillway.verify.proof"))
+    monkeypatch.setattr("spillway.commands.given.warehouse", lambda _: None)
+    spark = SimpleNamespace(stop=lambda: None)
+    monkeypatch.setattr(session, "spark_session", lambda *_: spark)
+    run(DAY)
     assert told == [f"verify {DAY}: reading the journal\n"]
-    assert capsys.readouterr().err == f"verify {DAY}: starting Spark\n"
-    verify_command(DAY, settings, query, exhaustive=True)
-    assert given == [(DAY, settings, query, False), (DAY, settings, query, True)]
+    seen = capsys.readouterr()
+    assert seen.err == f"verify {DAY}: starting Spark\nverify {DAY}: stopping Spark\n"
+    assert json.loads(seen.out) == {"complete": True}
+    run(DAY, "--exhaustive")
+    assert given == [(DAY, False), (DAY, True)]
+
+
+def run(day: str, *more: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["verify", "--session", day, "--json", *more])
+    assert not end.value.code
 
 
 @pytest.mark.parametrize(
@@ -91,8 +109,6 @@ def test_nothing_is_told_before_the_first_step_and_then_without_how_far() -> Non
 def test_spark_is_not_asked_how_far_it_is_once_it_stops(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    from spillway.verify import command
-
     lines: list[str] = []
     stopped, asked_after = threading.Event(), threading.Event()
 
@@ -105,22 +121,14 @@ def test_spark_is_not_asked_how_far_it_is_once_it_stops(
             asked_after.set()
         return ""
 
-    def verify(start_spark: Any, *_: Any, progress: Progress, **__: Any) -> Any:
-        start_spark()
-        progress.step("reading", how_far)
-        if fails:
-            raise RuntimeError("the reading failed")
-        return SimpleNamespace(to_dict=dict)
-
-    monkeypatch.setattr(command, "spark_session", lambda *_: SimpleNamespace(stop=stop))
-    monkeypatch.setattr(command, "verify", verify)
-    monkeypatch.setattr(command, "Warehouse", lambda *_, **__: None)
-    settings = load_settings(None, {}, {})[0]
-    with Progress(DAY, lines.append, again_s=0.001) as progress:
-        try:
-            command.run(DAY, settings, load_query("symbol"), progress=progress)
-        except RuntimeError:
-            assert fails
+    monkeypatch.setattr(session, "spark_session", lambda *_: SimpleNamespace(stop=stop))
+    with Progress(DAY, lines.append, again_s=0.001) as progress, suppress(RuntimeError):
+        stopping = partial(progress.step, "stopping Spark")
+        with session.spark_on_demand("local", "verify", stopping) as start:
+            start()
+            progress.step("reading", how_far)
+            if fails:
+                raise RuntimeError("the reading failed")
     assert stopped.is_set()
     assert f"verify {DAY}: stopping Spark" in lines
 
@@ -150,11 +158,11 @@ def test_the_tasks_of_all_stages_are_added_up() -> None:
 def test_a_session_that_is_not_cleaned_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spillway.verify import command, proof
+    from spillway.verify import proof
 
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
     monkeypatch.setattr(proof, "cluster", lambda *_: pytest.fail("Kafka is not to be asked"))
-    monkeypatch.setattr(command, "spark_session", lambda *_: pytest.fail("Spark is not to start"))
+    monkeypatch.setattr(session, "spark_session", lambda *_: pytest.fail("Spark is not to start"))
     made = make_day(12, seal_after=6)
     made.entries[0] = made.entries[0].model_copy(update={"query": load_query("symbol").fingerprint})
     fill_journal(open_warehouse(str(tmp_path / "w")), made.entries)

@@ -29,9 +29,9 @@ from spillway.live.groups import GroupTable, look_at_groups
 from spillway.live.views import points_of
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import Point
-from spillway.report.command import Looker
 from spillway.report.detail import cleaning
 from spillway.report.html import report_html
+from spillway.report.looking import Looker
 from spillway.report.model import Cleaning, SessionStatus, Status
 from spillway.tables import NothingYet, NoWarehouse
 from spillway_schemas.settings import Settings, SettingsError

@@ -5,15 +5,17 @@
 | `model` | `Status`: every figure that is shown anywhere |
 | `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
 | `ends` | Kafka's end offsets, without waiting long |
-| `words`, `terminal`, `command` | numbers as text; `spillway status` |
+| `looking` | looks again and again |
+| `words`, `terminal`, `shown` | numbers as text; `spillway status` |
+| `settings` | the settings as a table |
 | `svg`, `charts`, `html` | plain SVG; which charts; the page |
 
 Nothing here imports Spark.
 """
 
-from spillway.report.command import Looker, status_command
 from spillway.report.html import write_report
+from spillway.report.looking import Looker
 from spillway.report.model import Status
 from spillway.tables import NothingYet
 
-__all__ = ["Looker", "NothingYet", "Status", "status_command", "write_report"]
+__all__ = ["Looker", "NothingYet", "Status", "write_report"]

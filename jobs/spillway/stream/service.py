@@ -37,6 +37,7 @@ from spillway.stream.session import spark_session
 from spillway.stream.source import batch_end, kafka_options, stream_rows
 from spillway.stream.tasks import JobSettings
 from spillway.tables import JournalConflict, SessionEvent, Warehouse, exists
+from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Command, Epoch, Offsets
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options, hide
@@ -84,7 +85,9 @@ class Watcher:
 
 
 class SessionNotOpen(Exception):
-    """The session asked for is not the open one (exit code 3, as of `seal`)."""
+    """The session asked for is not the open one."""
+
+    exit_code = FAILED
 
 
 class StreamFailed(Exception):

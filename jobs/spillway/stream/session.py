@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,28 @@ class SettingsRefused(Exception):
     """Spark runs with a setting under which the join would not be exact."""
 
     exit_code = USAGE
+
+
+@contextmanager
+def spark_on_demand(
+    master: str, name: str, on_stop: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], Any]]:
+    """Give a function that starts a session for a batch job, and stop what it has started.
+
+    `on_stop`: called before that, for stopping takes seconds.
+    """
+    started: list[Any] = []
+
+    def start() -> Any:
+        started.append(spark_session(master, name))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for spark in started:
+            on_stop()
+            spark.stop()
 
 
 def spark_session(

@@ -21,7 +21,7 @@ _ORIGIN = len("environment")
 """The longest word for a source."""
 
 
-def shown(
+def settings_table(
     settings: Iterable[Setting],
     values: Mapping[str, object],
     origins: Mapping[str, Origin],

@@ -1,67 +1,19 @@
-"""`spillway cleanup`: settings and query in, progress on the terminal, a report out."""
+"""How far a cleanup is: a bar on a terminal, lines in a log; and its outcome as a sentence."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from spillway.cleanup.job import Cleaned, Progress, run_cleanup
-from spillway.decode import join_spec
-from spillway.stream.session import spark_session
-from spillway.tables import Warehouse
+from spillway.cleanup.job import Cleaned, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spillway_schemas.query import Query
-    from spillway_schemas.settings import Settings
 
-
-def run(session: str, settings: Settings, query: Query, console: Console | None) -> dict[str, Any]:
-    """Clean a session; what came of it, as JSON would say it.
-
-    Without a terminal progress goes to stderr, a line at a time. Raises what `run_cleanup` raises,
-    and `NoWarehouse`.
-    """
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
-    started: list[Any] = []
-
-    bar = _Bar(console, session) if console is not None and console.is_terminal else None
-    lines = _Lines(session)
-
-    def start_spark() -> Any:
-        (lines if bar is None else bar).starting()
-        spark = spark_session(settings.spark.master, f"spillway cleanup {session}")
-        started.append(spark)
-        return spark
-
-    try:
-        cleaned = run_cleanup(
-            start_spark,
-            warehouse,
-            join_spec(query),
-            session,
-            fingerprint=query.fingerprint,
-            tell=partial(print, file=sys.stderr) if console is None else console.print,
-            on_progress=lines.show if bar is None else bar.show,
-        )
-    finally:
-        if bar is not None:
-            bar.stop()
-        for spark in started:
-            spark.stop()
-    if console is not None:
-        console.print(sentence(cleaned), highlight=False, soft_wrap=True)
-    swept = sum(len(found.delete) for found in warehouse.vacuum().values())
-    if console is not None and swept:
-        text = f"{swept:,} files that no table names were removed."
-        console.print(text, highlight=False, soft_wrap=True)
-    return asdict(cleaned)
-
-
-def sentence(cleaned: Cleaned) -> str:
+def outcome_sentence(cleaned: Cleaned) -> str:
     """The outcome for people."""
     if cleaned.already:
         return (
@@ -77,11 +29,24 @@ def sentence(cleaned: Cleaned) -> str:
     )
 
 
+@contextmanager
+def progress_of(session: str, console: Console | None) -> Iterator[ProgressLines | ProgressBar]:
+    """How far a session is: a bar on a console that is a terminal, lines on stderr elsewhere."""
+    if console is None or not console.is_terminal:
+        yield ProgressLines(session)
+        return
+    bar = ProgressBar(console, session)
+    try:
+        yield bar
+    finally:
+        bar.stop()
+
+
 LINES_EVERY_S = 1.0
 """A cleanup may have tens of thousands of ranges: a log wants no line for each."""
 
 
-class _Lines:
+class ProgressLines:
     """Progress for a log: a line for the first range, the last, and once a second in between."""
 
     def __init__(self, session: str) -> None:
@@ -105,7 +70,7 @@ class _Lines:
         )
 
 
-class _Bar:
+class ProgressBar:
     """A progress bar: ranges, results, results a second."""
 
     def __init__(self, console: Console, session: str) -> None:

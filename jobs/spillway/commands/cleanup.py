@@ -1,0 +1,52 @@
+"""`spillway cleanup`: append a sealed session's missing results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+from spillway.commands import given
+from spillway.commands.given import AsJson, dated
+from spillway.commands.terminal import out, say
+
+
+def cleanup(
+    session: Annotated[str, dated("The sealed session's date.")],
+    json_: AsJson = False,
+) -> None:
+    """Append a sealed session's missing results, each once. Run again, it goes on."""
+    from spillway.cleanup.job import run_cleanup
+    from spillway.cleanup.progress import outcome_sentence, progress_of
+    from spillway.decode import join_spec
+    from spillway.stream.session import spark_on_demand
+
+    settings = given.settings()
+    query, warehouse = given.query(settings), given.warehouse(settings)
+    with (
+        spark_on_demand(settings.spark.master, f"spillway cleanup {session}") as start,
+        progress_of(session, None if json_ else out) as progress,
+    ):
+
+        def start_spark() -> Any:
+            progress.starting()
+            return start()
+
+        cleaned = run_cleanup(
+            start_spark,
+            warehouse,
+            join_spec(query),
+            session,
+            fingerprint=query.fingerprint,
+            tell=partial(print, file=sys.stderr) if json_ else out.print,
+            on_progress=progress.show,
+        )
+    if not json_:
+        say(outcome_sentence(cleaned))
+    swept = sum(len(found.delete) for found in warehouse.vacuum().values())
+    if json_:
+        sys.stdout.write(json.dumps(asdict(cleaned)) + "\n")
+    elif swept:
+        say(f"{swept:,} files that no table names were removed.")

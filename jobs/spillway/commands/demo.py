@@ -1,0 +1,26 @@
+"""`spillway demo`: a trading day on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.terminal import out
+
+
+def demo(
+    airflow: Annotated[bool, typer.Option(help="Let a real Airflow run the day.")] = False,
+    wait: Annotated[
+        bool | None,
+        typer.Option(help="Stay up at the end until Ctrl-C (with Airflow in a terminal: yes)."),
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the folder of an earlier demo.")] = False,
+) -> None:
+    """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
+    from spillway.demo import demo as run
+
+    if wait is None:
+        wait = airflow and out.is_terminal
+    raise typer.Exit(run(given.settings(), out, airflow=airflow, wait=wait, keep=keep))

@@ -1,0 +1,39 @@
+"""`spillway doctor`: check what the stream needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson, CloseDelay
+from spillway.commands.terminal import out, say
+from spillway_schemas.exits import FAILED
+
+
+def doctor(
+    json_: AsJson = False,
+    repair: Annotated[
+        bool, typer.Option(help="Mend a torn last log entry; tables are redone from the journal.")
+    ] = False,
+    close_delay: CloseDelay = None,
+) -> None:
+    """Check everything that the stream needs, and say how to mend what fails."""
+    from spillway import doctor as checks
+
+    settings = given.settings()
+    if repair:
+        from spillway.tables.repair import repair as mend
+
+        for line in mend(settings.warehouse.root) or ["nothing had to be mended"]:
+            say(line)
+    found = checks.check_all(settings, close_delay_s=close_delay)
+    if json_:
+        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+    else:
+        out.print(checks.table(found))
+    if checks.blocking(found):
+        raise typer.Exit(FAILED)

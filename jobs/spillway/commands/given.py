@@ -1,0 +1,97 @@
+"""What a command was given: settings with flags, and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spillway.clock import Clock, system_clock
+from spillway.commands.terminal import keep_secret
+from spillway_schemas.secret import hide_credentials
+from spillway_schemas.session_date import SessionDateError, session_date
+from spillway_schemas.settings import Settings, load_settings
+
+clock: Clock = system_clock
+"""The one clock of the process; handed to what asks for the time."""
+
+
+@dataclass
+class _BeforeTheCommand:
+    """Options that stand before the command."""
+
+    config: Path | None = None
+    flags: dict[str, object] = field(default_factory=dict)
+
+
+_before = _BeforeTheCommand()
+
+
+def before_the_command(config: Path | None, flags: Iterable[str]) -> None:
+    """Keep a settings file and flags `section.name=value` for `settings`."""
+    _before.config, _before.flags = config, dict(_flag(each) for each in flags)
+
+
+def _flag(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        first = hide_credentials(next(iter(text.split()), ""))
+        raise typer.BadParameter(f"{first!r}: write --set section.name=value")
+    if not name.strip():
+        raise typer.BadParameter("a name is missing: write --set section.name=value")
+    return name.strip(), value.strip()
+
+
+def settings(**flags: object) -> Settings:
+    """The settings; `flags` are options of the command, `section__name`, None where not given."""
+    return with_origins(**flags)[0]
+
+
+def with_origins(**flags: object) -> tuple[Settings, Any]:
+    """The same, with where each value came from."""
+    given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
+    found, origins = load_settings(_before.config, {**_before.flags, **given})
+    keep_secret(found.kafka.options)
+    return found, origins
+
+
+def query(found: Settings) -> Any:
+    """The query that the settings name, compiled."""
+    from spillway_schemas.query import load_query
+
+    return load_query(found.query)
+
+
+def warehouse(found: Settings) -> Any:
+    """The settings' warehouse, which must exist. Raises NoWarehouse."""
+    from spillway.tables import Warehouse
+
+    return Warehouse(found.warehouse.root, fsync=found.warehouse.fsync)
+
+
+def _date(text: str | None) -> str | None:
+    """A session's date, as every option that takes one reads it."""
+    try:
+        return None if text is None else session_date(text)
+    except SessionDateError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def dated(help_: str) -> Any:
+    """An option that takes a session's date."""
+    return typer.Option(help=help_, metavar="YYYY-MM-DD", callback=_date)
+
+
+CloseDelay = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long after a close a scheduler closes the day: session.grace_s must not be "
+        "longer.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]

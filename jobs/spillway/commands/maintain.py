@@ -1,0 +1,47 @@
+"""`spillway maintain`: the upkeep of the tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson
+from spillway.commands.terminal import out
+
+
+def maintain(
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    keep_spilled_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of maintenance.keep_spilled_days.")
+    ] = None,
+    keep_statistics_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of maintenance.keep_statistics_days.")
+    ] = None,
+    json_: AsJson = False,
+) -> None:
+    """Tidy the tables up: drop what finished days need no longer, merge small files, delete others.
+
+    Only days that are proved complete lose anything, and only their spilled rows and statistics.
+    It may run beside everything else, and be run again.
+    """
+    from spillway.maintenance import maintain as tidy
+    from spillway.maintenance import shown
+
+    settings = given.settings(
+        maintenance__keep_spilled_days=keep_spilled_days,
+        maintenance__keep_statistics_days=keep_statistics_days,
+    )
+    report = tidy(
+        given.warehouse(settings),
+        keep_spilled_days=settings.maintenance.keep_spilled_days,
+        keep_statistics_days=settings.maintenance.keep_statistics_days,
+        dry_run=dry_run,
+    )
+    if json_:
+        sys.stdout.write(json.dumps(report.to_dict()) + "\n")
+    else:
+        out.print(shown(report), highlight=False)

@@ -1,0 +1,65 @@
+"""`spillway produce`: send a scenario or a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.terminal import err, out, say, warn
+
+
+def produce(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A shipped scenario's name or a TOML file.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Send recorded rows (JSON lines or Parquet) instead.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="With --replay: the topic.")] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(min=0, help="1: own timing, 60: a minute a second, 0: as fast as possible."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Producer processes.")] = None,
+) -> None:
+    """Produce a scenario's messages, or replay recorded ones."""
+    from spillway.produce.bar import progress_bar
+    from spillway.produce.replay import replay as replay_file
+    from spillway.produce.run import produce as produce_scenario
+    from spillway.produce.summary import sent
+    from spillway.topics import unread
+    from spillway_schemas.scenario import load_scenario
+
+    settings = given.settings()
+    servers, options = settings.kafka.bootstrap_servers, settings.kafka.options
+    if (scenario is None) == (replay is None):
+        raise typer.BadParameter("name a scenario, or a recording with --replay")
+    # Before the bar: what is wrong is said alone.
+    chosen = None if scenario is None else load_scenario(scenario)
+    with progress_bar(console=err) as progress:
+        if replay is not None:
+            summary = replay_file(
+                replay,
+                servers,
+                options=options,
+                topic=topic,
+                speed=speed or None,
+                progress=progress,
+            )
+        else:
+            assert chosen is not None
+            summary = produce_scenario(
+                chosen,
+                servers,
+                options=options,
+                speed="auto" if speed is None else speed or None,
+                processes=processes,
+                progress=progress,
+            )
+    out.print(sent(summary, made=replay is None))
+    say(f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second")
+    if problem := unread([each.topic for each in summary.topics], settings.query):
+        warn(problem)

@@ -1,0 +1,80 @@
+"""`spillway rebalance`: decide by a policy, or ask for changes by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson
+from spillway.commands.terminal import out, who
+from spillway_schemas.exits import FAILED
+
+
+def rebalance(
+    move: Annotated[
+        list[str] | None,
+        typer.Option(help="A group and its new slot, DEPTH/VALUE:SLOT. May be repeated."),
+    ] = None,
+    spill: Annotated[
+        list[str] | None, typer.Option(help="A slot and what it shall spill, e.g. 0:100MiB.")
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="A group to cut in two, DEPTH/VALUE.")
+    ] = None,
+    merge: Annotated[
+        list[str] | None, typer.Option(help="A range whose two halves shall be one group.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="The number of slots that there shall be.")
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A slot and its memory, e.g. 0:2GiB, until the stream is started again (to keep "
+            "it, set state.budget_bytes); 0:default takes it back."
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why: kept, also of a dry run.")] = "",
+    by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Even out the slots by a policy, once; or move, split, merge, spill and resize by hand.
+
+    With no option that says what to do, `rebalance.policy` decides. The stream obeys or refuses
+    what is asked for at its next epoch.
+    """
+    from spillway.rebalance import controller
+    from spillway.rebalance.asking import note
+    from spillway.rebalance.by_hand import RebalanceRequest, request
+    from spillway.rebalance.shown import as_json, table
+
+    wanted = RebalanceRequest(
+        move or (), spill or (), split or (), merge or (), slots, budget or ()
+    )
+    settings = given.settings()
+    if policy is not None and wanted != RebalanceRequest():
+        raise typer.BadParameter("--policy cannot be combined with changes by hand")
+    declined: tuple[Any, ...] = ()
+    if wanted == RebalanceRequest():
+        chosen = policy or settings.rebalance.policy
+        decision = controller.run(settings, chosen, by or who(), reason=reason, dry_run=dry_run)
+        answers, declined = decision.asked, decision.advice.declined
+    else:
+        answers = request(settings, wanted, reason, by or who(), dry_run=dry_run)
+    if reason and (dry_run or not any(outcome.obeyed for _, outcome in answers)):
+        asked = [command.kind for command, _ in answers]
+        note(settings, by or who(), reason, dry_run=dry_run, policy=policy, asked=asked)
+    if json_:
+        sys.stdout.write(json.dumps(as_json(answers, declined)) + "\n")
+    else:
+        out.print(table(answers, declined, dry_run=dry_run), highlight=False)
+    if not all(outcome.obeyed for _, outcome in answers):
+        raise typer.Exit(FAILED)

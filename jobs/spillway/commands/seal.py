@@ -1,0 +1,47 @@
+"""`spillway seal`: end a session, or take a seal back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import CloseDelay, dated
+from spillway.commands.terminal import say, who
+
+
+def seal(
+    session: Annotated[str, dated("The session's date.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="now (the default), close (of the calendar, plus grace) or an RFC 3339 time."
+        ),
+    ] = None,
+    withdraw: Annotated[
+        bool,
+        typer.Option("--withdraw", help="Take back a seal whose end the stream has not passed."),
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
+    close_delay: CloseDelay = None,
+) -> None:
+    """End a session: rows up to there belong to it, later ones to the next."""
+    from spillway.closing import must_outlast_grace
+    from spillway.sealing import request_seal, request_withdrawal
+
+    if withdraw and at is not None:
+        raise typer.BadParameter("--withdraw takes a seal back, whatever its time: leave out --at")
+    settings = given.settings()
+    if close_delay is not None:
+        must_outlast_grace(settings.session.grace_s, close_delay)
+    asks = by or who()
+    if withdraw:
+        answer = request_withdrawal(settings, session, reason, asks, clock=given.clock)
+    else:
+        query = given.query(settings)
+        answer = request_seal(
+            settings, query, session, at or "now", reason, asks, clock=given.clock
+        )
+    say(answer)

@@ -1,0 +1,43 @@
+"""`spillway status`: one look, or one every second until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson
+from spillway.commands.terminal import out
+
+
+def status(
+    json_: AsJson = False,
+    watch: Annotated[bool, typer.Option(help="Go on showing it until Ctrl-C.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the HTML report to this file.")
+    ] = None,
+    adaptations: Annotated[
+        bool, typer.Option("--adaptations", help="Show the decisions and what they did instead.")
+    ] = False,
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Show so many of the largest groups instead.")
+    ] = None,
+) -> None:
+    """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
+    from spillway.report.shown import show_status
+
+    settings = given.settings()
+    if groups is not None:
+        from spillway.rebalance.groups import groups_table, largest_groups
+
+        found = largest_groups(given.warehouse(settings), groups)
+        if json_:
+            sys.stdout.write(json.dumps([each.model_dump() for each in found]) + "\n")
+        else:
+            out.print(groups_table(found, out), highlight=False)
+        return
+    show_status(settings, out, as_json=json_, watch=watch, report=report, adaptations=adaptations)

@@ -1,0 +1,62 @@
+"""`spillway stream`: join until stopped."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import dated
+from spillway.commands.terminal import escaped, fail, out, say, told, warn
+from spillway_schemas.exits import FAILED
+
+
+def stream(
+    session: Annotated[str | None, dated("The open session's date; names the first one.")] = None,
+    until_sealed: Annotated[
+        str | None, dated("End when the session of this date is sealed.")
+    ] = None,
+    available_now: Annotated[
+        bool, typer.Option(help="End when everything that Kafka holds now was read.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help="No line for each epoch.")] = False,
+) -> None:
+    """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
+    from spillway.stream.interrupts import stop_on_signals
+
+    stop = threading.Event()
+    stop_on_signals(stop)  # before the slow imports
+
+    from spillway import doctor as doctors
+    from spillway.metrics.serving import serving
+    from spillway.stream.progress import epoch_line, in_short, start_line
+    from spillway.stream.service import Stream, Wanted, Watcher
+
+    settings = given.settings()
+    watcher = Watcher(stop=stop)
+    watcher.on_trouble = lambda text: warn(in_short(told(text)))
+    if not quiet:
+        watcher.on_epoch = lambda entry: out.print(
+            epoch_line(entry), highlight=False, soft_wrap=True
+        )
+        watcher.on_start = lambda state: out.print(
+            start_line(state), highlight=False, soft_wrap=True
+        )
+        watcher.on_progress = lambda text: out.print(
+            escaped(text), style="dim", highlight=False, soft_wrap=True
+        )
+    wanted = Wanted(session, until_sealed, available_now)
+    job = Stream(settings, given.query(settings), wanted, watcher, given.clock)
+    if job.is_done():
+        return
+    watcher.on_progress("checking this machine, Kafka and the tables")
+    failed = doctors.blocking(doctors.check_all(settings, thorough=False))
+    if failed:
+        out.print(doctors.table(failed))
+        fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
+    with serving(settings, watcher) as address:
+        if address is not None and not quiet:
+            say(f"figures for Prometheus: {address}")
+        job.run()

@@ -1,0 +1,68 @@
+"""Lines for people: answers on stdout, errors on stderr, secrets in neither."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from typing import NoReturn
+
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+
+from spillway.plain import plain
+from spillway_schemas.secret import hide
+
+out = Console()
+err = Console(stderr=True)
+
+_secrets: dict[str, SecretStr] = {}
+"""Settings that may hold some: texts of libraries quote them."""
+
+
+def keep_secret(options: Mapping[str, SecretStr]) -> None:
+    """Show nothing of these settings' secrets from now on."""
+    _secrets.clear()
+    _secrets.update(options)
+
+
+def say(text: str) -> None:
+    """A line of an answer. A terminal wraps it; where it is piped it stays one line."""
+    out.print(escaped(text), highlight=False, soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """The line of an error."""
+    err.print(f"[bold red]spillway:[/] {escaped(text)}", highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """A line that a person may have to act on, beside the answer."""
+    err.print(f"[yellow]{escaped(text)}[/]", highlight=False, soft_wrap=True)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with a message."""
+    complain(message)
+    raise typer.Exit(code)
+
+
+def escaped(text: str) -> str:
+    """Text as the console takes it: nothing in it is markup, a control character or a secret."""
+    from rich.markup import escape
+
+    return escape(plain(told(text)))
+
+
+def told(text: str) -> str:
+    """Text without secrets of the settings and of addresses: libraries quote them in errors."""
+    return hide(text, _secrets)
+
+
+def who() -> str:
+    """The user, as the journal has whoever asks."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may have a number only
+        return str(os.getuid())

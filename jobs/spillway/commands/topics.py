@@ -1,0 +1,37 @@
+"""`spillway topics`: the query's topics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson
+from spillway.commands.terminal import fail, out
+from spillway_schemas.exits import FAILED
+
+
+def topics(
+    create: Annotated[
+        bool, typer.Option("--create", help="Make those that do not exist; change no other.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not."""
+    from spillway import topics as inputs
+
+    settings = given.settings()
+    found = inputs.look(settings, given.query(settings), create=create)
+    if json_:
+        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+    else:
+        out.print(inputs.table(found), highlight=False)
+    if missing := inputs.missing(found):
+        fail(
+            f"no topic {', '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
+            "topics --create', or name another one in the query",
+            FAILED,
+        )

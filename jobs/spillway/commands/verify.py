@@ -1,0 +1,57 @@
+"""`spillway verify`: prove a session complete."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson, dated
+from spillway.commands.terminal import out
+from spillway_schemas.exits import NOT_COMPLETE
+
+
+def verify(
+    session: Annotated[str, dated("The session's date.")],
+    json_: AsJson = False,
+    exhaustive: Annotated[
+        bool, typer.Option(help="Join everything again instead of only the keys that fail.")
+    ] = False,
+) -> None:
+    """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""
+    from spillway.verify.progress import Progress, to_stderr
+
+    settings = given.settings()
+    query = given.query(settings)
+    with Progress(session, to_stderr) as progress:
+        progress.step("reading the journal")
+        # After the first line: what this imports takes seconds.
+        from spillway.stream.session import spark_on_demand
+        from spillway.verify.proof import verify as prove
+
+        warehouse = given.warehouse(settings)
+        name = f"spillway verify {session}"
+        # A session that ends cannot be asked how far it is.
+        stopping = lambda: progress.step("stopping Spark")  # noqa: E731
+        with spark_on_demand(settings.spark.master, name, stopping) as start:
+            report = prove(
+                start,
+                warehouse,
+                query,
+                session,
+                bootstrap=settings.kafka.bootstrap_servers,
+                client=settings.kafka.options,
+                exhaustive=exhaustive,
+                progress=progress,
+            ).to_dict()
+    if json_:
+        sys.stdout.write(json.dumps(report) + "\n")
+    else:
+        from spillway.verify.shown import verdict_table
+
+        out.print(verdict_table(report))
+    if not report["complete"]:
+        raise typer.Exit(NOT_COMPLETE)

@@ -1,0 +1,44 @@
+"""A verdict for people: counts, then what is wrong, with coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+
+def verdict_table(report: dict[str, Any]) -> Table:
+    """The report for people: counts, then what is wrong, with coordinates."""
+    complete = report["complete"]
+    details = report["details"]
+    found = Table(
+        title=f"Session {report['session']} is {'complete' if complete else 'NOT complete'}",
+        title_style="bold green" if complete else "bold red",
+        show_header=False,
+    )
+    found.add_column(justify="left")
+    found.add_column(justify="right", overflow="fold")
+    for label, name in (
+        ("results that there should be", "expected"),
+        ("results at run time", "run_time"),
+        ("results by cleanup", "cleanup"),
+        ("missing", "missing"),
+        ("doubled or altered", "doubled"),
+    ):
+        found.add_row(label, f"{report[name]:,}")
+    found.add_row("keys", f"{details['keys']:,}")
+    found.add_row("input rows in quarantine", f"{details['quarantined']:,}")
+    found.add_row("took", f"{details['seconds']:.1f} s")
+    for problem in details["problems"]:
+        found.add_row("[red]problem[/red]", problem)
+    for each in details["differences"]:
+        key = ", ".join(f"{name} {value}" for name, value in each["key"].items())
+        places = ", ".join(
+            f"{stream} {place['partition']}:{place['offset']}"
+            for stream, place in each["coordinates"].items()
+        )
+        found.add_row(
+            f"[red]{key}[/red]",
+            f"{places}: found {each['found']}, should be {each['expected']}",
+        )
+    return found
