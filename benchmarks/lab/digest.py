@@ -3,7 +3,7 @@
 A digest takes in an experiment's parameters, and the code that decides what its lines come to: the
 laboratory's, the engine's choice of what spills and when, and where lines have policies, these,
 what makes them, and the values of the settings that they are given. Comments and texts do not
-count. Nor does the rest of the engine, which decides nothing: every run is checked to be exact.
+count, nor where a name is imported from. Nor does the rest of the engine, which decides nothing: every run is checked to be exact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _code(path: str) -> str:
 def _shape(node: object) -> Iterator[str]:
     """What a program does, without its texts; the same for every version of Python."""
     match node:
-        case ast.Expr(value=ast.Constant(value=str())):
+        case ast.Expr(value=ast.Constant(value=str())) | ast.Import() | ast.ImportFrom():
             pass
         case ast.JoinedStr() | ast.Constant(value=str()):
             yield "text"
