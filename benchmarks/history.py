@@ -41,9 +41,9 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode import join_spec
-from spillway.engine.datafile import write_data_file
 from spillway.engine.groups import GroupMap
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
+from spillway.engine.wire.datafile import write_data_file
 from spillway.maintenance import maintain
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch

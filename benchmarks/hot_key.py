@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.blocks import Coordinates, route
 from spillway.engine.groups import GroupMap
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Coordinates, route
 from spillway.storage import Folder, folder
 from spillway_schemas.setting_fields import Spill
 

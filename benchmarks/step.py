@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.blocks import Block, Coordinates, route
 from spillway.engine.groups import GroupMap
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.statistics import statistics_every_s
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.storage import folder
 from spillway_schemas.setting_fields import Spill
 

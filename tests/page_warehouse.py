@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spillway.engine.datafile import write_data_files
 from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.engine.wire.datafile import write_data_files
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix

@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spillway.engine.datafile import write_data_file
-from spillway.engine.results import result_schema
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.results import result_schema
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.wire.datafile import write_data_file
 from spillway.readmodel.kept import followed
 from spillway.readmodel.model import ReadModel
 from spillway.tables import SessionEvent, Warehouse

@@ -17,15 +17,15 @@ from pydantic import SecretBytes
 
 from benchmarks.lab.workload import I64, Day
 from spillway.cleanup.task import CleanTask, run_clean
-from spillway.engine.blocks import Block, Coordinates, route
-from spillway.engine.cleanup import SpillIndex
 from spillway.engine.groups import GroupMap, relocations
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.relocation import extract
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import SpillDamaged, SpillFile, survey
+from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.protocol.seal import CLEANUP_DEPTH
 from spillway.storage import Folder, folder
 from spillway_schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals

@@ -3,7 +3,8 @@
 A digest takes in an experiment's parameters, and the code that decides what its lines come to: the
 laboratory's, the engine's choice of what spills and when, and where lines have policies, these,
 what makes them, and the values of the settings that they are given. Comments and texts do not
-count, nor where a name is imported from. Nor does the rest of the engine, which decides nothing: every run is checked to be exact.
+count, nor where a name is imported from. Nor does the rest of the engine, which decides nothing:
+every run is checked to be exact.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ POLICIES = ("balanced", "disk", "registry", "view")
 def digest(experiment: Experiment) -> str:
     """Of what an experiment's figures come from."""
     found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY)]
-    found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spilling.py"]
+    found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spill/spilling.py"]
     given = [experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling]
     if any(line.policy for line in experiment.lines):
         found += [

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

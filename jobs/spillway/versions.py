@@ -21,7 +21,7 @@ def version_lines(verbose: bool) -> list[str]:
     """Lines: the version; with `verbose` also Python's, the packages', and those of our formats."""
     lines = [f"spillway {_version('spillway')}"]
     if verbose:
-        from spillway.engine.statefiles import FORMAT as STATE
+        from spillway.engine.state.statefiles import FORMAT as STATE
         from spillway_schemas.snapshot import FORMAT as SNAPSHOT
 
         lines.append(f"python {platform.python_version()}")

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.datafile import write_data_file
-from spillway.engine.hashing import xxhash64
-from spillway.engine.join import Rows, join
-from spillway.engine.results import complete, file_schema, result_schema
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import write_spill
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.kernel import Rows, join
+from spillway.engine.join.results import complete, file_schema, result_schema
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic

@@ -14,7 +14,7 @@ import pytest
 
 from spillway.cleanup.job import Progress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
-from spillway.engine.spillfile import SpillDamaged
+from spillway.engine.spill.spillfile import SpillDamaged
 from spillway.protocol.state import AnotherQuery
 from spillway.stream.session import spark_session
 from spillway_schemas.filenames import origin

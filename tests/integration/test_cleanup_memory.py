@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import resource, sys, tempfile
 import numpy as np, pyarrow as pa
-from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
-from spillway.engine.join import Rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import SpillFile, survey, write_spill
+from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 from spillway.stream.session import spark_session
 
 pytestmark = pytest.mark.server

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import join_spec
-from spillway.engine.datafile import write_data_file
-from spillway.engine.hashing import xxhash64
-from spillway.engine.join import Rows
-from spillway.engine.results import file_schema, result_schema
-from spillway.engine.spillfile import write_spill
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.results import file_schema, result_schema
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed

@@ -20,8 +20,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from spillway.decode import compile_streams, join_spec
-from spillway.engine.datafile import write_data_file
-from spillway.engine.results import file_schema, result_schema
+from spillway.engine.join.results import file_schema, result_schema
+from spillway.engine.wire.datafile import write_data_file
 from spillway.kafka.client import Cluster
 from spillway.protocol.state import AnotherQuery
 from spillway.tables import SessionEvent, Warehouse

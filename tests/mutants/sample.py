@@ -41,8 +41,8 @@ MUTATED = (
     *(
         f"jobs/spillway/engine/{name}.py"
         for name in (
-            *("step", "join", "cleanup", "spilling", "relocation", "merging", "arrangement"),
-            *("intake", "statefiles"),
+            *("step", "join/kernel", "spill/cleanup", "spill/spilling", "relocation"),
+            *("state/merging", "state/arrangement", "intake", "state/statefiles"),
         )
     ),
     "jobs/spillway/stream/*.py",

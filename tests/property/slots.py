@@ -21,16 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from spillway.engine.blocks import Block, Coordinates, decode_moved, encode_counts, route
-from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
 from spillway.engine.groups import U64, GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.relocation import extract
-from spillway.engine.rowcodec import decode_rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import SpillFile, survey
+from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.spill.rowcodec import decode_rows
+from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Block, Coordinates, decode_moved, encode_counts, route
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import Plan, plan_epoch

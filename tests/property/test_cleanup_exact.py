@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck
 
-from spillway.engine import spillfile
-from spillway.engine.cleanup import Source, SpillIndex, clean_ranges
-from spillway.engine.join import Rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import SpillFile, survey, write_spill
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill import spillfile
+from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 from tests.lanes import explored

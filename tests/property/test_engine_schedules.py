@@ -31,7 +31,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from spillway.engine.groups import GroupMap, relocations
-from spillway.engine.merging import Shape
+from spillway.engine.state.merging import Shape
 from spillway.policy.victims import POLICIES
 from spillway.protocol.adapt import DEEPEST
 from spillway_schemas.journal import Prefix

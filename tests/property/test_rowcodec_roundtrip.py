@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given, settings
 
-from spillway.engine.rowcodec import decode_rows, encode_rows
+from spillway.engine.spill.rowcodec import decode_rows, encode_rows
 from tests.lanes import explored, some
 
 VALUES = {

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
 from spillway.engine.groups import GroupMap
-from spillway.engine.join import NEVER_DROPPED, Rows
-from spillway.engine.runs import bytes_of
+from spillway.engine.join.kernel import NEVER_DROPPED, Rows
+from spillway.engine.state.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.state.runs import bytes_of
 from spillway_schemas.journal import Prefix
 
 TOP = 2**64

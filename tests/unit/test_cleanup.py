@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.engine import cleanup, spillfile
-from spillway.engine.cleanup import (
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill import cleanup, spillfile
+from spillway.engine.spill.cleanup import (
     Part,
     Source,
     SpillIndex,
@@ -19,9 +21,7 @@ from spillway.engine.cleanup import (
     productive,
     windows,
 )
-from spillway.engine.join import Rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
+from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 

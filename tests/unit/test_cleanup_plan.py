@@ -15,8 +15,8 @@ from spillway.cleanup.plan import (
 )
 from spillway.cleanup.progress import ProgressLines
 from spillway.cleanup.task import RangeDone
-from spillway.engine.cleanup import SpillIndex
-from spillway.engine.spillfile import RowGroups, SpillFile
+from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.spillfile import RowGroups, SpillFile
 from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
 from spillway.protocol.state import AnotherQuery, replay
 from spillway_schemas.journal import (

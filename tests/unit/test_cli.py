@@ -11,7 +11,7 @@ import pytest
 
 from spillway.cli import main
 from spillway.doctor import check_all
-from spillway.engine.statefiles import FORMAT as STATE_FORMAT
+from spillway.engine.state.statefiles import FORMAT as STATE_FORMAT
 from spillway_schemas.settings import load_settings
 from spillway_schemas.snapshot import FORMAT as SNAPSHOT_FORMAT
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse

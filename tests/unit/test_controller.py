@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from spillway.engine.datafile import write_data_files
 from spillway.engine.least import least_budget
 from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.engine.wire.datafile import write_data_files
 from spillway.policy.guards import guarded
 from spillway.policy.registry import POLICIES
 from spillway.policy.view import Advice, Declined

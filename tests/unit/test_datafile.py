@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spillway.engine import datafile
-from spillway.engine.datafile import (
+from spillway.engine.wire import datafile
+from spillway.engine.wire.datafile import (
     DataFileWriter,
     repeating_columns,
     string_above,

@@ -16,8 +16,8 @@ from spillway.doctor import disks
 from spillway.doctor.disks import NO_DISK, PATIENCE_S, SLOW_S, Trial, judge_folder, try_folder
 from spillway.doctor.machine import judge_budget
 from spillway.engine.least import least_budget
-from spillway.engine.merging import DEFAULT_SHAPE
-from spillway.engine.runs import FILE_OVERHEAD_BYTES
+from spillway.engine.state.merging import DEFAULT_SHAPE
+from spillway.engine.state.runs import FILE_OVERHEAD_BYTES
 from spillway.engine.upkeep import room_of
 from spillway.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
 from spillway.report.words import bytes_text

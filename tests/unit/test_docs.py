@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from scripts.settings_page import OF_THE_MACHINE, PAGE, page
 from spillway.decode import compile_streams, join_spec
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.tables.definitions import definitions
 from spillway_schemas import journal
 from spillway_schemas.expressions import FUNCTIONS

@@ -11,7 +11,7 @@ import pytest
 
 from spillway.decode import join_spec
 from spillway.engine.groups import GroupMap
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.protocol.state import AnotherQuery, JournalState, fold
 from spillway.stream.genesis import StartRefused, check_same, first_entry, state_of_query
 from spillway.tables import Warehouse, WrongTable

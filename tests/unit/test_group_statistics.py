@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.statefiles import load_manifest
+from spillway.engine.state.statefiles import load_manifest
 from spillway.engine.statistics import HALF_LIFE_MS, Counters, carried, figures_table, placed, skew
 from spillway.engine.statistics import Figures as GroupFigures
 from spillway.policy.sampling import SlotFigures

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spillway.engine.hotkeys import hottest
-from spillway.engine.join import Rows
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
 
 TIME = pa.timestamp("us", "UTC")
 

@@ -10,8 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.engine.arrangement import Drops, Segments
-from spillway.engine.blocks import (
+from spillway.engine.groups import GroupMap
+from spillway.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
+from spillway.engine.join.kernel import Rows
+from spillway.engine.relocation import adopt, extract
+from spillway.engine.state.arrangement import Drops, Segments
+from spillway.engine.state.loading import load
+from spillway.engine.state.runs import bytes_of
+from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import (
     Block,
     Moved,
     decode_moved,
@@ -19,13 +26,6 @@ from spillway.engine.blocks import (
     encode_counts,
     encode_moved,
 )
-from spillway.engine.groups import GroupMap
-from spillway.engine.intake import PIECE_BYTES, Intake, merge_bounded, take_in
-from spillway.engine.join import Rows
-from spillway.engine.loading import load
-from spillway.engine.relocation import adopt, extract
-from spillway.engine.runs import bytes_of
-from spillway.engine.task import StepTask
 from spillway_schemas.journal import PartitionCount, Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, batch_of, key_of, narrow, spec_of

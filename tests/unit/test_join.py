@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.engine.boxes import Boxes
 from spillway.engine.groups import I64, U64
-from spillway.engine.join import (
+from spillway.engine.join.boxes import Boxes
+from spillway.engine.join.kernel import (
     Joined,
     Rows,
     _gather,
@@ -25,8 +25,8 @@ from spillway.engine.join import (
     join,
     join_batches,
 )
-from spillway.engine.probe import Candidates, Spans
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.probe import Candidates, Spans
+from spillway.engine.join.spec import InputSpec, JoinSpec
 
 KEYS = pa.schema(
     [
@@ -232,7 +232,7 @@ def test_an_old_row_may_be_asked_for_as_well(
         assert found.table.num_rows == counts.sum(), "no more rows than a batch needs"
         return found
 
-    monkeypatch.setattr("spillway.engine.join._gather", watched)
+    monkeypatch.setattr("spillway.engine.join.kernel._gather", watched)
     runs = [rows(0, [(2, "S", 2), (9, "S", 9)], 0), rows(0, [(2, "S", 2)], 2)]
     other = rows(1, [(5, "S", 5), (5, "S", 5), (9, "S", 9)], 30)
     a = rows(0, [(1, "S", 1), (2, "S", 2), (3, "S", 3), (5, "S", 5)], 10)

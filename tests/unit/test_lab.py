@@ -30,7 +30,7 @@ from benchmarks.lab.workload import (
     values_per_group,
 )
 from spillway.engine.groups import GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 from spillway.policy.view import Advice, ForceSpill
 from spillway_schemas.journal import Prefix, SlotTotals
 

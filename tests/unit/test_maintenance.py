@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 from spillway import cli
 from spillway.cleanup import job as cleanup_job
 from spillway.cleanup.job import run_cleanup
-from spillway.engine.datafile import write_data_file
-from spillway.engine.results import file_schema
-from spillway.engine.spillfile import write_spill
+from spillway.engine.join.results import file_schema
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.wire.datafile import write_data_file
 from spillway.maintenance import ATTEMPTS, Report, maintain, shown
 from spillway.protocol.redo import applies_of, redo
 from spillway.storage import LocalFolder

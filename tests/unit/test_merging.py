@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spillway.engine.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
-from spillway.engine.statefiles import Merging
+from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
+from spillway.engine.state.statefiles import Merging
 
 SHAPE = Shape()
 

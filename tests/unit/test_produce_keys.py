@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2 as reference_murmur2
 
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 from spillway.produce.keys import (
     Draws,
     Seed,

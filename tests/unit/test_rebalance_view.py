@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import join_spec
-from spillway.engine.datafile import write_data_files
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
+from spillway.engine.wire.datafile import write_data_files
 from spillway.policy.registry import POLICIES, settings_for_policies
 from spillway.policy.sampling import SlotFigures, slot_figures, work_of
 from spillway.policy.view import View, occupancy

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spillway.engine.blocks import (
+from spillway.engine.groups import GroupMap
+from spillway.engine.relocation import HandoverLost, Neighbour, _shelf, extract, nobody
+from spillway.engine.state.runs import born_of
+from spillway.engine.state.statefiles import load_manifest
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.engine.upkeep import Room, RunWriter, manifest_bytes, room_of
+from spillway.engine.wire.blocks import (
     Block,
     Moved,
     decode_moved,
@@ -18,13 +25,6 @@ from spillway.engine.blocks import (
     decode_table,
     encode_rows,
 )
-from spillway.engine.groups import GroupMap
-from spillway.engine.relocation import HandoverLost, Neighbour, _shelf, extract, nobody
-from spillway.engine.runs import born_of
-from spillway.engine.statefiles import load_manifest
-from spillway.engine.step import step
-from spillway.engine.task import StepTask
-from spillway.engine.upkeep import Room, RunWriter, manifest_bytes, room_of
 from spillway_schemas.journal import Prefix, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_what_was_written_loses_nothing(slots: Slots, harm: s
     if harm == "short":
         path.write_bytes(data[:-1])
     elif harm == "damaged":
-        from spillway.engine import runs
+        from spillway.engine.state import runs
 
         runs._verified.clear()
         path.write_bytes(data[:-200] + bytes([data[-200] ^ 1]) + data[-199:])

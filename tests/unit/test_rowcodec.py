@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spillway.engine.rowcodec import CorruptRows, decode_rows, encode_rows
+from spillway.engine.spill.rowcodec import CorruptRows, decode_rows, encode_rows
 
 CASES = [
     (pa.bool_(), [True, False]),

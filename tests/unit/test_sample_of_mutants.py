@@ -11,7 +11,9 @@ from functools import reduce
 import pytest
 
 from tests.mutants.sample import (
+    MUTATED,
     PAGE,
+    ROOT,
     Mutant,
     Reached,
     equivalents,
@@ -26,13 +28,15 @@ from tests.mutants.sample import (
 GONE = Mutant(
     "spillway.sealing.x_seal__mutmut_1", "jobs/spillway/sealing.py", ("-    a = 1", "+    a = 2")
 )
-METHOD = Mutant("spillway.engine.join.xǁJoinǁadd__mutmut_12", "jobs/spillway/engine/join.py", ())
+METHOD = Mutant(
+    "spillway.engine.join.kernel.xǁJoinǁadd__mutmut_12", "jobs/spillway/engine/join/kernel.py", ()
+)
 
 
 def test_mutants_are_named_as_python_names_their_place() -> None:
     assert GONE.change == ("spillway.sealing.seal", "a = 1", "a = 2")
-    assert METHOD.place == "spillway.engine.join.Join.add"
-    assert METHOD.function == "spillway.engine.join.xǁJoinǁadd"
+    assert METHOD.place == "spillway.engine.join.kernel.Join.add"
+    assert METHOD.function == "spillway.engine.join.kernel.xǁJoinǁadd"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,10 @@ def test_too_low_a_score_ends_with_1(
     assert "1 of 2 = 50.0%" in printed
 
 
+def test_there_is_what_is_mutated() -> None:
+    assert [pattern for pattern in MUTATED if not list(ROOT.glob(pattern))] == []
+
+
 def test_modules_of_spark_are_left_out() -> None:
     names = {str(file) for file in mutated_files()}
     assert {
@@ -124,7 +132,7 @@ def test_modules_of_spark_are_left_out() -> None:
     assert not names & {
         "jobs/spillway/stream/session.py",
         "jobs/spillway/verify/proof.py",
-        "jobs/spillway/engine/runs.py",
+        "jobs/spillway/engine/state/runs.py",
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from spillway.cli import main
 from spillway.decode import join_spec
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.stream.genesis import first_entry
 from spillway.tables import Warehouse
 from spillway_schemas.query import load_query

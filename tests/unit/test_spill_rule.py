@@ -14,18 +14,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.engine.arrangement import Drops, Part, Segments, Session
-from spillway.engine.blocks import Coordinates, route
 from spillway.engine.groups import GroupMap
-from spillway.engine.join import Rows
-from spillway.engine.merging import Shape
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spilling import Limits, Victims, choose_victims, flush_ranges, rows_of, staying
-from spillway.engine.statefiles import Merging
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill.spilling import (
+    Limits,
+    Victims,
+    choose_victims,
+    flush_ranges,
+    rows_of,
+    staying,
+)
+from spillway.engine.state.arrangement import Drops, Part, Segments, Session
+from spillway.engine.state.merging import Shape
+from spillway.engine.state.statefiles import Merging
 from spillway.engine.statistics import Counters, Figures
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import RunWriter, room_of, upkeep
+from spillway.engine.wire.blocks import Coordinates, route
 from spillway.policy.intake import intake_share, rows_per_epoch, worth_changing
 from spillway.policy.victims import (
     POLICIES,

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spillway.engine import spillfile
-from spillway.engine.join import Rows
-from spillway.engine.rowcodec import decode_rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.spillfile import (
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.spill import spillfile
+from spillway.engine.spill.rowcodec import decode_rows
+from spillway.engine.spill.spillfile import (
     SPILL_SCHEMA,
     RowGroups,
     SpillDamaged,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretBytes
 
-from spillway.engine import runs
-from spillway.engine.digests import is_genuine, keyed_digest
 from spillway.engine.groups import GroupMap
-from spillway.engine.statefiles import encode_manifest, load_manifest, manifest_name
+from spillway.engine.state import runs
+from spillway.engine.state.digests import is_genuine, keyed_digest
+from spillway.engine.state.statefiles import encode_manifest, load_manifest, manifest_name
 from spillway.engine.step import step
 from spillway.storage import folder
 from spillway_schemas.journal import SlotReport

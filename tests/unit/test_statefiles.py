@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretBytes
 
-from spillway.engine.arrangement import Drops
-from spillway.engine.digests import keyed_digest
-from spillway.engine.runs import Missing, RunFile, name_of
-from spillway.engine.statefiles import (
+from spillway.engine.state.arrangement import Drops
+from spillway.engine.state.digests import keyed_digest
+from spillway.engine.state.runs import Missing, RunFile, name_of
+from spillway.engine.state.statefiles import (
     FIGURES_SCHEMA,
     Manifest,
     Merging,
@@ -61,7 +61,9 @@ def test_a_manifest_that_this_process_wrote_is_not_checked_again(
     data = encode_manifest(Manifest(0, 1))
     name = manifest_name("w", 1, "a", data, key)
     write_manifest(place, name, data)
-    monkeypatch.setattr("spillway.engine.runs.is_genuine", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(
+        "spillway.engine.state.runs.is_genuine", lambda *_: pytest.fail("checked again")
+    )
     assert load_manifest(place, name, {name: data.size}, key) == Manifest(0, 1)
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spillway.engine.blocks import REJECTED_SCHEMA, Block, encode_rejected
 from spillway.engine.groups import GroupMap
-from spillway.engine.spillfile import write_spill
-from spillway.engine.statefiles import decode_manifest
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.state.statefiles import decode_manifest
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import REJECTED_SCHEMA, Block, encode_rejected
 from spillway_schemas.journal import DELAY_EDGES_MS, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of

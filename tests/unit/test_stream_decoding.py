@@ -20,9 +20,15 @@ import pytest
 from spillway.decode import chunks as chunking
 from spillway.decode import compile_streams, join_spec, partition_digest, value_digest
 from spillway.decode.chunks import COLUMNS, chunks
-from spillway.engine.blocks import Block, decode_counts, decode_rejected, decode_rows, from_batch
 from spillway.engine.groups import GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.wire.blocks import (
+    Block,
+    decode_counts,
+    decode_rejected,
+    decode_rows,
+    from_batch,
+)
 from spillway.protocol.recovery import Restore, SessionRestore, Since
 from spillway.stream.decoding import DecodeTask, decode_batches, since_offsets
 from spillway.stream.process import keep_freed_memory

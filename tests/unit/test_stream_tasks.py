@@ -12,10 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spillway.engine.blocks import Block, Moved, decode_moved, decode_rows, from_batch, to_batch
 from spillway.engine.groups import GroupMap
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import (
+    Block,
+    Moved,
+    decode_moved,
+    decode_rows,
+    from_batch,
+    to_batch,
+)
 from spillway.kafka.client import KafkaUnavailable
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.plan import Plan

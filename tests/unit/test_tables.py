@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spillway.engine.datafile import write_data_file
+from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol.state import begin
 from spillway.tables import (
     DamagedTable,

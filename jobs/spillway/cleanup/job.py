@@ -35,10 +35,10 @@ from typing import Any
 from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
 from spillway.cleanup.plan import CleanupRefused, Share, owed, sealed_session, shares, spill_files
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
-from spillway.engine.cleanup import PIECE_BYTES, SpillIndex
-from spillway.engine.join import BATCH_BYTES
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile
+from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.journal import Sealed

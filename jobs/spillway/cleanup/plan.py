@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spillway.engine.cleanup import SpillIndex
-from spillway.engine.spillfile import SpillFile
+from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query

@@ -18,12 +18,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from spillway.engine.cleanup import PIECE_BYTES, Source, SpillIndex, clean_ranges
-from spillway.engine.datafile import FILE_BYTES, write_data_files
-from spillway.engine.join import BATCH_BYTES
-from spillway.engine.results import complete, file_schema
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, survey
+from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.results import complete, file_schema
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.cleanup import PIECE_BYTES, Source, SpillIndex, clean_ranges
+from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey
+from spillway.engine.wire.datafile import FILE_BYTES, write_data_files
 from spillway.storage import Folder, StorageError
 from spillway_schemas.filenames import cleanup_name
 from spillway_schemas.journal import FileRecord, Prefix
@@ -71,7 +71,7 @@ class RangeDone:
 
 
 def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
-    """See `spillway.engine.spillfile.survey`."""
+    """See `spillway.engine.spill.spillfile.survey`."""
     try:
         return survey(task.folder, task.file, 0)
     except (SpillDamaged, StorageError) as problem:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spillway.decode import rules as columns
 from spillway.decode.expressions import EvaluationError, type_of
-from spillway.engine.spec import InputSpec, JoinSpec
+from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway_schemas.expressions import columns_of, plain_column
 from spillway_schemas.messages import FieldRule, Message, contract
 from spillway_schemas.query import Query, QueryError

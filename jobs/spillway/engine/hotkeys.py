@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.arrangement import Segments, Session
 from spillway.engine.groups import I64
-from spillway.engine.join import Rows
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spilling import rows_of
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.spilling import rows_of
+from spillway.engine.state.arrangement import Segments, Session
 
 MOST_GROUPS = 8
 

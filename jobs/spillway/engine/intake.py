@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.blocks import (
+from spillway.engine.groups import GroupMap
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.spillfile import quantiles
+from spillway.engine.state.runs import merge, part_of
+from spillway.engine.wire.blocks import (
     Block,
     Moved,
     decode_counts,
@@ -24,11 +29,6 @@ from spillway.engine.blocks import (
     decode_rows,
     decode_table,
 )
-from spillway.engine.groups import GroupMap
-from spillway.engine.join import Rows
-from spillway.engine.runs import merge, part_of
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import quantiles
 from spillway_schemas.journal import PartitionCount, added
 
 PIECE_BYTES = 256 << 20

@@ -6,7 +6,7 @@ the join would run, and give nothing. It is no recommendation: state that shall 
 
 from __future__ import annotations
 
-from spillway.engine.runs import FILE_OVERHEAD_BYTES
+from spillway.engine.state.runs import FILE_OVERHEAD_BYTES
 from spillway.engine.upkeep import SLACK_PARTS, manifest_bytes
 from spillway.policy.intake import ASSUMED_ROW_BYTES, LEAST_ROWS
 

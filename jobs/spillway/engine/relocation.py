@@ -33,8 +33,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.arrangement import Part, Segments
-from spillway.engine.blocks import (
+from spillway.engine.intake import merge_bounded
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.spilling import rows_of
+from spillway.engine.state.arrangement import Part, Segments
+from spillway.engine.state.loading import Loaded, load
+from spillway.engine.state.runs import Missing, RunFile, map_run, part_of
+from spillway.engine.statistics import range_of
+from spillway.engine.task import StepTask
+from spillway.engine.upkeep import Room, RunWriter, room_of
+from spillway.engine.wire.blocks import (
     Block,
     Moved,
     encode_moved,
@@ -42,15 +51,6 @@ from spillway.engine.blocks import (
     encode_table,
     spans_by_slot,
 )
-from spillway.engine.intake import merge_bounded
-from spillway.engine.join import Rows
-from spillway.engine.loading import Loaded, load
-from spillway.engine.runs import Missing, RunFile, map_run, part_of
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spilling import rows_of
-from spillway.engine.statistics import range_of
-from spillway.engine.task import StepTask
-from spillway.engine.upkeep import Room, RunWriter, room_of
 from spillway.storage import Folder
 
 Neighbour = Callable[[int], tuple[StepTask, Folder] | None]

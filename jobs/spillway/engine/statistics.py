@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.arrangement import Segments, Session
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
-from spillway.engine.statefiles import FIGURES_SCHEMA
+from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 

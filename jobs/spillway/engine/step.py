@@ -34,21 +34,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.arrangement import Part, Segments, Session
-from spillway.engine.blocks import Block
-from spillway.engine.datafile import write_data_files
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import Intake, merge_bounded, take_in
-from spillway.engine.join import join_batches
-from spillway.engine.loading import Loaded, load
-from spillway.engine.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from spillway.engine.join.kernel import join_batches
+from spillway.engine.join.results import complete, file_schema
+from spillway.engine.join.spec import JoinSpec
 from spillway.engine.relocation import adopt
-from spillway.engine.results import complete, file_schema
-from spillway.engine.runs import Missing, bytes_of
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import write_spill
-from spillway.engine.spilling import (
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.spill.spilling import (
     Limits,
     Victims,
     choose_victims,
@@ -56,7 +50,10 @@ from spillway.engine.spilling import (
     rows_of,
     staying,
 )
-from spillway.engine.statefiles import (
+from spillway.engine.state.arrangement import Part, Segments, Session
+from spillway.engine.state.loading import Loaded, load
+from spillway.engine.state.runs import Missing, bytes_of
+from spillway.engine.state.statefiles import (
     Manifest,
     delete_garbage,
     encode_manifest,
@@ -75,6 +72,9 @@ from spillway.engine.statistics import (
 )
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import RunWriter, room_of, upkeep
+from spillway.engine.wire.blocks import Block
+from spillway.engine.wire.datafile import write_data_files
+from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
 from spillway_schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals

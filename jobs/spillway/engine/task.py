@@ -9,8 +9,8 @@ from pydantic import SecretBytes
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.intake import PIECE_BYTES
-from spillway.engine.join import BATCH_BYTES
-from spillway.engine.merging import DEFAULT_SHAPE, Shape
+from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.policy.sampling import SlotFigures
 from spillway.policy.victims import DEFAULT
 from spillway_schemas.filenames import data_name

@@ -19,11 +19,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.arrangement import ALL, Part, Segments, Session, everything
-from spillway.engine.digests import keyed_digest
-from spillway.engine.join import Rows
-from spillway.engine.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
-from spillway.engine.runs import (
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.spillfile import quantiles
+from spillway.engine.state.arrangement import ALL, Part, Segments, Session, everything
+from spillway.engine.state.digests import keyed_digest
+from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
+from spillway.engine.state.runs import (
     RunFile,
     bytes_of,
     encode_run,
@@ -32,9 +34,7 @@ from spillway.engine.runs import (
     note_verified,
     part_of,
 )
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import quantiles
-from spillway.engine.statefiles import Merging
+from spillway.engine.state.statefiles import Merging
 from spillway.storage import Folder
 
 MANIFEST_RUN_BYTES = 320

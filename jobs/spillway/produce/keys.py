@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.hashing import xxhash64
+from spillway.engine.join.hashing import xxhash64
 from spillway_schemas.scenario import GROUPS, Distribution, Keys
 
 I64 = npt.NDArray[np.int64]

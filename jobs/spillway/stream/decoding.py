@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 
 from spillway.decode import StreamPlan, decode, partition_digest, value_digest
 from spillway.decode.chunks import Chunk, chunks
-from spillway.engine.blocks import (
+from spillway.engine.groups import U64, Bool, GroupMap
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.wire.blocks import (
     REJECTED_SCHEMA,
     Block,
     Coordinates,
@@ -26,8 +28,6 @@ from spillway.engine.blocks import (
     encode_rejected,
     route,
 )
-from spillway.engine.groups import U64, Bool, GroupMap
-from spillway.engine.spec import JoinSpec
 from spillway.protocol.recovery import Restore, SessionRestore
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze

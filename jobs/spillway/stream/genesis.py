@@ -10,7 +10,7 @@ from spillway import calendar
 from spillway.clock import rfc3339
 from spillway.decode import join_spec
 from spillway.engine.groups import GroupMap
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.kafka.client import Cluster
 from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from spillway.engine.blocks import BLOCK_SCHEMA
 from spillway.engine.groups import GroupMap
+from spillway.engine.wire.blocks import BLOCK_SCHEMA
 from spillway.policy.batches import batching
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import rows_between

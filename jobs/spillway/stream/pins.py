@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spillway.engine.blocks import Block, to_batch
+from spillway.engine.wire.blocks import Block, to_batch
 
 _SEED = 42
 """The seed of Spark's hash partitioning."""

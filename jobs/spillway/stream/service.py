@@ -20,7 +20,7 @@ from typing import Any
 from spillway import calendar
 from spillway.clock import Clock
 from spillway.decode import compile_streams, join_spec
-from spillway.engine.results import result_schema
+from spillway.engine.join.results import result_schema
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing

@@ -11,7 +11,7 @@ from pydantic import SecretBytes
 
 from spillway.decode import StreamPlan
 from spillway.engine.groups import GroupMap, relocations
-from spillway.engine.spec import JoinSpec
+from spillway.engine.join.spec import JoinSpec
 from spillway.engine.task import StepTask
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import padded

@@ -21,14 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from spillway.engine.blocks import (
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.relocation import extract, nobody
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import (
     Block,
     from_batch,
 )
-from spillway.engine.relocation import extract, nobody
-from spillway.engine.spec import JoinSpec
-from spillway.engine.step import step
-from spillway.engine.task import StepTask
 from spillway.storage import Folder, folder, private
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze

@@ -42,7 +42,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spillway.engine.datafile import ROW_GROUP_BYTES, write_data_file
+from spillway.engine.wire.datafile import ROW_GROUP_BYTES, write_data_file
 from spillway.tables.definitions import NUMBERED_NAMES
 from spillway.tables.errors import TableConflict
 from spillway.tables.log import ActiveFile, Table

@@ -1,7 +1,7 @@
 """The tables: columns and partitions of each. Pure (pyarrow only).
 
-`results` depends on the query: its columns are `spillway.engine.results.result_schema(spec)`. The
-others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
+`results` depends on the query: its columns are `spillway.engine.join.results.result_schema(spec)`.
+The others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
 column `session_date` is a string `YYYY-MM-DD` and is not stored in the Parquet files;
 `statistics` is not partitioned.
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spillway.engine.quarantine import QUARANTINE_SCHEMA
-from spillway.engine.spillfile import SPILL_SCHEMA
+from spillway.engine.spill.spillfile import SPILL_SCHEMA
 from spillway.engine.statistics import STATISTICS_SCHEMA
+from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 REMOVED_KNOWN_S = 2 * 24 * 3600

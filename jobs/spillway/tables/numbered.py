@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spillway.engine.datafile import write_data_file
+from spillway.engine.wire.datafile import write_data_file
 from spillway.tables.errors import DamagedTable, JournalConflict, TableConflict
 from spillway.tables.log import ActiveFile, Table
 from spillway_schemas.filenames import entry_name

@@ -15,11 +15,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spillway.engine.arrangement import Segments, Session
 from spillway.engine.groups import I64, U64, Bool, ranges_mask
-from spillway.engine.join import Rows
-from spillway.engine.loading import Loaded
-from spillway.engine.runs import Missing
+from spillway.engine.join.kernel import Rows
+from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.loading import Loaded
+from spillway.engine.state.runs import Missing
 from spillway.protocol import driver as protocol
 from spillway.protocol import recovery, redo, seal
 from spillway.protocol.offsets import padded
@@ -446,7 +446,7 @@ PLANTS: tuple[Plant, ...] = (
         "spilled-in-the-epoch-it-came",
         "what was dropped in the epoch in which its file was born is dead, too",
         "DOUBLED",
-        patches=(("spillway.engine.arrangement.Segments.slices", _slices_of_the_epoch),),
+        patches=(("spillway.engine.state.arrangement.Segments.slices", _slices_of_the_epoch),),
         first=29,
     ),
     Plant(

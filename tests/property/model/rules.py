@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from itertools import product
 
 from spillway.cleanup.plan import owed
-from spillway.engine.arrangement import Segments, Session
-from spillway.engine.blocks import Moved
 from spillway.engine.groups import I64, U64, Bool, GroupMap
 from spillway.engine.intake import Intake
-from spillway.engine.join import Rows
-from spillway.engine.loading import Loaded
+from spillway.engine.join.kernel import Rows
 from spillway.engine.relocation import lies_in
-from spillway.engine.runs import Missing
-from spillway.engine.spilling import flush_ranges, rows_of, spared
-from spillway.engine.statefiles import Manifest, demand, garbage
+from spillway.engine.spill.spilling import flush_ranges, rows_of, spared
+from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.loading import Loaded
+from spillway.engine.state.runs import Missing
+from spillway.engine.state.statefiles import Manifest, demand, garbage
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Moved
 from spillway.protocol.recovery import SessionRestore
 from spillway.protocol.redo import settled_epoch
 from spillway.stream.decoding import DecodeTask, _by_session, were_held
@@ -41,7 +41,7 @@ def at(offsets: Offsets, topic: str, partition: int) -> int:
 
 
 def load(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
-    """Exactly the state that the journal names, as `spillway.engine.loading.load` maps it.
+    """Exactly the state that the journal names, as `spillway.engine.state.loading.load` maps it.
 
     Raises Missing when anything of it is not there.
     """

@@ -15,12 +15,12 @@ from random import Random
 import numpy as np
 from pydantic import SecretBytes
 
-from spillway.engine.arrangement import Segments
-from spillway.engine.blocks import Moved
 from spillway.engine.groups import GroupMap, relocations
-from spillway.engine.runs import Missing, RunFile, name_of
-from spillway.engine.spilling import rows_of
+from spillway.engine.spill.spilling import rows_of
+from spillway.engine.state.arrangement import Segments
+from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Moved
 from spillway.policy.victims import DEFAULT
 from spillway.protocol import driver as protocol
 from spillway.protocol import plan as plans

@@ -15,15 +15,15 @@ from random import Random
 
 import numpy as np
 
-from spillway.engine.arrangement import ALL, Drops, Part, Segments, Session, everything
-from spillway.engine.blocks import Moved
 from spillway.engine.groups import GroupMap, disjoint_ranges
 from spillway.engine.intake import Intake
-from spillway.engine.join import Rows
-from spillway.engine.runs import Missing, RunFile, name_of
-from spillway.engine.spilling import rows_of
-from spillway.engine.statefiles import Manifest
+from spillway.engine.join.kernel import Rows
+from spillway.engine.spill.spilling import rows_of
+from spillway.engine.state.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.state.runs import Missing, RunFile, name_of
+from spillway.engine.state.statefiles import Manifest
 from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import Moved
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 

@@ -20,11 +20,11 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.arrangement import Part
 from spillway.engine.groups import U64
-from spillway.engine.join import Rows
-from spillway.engine.spec import InputSpec, JoinSpec
-from spillway.engine.statefiles import Manifest
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.state.arrangement import Part
+from spillway.engine.state.statefiles import Manifest
 from spillway_schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"

@@ -29,9 +29,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spillway.engine.groups import U64, Bool, GroupMap
-from spillway.engine.hashing import xxhash64
-from spillway.engine.runs import RunFile
-from spillway.engine.spec import KAFKA_MS, KEY_HASH, OFFSET, PARTITION, JoinSpec
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.spec import KAFKA_MS, KEY_HASH, OFFSET, PARTITION, JoinSpec
+from spillway.engine.state.runs import RunFile
 from spillway_schemas.journal import PartitionCount
 
 BLOCK_SCHEMA = pa.schema(

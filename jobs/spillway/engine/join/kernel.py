@@ -28,10 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.boxes import Boxes, boxes_of, pieces
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.probe import Candidates, Spans, probe
-from spillway.engine.spec import JoinSpec
+from spillway.engine.join.boxes import Boxes, boxes_of, pieces
+from spillway.engine.join.probe import Candidates, Spans, probe
+from spillway.engine.join.spec import JoinSpec
 
 BATCH_BYTES = 16 << 20
 """Default bound of a result batch."""

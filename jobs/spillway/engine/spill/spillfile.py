@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spillway.engine.datafile import DataFileWriter
-from spillway.engine.join import Rows
-from spillway.engine.rowcodec import encode_rows
-from spillway.engine.spec import JoinSpec
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.rowcodec import encode_rows
+from spillway.engine.wire.datafile import DataFileWriter
 from spillway.storage import Folder
 from spillway_schemas.journal import FileRecord
 

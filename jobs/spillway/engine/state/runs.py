@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.digests import is_genuine
 from spillway.engine.groups import I64, U64
-from spillway.engine.join import Rows
-from spillway.engine.spec import JoinSpec
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.state.digests import is_genuine
 from spillway.storage import Folder
 
 FILE_OVERHEAD_BYTES = 4096

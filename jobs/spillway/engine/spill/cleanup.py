@@ -32,10 +32,10 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.join import BATCH_BYTES, Rows, join
-from spillway.engine.rowcodec import CorruptRows, decode_rows
-from spillway.engine.spec import JoinSpec
-from spillway.engine.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
+from spillway.engine.join.kernel import BATCH_BYTES, Rows, join
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.rowcodec import CorruptRows, decode_rows
+from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
 

@@ -28,9 +28,16 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.arrangement import Drops
-from spillway.engine.digests import keyed_digest
-from spillway.engine.runs import Missing, RunFile, born_of, name_of, note_verified, verify_digest
+from spillway.engine.state.arrangement import Drops
+from spillway.engine.state.digests import keyed_digest
+from spillway.engine.state.runs import (
+    Missing,
+    RunFile,
+    born_of,
+    name_of,
+    note_verified,
+    verify_digest,
+)
 from spillway.storage import Folder
 
 FORMAT = 3

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretBytes
 
-from spillway.engine.arrangement import Drops, Part, Session
-from spillway.engine.runs import map_run
-from spillway.engine.spec import JoinSpec
-from spillway.engine.statefiles import Manifest, load_manifest
+from spillway.engine.join.spec import JoinSpec
+from spillway.engine.state.arrangement import Drops, Part, Session
+from spillway.engine.state.runs import map_run
+from spillway.engine.state.statefiles import Manifest, load_manifest
 from spillway.storage import Folder
 
 

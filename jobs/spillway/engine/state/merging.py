@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spillway.engine.statefiles import Merging
+from spillway.engine.state.statefiles import Merging
 
 
 @dataclass(frozen=True)

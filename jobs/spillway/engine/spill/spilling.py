@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spillway.engine.arrangement import Segments, Session
 from spillway.engine.groups import U64, Bool, GroupMap, disjoint_ranges
-from spillway.engine.join import Rows
-from spillway.engine.runs import merge
+from spillway.engine.join.kernel import Rows
+from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spillway.engine.spec import JoinSpec
+from spillway.engine.join.spec import JoinSpec
 
 PHASES = ("run-time", "cleanup")
 SESSION_DATE = pa.field("session_date", pa.string(), nullable=False)

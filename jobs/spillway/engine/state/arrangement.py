@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, GroupMap, disjoint_ranges
-from spillway.engine.join import NEVER_DROPPED, Rows
-from spillway.engine.runs import RunFile, bytes_before, part_of
+from spillway.engine.join.kernel import NEVER_DROPPED, Rows
+from spillway.engine.state.runs import RunFile, bytes_before, part_of
 from spillway_schemas.journal import HASH_BITS, Prefix
 
 

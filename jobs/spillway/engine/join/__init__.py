@@ -1,0 +1,11 @@
+"""The join itself: what one is, hashes of keys, and the kernel. Knows neither files nor epochs.
+
+| module | idea |
+|---|---|
+| `spec` | what a join is: its key columns and its inputs |
+| `hashing` | the hash of a key, as Spark computes it |
+| `probe` | which hashes produce, and where their rows lie |
+| `kernel` | rows in, results out |
+| `boxes` | results as plain cross products, cut into batches |
+| `results` | the `results` table's schema and columns |
+"""

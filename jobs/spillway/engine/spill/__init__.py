@@ -1,0 +1,8 @@
+"""What leaves memory: which groups, their files, and the results that this leaves for cleanup.
+
+| module | idea |
+|---|---|
+| `spilling` | which groups leave, and where their rows lie |
+| `spillfile`, `rowcodec` | rows of one cut in a file, to be read by hash range |
+| `cleanup` | the results of a range that spilling has left out, each once |
+"""
