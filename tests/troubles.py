@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spillway.storage import StorageError
-from spillway.stream.service import Watcher
+from spillway.stream.run import Watcher
 
 
 def stream_tells(monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -43,9 +43,9 @@ class Clock:
         return timed
 
 
-def hook(clock: Clock, stream_class: Any, driver_class: Any, job_class: Any) -> None:
+def hook(clock: Clock, query_class: Any, driver_class: Any, job_class: Any) -> None:
     """Time a batch, an instruction, a job."""
-    stream_class._on_batch = clock.around(stream_class._on_batch, lambda *_: "batch")
+    query_class._on_batch = clock.around(query_class._on_batch, lambda *_: "batch")
     driver_class._do = clock.around(driver_class._do, lambda _, what: _named(what))
     job_class.run = clock.around(job_class.run, lambda *_, **__: "job")
 
@@ -63,13 +63,15 @@ def main(arguments: list[str]) -> int:
     from spillway.clock import system_clock
     from spillway.stream.driver import Driver
     from spillway.stream.job import EpochJob
-    from spillway.stream.service import Stream, Wanted, Watcher
+    from spillway.stream.run import Wanted, Watcher
+    from spillway.stream.service import Stream
+    from spillway.stream.supervised import SupervisedQuery
     from spillway_schemas.query import load_query
     from spillway_schemas.settings import load_settings
 
     settings, _ = load_settings(Path(settings_path))
     clock = Clock()
-    hook(clock, Stream, Driver, EpochJob)
+    hook(clock, SupervisedQuery, Driver, EpochJob)
     progress: dict[int, Any] = {}
     cpu: dict[str, float] = {}
     watcher = Watcher()
@@ -78,7 +80,7 @@ def main(arguments: list[str]) -> int:
     )
 
     def look(_: Any) -> None:
-        for each in stream._query.recentProgress:
+        for each in stream.supervised.recent_progress:
             report = json.loads(each.json)
             progress[report["batchId"]] = report
         cpu.update(processes())  # the last look stands; Spark ends its workers with its session

@@ -21,7 +21,6 @@ from spillway.protocol.seal import not_sealable, not_withdrawable, pending_after
 from spillway.protocol.state import JournalState, check_query
 from spillway.report.words import span_text
 from spillway.tables import NothingYet, Warehouse
-from spillway.topics import topic_names
 from spillway_schemas.exits import FAILED, USAGE
 from spillway_schemas.journal import Command, Offsets, SealRequest
 from spillway_schemas.query import Query
@@ -69,7 +68,7 @@ def request_seal(
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
     check_query(state, query.fingerprint)  # its topics are where the session ends
-    offsets = _end(settings, topic_names(query), at_ms)
+    offsets = _end(settings, sorted(query.topics), at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     more = {"at": rule, "offsets": offsets}
     warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))

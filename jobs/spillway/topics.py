@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spillway.decode import compile_streams
 from spillway.kafka.client import cluster, demand_listener
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
@@ -31,15 +30,10 @@ class InputTopic:
         return {**asdict(self), "exists": self.partitions is not None}
 
 
-def topic_names(query: Query) -> list[str]:
-    """The topics that a query reads, in order, each once."""
-    return sorted({stream.topic for stream in compile_streams(query)})
-
-
 def unread(topics: Iterable[str], query: str) -> str:
     """What to say of topics that were written to and are none of the query's; else empty."""
     try:
-        read = topic_names(load_query(query))
+        read = sorted(load_query(query).topics)
     except ValueError as error:
         return f"whether the query reads these topics cannot be said: {error}"
     others = sorted(set(topics) - set(read))
@@ -57,7 +51,7 @@ def look(settings: Settings, query: Query, *, create: bool) -> list[InputTopic]:
 
     Raises `KafkaUnavailable`, `TopicProblem` when the cluster refuses, `OptionError`.
     """
-    names = topic_names(query)
+    names = sorted(query.topics)
     demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
         existing = set(view.existing_topics())

@@ -209,6 +209,11 @@ class Query(Part):
         """Names of the joined streams, in the order of the join's inputs."""
         return self.join.leaves
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The Kafka topics, in the order of the join's inputs; each once."""
+        return tuple(map(self.topic, self.inputs))
+
     def topic(self, stream: str) -> str:
         """The Kafka topic of a stream."""
         return self.streams[stream].topic or stream

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,13 @@ import pytest
 from spillway.kafka.client import KafkaUnavailable
 from spillway.protocol.plan import plan_epoch
 from spillway.protocol.state import JournalState, replay
-from spillway.stream import service
+from spillway.stream import commands as source
+from spillway.stream import supervised
 from spillway.stream.boundary import DueClose, due_close, never_closes
 from spillway.stream.genesis import StartRefused, first_entry
-from spillway.stream.service import Stream, Wanted, Watcher
+from spillway.stream.run import Wanted, Watcher
+from spillway.stream.service import Stream
+from spillway.stream.supervised import EpochHooks, SupervisedQuery
 from spillway_schemas.journal import CommandOutcome, Epoch, Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
@@ -200,7 +202,7 @@ class Epochs:
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     made = Kafka()
-    monkeypatch.setattr(service, "cluster", made.cluster)
+    monkeypatch.setattr(source, "cluster", made.cluster)
     return made
 
 
@@ -211,6 +213,10 @@ def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
     stream.driver = driver  # type: ignore[assignment]
+    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_over, lambda: ["a"])
+    stream.supervised = SupervisedQuery(
+        None, {}, root / "checkpoints", hooks, trigger_s=1, available_now=False
+    )
     return stream, driver
 
 
@@ -235,16 +241,17 @@ def test_no_batch_is_joined_without_the_seal_that_is_due(
     """Its rows may be of the evening. The query is started again, as when Spark finds no broker."""
     troubles: list[str] = []
     stream, driver = streaming(tmp_path, "2023-07-03T15:00:00-04:00", troubles)
-    monkeypatch.setattr(service, "batch_end", lambda *_: ends(5, 5, 5))
-    stream._placement = SimpleNamespace(executors=lambda: ["a"])  # type: ignore[assignment]
+    monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(5, 5, 5))
     with pytest.raises(KafkaUnavailable):
-        stream._on_batch(None, 0)
+        stream.supervised._on_batch(None, 0)
     assert driver.offered == []
+    with stream.supervised.at_rest() as is_free:
+        assert not is_free, "a query that failed is started again before anything else"
     started: list[Any] = []
-    monkeypatch.setattr(stream, "_start_query", started.append)
+    monkeypatch.setattr(stream.supervised, "start", lambda *given: started.append(given))
     stream.watcher.stop.set()  # Do not wait for it.
-    assert stream._again("spark", None) is not None
-    assert started == ["spark"]
+    assert stream._again(None) > 0
+    assert started == [(driver.state.end, stream.settings.stream.max_rows_per_epoch)]
 
 
 def test_a_person_s_seal_keeps_the_calendar_s_back(tmp_path: Path, kafka: Kafka) -> None:

@@ -13,8 +13,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from spillway.stream import interrupts, service
-from spillway.stream.service import Stream, Wanted, Watcher
+from spillway.stream import interrupts, start
+from spillway.stream.run import Wanted, Watcher
+from spillway.stream.service import Stream
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import load_settings
 
@@ -81,15 +82,12 @@ def test_spark_is_not_started_on_the_main_thread(
 ) -> None:
     """There pyspark would put a handler of Ctrl-C in the place of ours."""
     threads: list[threading.Thread] = []
-    told: list[str] = []
-    stream.watcher.on_progress = told.append
     monkeypatch.setattr(
-        service, "spark_session", lambda *_, **__: threads.append(threading.current_thread())
+        start, "spark_session", lambda *_, **__: threads.append(threading.current_thread())
     )
-    stream._start_spark()
+    start.start_spark(stream.settings)
     assert threads
     assert threads[0] is not threading.main_thread()
-    assert told == ["starting Spark (local[1])"]
 
 
 def test_one_that_was_asked_to_stop_before_its_start_touches_nothing(stream: Stream) -> None:

@@ -37,7 +37,7 @@ from spillway.metrics.serving import serving
 from spillway.metrics.snapshot import Days, Lag, Snapshot, days_of, journal_figures, lag_of
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import delay_quantile_ms
-from spillway.stream.service import Watcher
+from spillway.stream.run import Watcher
 from spillway.tables import SessionEvent
 from spillway_schemas.journal import DELAY_EDGES_MS, Move, Prefix
 from spillway_schemas.settings import load_settings

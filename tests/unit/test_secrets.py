@@ -22,7 +22,7 @@ from spillway.engine.groups import GroupMap
 from spillway.kafka.client import told
 from spillway.kafka.options import OptionError, python_options
 from spillway.stream.driver import first_lines
-from spillway.stream.service import beyond_mending
+from spillway.stream.failures import beyond_mending
 from spillway.stream.source import kafka_options
 from spillway_airflow.launchers import CommandLauncher, LaunchFailed
 from spillway_schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown

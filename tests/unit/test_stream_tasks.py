@@ -30,11 +30,11 @@ from spillway.protocol.recovery import Restore
 from spillway.protocol.state import replay
 from spillway.stream import process
 from spillway.stream.decoding import DecodeTask
+from spillway.stream.failures import beyond_mending
 from spillway.stream.job import Placement
 from spillway.stream.pins import least_values
 from spillway.stream.process import rehearse_batches
 from spillway.stream.progress import epoch_line, start_line
-from spillway.stream.service import beyond_mending
 from spillway.stream.source import kafka_options
 from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
 from spillway.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches

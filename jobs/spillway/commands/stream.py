@@ -32,7 +32,8 @@ def stream(
     from spillway import doctor as doctors
     from spillway.metrics.serving import serving
     from spillway.stream.progress import epoch_line, in_short, start_line
-    from spillway.stream.service import Stream, Wanted, Watcher
+    from spillway.stream.run import Wanted, Watcher
+    from spillway.stream.service import Stream
 
     settings = given.settings()
     watcher = Watcher(stop=stop)

@@ -22,9 +22,12 @@ def topics(
 ) -> None:
     """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not."""
     from spillway import topics as inputs
+    from spillway.decode import compile_streams
 
     settings = given.settings()
-    found = inputs.look(settings, given.query(settings), create=create)
+    query = given.query(settings)
+    compile_streams(query)  # what is wrong with it is told before any topic is made
+    found = inputs.look(settings, query, create=create)
     if json_:
         sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
     else:

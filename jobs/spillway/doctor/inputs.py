@@ -9,11 +9,11 @@ from pathlib import Path
 from spillway import calendar
 from spillway.calendar import CalendarError
 from spillway.closing import GraceTooLong, must_outlast_grace
+from spillway.decode import compile_streams
 from spillway.doctor.check import Check, days, size
 from spillway.kafka import broker
 from spillway.kafka.client import Cluster, KafkaUnavailable, TopicProblem, absent_remedy, listens
 from spillway.kafka.options import OptionError
-from spillway.topics import topic_names
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
 
@@ -55,7 +55,8 @@ def query_file(settings: Settings) -> tuple[Query | None, Check]:
     """The query, when its file is right."""
     try:
         query = load_query(settings.query)
-        topics = ", ".join(topic_names(query))
+        compile_streams(query)  # expressions are tried by this
+        topics = ", ".join(sorted(query.topics))
     except ValueError as error:
         return None, Check("query", "fail", str(error), "mend the query file, or set query")
     return query, Check("query", "ok", f"{settings.query} over {topics}")
@@ -75,7 +76,7 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
     try:
         checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
         if query is not None:
-            names = topic_names(query)
+            names = sorted(query.topics)
             topics = view.topics(names)
             configs = view.topic_configs(names)
             grace_ms = int(settings.session.grace_s * 1000)

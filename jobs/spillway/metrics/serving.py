@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway.metrics.gathering import Gatherer
 from spillway.metrics.server import MetricsServer
-from spillway.stream.service import Watcher
+from spillway.stream.run import Watcher
 from spillway_schemas.settings import Settings
 
 

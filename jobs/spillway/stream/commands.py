@@ -1,0 +1,61 @@
+"""What waits to be answered: commands of the table, and the calendar's own seal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spillway.clock import Clock
+from spillway.kafka.client import cluster
+from spillway.protocol.plan import unseen
+from spillway.protocol.state import JournalState
+from spillway.stream.boundary import due_close
+from spillway.tables.events import Commands
+from spillway_schemas.journal import Command
+from spillway_schemas.settings import Settings
+
+
+class CommandSource:
+    """Reads each command once, and keeps it until the journal has seen it."""
+
+    def __init__(
+        self, settings: Settings, table: Commands, topics: Iterable[str], clock: Clock
+    ) -> None:
+        """`clock`: the exchange's time, by which sessions end."""
+        self._session, self._kafka = settings.session, settings.kafka
+        self._table = table
+        self._topics = sorted(set(topics))
+        self._clock = clock
+        self._read_n: int | None = None
+        self._pending: list[Command] = []
+
+    @property
+    def read_n(self) -> int:
+        """The number up to which the table was read."""
+        assert self._read_n is not None, "nothing was asked for yet"
+        return self._read_n
+
+    def waiting(self, state: JournalState) -> list[Command]:
+        """The commands that the journal has not seen, and the calendar's seal when it is due.
+
+        Raises `KafkaUnavailable` when that seal is due: a batch must not be joined without it, for
+        rows of the evening would become the day's.
+        """
+        if self._read_n is None:  # what no driver has answered
+            fresh, self._read_n = self._table.unanswered(state)
+        else:
+            fresh = self._table.read(self._read_n)
+            self._read_n = fresh[-1].n if fresh else self._read_n
+        self._pending += [each.command for each in fresh]
+        self._pending = unseen(state, self._pending)
+        if self._session.boundary != "calendar":
+            return list(self._pending)
+        return self._pending + self._calendar_seal(state)
+
+    def _calendar_seal(self, state: JournalState) -> list[Command]:
+        """The calendar's own end of the open session, once close and grace have passed."""
+        given = self._session
+        due = due_close(state, self._pending, given.calendar, given.grace_s, self._clock())
+        if due is None:
+            return []
+        with cluster(self._kafka.bootstrap_servers, self._kafka.options) as view:
+            return [due.seal(view.offsets_for_time(self._topics, due.at_ms))]

@@ -1,0 +1,114 @@
+"""The start of a stream: its journal, its session, Spark, and what workers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from spillway import calendar
+from spillway.clock import Clock
+from spillway.decode import compile_streams, join_spec
+from spillway.kafka.client import cluster
+from spillway.protocol.state import JournalState, check_query, fold
+from spillway.stream.genesis import first_entry
+from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
+from spillway.stream.session import spark_session
+from spillway.stream.tasks import JobSettings
+from spillway.tables import JournalConflict, Warehouse
+from spillway_schemas.query import Query
+from spillway_schemas.secret import Options
+from spillway_schemas.settings import Settings
+
+
+def open_journal(
+    warehouse: Warehouse,
+    settings: Settings,
+    query: Query,
+    topics: Sequence[str],
+    wanted: Wanted,
+    clock: Clock,
+) -> JournalState:
+    """The journal's state, after its first entry when there is none.
+
+    Raises `AnotherQuery`, `StreamFailed`, and what `first_entry` raises.
+    """
+    state = warehouse.journal.state()
+    if state is None:
+        session = wanted.session or wanted.until_sealed
+        with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
+            genesis = first_entry(
+                settings, query.fingerprint, topics, view, session=session, now_ms=clock()
+            )
+        calendar.session_after(settings.session.calendar, genesis.session)
+        try:
+            warehouse.journal.append(genesis)
+        except JournalConflict:
+            warehouse.journal.refresh()  # another first start was faster
+        state = warehouse.journal.state()
+    if state is None:
+        raise StreamFailed("the journal is empty after its first entry was written")
+    check_query(state, query.fingerprint, begins=True)
+    warehouse.table("results")  # made now that the journal is this query's
+    return state
+
+
+def refreshed(warehouse: Warehouse, state: JournalState) -> JournalState:
+    """The journal's state now: whoever is to be relieved goes on, and may seal a session."""
+    warehouse.journal.refresh()
+    for entry in warehouse.journal.read(state.n + 1):
+        state = fold(state, entry)
+    return state
+
+
+def check_session(wanted: Wanted, state: JournalState) -> None:
+    """Raise `SessionNotOpen` when a date that was asked for is not that of the open session."""
+    for date in (wanted.session, wanted.until_sealed):
+        if date is not None and date != state.session.date and date not in state.sealed:
+            raise SessionNotOpen(
+                f"{date} is not the open session: that is {state.session.date}. "
+                f"Start with --session {state.session.date}, or without it."
+            )
+    if wanted.session in state.sealed:
+        raise SessionNotOpen(
+            f"{wanted.session} is sealed; the open session is {state.session.date}."
+        )
+
+
+def start_spark(settings: Settings) -> Any:
+    """A session for streaming. Not on the main thread: there pyspark would replace our handler of
+    Ctrl-C."""
+    with ThreadPoolExecutor(1, "start") as pool:
+        return pool.submit(
+            spark_session,
+            settings.spark.master,
+            "spillway stream",
+            streaming=True,
+            options=_page(settings.spark.ui_port),
+        ).result()
+
+
+def job_settings(
+    settings: Settings, query: Query, warehouse: Warehouse, state: JournalState, kafka: Options
+) -> JobSettings:
+    """What is the same for all epochs of this driver."""
+    return JobSettings(
+        spec=join_spec(query),
+        streams=compile_streams(query),
+        warehouse_id=state.genesis.warehouse_id,
+        warehouse_root=settings.warehouse.root,
+        state_root=settings.state.root,
+        state_key=warehouse.state_key(),
+        executor_may_override_state_root=not settings.spark.master.startswith("local"),
+        budget_bytes=int(settings.state.budget_bytes),
+        threshold=settings.spill.threshold,
+        fraction=settings.spill.fraction,
+        inactive_ms=int(settings.spill.inactive_s * 1000),
+        victims=settings.spill.victims,
+        kafka=kafka,
+    )
+
+
+def _page(port: int) -> dict[str, str]:
+    """Options that switch Spark's own page on; none for port 0."""
+    return {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}

@@ -1,0 +1,153 @@
+"""Spark's streaming query under supervision: each batch an epoch, stopped and started between two.
+
+Two threads meet here: Spark's, which brings the rows of a batch, and the main one, which runs
+epochs without rows while Kafka is silent, and stops the query. One lock makes every epoch whole: it
+is held from the plan to the last table's commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spillway.private import private_folder
+from spillway.stream.job import Batch
+from spillway.stream.source import batch_end, stream_rows
+from spillway_schemas.journal import Offsets
+from spillway_schemas.secret import Options
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class EpochHooks:
+    """What a batch asks of the stream."""
+
+    epoch: Callable[[Offsets, Batch], int]
+    """Run an epoch up to these offsets; how many rows it has read."""
+    is_done: Callable[[], bool]
+    """Whether no further epoch is wanted."""
+    is_ending: Callable[[], bool]
+    """Whether the stream is to end soon: then nobody waits for more rows."""
+    executors: Callable[[], Iterable[str]]
+    """Where executors are now."""
+
+
+class SupervisedQuery:
+    """The query of one driver, which may be started many times."""
+
+    def __init__(
+        self,
+        spark: Any,
+        kafka: Options,
+        folder: Path,
+        hooks: EpochHooks,
+        *,
+        trigger_s: float,
+        available_now: bool,
+    ) -> None:
+        """`folder`: of this driver's checkpoints, one for each start."""
+        self._spark = spark
+        self._kafka = kafka
+        self._folder = folder
+        self._hooks = hooks
+        self._trigger_s = trigger_s
+        self._available_now = available_now
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._query: Any = None
+        self._starts = 0
+        self._hosts = frozenset[str]()
+        """Where executors were when the last batch came."""
+        self.checkpoint = folder
+        self.max_rows = 0
+
+    def start(self, end: Offsets, max_rows: int) -> None:
+        """A new query with a new checkpoint, from these offsets."""
+        self._starts += 1
+        self._failure = None
+        self.max_rows = max_rows
+        private_folder(self._folder.parent)
+        self.checkpoint = self._folder / str(self._starts)
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        rows = stream_rows(self._spark, self._kafka, end, max_rows)
+        writer = rows.writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        if self._available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime="0 seconds")
+        self._query = writer.start()
+
+    def stop(self) -> None:
+        """Stop it between two epochs."""
+        with self._lock:
+            self._stopping = True
+        self._query.stop()
+        self._stopping = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs; if not, it failed or has read all there was."""
+        return bool(self._query.isActive)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it has ended; None when it ended well."""
+        return self._failure or self._query.exception()
+
+    @property
+    def recent_progress(self) -> list[Any]:
+        """Spark's reports of its last batches."""
+        return list(self._query.recentProgress)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[bool]:
+        """Keep batches away; False while one is being worked on, or failed."""
+        if not self._lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield self._failure is None
+        finally:
+            self._lock.release()
+
+    def _on_batch(self, rows: Any, batch: int) -> None:
+        """Spark's thread: one batch is one epoch."""
+        began = time.monotonic()
+        # One that goes between Spark's plan and this look was there at the look before.
+        hosts = frozenset(self._hooks.executors())
+        planned = Batch(rows, hosts | self._hosts)
+        self._hosts = hosts
+        while not self._lock.acquire(timeout=POLL_S):
+            if self._stopping:
+                return
+        try:
+            if self._stopping or self._hooks.is_done():
+                return
+            read = self._hooks.epoch(batch_end(self.checkpoint, batch), planned)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._lock.release()
+        self._pace(began, read)
+
+    def _pace(self, began: float, read: int) -> None:
+        """Wait for the trigger's time when this batch has read all there was."""
+        until = began + self._trigger_s
+        while (
+            read < self.max_rows // 2
+            and not self._available_now
+            and not self._stopping
+            and not self._hooks.is_ending()
+            and time.monotonic() < until
+        ):
+            time.sleep(0.02)
