@@ -229,3 +229,39 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
         assert not re.search(r"https?://|@import|mermaid", text)
     for path in PAGES:
         assert not re.search(r"!\[[^]]*\]\(https?:|<(script|iframe|img)", path.read_text())
+
+
+# --- contributing ------------------------------------------------------------------------------
+
+CHANGES = (
+    *("a policy", "a decoder", "a command", "a column of `results`", "a table"),
+    *("a chart on the page", "a metric", "an Airflow operator", "a victim order", "a setting"),
+)
+
+
+def test_a_newcomer_finds_where_changes_belong() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
+    for change in CHANGES:
+        where, how = rows[change].split(" | ")[1:]
+        assert "`" in where, f"{change}: where it belongs"
+        assert "`" in how, f"{change}: what says whether it is right"
+
+
+def test_paths_in_contributing_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|md|toml|js|yml)))`", text))
+    lost = [
+        path
+        for path in sorted(named)
+        if not any((root / path).exists() for root in (ROOT, ROOT / "jobs" / "spillway"))
+    ]
+    assert lost == ["site/"], "what `make docs` makes"
+
+
+def test_every_folder_of_the_jobs_has_its_line() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in (ROOT / "jobs" / "spillway").iterdir():
+        name = f"{path.name}/" if (path / "__init__.py").exists() else path.name
+        if name.endswith(("/", ".py")) and not name.startswith("_"):
+            assert f"`{name}`" in text, f"{name}: what lies there?"
