@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
 
 from spillway_airflow.alerts import late
+from spillway_airflow.dag_docs import described
 from spillway_airflow.operators import (
     CleanupOperator,
     DoctorOperator,
@@ -54,8 +55,7 @@ with DAG(
     max_active_runs=1,
     default_args=RETRIES,
     tags=[SECTION],
-    doc_md="Before each open: make topics that are missing, check what the stream needs, start it "
-    "when it does not run; wait until it works.",
+    doc_md=described("market_open", SECTION),
 ):
     chain(
         TopicsOperator(task_id="topics"),
@@ -75,7 +75,7 @@ with DAG(
         "policy": Param(None, type=["null", "string"], description="Instead of rebalance.policy."),
         "dry_run": Param(False, type="boolean", description="Only say what would be done."),
     },
-    doc_md="While the market is open: the controller, once a run, never two at once.",
+    doc_md=described("rebalance", SECTION),
 ):
     RebalanceOperator(
         task_id="decide", policy="{{ params.policy }}", dry_run="{{ params.dry_run }}"
@@ -89,8 +89,7 @@ with DAG(
     max_active_runs=1,
     default_args=OURS,
     tags=[SECTION],
-    doc_md="Every minute: start a stream that is gone, restart one that stands still, report days "
-    "that are not sealed or complete in time.",
+    doc_md=described("stream_watch", SECTION),
 ):
     StreamWatchOperator(task_id="watch", calendar=CALENDAR, limit=LIMIT)
 
@@ -122,8 +121,7 @@ with DAG(
         ),
         "reason": Param("", type="string", description="Kept in the journal."),
     },
-    doc_md="After each close: seal the session, append its missing results, prove it complete. "
-    "Closes that an outage has missed are made up for, in order.",
+    doc_md=described("market_close", SECTION),
 ):
     chain(
         SealOperator(
@@ -162,8 +160,7 @@ with DAG(
             "maintenance.keep_statistics_days.",
         ),
     },
-    doc_md="Every night: drop spilled rows and old figures of days that are proved complete, merge "
-    "small files, delete files that no table names. Kafka's topics are never touched.",
+    doc_md=described("maintenance", SECTION),
 ):
     MaintenanceOperator(
         task_id="maintain",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -31,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from spillway_airflow import alerts, launchers, operators, sections
 from spillway_airflow.command import CommandFailed, Running, program
+from spillway_airflow.dag_docs import DAGS, described
 from spillway_airflow.launchers import (
     CommandLauncher,
     KubernetesLauncher,
@@ -683,6 +685,22 @@ def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None
         "spillway_market_close": {"at", "session", "reason"},
         "spillway_maintenance": {"dry_run", "keep_spilled_days", "keep_statistics_days"},
     }
+
+
+def test_each_dag_says_what_to_do_when_it_fails(dags: dict[str, DAG], settings: Settings) -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    assert {f"spillway_{name}" for name in DAGS} == set(dags)
+    for name, each in DAGS.items():
+        said = dags[f"spillway_{name}"].doc_md or ""
+        assert each.fails in said
+        page, _, anchor = each.page.partition("#")
+        headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.M)
+        assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, each.page
+        tasks = {task.task_id for task in dags[f"spillway_{name}"].tasks}
+        listed = set(re.findall(r"^\d\. `(\w+)`", each.does, re.M))
+        assert listed in (set(), tasks), "all of its tasks, or none"
+    settings["docs_url"] = "https://docs.example/spillway/"
+    assert "(https://docs.example/spillway/runbook.html#every-night)" in described("maintenance")
 
 
 def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG]) -> None:

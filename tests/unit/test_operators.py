@@ -253,6 +253,26 @@ def test_a_day_that_is_not_complete_fails_for_good(fake: Fake) -> None:
         VerifyOperator(task_id="verify", session=DAY).execute({})
 
 
+def test_what_a_day_lacks_is_in_the_log(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    lacks = {
+        "key": {"symbol": "ACME"},
+        "coordinates": {
+            "stock": {"partition": 1, "offset": 70},
+            "volume": {"partition": 0, "offset": 4},
+        },
+        "found": 0,
+        "expected": 1,
+    }
+    details = {"problems": ["the journal names more rows"], "differences": [lacks]}
+    fake(answering({**VERDICT, "details": details}, 1))
+    with pytest.raises(AirflowFailException):
+        VerifyOperator(task_id="verify", session=DAY).execute({})
+    errors = [line for line in capsys.readouterr().out.splitlines() if "[error" in line]
+    assert len(errors) == 2
+    assert "the journal names more rows" in errors[0]
+    assert "symbol ACME: stock 1:70, volume 0:4 (partition:offset): found 0, not 1" in errors[1]
+
+
 def test_a_proof_that_was_not_made_is_tried_again(fake: Fake) -> None:
     fake(answering(None, 3, "Kafka does not answer"))
     with pytest.raises(CommandFailed, match="Kafka does not answer") as it:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -169,8 +169,10 @@ class VerifyOperator(SessionOperator):
         code, verdict = self.run_command("verify", "--session", self.session, "--json")
         if verdict is None or code not in (0, 1):
             raise self.failed(code)
-        verdict.pop("details", None)
+        details = verdict.pop("details", {})
         if not verdict["complete"]:
+            for line in what_is_wrong(details):
+                self.log.error("%s", line)
             raise AirflowFailException(
                 f"{self.session} is not complete: {verdict['missing']} results are missing, "
                 f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
@@ -182,3 +184,15 @@ class VerifyOperator(SessionOperator):
             *(f"{verdict[name]:,}" for name in ("expected", "run_time", "cleanup")),
         )
         return verdict
+
+
+def what_is_wrong(details: dict[str, Any]) -> Iterator[str]:
+    """A verdict's problems and the combinations that are missing or doubled, a line each."""
+    yield from details.get("problems", ())
+    for each in details.get("differences", ()):
+        key = ", ".join(f"{name} {value}" for name, value in each["key"].items())
+        rows = ", ".join(
+            f"{stream} {place['partition']}:{place['offset']}"
+            for stream, place in each["coordinates"].items()
+        )
+        yield f"{key}: {rows} (partition:offset): found {each['found']}, not {each['expected']}"
