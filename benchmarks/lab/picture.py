@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.framed import apart, framed
 from benchmarks.lab.experiments import Picture
 from benchmarks.lab.lines import Outcome
-from spillway.report.svg import Plot, Point, Safe, joined, tag, ticks
+from spillway.report.svg import Plot, Point, Safe, tag, ticks
 
 WIDTH, HEIGHT, NAMES = 860, 380, 210
-LINE_HEIGHT = 15
 COLOURS = ("#1d4ed8", "#c2410c", "#0f766e", "#7c3aed", "#ca8a04", "#6b7280", "#db2777", "#65a30d")
-STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #374151 }
-.mid { text-anchor: middle } .end { text-anchor: end } .title { font-size: 15px; font-weight: 600 }
-.line { fill: none; stroke-width: 2 }
-.grid { stroke: #e5e7eb } .frame, .tick { stroke: #9ca3af }
-.level { stroke: #374151; stroke-dasharray: 2 3 }
-"""
 
 Curve = tuple[str, Sequence[Point]]
 
@@ -44,18 +37,8 @@ def picture(wanted: Picture, found: Mapping[str, Outcome]) -> str:
         plot.add(_line(plot, points, number, alike))
     for text in _names(plot, curves):
         plot.add(text)
-    style = tag("style", Safe(STYLE))
-    title = tag("text", wanted.title, class_="title", x=plot.left, y=22)
-    ground = tag("rect", width=WIDTH, height=HEIGHT, fill="#ffffff")
-    whole = tag(
-        "svg",
-        joined([style, ground, title, plot.svg()]),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=wanted.title,
-    )
-    return whole + "\n"
+    drawn = [plot.svg()]
+    return framed(wanted.title, drawn, width=WIDTH, height=HEIGHT, left=plot.left)
 
 
 def _results(outcome: Outcome, wanted: Picture) -> Curve:
@@ -109,14 +92,7 @@ def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
     ends = sorted(
         (plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves) if i not in early
     )
-    heights = [y for y, _ in ends]
-    for i in range(1, len(heights)):
-        heights[i] = max(heights[i], heights[i - 1] + LINE_HEIGHT)
-    # What was pushed below the frame goes up again, from the last name on.
-    below = float(plot.bottom)
-    for i in reversed(range(len(heights))):
-        heights[i] = min(heights[i], below)
-        below = heights[i] - LINE_HEIGHT
+    heights = apart([y for y, _ in ends], plot.bottom)
     for height, (_, i) in zip(heights, ends, strict=True):
         style = f"fill: {COLOURS[i % len(COLOURS)]}"
         y = round(height + 4, 1)

@@ -1,17 +1,17 @@
-"""The chart: rate of every epoch, and progress over time, as one SVG without dependencies."""
+"""The chart: rate of every epoch, and progress over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from math import ceil, floor, log10
 
+from benchmarks.framed import LINE_HEIGHT, apart, framed
 from benchmarks.side_by_side.epochs import EpochRate
+from spillway.report.svg import Plot, Point, Safe, tag, ticks
 
 COLOURS = {"copy": "#6b7280", "join": "#c2410c", "ample": "#1d4ed8", "quarter": "#0f766e"}
-WIDTH, HEIGHT = 860, 640
-LEFT, RIGHT = 70, 190
-TOP, GAP, PANEL = 58, 74, 220
+WIDTH, PANEL, TOP, NAMES = 860, 300, 30, 210
+HEIGHT = TOP + 2 * PANEL
 
 
 def chart(series: Sequence[tuple[str, str, Sequence[EpochRate]]], title: str) -> str:
@@ -22,43 +22,44 @@ def chart(series: Sequence[tuple[str, str, Sequence[EpochRate]]], title: str) ->
     """
     rows = max(sum(e.rows for e in epochs) for _, _, epochs in series)
     seconds = max(epochs[-1].end_s for _, _, epochs in series)
-    rates = [e.rows_per_s for _, _, epochs in series for e in epochs]
-    low, high = 10 ** floor(log10(min(rates))), 10 ** ceil(log10(max(rates)))
-    upper = _Panel(TOP, rows, low, high, logarithmic=True)
-    lower = _Panel(TOP + PANEL + GAP, seconds, 0, rows, logarithmic=False)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{escape(title)}" '
-        'font-family="system-ui, sans-serif" font-size="12" fill="#374151">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#111827">'
-        f"{escape(title)}</text>",
-        *upper.axes("input rows a second, each epoch", "rows read so far", _millions, _short),
-        *lower.axes("rows read", "seconds since the beginning of the run", _number, _millions),
+    rates = [log10(e.rows_per_s) for _, _, epochs in series for e in epochs]
+    upper = _plot((0, rows), (floor(min(rates)), ceil(max(rates))), "rate of every epoch")
+    upper.axis_x(ticks(0, rows), _short, "rows read so far")
+    upper.axis_y(
+        _decades(upper.y0, upper.y1), lambda y: _short(round(10**y)), "input rows a second"
+    )
+    lower = _plot((0, seconds), (0, rows), "progress over time")
+    lower.axis_x(ticks(0, seconds), _short, "seconds since the beginning of the run")
+    lower.axis_y(ticks(0, rows), _short, "rows read")
+    for program, _, epochs in series:
+        for plot, points in ((upper, _steps(epochs)), (lower, _curve(epochs))):
+            path = "M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points)
+            plot.add(tag("path", class_="line", d=path, stroke=COLOURS[program]))
+    _name_rates(upper, series)
+    _name_ends(lower, series)
+    drawn = [
+        tag("g", plot.svg_body(), transform=f"translate(0 {TOP + PANEL * number})")
+        for number, plot in enumerate((upper, lower))
     ]
-    upper_ends, lower_ends = [], []
-    for program, name, epochs in series:
-        colour = COLOURS[program]
-        steps, curve = _steps(epochs), _curve(epochs)
-        parts.append(upper.path(steps, colour))
-        parts.append(lower.path(curve, colour))
-        upper_ends.append((upper.y(steps[-1][1]), upper.x(steps[-1][0]), name, colour))
-        label = f"{name}, {epochs[-1].end_s:,.0f} s"
-        lower_ends.append((lower.y(curve[-1][1]), lower.x(curve[-1][0]), label, colour))
-    parts += _labels(upper_ends)
-    parts += _end_labels(lower_ends)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return framed(title, drawn, width=WIDTH, height=HEIGHT, left=upper.left)
 
 
-def _steps(epochs: Sequence[EpochRate]) -> list[tuple[float, float]]:
+def _plot(x: tuple[float, float], y: tuple[float, float], label: str) -> Plot:
+    plot = Plot(x, y, label=label, width=WIDTH, height=PANEL)
+    plot.right = WIDTH - NAMES
+    return plot
+
+
+def _steps(epochs: Sequence[EpochRate]) -> list[Point]:
     points, read = [], 0.0
     for epoch in epochs:
-        points += [(read, epoch.rows_per_s), (read + epoch.rows, epoch.rows_per_s)]
+        rate = log10(epoch.rows_per_s)
+        points += [(read, rate), (read + epoch.rows, rate)]
         read += epoch.rows
     return points
 
 
-def _curve(epochs: Sequence[EpochRate]) -> list[tuple[float, float]]:
+def _curve(epochs: Sequence[EpochRate]) -> list[Point]:
     points, read = [(0.0, 0.0)], 0.0
     for epoch in epochs:
         read += epoch.rows
@@ -66,95 +67,36 @@ def _curve(epochs: Sequence[EpochRate]) -> list[tuple[float, float]]:
     return points
 
 
-class _Panel:
-    """One coordinate system: x from 0 to `x_max`, y from `low` to `high`."""
-
-    def __init__(self, top: float, x_max: float, low: float, high: float, *, logarithmic: bool):
-        self.top, self.x_max, self.low, self.high = top, x_max, low, high
-        self.logarithmic = logarithmic
-
-    def x(self, value: float) -> float:
-        return LEFT + value / self.x_max * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        if self.logarithmic:
-            part = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
-        else:
-            part = (value - self.low) / (self.high - self.low)
-        return self.top + PANEL * (1 - part)
-
-    def path(self, points: Sequence[tuple[float, float]], colour: str) -> str:
-        text = " ".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in points)
-        return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
-
-    def axes(self, y_title: str, x_title: str, x_form: object, y_form: object) -> list[str]:
-        assert callable(x_form)
-        assert callable(y_form)
-        right, bottom = WIDTH - RIGHT, self.top + PANEL
-        parts = [
-            f'<text x="{LEFT}" y="{self.top - 10}" font-weight="600">{y_title}</text>',
-            f'<text x="{right}" y="{bottom + 36}" text-anchor="end">{x_title}</text>',
-        ]
-        for value in self._y_ticks():
-            at = self.y(value)
-            parts.append(f'<path d="M{LEFT} {at:.1f}H{right}" stroke="#e5e7eb"/>')
-            parts.append(
-                f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{y_form(value)}</text>'
-            )
-        for value in _ticks(self.x_max):
-            at = self.x(value)
-            parts.append(f'<path d="M{at:.1f} {bottom}v5" stroke="#9ca3af"/>')
-            parts.append(
-                f'<text x="{at:.1f}" y="{bottom + 19}" text-anchor="middle">{x_form(value)}</text>'
-            )
-        parts.append(f'<path d="M{LEFT} {bottom}H{right}" stroke="#9ca3af"/>')
-        return parts
-
-    def _y_ticks(self) -> list[float]:
-        if not self.logarithmic:
-            return _ticks(self.high)
-        first, last = round(log10(self.low)), round(log10(self.high))
-        values = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5)]
-        return [v for v in values if self.low <= v <= self.high]
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten, as logarithms."""
+    values = [n + log10(m) for n in range(round(low), round(high) + 1) for m in (1, 2, 5)]
+    return [value for value in values if value <= high + 1e-9]
 
 
-def _ticks(top: float) -> list[float]:
-    step = 10.0 ** floor(log10(top))
-    for part in (0.1, 0.2, 0.5, 1.0):
-        if top / (step * part) <= 6:
-            step *= part
-            break
-    return [step * n for n in range(int(top / step + 1e-9) + 1)]
+def _name_rates(plot: Plot, series: Sequence[tuple[str, str, Sequence[EpochRate]]]) -> None:
+    """Names as high as the lines end, moved apart where they would meet."""
+    ends = sorted((plot.py(_steps(epochs)[-1][1]), name, p) for p, name, epochs in series)
+    for height, (_, name, program) in zip(
+        apart([y for y, _, _ in ends], plot.bottom), ends, strict=True
+    ):
+        plot.add(_name(plot, height + 4, name, program))
 
 
-def _labels(ends: list[tuple[float, float, str, str]]) -> list[str]:
-    """Names beside the ends of the lines, moved apart where they would meet."""
-    parts, last = [], float("-inf")
-    for y, x, name, colour in sorted(ends):
-        at = max(y + 4, last + 15)
-        last = at
-        parts.append(f'<text x="{x + 8:.1f}" y="{at:.1f}" fill="{colour}">{escape(name)}</text>')
-    return parts
+def _name_ends(plot: Plot, series: Sequence[tuple[str, str, Sequence[EpochRate]]]) -> None:
+    """All of these lines end at one height: a dot at each end, the names one below the other."""
+    ends = sorted((epochs[-1].end_s, name, p, _curve(epochs)[-1]) for p, name, epochs in series)
+    for number, (seconds, name, program, (x, y)) in enumerate(ends):
+        plot.add(tag("circle", cx=plot.px(x), cy=plot.py(y), r=4, fill=COLOURS[program]))
+        text = f"{name}, {seconds:,.0f} s"
+        plot.add(_name(plot, plot.py(y) + 4 + LINE_HEIGHT * number, text, program))
 
 
-def _end_labels(ends: list[tuple[float, float, str, str]]) -> list[str]:
-    """The same for the lower panel, where all lines end at one height: one below the other."""
-    parts = []
-    for number, (y, x, name, colour) in enumerate(sorted(ends, key=lambda end: end[1])):
-        right = WIDTH - RIGHT + 8
-        at = y + 4 + 16 * number
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
-        parts.append(f'<text x="{right}" y="{at:.1f}" fill="{colour}">{escape(name)}</text>')
-    return parts
-
-
-def _millions(value: float) -> str:
-    return "0" if not value else f"{value / 1e6:g}M" if value >= 1e6 else _short(value)
+def _name(plot: Plot, y: float, text: str, program: str) -> Safe:
+    return tag("text", text, x=plot.right + 8, y=round(y, 1), style=f"fill: {COLOURS[program]}")
 
 
 def _short(value: float) -> str:
-    return f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
-
-
-def _number(value: float) -> str:
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:g}{name}"
     return f"{value:g}"

@@ -187,14 +187,18 @@ class Plot:
             )
         )
 
-    def svg(self) -> Safe:
-        """The whole chart."""
+    def svg_body(self) -> Safe:
+        """What was drawn, for a picture of several plots."""
         frame = tag(
             "line", class_="frame", x1=self.left, x2=self.right, y1=self.bottom, y2=self.bottom
         )
+        return joined([*self._drawn, frame, *self._over])
+
+    def svg(self) -> Safe:
+        """The whole chart."""
         return tag(
             "svg",
-            joined([*self._drawn, frame, *self._over]),
+            self.svg_body(),
             viewBox=f"0 0 {self.width} {self.height}",
             role="img",
             aria_label=self._label,
