@@ -99,16 +99,27 @@ for _name, _group in GROUPS.items():
 def common(
     ctx: typer.Context,
     config: Annotated[
-        Path | None, typer.Option(help="Settings file; spillway.toml here when it exists.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The settings file. Without it: spillway.toml of the working directory, when it "
+            "exists.",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting, e.g. --set state.slots=4. May be repeated."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting, e.g. `--set state.slots=4`. May be repeated.",
+        ),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="With --version: those of packages and file formats, too."),
+        typer.Option(
+            "--verbose", help="With --version: the versions of packages and file formats, too."
+        ),
     ] = False,
 ) -> None:
     """Options of every command."""

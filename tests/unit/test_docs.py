@@ -13,12 +13,15 @@ import pyarrow as pa
 import pytest
 import yaml
 from pydantic import BaseModel
+from typer.core import TyperOption
 
+from scripts import commands_page
 from scripts.settings_page import OF_THE_MACHINE, PAGE, page
+from spillway.cli import app
 from spillway.decode import compile_streams, join_spec
 from spillway.engine.join.results import result_schema
 from spillway.tables.definitions import definitions
-from spillway_schemas import journal
+from spillway_schemas import exits, journal
 from spillway_schemas.expressions import FUNCTIONS
 from spillway_schemas.messages import SHIPPED, Rejected, fields_of, read
 from spillway_schemas.query import load_query
@@ -97,6 +100,37 @@ def test_settings_that_pages_name_exist() -> None:
         for found in re.findall(r"`([a-z]+\.[a-z_]+)(?: = [^`]*)?`", path.read_text()):
             if path.parent == DOCS and found.partition(".")[0] in sections:
                 assert found in names, f"{path.name}: {found}"
+
+
+# --- commands --------------------------------------------------------------------------------
+
+PROGRAM = commands_page.commands_of(app)
+COMMANDS = dict(commands_page.walk(PROGRAM))
+
+
+def test_the_commands_page_is_up_to_date() -> None:
+    made = commands_page.page()
+    assert commands_page.PAGE.read_text() == made, "run: python -m scripts.commands_page"
+
+
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+def test_every_command_and_option_has_a_help_text(path: str) -> None:
+    command = COMMANDS[path] if path else PROGRAM
+    assert command.help
+    for each in commands_page.parameters(command):
+        assert each.help, f"{path} {each.name}"
+        assert each.help.endswith("."), f"{path} {each.name}: a sentence"
+        repeated = isinstance(each, TyperOption) and each.multiple
+        assert each.help.endswith(commands_page.REPEATED) == repeated, f"{path} {each.name}"
+
+
+def test_pages_are_named_for_commands_that_exist() -> None:
+    assert commands_page.MORE.keys() <= COMMANDS.keys()
+
+
+def test_every_exit_code_has_its_meaning() -> None:
+    codes = {value for value in vars(exits).values() if isinstance(value, int)}
+    assert commands_page.MEANINGS.keys() == codes | {0}
 
 
 # --- messages and queries --------------------------------------------------------------------

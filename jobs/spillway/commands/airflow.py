@@ -9,7 +9,7 @@ import typer
 
 from spillway.commands.terminal import say
 
-app = typer.Typer(help="An Airflow that is there already.", no_args_is_help=True)
+app = typer.Typer(help="For an Airflow that is there already.", no_args_is_help=True)
 
 
 @app.command("dags")

@@ -17,7 +17,7 @@ def cleanup(
     session: Annotated[str, dated("The sealed session's date.")],
     json_: AsJson = False,
 ) -> None:
-    """Append a sealed session's missing results, each once. Run again, it goes on."""
+    """Append a sealed session's missing results, each once. It may be killed and run again."""
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
     from spillway.decode import join_spec

@@ -11,7 +11,7 @@ from spillway.commands import given
 from spillway.commands.given import AsJson
 from spillway.commands.terminal import out
 
-app = typer.Typer(help="Settings.", no_args_is_help=True)
+app = typer.Typer(help="The settings, and where they come from.", no_args_is_help=True)
 
 
 @app.command("show")

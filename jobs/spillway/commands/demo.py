@@ -14,9 +14,11 @@ def demo(
     airflow: Annotated[bool, typer.Option(help="Let a real Airflow run the day.")] = False,
     wait: Annotated[
         bool | None,
-        typer.Option(help="Stay up at the end until Ctrl-C (with Airflow in a terminal: yes)."),
+        typer.Option(
+            help="Stay up at the end until Ctrl-C (the default with --airflow in a terminal)."
+        ),
     ] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the folder of an earlier demo.")] = False,
+    keep: Annotated[bool, typer.Option(help="Move the folder of an earlier demo aside.")] = False,
 ) -> None:
     """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
     from spillway.demo import demo as run

@@ -17,7 +17,11 @@ from spillway_schemas.exits import FAILED
 def doctor(
     json_: AsJson = False,
     repair: Annotated[
-        bool, typer.Option(help="Mend a torn last log entry; tables are redone from the journal.")
+        bool,
+        typer.Option(
+            help="Take torn entries off the ends of the tables' logs, then check. Before that, "
+            "stop everything that uses the warehouse."
+        ),
     ] = False,
     close_delay: CloseDelay = None,
 ) -> None:

@@ -23,7 +23,7 @@ def maintain(
     ] = None,
     json_: AsJson = False,
 ) -> None:
-    """Tidy the tables up: drop what finished days need no longer, merge small files, delete others.
+    """Tidy the tables: drop what finished days no longer need, merge files, delete unused ones.
 
     Only days that are proved complete lose anything, and only their spilled rows and statistics.
     It may run beside everything else, and be run again.

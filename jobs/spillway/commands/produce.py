@@ -16,14 +16,30 @@ def produce(
         str | None, typer.Argument(help="A shipped scenario's name or a TOML file.")
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option(help="Send recorded rows (JSON lines or Parquet) instead.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Send recorded rows (JSON lines or Parquet) instead of a scenario."
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="With --replay: the topic.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --replay: the topic of plain messages. Without it: the file's name.",
+        ),
+    ] = None,
     speed: Annotated[
         float | None,
-        typer.Option(min=0, help="1: own timing, 60: a minute a second, 0: as fast as possible."),
+        typer.Option(
+            min=0,
+            metavar="FACTOR",
+            help="1: the rows' own timing, 60: a minute a second, 0: as fast as possible. Without "
+            "it: 1 for a scenario that names a rate, else 0.",
+        ),
     ] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Producer processes.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="With a scenario: how many processes send.")
+    ] = None,
 ) -> None:
     """Produce a scenario's messages, or replay recorded ones."""
     from spillway.produce.bar import progress_bar

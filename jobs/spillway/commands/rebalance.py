@@ -17,31 +17,41 @@ from spillway_schemas.exits import FAILED
 def rebalance(
     move: Annotated[
         list[str] | None,
-        typer.Option(help="A group and its new slot, DEPTH/VALUE:SLOT. May be repeated."),
+        typer.Option(
+            metavar="DEPTH/VALUE:SLOT", help="Move a group, e.g. 9/17:1. May be repeated."
+        ),
     ] = None,
     spill: Annotated[
-        list[str] | None, typer.Option(help="A slot and what it shall spill, e.g. 0:100MiB.")
+        list[str] | None,
+        typer.Option(
+            metavar="SLOT:BYTES", help="Let a slot spill so much, e.g. 0:100MiB. May be repeated."
+        ),
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="A group to cut in two, DEPTH/VALUE.")
+        list[str] | None,
+        typer.Option(metavar="DEPTH/VALUE", help="Cut a group in two, e.g. 9/17. May be repeated."),
     ] = None,
     merge: Annotated[
-        list[str] | None, typer.Option(help="A range whose two halves shall be one group.")
+        list[str] | None,
+        typer.Option(
+            metavar="DEPTH/VALUE",
+            help="Merge the two halves of a range into one group, e.g. 9/17. May be repeated.",
+        ),
     ] = None,
-    slots: Annotated[
-        int | None, typer.Option(help="The number of slots that there shall be.")
-    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Change the number of slots to this.")] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            help="A slot and its memory, e.g. 0:2GiB, until the stream is started again (to keep "
-            "it, set state.budget_bytes); 0:default takes it back."
+            metavar="SLOT:BYTES",
+            help="Give a slot so much memory, e.g. 0:2GiB, until the stream is started again (to "
+            "keep it, set state.budget_bytes); 0:default takes it back. May be repeated.",
         ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Decide by this policy instead of rebalance.policy.")
+        str | None,
+        typer.Option(metavar="NAME", help="Decide by this policy instead of rebalance.policy."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why: kept, also of a dry run.")] = "",
+    reason: Annotated[str, typer.Option(help="Why. It is kept, even of a dry run.")] = "",
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     json_: AsJson = False,

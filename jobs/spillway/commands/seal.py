@@ -16,7 +16,9 @@ def seal(
     at: Annotated[
         str | None,
         typer.Option(
-            help="now (the default), close (of the calendar, plus grace) or an RFC 3339 time."
+            metavar="TIME",
+            help="The end: now (the default), close (the calendar's, plus session.grace_s) or an "
+            "RFC 3339 time.",
         ),
     ] = None,
     withdraw: Annotated[
@@ -27,7 +29,7 @@ def seal(
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     close_delay: CloseDelay = None,
 ) -> None:
-    """End a session: rows up to there belong to it, later ones to the next."""
+    """End a session: rows up to its end belong to it, later ones to the next."""
     from spillway.closing import must_outlast_grace
     from spillway.sealing import request_seal, request_withdrawal
 

@@ -6,8 +6,10 @@ import typer
 
 
 def setup() -> None:
-    """Fetch and verify the jars that Spark and the embedded broker need. Nothing the second
-    time."""
+    """Fetch and verify the jars that Spark and the embedded broker need.
+
+    A second run has nothing to do.
+    """
     from spillway import jars
     from spillway.stream import archive
 

@@ -18,13 +18,13 @@ def status(
     json_: AsJson = False,
     watch: Annotated[bool, typer.Option(help="Go on showing it until Ctrl-C.")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Also write the HTML report to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the HTML report to this file.")
     ] = None,
     adaptations: Annotated[
-        bool, typer.Option("--adaptations", help="Show the decisions and what they did instead.")
+        bool, typer.Option("--adaptations", help="Instead, show the decisions and what they did.")
     ] = False,
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Show so many of the largest groups instead.")
+        int | None, typer.Option(min=1, help="Instead, show so many of the largest groups.")
     ] = None,
 ) -> None:
     """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""

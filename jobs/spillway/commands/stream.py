@@ -14,14 +14,16 @@ from spillway_schemas.exits import FAILED
 
 
 def stream(
-    session: Annotated[str | None, dated("The open session's date; names the first one.")] = None,
+    session: Annotated[
+        str | None, dated("The open session's date. A new warehouse begins with it.")
+    ] = None,
     until_sealed: Annotated[
         str | None, dated("End when the session of this date is sealed.")
     ] = None,
     available_now: Annotated[
-        bool, typer.Option(help="End when everything that Kafka holds now was read.")
+        bool, typer.Option(help="End when everything that Kafka holds now has been read.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="No line for each epoch.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print no line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
     from spillway.stream.interrupts import stop_on_signals
