@@ -317,7 +317,7 @@ class State(Section):
         description="Memory for the state files of one slot; also written as `512MiB`, `2GiB`.",
         json_schema_extra=_about(
             "bytes",
-            "1 GiB holds about 30 million rows of the shipped streams (31 bytes a row). Less "
+            "1 GiB holds about 18 million rows of the shipped streams (60 bytes a row). Less "
             "where all slots together would take more than a quarter of the machine's memory: "
             "/dev/shm usually ends at a half, and Spark needs its own. A budget that cannot hold "
             "one epoch (67.9 KiB with the shipped query, 512 groups and 2 slots) is refused by "
