@@ -71,7 +71,7 @@ def _line(plot: Plot, points: Sequence[Point], number: int, alike: int) -> Safe:
     return tag(
         "path",
         class_="line",
-        d="M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points),
+        d=plot.path(points),
         stroke=COLOURS[number % len(COLOURS)],
         stroke_dasharray=f"6 {6 * alike}" if alike else None,
     )

@@ -33,8 +33,7 @@ def chart(series: Sequence[tuple[str, str, Sequence[EpochRate]]], title: str) ->
     lower.axis_y(ticks(0, rows), _short, "rows read")
     for program, _, epochs in series:
         for plot, points in ((upper, _steps(epochs)), (lower, _curve(epochs))):
-            path = "M" + "L".join(f"{plot.px(x)},{plot.py(y)}" for x, y in points)
-            plot.add(tag("path", class_="line", d=path, stroke=COLOURS[program]))
+            plot.add(tag("path", class_="line", d=plot.path(points), stroke=COLOURS[program]))
     _name_rates(upper, series)
     _name_ends(lower, series)
     drawn = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
-from spillway.commands.terminal import out, say
+from spillway.commands.terminal import out, say, say_json
 
 
 def cleanup(
@@ -47,6 +46,6 @@ def cleanup(
         say(outcome_sentence(cleaned))
     swept = sum(len(found.delete) for found in warehouse.vacuum().values())
     if json_:
-        sys.stdout.write(json.dumps(asdict(cleaned)) + "\n")
+        say_json(asdict(cleaned))
     elif swept:
         say(f"{swept:,} files that no table names were removed.")

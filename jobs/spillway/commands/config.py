@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out
+from spillway.commands.terminal import out, say_json
 
 app = typer.Typer(help="The settings, and where they come from.", no_args_is_help=True)
 
@@ -26,6 +23,6 @@ def show(
     now = values(settings)
     if json_:
         listed = {n: {"value": v, "origin": str(origins[n])} for n, v in now.items()}
-        sys.stdout.write(json.dumps(listed, default=str) + "\n")
+        say_json(listed, default=str)
         return
     out.print(settings_table(catalogue(), now, origins, out), highlight=False, soft_wrap=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, CloseDelay
-from spillway.commands.terminal import out, say
+from spillway.commands.terminal import out, say, say_json
 from spillway_schemas.exits import FAILED
 
 
@@ -36,7 +34,7 @@ def doctor(
             say(line)
     found = checks.check_all(settings, close_delay_s=close_delay)
     if json_:
-        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+        say_json([each.as_dict() for each in found])
     else:
         out.print(checks.table(found))
     if checks.blocking(found):

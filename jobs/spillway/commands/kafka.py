@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import fail, say
+from spillway.commands.terminal import fail, say, say_json
 from spillway_schemas.exits import USAGE
 from spillway_schemas.settings import Settings
 
@@ -46,7 +44,7 @@ def status(
 
     now = broker.status(Path(given.settings().kafka.data_dir))
     if json_:
-        sys.stdout.write(json.dumps(asdict(now)) + "\n")
+        say_json(asdict(now))
     elif now.running:
         health = "healthy" if now.healthy else "does not answer"
         say(f"Kafka runs at {now.bootstrap} (process {now.pid}), {health}; log {now.log}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out
+from spillway.commands.terminal import out, say_json
 
 
 def maintain(
@@ -42,6 +40,6 @@ def maintain(
         dry_run=dry_run,
     )
     if json_:
-        sys.stdout.write(json.dumps(report.to_dict()) + "\n")
+        say_json(report.to_dict())
     else:
         out.print(shown(report), highlight=False)

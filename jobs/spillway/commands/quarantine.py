@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import dated
-from spillway.commands.terminal import out, say
+from spillway.commands.terminal import out, say, say_json
 
 app = typer.Typer(help="Rows that broke their contract.", no_args_is_help=True)
 
@@ -28,7 +26,7 @@ def list_(
     rows = list_rows(given.warehouse(given.settings()), session, limit)
     if json_:
         for row in rows:
-            sys.stdout.write(json.dumps(row) + "\n")
+            say_json(row)
     elif rows:
         out.print(table(rows))
     else:

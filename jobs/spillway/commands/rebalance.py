@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out, who
+from spillway.commands.terminal import out, say_json, who
 from spillway_schemas.exits import FAILED
 
 
@@ -83,7 +81,7 @@ def rebalance(
         asked = [command.kind for command, _ in answers]
         note(settings, by or who(), reason, dry_run=dry_run, policy=policy, asked=asked)
     if json_:
-        sys.stdout.write(json.dumps(as_json(answers, declined)) + "\n")
+        say_json(as_json(answers, declined))
     else:
         out.print(table(answers, declined, dry_run=dry_run), highlight=False)
     if not all(outcome.obeyed for _, outcome in answers):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out
+from spillway.commands.terminal import out, say_json
 
 
 def status(
@@ -36,7 +34,7 @@ def status(
 
         found = largest_groups(given.warehouse(settings), groups)
         if json_:
-            sys.stdout.write(json.dumps([each.model_dump() for each in found]) + "\n")
+            say_json([each.model_dump() for each in found])
         else:
             out.print(groups_table(found, out), highlight=False)
         return

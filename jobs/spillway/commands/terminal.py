@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import typer
@@ -30,6 +32,14 @@ def keep_secret(options: Mapping[str, SecretStr]) -> None:
 def say(text: str) -> None:
     """A line of an answer. A terminal wraps it; where it is piped it stays one line."""
     out.print(escaped(text), highlight=False, soft_wrap=True)
+
+
+def say_json(found: object, default: Callable[[object], object] | None = None) -> None:
+    """An answer for programs: one line of JSON, which no console wraps or colours.
+
+    `default`: what becomes of values that JSON does not have; without it they are an error.
+    """
+    sys.stdout.write(json.dumps(found, default=default) + "\n")
 
 
 def complain(text: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import fail, out
+from spillway.commands.terminal import fail, out, say_json
 from spillway_schemas.exits import FAILED
 
 
@@ -29,7 +27,7 @@ def topics(
     compile_streams(query)  # what is wrong with it is told before any topic is made
     found = inputs.look(settings, query, create=create)
     if json_:
-        sys.stdout.write(json.dumps([each.as_dict() for each in found]) + "\n")
+        say_json([each.as_dict() for each in found])
     else:
         out.print(inputs.table(found), highlight=False)
     if missing := inputs.missing(found):

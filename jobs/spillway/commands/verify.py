@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
-from spillway.commands.terminal import out
+from spillway.commands.terminal import out, say_json
 from spillway_schemas.exits import NOT_COMPLETE
 
 
@@ -48,7 +46,7 @@ def verify(
                 progress=progress,
             ).to_dict()
     if json_:
-        sys.stdout.write(json.dumps(report) + "\n")
+        say_json(report)
     else:
         from spillway.verify.shown import verdict_table
 

@@ -120,14 +120,14 @@ class Plot:
     def line(self, points: Sequence[Point], class_: str) -> None:
         """A line through the points."""
         if points:
-            self.add(tag("path", class_=f"line {class_}", d=self._path(points)))
+            self.add(tag("path", class_=f"line {class_}", d=self.path(points)))
 
     def area(self, upper: Sequence[Point], lower: Sequence[Point] | None, class_: str) -> None:
         """The area between two lines, or below one."""
         if not upper:
             return
         below = lower or [(upper[0][0], self.y0), (upper[-1][0], self.y0)]
-        path = self._path(upper) + "L" + self._path(list(reversed(below)))[1:] + "Z"
+        path = self.path(upper) + "L" + self.path(list(reversed(below)))[1:] + "Z"
         self.add(tag("path", class_=f"area {class_}", d=path))
 
     def bar(self, x: float, width: float, low: float, high: float, class_: str) -> None:
@@ -155,7 +155,7 @@ class Plot:
     ) -> None:
         """The same for a value that changes: a line through the points, named at the last one."""
         at = self.py(points[-1][1])
-        self._over.append(tag("path", class_=f"level {class_}", d=self._path(points)))
+        self._over.append(tag("path", class_=f"level {class_}", d=self.path(points)))
         self._over.append(
             tag(
                 "text",
@@ -204,7 +204,8 @@ class Plot:
             aria_label=self._label,
         )
 
-    def _path(self, points: Sequence[Point]) -> str:
+    def path(self, points: Sequence[Point]) -> str:
+        """What an SVG path through the points is written as."""
         return "M" + "L".join(f"{self.px(x)},{self.py(y)}" for x, y in points)
 
 

@@ -21,6 +21,7 @@ from spillway import calendar
 from spillway.clock import Clock
 from spillway.decode import join_spec
 from spillway.engine.join.results import result_schema
+from spillway.engine.join.spec import JoinSpec
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
@@ -68,11 +69,16 @@ class Stream:
         """Whether it was said that the calendar's seal waits for Kafka."""
 
     @cached_property
+    def spec(self) -> JoinSpec:
+        """The join that the query stands for; compiled once."""
+        return join_spec(self.query)
+
+    @cached_property
     def warehouse(self) -> Warehouse:
         """The tables. Those that are missing are made at the first use: not before a start."""
         return Warehouse(
             self.settings.warehouse.root,
-            result_schema(join_spec(self.query)),
+            result_schema(self.spec),
             fsync=self.settings.warehouse.fsync,
             later={"results"},
         )
@@ -129,7 +135,9 @@ class Stream:
         hosts = dict(state.hosts)
         placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
         placement.settle(wait_s)
-        told = job_settings(self.settings, self.query, self.warehouse, state, self._kafka())
+        told = job_settings(
+            self.settings, self.query, self.spec, self.warehouse, state, self._kafka()
+        )
         job = EpochJob(spark, told, placement)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
             rehearsal = pool.submit(job.rehearse, len(state.slots))

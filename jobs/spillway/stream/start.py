@@ -8,7 +8,8 @@ from typing import Any
 
 from spillway import calendar
 from spillway.clock import Clock
-from spillway.decode import compile_streams, join_spec
+from spillway.decode import compile_streams
+from spillway.engine.join.spec import JoinSpec
 from spillway.kafka.client import cluster
 from spillway.protocol.state import JournalState, check_query, fold
 from spillway.stream.genesis import first_entry
@@ -89,11 +90,16 @@ def start_spark(settings: Settings) -> Any:
 
 
 def job_settings(
-    settings: Settings, query: Query, warehouse: Warehouse, state: JournalState, kafka: Options
+    settings: Settings,
+    query: Query,
+    spec: JoinSpec,
+    warehouse: Warehouse,
+    state: JournalState,
+    kafka: Options,
 ) -> JobSettings:
     """What is the same for all epochs of this driver."""
     return JobSettings(
-        spec=join_spec(query),
+        spec=spec,
         streams=compile_streams(query),
         warehouse_id=state.genesis.warehouse_id,
         warehouse_root=settings.warehouse.root,

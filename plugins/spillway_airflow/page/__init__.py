@@ -32,14 +32,14 @@ def _build(section: str) -> App:
 class Page:
     """The app, or a closed door."""
 
-    def __init__(self, section: str = SPILLWAY, build: Callable[[str], App] | None = None) -> None:
+    def __init__(self, section: str = SPILLWAY, build: Callable[[str], App] = _build) -> None:
         """`section`: whose warehouse it shows.
 
         `build`: makes the app of a section; whatever it raises closes the page until it no longer
         does.
         """
         self._section = section
-        self._build = build or _build
+        self._build = build
         self._app: App | None = None
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
