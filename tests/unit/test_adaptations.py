@@ -18,6 +18,7 @@ from spillway.report.status import status
 from spillway.report.terminal import render
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import Settings, load_settings
+from tests.commands import outcome_of
 from tests.report_journal import (
     DAY,
     Made,
@@ -33,8 +34,6 @@ WHY = "memory 80% of the budget (slot 0) and 20% (slot 1)"
 
 def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
     given = {
-        "id": f"balanced/1a2b/{number}",
-        "decision": "balanced/1a2b",
         "kind": "move",
         "obeyed": obeyed,
         "policy": "balanced",
@@ -42,7 +41,7 @@ def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
         "bytes": 100,
         "reason": WHY if obeyed else "expired at noon",
     }
-    return CommandOutcome(**{**given, **more})
+    return outcome_of(more.pop("id", f"balanced/1a2b/{number}"), **{**given, **more})
 
 
 def moved(value: int) -> Move:
