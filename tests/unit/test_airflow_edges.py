@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from spillway.dag_files import dags_folder
 from spillway_airflow import alerts, launchers, operators, sections
 from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.dag_docs import DAGS, described
@@ -641,7 +642,7 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
 def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     """The file's DAGs, as an Airflow has them whose settings name an exchange and no more."""
     settings["calendar"] = "XLON"
-    return loaded(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py", monkeypatch)
+    return loaded(dags_folder() / "trading_day.py", monkeypatch)
 
 
 def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
@@ -657,11 +658,18 @@ def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     return found
 
 
+def test_the_file_that_is_shipped_is_the_one_that_is_changed() -> None:
+    """A copy in the package was once an older one: Airflow showed what the tests did not see."""
+    shipped = dags_folder() / "trading_day.py"
+    assert shipped.is_symlink()
+    assert shipped.samefile(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py")
+
+
 def test_a_section_s_tasks_work_for_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A copy of the file with another section: other ids, and every task knows whose it is."""
-    text = (Path(__file__).resolve().parents[2] / "dags" / "trading_day.py").read_text()
+    text = (dags_folder() / "trading_day.py").read_text()
     copy = tmp_path / "london.py"
     copy.write_text(text.replace('SECTION = "spillway"', 'SECTION = "london"'))
     settings["london.calendar"] = "XLON"
@@ -740,7 +748,6 @@ def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -
 
 @pytest.mark.server
 def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
-    root = Path(__file__).resolve().parents[2]
     look = (
         "import json, runpy, sys\n"
         "from airflow.sdk import DAG\n"
@@ -748,7 +755,7 @@ def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
         "heavy = ('pandas', 'pyspark', 'exchange_calendars', 'deltalake', 'kafka')\n"
         "print(json.dumps([name for name in heavy if name in sys.modules]))\n"
     )
-    path = str(root / "dags" / "trading_day.py")
+    path = str(dags_folder() / "trading_day.py")
     done = subprocess.run(
         [sys.executable, "-c", look, path], capture_output=True, text=True, check=False
     )
