@@ -52,11 +52,11 @@ from spillway.protocol.state import JournalState, fold
 from spillway.readmodel.kept import keep
 from spillway.tables import SessionEvent, Warehouse, log
 from spillway.tables.definitions import DATA_TABLES
+from spillway_schemas.commands import Command, SealCommand, SpillCommand
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Claim,
-    Command,
     Cut,
     Epoch,
     Genesis,
@@ -115,11 +115,13 @@ def entries(
         end = {name: [ROWS * (number + 1)] * PARTITIONS for name in TOPICS}
         fresh = []
         if number % COMMAND_EVERY == 0:
-            name = f"balanced/{number:08x}/0"
-            fresh.append(Command(id=name, kind="spill", slot=0, bytes=1, policy="balanced"))
+            name = f"balanced/{number:08x}"
+            fresh.append(
+                SpillCommand(id=f"{name}/0", decision=name, slot=0, bytes=1, policy="balanced")
+            )
         if number % SESSION_EPOCHS == SESSION_EPOCHS - 1:
             name, date_ = f"seal/{number}", state.session.date
-            fresh.append(Command(id=name, kind="seal", session=date_, offsets=end))
+            fresh.append(SealCommand(id=name, session=date_, offsets=end))
         commands += fresh
         after = (date.fromisoformat(state.session.date) + timedelta(days=1)).isoformat()
         plan = plan_epoch(state, end, fresh, after, commands_n=len(commands) - 1)

@@ -34,10 +34,7 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     groups = dict(made.entries[0].groups)
     first = [g for g, slot in groups.items() if slot == 0]
     moved = first[: min(12, len(first) // 2)]
-    moves = [
-        Move(group=g, to=slots - 1, bytes=30_000, command=f"balanced/aa/{k}")
-        for k, g in enumerate(moved)
-    ]
+    moves = [Move(group=g, to=slots - 1, bytes=30_000, decision="balanced/aa") for g in moved]
     after = [(g, slots - 1 if g in moved else slot) for g, slot in groups.items()]
     why = "slot 0 holds 61 % of the memory, the others less than half of that"
 
@@ -45,21 +42,22 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
         made.entries[at[epoch]] = made.entries[at[epoch]].model_copy(update=what)
 
     def answered(kind: str, name: str, *, ok: bool = True, **what: Any) -> CommandOutcome:
-        return CommandOutcome(id=name, kind=kind, obeyed=ok, **what)
+        decision = name.rpartition("/")[0]
+        return CommandOutcome(id=name, decision=decision, kind=kind, obeyed=ok, **what)
 
     change(
         epochs // 3,
         commands=[
             answered(
                 "move",
-                m.command,
+                f"{m.decision}/{k}",
                 reason=why,
                 policy="balanced",
                 by="airflow",
                 bytes=m.bytes,
                 slot=m.to,
             )
-            for m in moves
+            for k, m in enumerate(moves)
         ],
         moved=moves,
         assignment=after,
@@ -82,7 +80,7 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
         assert isinstance(entry, Epoch)
         larger = entry.slots[0].model_copy(update={"budget_bytes": 2 * BUDGET})
         change(epoch, slots=[larger, *entry.slots[1:]], budgets={0: 2 * BUDGET})
-    waiting = [Move(group=g, to=0, bytes=9_000, command="by-hand/dd/0") for g in moved[:3]]
+    waiting = [Move(group=g, to=0, bytes=9_000, decision="by-hand/dd") for g in moved[:3]]
     change(
         epochs - 2,
         commands=[

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
-    Command,
     Cut,
     Epoch,
     FileRecord,
@@ -24,6 +24,7 @@ from spillway_schemas.journal import (
     SlotReport,
     Topic,
 )
+from tests.commands import command_of
 
 DAY, NEXT, THIRD = "2026-01-05", "2026-01-06", "2026-01-07"
 GROUPS = tuple((Prefix(2, value), value // 2) for value in range(4))
@@ -127,9 +128,9 @@ def lost(slot: int, number: int, lacking: Sequence[int] = ()) -> SlotReport:
 
 def closing(end: Offsets, id_: str = "close", **more: Any) -> Command:
     """A seal command."""
-    return Command(id=id_, kind="seal", session=more.pop("session", DAY), offsets=end, **more)
+    return command_of("seal", id_, session=more.pop("session", DAY), offsets=end, **more)
 
 
 def withdrawing(seal: str = "close", id_: str = "back", **more: Any) -> Command:
     """A command that takes a seal back."""
-    return Command(id=id_, kind="withdraw", session=more.pop("session", DAY), seal=seal, **more)
+    return command_of("withdraw", id_, session=more.pop("session", DAY), seal=seal, **more)

@@ -10,19 +10,19 @@ yet; the stream has the last word.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from spillway import calendar
 from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import cluster
-from spillway.protocol.seal import not_sealable, not_withdrawable, pending_after
+from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
 from spillway.protocol.state import JournalState, check_query
 from spillway.report.words import span_text
 from spillway.tables import NothingYet, Warehouse
+from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.exits import FAILED, USAGE
-from spillway_schemas.journal import Command, Offsets, SealRequest
+from spillway_schemas.journal import Offsets, SealRequest
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -57,11 +57,8 @@ def request_seal(
     `KafkaUnavailable` and `TopicProblem`.
     """
     warehouse, state = _opened(settings)
-    if session in state.sealed:
-        return f"{session} is sealed already (epoch {state.sealed[session].epoch})"
-    pending = _pending(warehouse, state, settings)
-    if pending is not None and pending.session == session:
-        return f"a seal of {session} is pending already"
+    if done := already(state, _pending(warehouse, state, settings), session):
+        return done
     next_session = calendar.session_after(settings.session.calendar, state.session.date)
     if problem := not_sealable(state, session, next_session):
         raise SealRefused(f"{session} cannot be sealed: {problem}")
@@ -70,8 +67,17 @@ def request_seal(
     check_query(state, query.fingerprint)  # its topics are where the session ends
     offsets = _end(settings, sorted(query.topics), at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
-    more = {"at": rule, "offsets": offsets}
-    warehouse.commands.append(_command("seal", session, reason, by, now_ms, more))
+    warehouse.commands.append(
+        SealCommand(
+            id=_new_id("seal", session),
+            session=session,
+            at=rule,
+            offsets=offsets,
+            reason=reason,
+            by=by,
+            issued_at=rfc3339(now_ms),
+        )
+    )
     where = "where its topics end now" if at_ms is None else f"at {rule}"
     ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
     return f"{session} will be sealed {where}: {ends}"
@@ -92,23 +98,21 @@ def request_withdrawal(
     seal = "" if pending is None else pending.command
     if problem := not_withdrawable(state, pending, session, seal):
         raise SealRefused(f"the seal of {session} cannot be withdrawn: {problem}")
-    more = {"seal": seal}
-    warehouse.commands.append(_command("withdraw", session, reason, by, clock(), more))
+    warehouse.commands.append(
+        WithdrawCommand(
+            id=_new_id("withdraw", session),
+            session=session,
+            seal=seal,
+            reason=reason,
+            by=by,
+            issued_at=rfc3339(clock()),
+        )
+    )
     return f"the seal of {session} will be withdrawn, unless the stream passes its end before"
 
 
-def _command(
-    kind: str, session: str, reason: str, by: str, now_ms: int, more: Mapping[str, object]
-) -> Command:
-    common = {
-        "id": f"{kind}/{session}/{uuid.uuid4().hex[:8]}",
-        "kind": kind,
-        "session": session,
-        "reason": reason,
-        "by": by,
-        "issued_at": rfc3339(now_ms),
-    }
-    return Command.model_validate({**common, **more})
+def _new_id(kind: str, session: str) -> str:
+    return f"{kind}/{session}/{uuid.uuid4().hex[:8]}"
 
 
 def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:

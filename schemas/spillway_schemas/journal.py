@@ -210,6 +210,11 @@ class SlotReport(Record):
     totals: SlotTotals | None = None
 
 
+def _decision_of_before(command: Any) -> Any:
+    """The decision of a command by its id, as ids were before decisions had a field."""
+    return command.rpartition("/")[0] or command if isinstance(command, str) else command
+
+
 class Move(Record):
     """A group that changes its slot."""
 
@@ -217,69 +222,25 @@ class Move(Record):
     to: int
     bytes: int = 0
     """Its state when the move was decided: what an epoch's limit is measured with."""
-    command: str = ""
-    """Of which command it is a part; filled in when that is obeyed."""
+    decision: str = ""
+    """Of which decision it is a part; filled in when its command is obeyed."""
 
-
-class Command(Record):
-    """A line of the `commands` table. Obeyed or refused once per `id`."""
-
-    id: str
-    kind: Literal["seal", "withdraw", "move", "spill", "split", "merge", "slots", "budget"]
-    session: str = ""
-    """`seal`: the session that shall end; `withdraw`: the one that shall stay open after all."""
-    at: str = "now"
-    """`seal`: `now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
-    offsets: Offsets = {}
-    """`seal`: where the session ends."""
-    seal: str = ""
-    """`withdraw`: the id of the seal that is taken back. A later seal of the session stays."""
-    moves: list[Move] = []
-    """`move`: the one that is wanted; `slots`: all that bring the groups to `slots` slots."""
-    slot: int | None = None
-    """`spill`: the slot that shall spill; `budget`: the one that gets another budget."""
-    bytes: int = 0
-    """`spill`: how much state, at least; `budget`: the new one, or 0 for `state.budget_bytes`."""
-    group: Prefix | None = None
-    """`split`: the group to cut in two; `merge`: the range whose two halves become one group."""
-    slots: int = 0
-    """`slots`: how many there shall be."""
-    assignment_version: int | None = None
-    """The assignment that an adaptation was decided on; None: whichever there is."""
-    epoch: int | None = None
-    """The last epoch that a policy knew of when it decided; None: not kept."""
-    expires_at: str = ""
-    """RFC 3339 time from which an adaptation is refused; empty: never."""
-    policy: str = ""
-    """Which policy decided; empty for a person."""
-    settings: dict[str, float | int | str] = {}
-    """The policy's settings, as they were."""
-    reason: str = ""
-    by: str = ""
-    issued_at: str = ""
-
-    @model_validator(mode="after")
-    def _whole(self) -> Command:
-        """What its kind needs must be there."""
-        given = {
-            "seal": bool(self.session),
-            "withdraw": bool(self.session and self.seal),
-            "move": len(self.moves) == 1,
-            "spill": self.slot is not None and self.bytes > 0,
-            "split": self.group is not None,
-            "merge": self.group is not None,
-            "slots": self.slots > 0,
-            "budget": self.slot is not None and self.bytes >= 0,
-        }
-        if not given[self.kind]:
-            raise ValueError(f"a command of kind {self.kind!r} lacks what it needs: {self!r}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, given: Any) -> Any:
+        """Entries from before decisions were named say the command instead."""
+        if isinstance(given, dict) and "command" in given:
+            given = {**given, "decision": _decision_of_before(given["command"])}
+            del given["command"]
+        return given
 
 
 class CommandOutcome(Record):
     """What became of a command."""
 
     id: str
+    decision: str
+    """The decision that the command is a part of: its own id where it stands alone."""
     kind: str
     obeyed: bool
     reason: str = ""
@@ -290,6 +251,14 @@ class CommandOutcome(Record):
     """Which one spills or gets a budget, or where a group moves to."""
     bytes: int = 0
     """How much was asked for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, given: Any) -> Any:
+        """Entries from before decisions were named say the command's id alone."""
+        if isinstance(given, dict) and "decision" not in given and "id" in given:
+            return {**given, "decision": _decision_of_before(given["id"])}
+        return given
 
 
 class SealRequest(Record):

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from spillway.demo.airflow import Airflow
 from spillway.tables import Warehouse
-from spillway_schemas.journal import Command
+from spillway_schemas.commands import Command
 from tests.browser.chromium import PATIENCE_MS, chromium, open_airflow, open_view, program
 from tests.browser.strangers import STRANGERS
 from tests.integration.airflow_server import airflow

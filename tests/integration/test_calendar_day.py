@@ -18,7 +18,7 @@ import pytest
 from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import Cluster
 from spillway.tables import Warehouse
-from spillway_schemas.journal import Command
+from tests.commands import command_of
 from tests.integration.day import STREAMS, THEN, Day, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -145,7 +145,7 @@ def test_days_end_by_the_calendar(exchange: Exchange) -> None:
         # A seal that cannot be fulfilled is taken back, and the day goes on.
         exchange.it_is("2023-07-05T10:00")
         never = {topic: [NEVER, NEVER] for topic in exchange.sent}
-        wrong = Command(id="seal/wrong", kind="seal", session=AFTER, offsets=never)
+        wrong = command_of("seal", "seal/wrong", session=AFTER, offsets=never)
         Warehouse(str(day.folder / "warehouse"), fsync=False).commands.append(wrong)
         wait_for(lambda: accepted(day) == ["seal/wrong"], 120, "the seal is accepted")
         exchange.rows_of("2023-07-05T10:00", seed=4)

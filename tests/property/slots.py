@@ -40,7 +40,6 @@ from spillway.stream.decoding import DecodeTask, _by_session, were_held
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.journal import (
     Claim,
-    Command,
     FileRecord,
     Genesis,
     PartitionCount,
@@ -48,6 +47,7 @@ from spillway_schemas.journal import (
     SlotReport,
     Topic,
 )
+from tests.commands import command_of
 from tests.property.reference import Reference, Result, Row
 
 WAREHOUSE = "w-1"
@@ -230,12 +230,12 @@ class Slots:
         commands = []
         if self.first_day_ends and state.epoch < 0:
             early = {name: [self.first_day_ends, 0] for name in self.names}
-            commands.append(Command(id=DAYS[0], kind="seal", session=DAYS[0], offsets=early))
+            commands.append(command_of("seal", DAYS[0], session=DAYS[0], offsets=early))
         if seal is not None and (state.seal or commands):
             for ends in end.values():
                 ends[0] = self.first_day_ends
         elif seal is not None:
-            commands.append(Command(id=seal, kind="seal", session=seal, offsets=end))
+            commands.append(command_of("seal", seal, session=seal, offsets=end))
         found = plan_epoch(state, end, commands, AFTER[state.session.date], lost)
         assert found.sealing == (seal is not None)
         if groups is None or lost:

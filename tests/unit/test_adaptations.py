@@ -34,6 +34,7 @@ WHY = "memory 80% of the budget (slot 0) and 20% (slot 1)"
 def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
     given = {
         "id": f"balanced/1a2b/{number}",
+        "decision": "balanced/1a2b",
         "kind": "move",
         "obeyed": obeyed,
         "policy": "balanced",
@@ -45,7 +46,7 @@ def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
 
 
 def moved(value: int) -> Move:
-    return Move(group=Prefix(3, value), to=1, bytes=100, command=f"balanced/1a2b/{value}")
+    return Move(group=Prefix(3, value), to=1, bytes=100, decision="balanced/1a2b")
 
 
 def adapted() -> Made:

@@ -20,10 +20,11 @@ from spillway.stream.genesis import StartRefused, first_entry
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
-from spillway_schemas.journal import CommandOutcome, Epoch, Offsets, Topic
+from spillway_schemas.journal import Epoch, Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
-from tests.protocol_entries import claim, ends, epoch, genesis, seal
+from tests.commands import outcome_of
+from tests.protocol_entries import claim, ends, epoch, genesis, seal, withdrawing
 
 GRACE_S = 300
 DAY, EARLY, AFTER, SUNDAY = "2023-06-30", "2023-07-03", "2023-07-05", "2023-07-02"
@@ -72,7 +73,7 @@ LATE = ms("2023-07-09T00:00:00Z")
 def test_a_pending_seal_holds_and_a_withdrawn_one_of_the_calendar_is_not_repeated() -> None:
     mine = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER)
     calendars = mine.model_copy(update={"command": f"calendar/{EARLY}"})
-    asked = [CommandOutcome(id=f"calendar/{EARLY}", kind="seal", obeyed=True)]
+    asked = [outcome_of(f"calendar/{EARLY}", kind="seal", obeyed=True)]
     common = {"session": EARLY}
     for pending, commands, again in ((mine, [], True), (calendars, asked, False)):
         accepted = epoch(2, 0, ends(1, 1, 1), seal=pending, commands=commands, **common)
@@ -91,7 +92,7 @@ def test_the_calendar_s_seal_is_not_used_up_on_a_person_s() -> None:
     state = open_state(EARLY)
     mine = DueClose(EARLY, LATE).seal({"a": [3]}).model_copy(update={"id": "mine"})
     other = mine.model_copy(update={"session": AFTER})
-    back = mine.model_copy(update={"kind": "withdraw"})
+    back = withdrawing("mine", session=EARLY)
     assert due_close(state, [other, mine], "XNYS", GRACE_S, LATE) is None
     for waiting in ([], [other], [back]):
         assert due_close(state, waiting, "XNYS", GRACE_S, LATE) is not None
@@ -100,7 +101,7 @@ def test_the_calendar_s_seal_is_not_used_up_on_a_person_s() -> None:
 def test_a_seal_that_waits_to_be_withdrawn_leaves_the_day_to_the_calendar() -> None:
     """Else the batch that withdraws it would read the evening into the day."""
     mine = DueClose(EARLY, LATE).seal({"a": [8], "b": [8]}).model_copy(update={"id": "mine"})
-    back = mine.model_copy(update={"id": "back", "kind": "withdraw", "seal": "mine"})
+    back = withdrawing("mine", session=EARLY)
     pending = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER, command="mine")
     accepted = open_state(EARLY, epoch(2, 0, ends(1, 1, 1), seal=pending, session=EARLY))
     for state, waiting in ((open_state(EARLY), [mine, back]), (accepted, [back])):
@@ -268,7 +269,7 @@ def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Pa
     stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", troubles)
     theirs = seal(ends(9, 9, 9), session=EARLY, next_session=AFTER)
     theirs = theirs.model_copy(update={"command": f"calendar/{EARLY}"})
-    asked = [CommandOutcome(id=theirs.command, kind="seal", obeyed=True)]
+    asked = [outcome_of(theirs.command, kind="seal", obeyed=True)]
     accepted = epoch(2, 0, ends(1, 1, 1), seal=theirs, commands=asked, session=EARLY)
     withdrawn = epoch(3, 1, ends(1, 1, 1), withdrawn=theirs.command, session=EARLY)
 

@@ -21,7 +21,6 @@ from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
 from spillway.protocol.state import AnotherQuery, replay
 from spillway_schemas.journal import (
     Claim,
-    Command,
     Epoch,
     FileRecord,
     Genesis,
@@ -30,6 +29,7 @@ from spillway_schemas.journal import (
     SealRequest,
     Topic,
 )
+from tests.commands import command_of
 
 DAY, NEXT = "2026-01-05", "2026-01-06"
 AT = "2026-01-05T21:00:00Z"
@@ -116,8 +116,8 @@ def test_sessions_that_there_are_are_named_in_order():
 
 def test_a_seal_that_the_stream_has_not_read_is_pending():
     state, end = replay(journal()), {"a": [9], "b": [9], "c": [9]}
-    asked = Command(id="s", kind="seal", session=DAY, offsets=end)
-    back = Command(id="w", kind="withdraw", session=DAY, seal="s")
+    asked = command_of("seal", "s", session=DAY, offsets=end)
+    back = command_of("withdraw", "w", session=DAY, seal="s")
     assert "is being sealed" in not_sealed(state, DAY, [asked])
     assert "more rows may come" in not_sealed(state, DAY, [asked, back])
     assert "not in the journal" in not_sealed(state, NEXT, [asked])

@@ -28,8 +28,9 @@ from spillway.rebalance.shown import table
 from spillway.report import NothingYet
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
-from spillway_schemas.journal import Command, CommandOutcome, Epoch, Move, Prefix
+from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import Settings, load_settings
+from tests.commands import command_of, outcome_of
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
 
 GROUPS = 8
@@ -120,11 +121,11 @@ def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehou
     dry = controller.run(settings, "lazy-disk", "me", dry_run=True)
     assert not warehouse.commands.read(), "a dry run asks for nothing"
     found = controller.run(settings, "lazy-disk", "me")
-    assert [c.moves for c, _ in found.asked] == [c.moves for c, _ in dry.asked]
+    assert [c.move for c, _ in found.asked] == [c.move for c, _ in dry.asked]
     commands = [each.command for each in warehouse.commands.read()]
     assert commands == [c for c, _ in found.asked]
     # 400 kB are to go; a group has 225 kB.
-    assert [(m.group, m.to) for c in commands for m in c.moves] == [(Prefix(3, 3), 1)]
+    assert [(c.move.group, c.move.to) for c in commands] == [(Prefix(3, 3), 1)]
     for each in commands:
         assert each.policy == "lazy-disk"
         assert each.by == "me"
@@ -154,17 +155,17 @@ def test_nothing_is_decided_before_the_last_decision_is_answered(
     assert not again.asked
     assert "has not answered lazy-disk/" in again.advice.declined[0].why
     command = first.asked[0][0]
-    outcome = CommandOutcome(id=command.id, kind="move", obeyed=False, reason="expired")
+    outcome = outcome_of(command.id, kind="move", obeyed=False, reason="expired")
     answered(made, warehouse, outcome)
     assert controller.run(settings, "lazy-disk", "me", dry_run=True).asked
 
 
 def test_an_expired_decision_holds_nothing_up(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
-    old = Command(
-        id="lazy-disk/old/0",
-        kind="move",
-        moves=[Move(group=Prefix(3, 0), to=1)],
+    old = command_of(
+        "move",
+        "lazy-disk/old/0",
+        move=Move(group=Prefix(3, 0), to=1),
         expires_at="2026-01-05T00:00:00Z",
     )
     warehouse.commands.append(old)
@@ -174,7 +175,7 @@ def test_an_expired_decision_holds_nothing_up(settings: Settings, warehouse: War
 def test_moves_that_wait_come_first(settings: Settings, warehouse: Warehouse) -> None:
     made = uneven(warehouse)
     last = made.entries[-1]
-    queued = [Move(group=Prefix(3, 1), to=1, bytes=5, command="d/0")]
+    queued = [Move(group=Prefix(3, 1), to=1, bytes=5, decision="d")]
     more = last.model_copy(
         update={"n": last.n + 1, "epoch": last.epoch + 1, "queued": queued, "cuts": []}
     )
@@ -190,10 +191,8 @@ def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Wareh
     seen = look(settings)
     wanted = {}
     for name in ("one", "other"):
-        moves = [Move(group=Prefix(3, 1 + len(wanted)), to=1, bytes=9)]
-        wanted[name] = Command(
-            id=f"lazy-disk/{name}/0", kind="move", moves=moves, assignment_version=-1
-        )
+        only = Move(group=Prefix(3, 1 + len(wanted)), to=1, bytes=9)
+        wanted[name] = command_of("move", f"lazy-disk/{name}/0", move=only, assignment_version=-1)
     for command in wanted.values():
         assert ask(seen, [command], dry_run=False)[0][1].obeyed
     both = [each.command for each in warehouse.commands.read()]
@@ -212,9 +211,15 @@ def test_two_controllers_at_once_do_not_spill_twice(
     """A spill leaves the assignment as it is: what was obeyed since the decision counts."""
     made = uneven(warehouse)
     seen = look(settings)
-    common = {"kind": "spill", "bytes": 9, "policy": "active-disk", "assignment_version": -1}
+    common = {"bytes": 9, "policy": "active-disk", "assignment_version": -1}
     both = [
-        Command(id=f"active-disk/{name}/0", slot=slot, epoch=seen.model.state.epoch, **common)
+        command_of(
+            "spill",
+            f"active-disk/{name}/0",
+            slot=slot,
+            epoch=seen.model.state.epoch,
+            **common,
+        )
         for name, slot in zip(("one", "other"), slots, strict=True)
     ]
     for command in both:

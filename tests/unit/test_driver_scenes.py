@@ -51,9 +51,9 @@ from spillway.protocol.state import (
     fold,
     replay,
 )
+from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
-    Command,
     CommandOutcome,
     Epoch,
     Genesis,
@@ -62,6 +62,7 @@ from spillway_schemas.journal import (
     SlotTotals,
     Topic,
 )
+from tests.commands import command_of, outcome_of
 from tests.protocol_entries import (
     DAY,
     GROUPS,
@@ -404,10 +405,10 @@ def test_the_epoch_after_the_last_journaled_one_begins_at_the_journals_end() -> 
 
 
 def test_an_epoch_without_rows_is_an_epoch() -> None:
-    command = Command(id="d/1", kind="spill", slot=1, bytes=9, reason="by hand", by="me")
+    command = command_of("spill", "d/1", slot=1, bytes=9, reason="by hand", by="me")
     _, instructions = told(claimed(ONE), offered(ends(4, 4, 4), command))
-    outcome = CommandOutcome(
-        id="d/1", kind="spill", obeyed=True, reason="by hand", by="me", slot=1, bytes=9
+    outcome = outcome_of(
+        "d/1", kind="spill", obeyed=True, reason="by hand", by="me", slot=1, bytes=9
     )
     assert instructions == [
         RunJob(plan(end=ends(4, 4, 4), forced=((1, 9),), outcomes=(outcome,)), 1)
@@ -415,27 +416,27 @@ def test_an_epoch_without_rows_is_an_epoch() -> None:
 
 
 def test_a_move_changes_the_assignment_of_this_epoch() -> None:
-    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1, bytes=5)])
+    command = command_of("move", "d/1", move=Move(group=Prefix(2, 1), to=1, bytes=5))
     _, instructions = told(claimed(ONE), offered(None, command))
     groups = (GROUPS[0], (Prefix(2, 1), 1), *GROUPS[2:])
-    moved = Move(group=Prefix(2, 1), to=1, bytes=5, command="d/1")
-    outcome = CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1, bytes=5)
+    moved = Move(group=Prefix(2, 1), to=1, bytes=5, decision="d")
+    outcome = outcome_of("d/1", kind="move", obeyed=True, slot=1, bytes=5)
     assert instructions == [RunJob(plan(groups=groups, moved=(moved,), outcomes=(outcome,)), 1)]
 
 
 def test_moves_beyond_an_epochs_bytes_wait() -> None:
     commands = [
-        Command(id="d/0", kind="move", moves=[Move(group=Prefix(2, 0), to=1, bytes=5)]),
-        Command(id="d/2", kind="move", moves=[Move(group=Prefix(2, 2), to=0, bytes=5)]),
+        command_of("move", "d/0", move=Move(group=Prefix(2, 0), to=1, bytes=5)),
+        command_of("move", "d/2", move=Move(group=Prefix(2, 2), to=0, bytes=5)),
     ]
     _, instructions = told(claimed(ONE), offered(None, *commands, most_moved_bytes=9))
     first, then = (
-        Move(group=Prefix(2, 0), to=1, bytes=5, command="d/0"),
-        Move(group=Prefix(2, 2), to=0, bytes=5, command="d/2"),
+        Move(group=Prefix(2, 0), to=1, bytes=5, decision="d"),
+        Move(group=Prefix(2, 2), to=0, bytes=5, decision="d"),
     )
     outcomes = (
-        CommandOutcome(id="d/0", kind="move", obeyed=True, slot=1, bytes=5),
-        CommandOutcome(id="d/2", kind="move", obeyed=True, slot=0, bytes=5),
+        outcome_of("d/0", kind="move", obeyed=True, slot=1, bytes=5),
+        outcome_of("d/2", kind="move", obeyed=True, slot=0, bytes=5),
     )
     groups = ((Prefix(2, 0), 1), *GROUPS[1:])
     assert instructions == [
@@ -445,8 +446,8 @@ def test_moves_beyond_an_epochs_bytes_wait() -> None:
 
 def test_a_command_is_obeyed_once_however_often_it_is_read() -> None:
     """Twice in one read, and again in the read after a restart: the journal remembers its id."""
-    command = Command(id="d/1", kind="spill", slot=1, bytes=9)
-    outcome = CommandOutcome(id="d/1", kind="spill", obeyed=True, slot=1, bytes=9)
+    command = command_of("spill", "d/1", slot=1, bytes=9)
+    outcome = outcome_of("d/1", kind="spill", obeyed=True, slot=1, bytes=9)
     _, instructions = told(claimed(ONE), offered(None, command, command))
     assert instructions == [RunJob(plan(forced=((1, 9),), outcomes=(outcome,)), 1)]
     seen = epoch(2, 0, ends(4, 4, 4), read=READ_0, commands=[outcome])
@@ -479,14 +480,14 @@ def test_a_seal_that_is_not_reached_divides_the_rows() -> None:
         claimed(ONE), offered(None, closing(ends(9, 9, 9), reason="now", by="me"))
     )
     end = seal(ends(9, 9, 9))
-    outcome = CommandOutcome(id="close", kind="seal", obeyed=True, reason="now", by="me")
+    outcome = outcome_of("close", kind="seal", obeyed=True, reason="now", by="me")
     assert instructions == [RunJob(plan(seal=end, accepted=end, outcomes=(outcome,)), 1)]
 
 
 def test_a_seal_below_what_was_journaled_ends_the_session_there() -> None:
     _, instructions = told(claimed(ONE), offered(None, closing(ends(5, 1, 4))))
     end = seal(ends(5, 4, 4))
-    outcome = CommandOutcome(id="close", kind="seal", obeyed=True)
+    outcome = outcome_of("close", kind="seal", obeyed=True)
     assert instructions == [
         RunJob(plan(seal=end, accepted=end, sealing=True, outcomes=(outcome,)), 1)
     ]
@@ -513,10 +514,10 @@ def test_the_epoch_that_reaches_the_seal_flushes_what_was_ever_cut() -> None:
 
 
 def answered(obeyed: bool, reason: str, id_: str = "back") -> CommandOutcome:
-    return CommandOutcome(id=id_, kind="withdraw", obeyed=obeyed, reason=reason)
+    return outcome_of(id_, kind="withdraw", obeyed=obeyed, reason=reason)
 
 
-ACCEPTED = CommandOutcome(id="close", kind="seal", obeyed=True)
+ACCEPTED = outcome_of("close", kind="seal", obeyed=True)
 PENDING = epoch(2, 0, ends(4, 4, 4), read=READ_0, seal=seal(ends(4, 9, 9)))
 """Epoch 0 has come to the seal's end on one partition, and passed it on none."""
 
@@ -600,7 +601,7 @@ def test_a_session_can_be_sealed_anew_in_the_epoch_of_the_withdrawal() -> None:
     again = closing(ends(7, 7, 7), "again")
     _, instructions = told(claimed(PENDING), offered(None, withdrawing(), again))
     end = seal(ends(7, 7, 7), command="again")
-    outcomes = (answered(True, ""), CommandOutcome(id="again", kind="seal", obeyed=True))
+    outcomes = (answered(True, ""), outcome_of("again", kind="seal", obeyed=True))
     assert instructions == [
         RunJob(plan(seal=end, accepted=end, withdrawn="close", outcomes=outcomes), 1)
     ]
@@ -643,13 +644,13 @@ def test_a_seal_asked_for_again_is_answered_and_changes_nothing() -> None:
     end = ends(4, 4, 4)
     done = epoch(2, 0, end, session=NEXT, read=READ_0, seal=seal(end), sealed=sealed(end, 0))
     for entry, reason in (
-        (PENDING, "a seal of this session is pending already"),
-        (done, "already sealed"),
+        (PENDING, f"a seal of {DAY} is pending already"),
+        (done, f"{DAY} is sealed already (epoch 0)"),
     ):
         _, instructions = told(claimed(entry), offered(None, closing(ends(9, 9, 9), "again")))
         (job,) = instructions
         assert isinstance(job, RunJob)
-        outcome = CommandOutcome(id="again", kind="seal", obeyed=True, reason=reason)
+        outcome = outcome_of("again", kind="seal", obeyed=True, reason=reason)
         assert (job.plan.outcomes, job.plan.accepted) == ((outcome,), None)
 
 
@@ -728,14 +729,14 @@ def test_an_epoch_without_files_commits_to_no_table() -> None:
 
 
 def test_a_move_is_one_entry_that_names_both_manifests() -> None:
-    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1)])
+    command = command_of("move", "d/1", move=Move(group=Prefix(2, 1), to=1))
     _, instructions = told(
         claimed(ONE), offered(None, command), reported(report(0, 1), report(1, 1))
     )
     entry = second(
         assignment=[GROUPS[0], (Prefix(2, 1), 1), *GROUPS[2:]],
-        moved=[Move(group=Prefix(2, 1), to=1, command="d/1")],
-        commands=[CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1)],
+        moved=[Move(group=Prefix(2, 1), to=1, decision="d")],
+        commands=[outcome_of("d/1", kind="move", obeyed=True, slot=1)],
     )
     assert instructions == [Sync(()), Append(entry)]
     assert entry.manifests == {0: "m-1-0", 1: "m-1-1"}
@@ -754,7 +755,7 @@ def test_a_sealed_session_is_in_the_entry_with_its_ranges_and_counts() -> None:
         end=ends(6, 6, 7),
         session=NEXT,
         cuts=[cut(3, 1)],
-        commands=[CommandOutcome(id="close", kind="seal", obeyed=True)],
+        commands=[outcome_of("close", kind="seal", obeyed=True)],
         seal=seal(ends(6, 6, 6)),
         sealed=sealed(
             ends(6, 6, 6),
@@ -868,12 +869,12 @@ def test_what_was_lost_is_forgotten_with_the_epoch() -> None:
 
 def test_a_slot_that_had_to_give_and_found_nothing_is_the_lost_one() -> None:
     """Its own step may well have found its state, on another host than its extract."""
-    command = Command(id="d/1", kind="move", moves=[Move(group=Prefix(2, 1), to=1)])
+    command = command_of("move", "d/1", move=Move(group=Prefix(2, 1), to=1))
     _, instructions = told(
         claimed(ONE), offered(None, command), reported(report(0, 1), lost(1, 1, lacking=[0]))
     )
-    outcome = CommandOutcome(id="d/1", kind="move", obeyed=True, slot=1)
-    waiting = Move(group=Prefix(2, 1), to=1, command="d/1")
+    outcome = outcome_of("d/1", kind="move", obeyed=True, slot=1)
+    waiting = Move(group=Prefix(2, 1), to=1, decision="d")
     assert instructions == [
         RunJob(
             plan(
@@ -1049,7 +1050,7 @@ def test_the_state_after_the_genesis() -> None:
 def test_the_state_after_epochs_and_a_claim() -> None:
     """Two sessions are open: the second one has cuts only, the first one results and rows."""
     totals = SlotTotals(slot=0, budget_bytes=99, rows=3, state_bytes=9, folder_bytes=10)
-    queued = Move(group=Prefix(2, 0), to=1, command="d/1")
+    queued = Move(group=Prefix(2, 0), to=1, decision="d")
     entries = [
         epoch(2, 0, ends(4, 4, 4), read=READ_0, cuts=[cut(0, 0)], recent_input_ms=50),
         epoch(
@@ -1138,7 +1139,7 @@ def test_the_state_after_epochs_and_a_claim() -> None:
 def test_an_epoch_relieves_when_it_obeys_a_policy(
     kind: str, obeyed: bool, policy: str, relieves: bool
 ) -> None:
-    outcome = CommandOutcome(id="d/1", kind=kind, obeyed=obeyed, policy=policy)
+    outcome = outcome_of("d/1", kind=kind, obeyed=obeyed, policy=policy)
     state = replay([*BEGUN, epoch(2, 0, ends(4, 4, 4), commands=[outcome])])
     assert state is not None
     assert state.policy_epoch == (0 if relieves else -1)
@@ -1150,8 +1151,8 @@ def test_an_epoch_waits_for_commands_moves_and_a_seal_in_reach() -> None:
         assert state is not None
         return state
 
-    command = Command(id="d/1", kind="spill", slot=1, bytes=9)
-    seen = CommandOutcome(id="d/1", kind="spill", obeyed=True)
+    command = command_of("spill", "d/1", slot=1, bytes=9)
+    seen = outcome_of("d/1", kind="spill", obeyed=True)
     assert not waits(found(), [])
     assert waits(found(), [command])
     assert not waits(found(commands=[seen]), [command])
@@ -1162,7 +1163,7 @@ def test_an_epoch_waits_for_commands_moves_and_a_seal_in_reach() -> None:
 
 def test_a_new_slot_starts_empty_and_one_that_ends_has_no_manifest() -> None:
     moves = [Move(group=Prefix(2, 1), to=2)]
-    command = Command(id="d/1", kind="slots", slots=3, moves=moves)
+    command = command_of("slots", "d/1", slots=3, moves=moves)
     driver, instructions = told(claimed(ONE), offered(None, command))
     (job,) = instructions
     assert isinstance(job, RunJob)
@@ -1175,7 +1176,7 @@ def test_a_new_slot_starts_empty_and_one_that_ends_has_no_manifest() -> None:
     assert (driver.state.slots, driver.state.totals) == ((0, 1, 2), tuple(totals))
     back = [Move(group=Prefix(2, 1), to=0)]
     driver, instructions = told(
-        driver, offered(ends(7, 7, 7), Command(id="d/2", kind="slots", slots=2, moves=back))
+        driver, offered(ends(7, 7, 7), command_of("slots", "d/2", slots=2, moves=back))
     )
     (job,) = instructions
     assert isinstance(job, RunJob)
@@ -1191,16 +1192,16 @@ def test_a_new_slot_starts_empty_and_one_that_ends_has_no_manifest() -> None:
 
 def test_moves_that_wait_and_budgets_are_in_the_entry_when_they_change() -> None:
     commands = [
-        Command(id="d/0", kind="move", moves=[Move(group=Prefix(2, 0), to=1, bytes=5)]),
-        Command(id="d/2", kind="move", moves=[Move(group=Prefix(2, 2), to=0, bytes=5)]),
-        Command(id="b", kind="budget", slot=1, bytes=70),
+        command_of("move", "d/0", move=Move(group=Prefix(2, 0), to=1, bytes=5)),
+        command_of("move", "d/2", move=Move(group=Prefix(2, 2), to=0, bytes=5)),
+        command_of("budget", "b", slot=1, bytes=70),
     ]
     driver, said = told(
         claimed(ONE),
         offered(None, *commands, most_moved_bytes=9),
         reported(report(0, 1), report(1, 1)),
     )
-    then = Move(group=Prefix(2, 2), to=0, bytes=5, command="d/2")
+    then = Move(group=Prefix(2, 2), to=0, bytes=5, decision="d")
 
     def entry(said: list[Instruction]) -> tuple[Any, Any, Any]:
         append = said[-1]

@@ -21,8 +21,9 @@ from spillway.readmodel.model import ReadModel
 from spillway.report.model import Cleaning, Status
 from spillway.report.status import status
 from spillway.tables import Warehouse
-from spillway_schemas.journal import Command, Prefix
+from spillway_schemas.journal import Prefix
 from spillway_schemas.settings import Settings, load_settings
+from tests.commands import command_of
 from tests.page_warehouse import BUDGET, page_day, write_page_warehouse
 from tests.report_journal import (
     DAY,
@@ -197,10 +198,7 @@ def test_decisions_say_who_and_what_waits(tmp_path: Path) -> None:
     made = page_day(60)
     warehouse = write_page_warehouse(tmp_path / "w", made)
     warehouse.commands.append(
-        *(
-            Command(id=f"x/{k}", kind="spill", slot=0, bytes=1, reason="why", by="eve")
-            for k in (0, 1)
-        )
+        *(command_of("spill", f"x/{k}", slot=0, bytes=1, reason="why", by="eve") for k in (0, 1))
     )
     found = looked(warehouse, made.now())
     shown = views.decisions(found, most=3)

@@ -21,8 +21,8 @@ from spillway.commands import given, terminal
 from spillway.plain import plain
 from spillway.stream.progress import in_short
 from spillway.tables import SessionEvent
-from spillway_schemas.journal import Command
 from spillway_schemas.query import load_query
+from tests.commands import command_of
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
 from tests.report_journal import DAY, NEXT, fill_journal, make_day, open_warehouse
 from tests.troubles import stream_tells
@@ -452,7 +452,7 @@ def test_a_day_whose_seal_is_pending_is_told(
     warehouse = open_warehouse(str(tmp_path / "w"))
     fill_journal(warehouse, written)
     if not read:
-        warehouse.commands.append(Command(id="s", kind="seal", session=DAY, offsets=end))
+        warehouse.commands.append(command_of("seal", "s", session=DAY, offsets=end))
     with pytest.raises(SystemExit) as it:
         main(["--set", f"warehouse.root={tmp_path / 'w'}", command, "--session", DAY])
     assert it.value.code == 3

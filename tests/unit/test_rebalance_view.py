@@ -94,7 +94,7 @@ def test_a_view_knows_moves_and_forced_spills() -> None:
         id="active-disk/a/0", kind="spill", obeyed=True, policy="active-disk", slot=1, bytes=5
     )
     by_hand = told.model_copy(update={"id": "by-hand/a/0", "policy": ""})
-    moved = Move(group=Prefix(3, 0), to=1, command="d/0")
+    moved = Move(group=Prefix(3, 0), to=1, decision="d")
     carry_out(made, 11, [moved], commands=[told, by_hand])
     view = seen(model_of(made.entries), collection_s=30)
     assert view.since_move_s == 0
@@ -173,7 +173,7 @@ def test_rounds_halve_after_moves() -> None:
     now_ms = ended_ms(quiet)
     assert round_s(quiet, 10**9, 1.0, now_ms) == 10**9
     assert round_s(quiet, 1.0, 1.0, now_ms) == 1.0
-    moved = Move(group=Prefix(3, 0), to=1, command="d/0")
+    moved = Move(group=Prefix(3, 0), to=1, decision="d")
     carry_out(made, 11, [moved])
     last = made.entries[-1]
     took = (at(last.written_at) - at(last.started_at)).total_seconds()

@@ -18,8 +18,9 @@ from spillway.report.status import status
 from spillway.report.terminal import ASKED, memory_bar, render
 from spillway.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
 from spillway.tables import DamagedTable, NothingYet, NoWarehouse
-from spillway_schemas.journal import Command
+from spillway_schemas.commands import CommandLine
 from spillway_schemas.settings import load_settings
+from tests.commands import command_of
 from tests.report_journal import (
     DAY,
     NEXT,
@@ -85,9 +86,9 @@ def test_what_waits_for_the_stream_is_told(settings, found):
     warehouse = open_warehouse(settings.warehouse.root)
     common = {"by": "eve", "issued_at": "2026-01-05T20:00:00Z"}
     warehouse.commands.append(
-        Command(id="seal/x/1", kind="seal", session=NEXT, **common),
-        Command(id="m/0", kind="spill", slot=0, bytes=1),
-        Command(id="m/1", kind="spill", slot=1, bytes=1),
+        command_of("seal", "seal/x/1", session=NEXT, **common),
+        command_of("spill", "m/0", slot=0, bytes=1),
+        command_of("spill", "m/1", slot=1, bytes=1),
     )
     now = status(warehouse, settings, datetime.now(UTC), None)
     text = shown(now, 100)
@@ -98,18 +99,18 @@ def test_what_waits_for_the_stream_is_told(settings, found):
 
 
 def test_every_kind_of_command_has_its_words() -> None:
-    assert set(ASKED) == set(get_args(Command.model_fields["kind"].annotation))
+    assert set(ASKED) == {each.model_fields["kind"].default for each in get_args(CommandLine)}
 
 
 def test_what_waits_is_told_beside_what_has_expired(settings, found):
     warehouse, memory = open_warehouse(settings.warehouse.root), ReadCache()
-    old = {"kind": "spill", "slot": 0, "bytes": 1, "expires_at": "2026-01-05T14:00:00Z"}
-    warehouse.commands.append(Command(id="o/0", **old))
-    warehouse.commands.append(Command(id="s/0", kind="seal", session=NEXT))
-    warehouse.commands.append(Command(id="o/1", **old))
+    old = {"slot": 0, "bytes": 1, "expires_at": "2026-01-05T14:00:00Z"}
+    warehouse.commands.append(command_of("spill", "o/0", **old))
+    warehouse.commands.append(command_of("seal", "s/0", session=NEXT))
+    warehouse.commands.append(command_of("spill", "o/1", **old))
     for _ in range(2):
         state = status(warehouse, settings, datetime.now(UTC), None, memory=memory)
-        assert [each.id for each in state.waiting] == ["s"]
+        assert [each.id for each in state.waiting] == ["s/0"]
 
 
 def test_a_query_that_is_not_the_warehouse_s_is_told(settings, found, tmp_path):

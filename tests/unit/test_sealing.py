@@ -15,7 +15,8 @@ from spillway import sealing
 from spillway.protocol.state import AnotherQuery
 from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
 from spillway.tables import NothingYet, Warehouse
-from spillway_schemas.journal import Claim, Command, Epoch, Genesis, Offsets
+from spillway_schemas.commands import Command
+from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
 from tests.protocol_entries import (

@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
@@ -234,12 +235,54 @@ def test_a_slot_that_was_lost_need_not_go_back_where_it_was() -> None:
     assert placement.place(range(3), unpin=[0]) == {0: "c", 1: "a", 2: "b"}
 
 
+GONE = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException"
+LATE = "org.apache.kafka.common.errors.TimeoutException"
+
+
+class JavaClass(NamedTuple):
+    name: str
+
+    def getName(self) -> str:  # noqa: N802
+        return self.name
+
+
+class Thrown(NamedTuple):
+    """An exception of Java and its causes, as py4j shows them."""
+
+    names: tuple[str, ...]
+
+    def getClass(self) -> JavaClass:  # noqa: N802
+        return JavaClass(self.names[0])
+
+    def getCause(self) -> Thrown | None:  # noqa: N802
+        return Thrown(self.names[1:]) if self.names[1:] else None
+
+
+class Failed(Py4JJavaError):
+    """One that says nothing in its text."""
+
+    def __init__(self, thrown: Thrown) -> None:
+        self.java_exception = thrown
+
+    def __str__(self) -> str:
+        return "An error occurred"
+
+
+def thrown(*names: str) -> Failed:
+    return Failed(Thrown(names))
+
+
 @pytest.mark.parametrize(
     ("failure", "away_s", "says"),
     [
-        (RuntimeError("OffsetOutOfRange: a\nstack"), 0.0, "Kafka no longer gives .*: Offset.*: a$"),
-        (RuntimeError("Some data may have been lost"), 0.0, "Kafka no longer gives the rows"),
-        (RuntimeError("TimeoutException, data loss"), 0.0, "Kafka no longer gives the rows"),
+        (RuntimeError(f"{GONE}: a\nstack"), 0.0, f"Kafka no longer gives .*: {GONE}: a$"),
+        (RuntimeError("[KAFKA_DATA_LOSS.PARTITIONS_DELETED] x"), 0.0, "Kafka no longer gives the"),
+        (RuntimeError("[KAFKA_DATA_LOSS] x"), 0.0, "Kafka no longer gives the rows"),
+        (RuntimeError(f"{LATE}, {GONE}"), 0.0, "Kafka no longer gives the rows"),
+        (RuntimeError("[KAFKA_DATA_LOSSES] x"), 0.0, "the stream failed"),
+        (RuntimeError("KeyError: 'Some data may have been lost'"), 0.0, "the stream failed"),
+        (RuntimeError("KeyError: 'TimeoutException'"), 0.0, "the stream failed"),
+        (RuntimeError("TimeoutError: a lock"), 0.0, "the stream failed"),
         (RuntimeError("division by zero"), 0.0, "the stream failed: division by zero$"),
         (None, 0.0, "the stream failed: Spark does not say why$"),
         (
@@ -247,8 +290,13 @@ def test_a_slot_that_was_lost_need_not_go_back_where_it_was() -> None:
             0.0,
             "the stream failed: No space left on device. Spark writes to .*TMPDIR.* and to /c$",
         ),
-        (RuntimeError("Connection refused"), 599.0, None),
-        (RuntimeError("Connection refused"), 601.0, "Kafka has been away for 600 s: Connection"),
+        (RuntimeError(f"Job aborted\nCaused by: {LATE}: no answer"), 599.0, None),
+        (RuntimeError(f"{LATE}: no answer"), 601.0, f"Kafka has been away for 600 s: {LATE}"),
+        (RuntimeError("java.net.ConnectException: Connection refused"), 0.0, None),
+        (RuntimeError("No resolvable bootstrap urls given in bootstrap.servers"), 0.0, None),
+        (thrown("org.apache.spark.SparkException"), 0.0, "the stream failed"),
+        (thrown("org.apache.spark.SparkException", LATE), 0.0, None),
+        (thrown("org.apache.spark.SparkException", GONE), 0.0, "Kafka no longer gives the rows"),
         (KafkaUnavailable("no broker"), 0.0, None),
         (KafkaUnavailable("no broker"), 601.0, "Kafka has been away for 600 s: no broker$"),
     ],

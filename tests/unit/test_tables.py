@@ -34,7 +34,8 @@ from spillway.tables.definitions import SESSION_DATE
 from spillway.tables.numbered import Numbered
 from spillway.tables.repair import DAMAGED, repair
 from spillway_schemas.filenames import cleanup_name, data_name
-from spillway_schemas.journal import Claim, Command, Epoch, FileRecord, Genesis, Offsets, Sealed
+from spillway_schemas.journal import Claim, Epoch, FileRecord, Genesis, Offsets, Sealed
+from tests.commands import command_of
 from tests.new_warehouse import new_warehouse
 from tests.racers import race
 
@@ -488,7 +489,7 @@ def test_driver_zombie_cleanup_and_two_compactions_at_once(tmp_path: Path) -> No
 def _command(root: str, me: int) -> None:
     w = Warehouse(root, fsync=False)
     for k in range(0, 10, 2):
-        two = [Command(id=f"{me}-{k + i}", kind="seal", session=DAY) for i in (0, 1)]
+        two = [command_of("seal", f"{me}-{k + i}", session=DAY) for i in (0, 1)]
         w.commands.append(*two)
 
 
@@ -857,10 +858,10 @@ def test_files_whose_numbers_lie_apart_are_read_one_after_another() -> None:
 def test_a_compacted_file_of_a_numbered_table_has_small_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "TAIL_BYTES", 256)
+    monkeypatch.setattr(compaction, "TAIL_BYTES", 128)
     w = warehouse(tmp_path)
     for k in range(8):
-        w.commands.append(Command(id=f"{k}", kind="seal", session=DAY))
+        w.commands.append(command_of("seal", f"{k}", session=DAY))
     table = w.table("commands")
     merged = compaction.merge(table, table.files())
     assert merged is not None
@@ -877,7 +878,7 @@ def test_of_a_large_file_only_the_row_groups_that_are_wanted_are_read(
     """The night's compaction makes one file of a journal: a start must not read all of it."""
     w = warehouse(tmp_path)
     for k in range(6):
-        w.commands.append(*(Command(id=f"{k}-{i}", kind="seal", session=DAY) for i in range(2)))
+        w.commands.append(*(command_of("seal", f"{k}-{i}", session=DAY) for i in range(2)))
     table = w.table("commands")
     everything = Numbered(table).read()
     [first, *_] = [f"{tmp_path}/commands/{file.path}" for file in table.files()]

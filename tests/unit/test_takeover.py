@@ -22,8 +22,9 @@ from spillway.storage import folder
 from spillway.stream.driver import Driver, Ended, _cause, dated, first_lines
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
-from spillway_schemas.journal import Claim, Command, Epoch, Move, Prefix, SlotReport
+from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport
 from spillway_schemas.snapshot import JournalSnapshot
+from tests.commands import command_of
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -332,13 +333,13 @@ def test_an_epoch_is_planned_with_what_was_offered(root: str) -> None:
     moves = [Move(group=Prefix(2, g), to=to, bytes=5) for g, to in ((0, 1), (2, 0))]
     commands = [
         closing(ends(9, 9, 9)),
-        *(Command(id=f"d/{i}", kind="move", moves=[move]) for i, move in enumerate(moves)),
+        *(command_of("move", f"d/{i}", move=move) for i, move in enumerate(moves)),
     ]
     one.epoch(ends(1, 1, 1), None, commands, NEXT, limit_rows=10)
     (plan,) = plans
     assert plan.accepted == seal(ends(9, 9, 9))
-    assert [move.command for move in plan.moved] == ["d/0"]
-    assert [move.command for move in plan.queue] == ["d/1"]
+    assert [move.decision for move in plan.moved] == ["d"]
+    assert [move.decision for move in plan.queue] == ["d"]
 
 
 def test_files_are_made_durable_before_the_journal_names_them(root: str) -> None:

@@ -19,7 +19,8 @@ from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query
-from spillway_schemas.journal import Claim, Command, Epoch, Genesis, Prefix, Sealed
+from spillway_schemas.commands import CommandLine
+from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 
 TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
@@ -33,7 +34,7 @@ class CleanupRefused(Exception):
 
 
 def sealed_session(
-    state: JournalState, session: str, fingerprint: str, commands: Iterable[Command]
+    state: JournalState, session: str, fingerprint: str, commands: Iterable[CommandLine]
 ) -> Sealed:
     """The session's sealed record. Raises `AnotherQuery`, and `CleanupRefused` when there is none.
 

@@ -30,7 +30,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from spillway.protocol.state import RELIEVING, Groups, JournalState
-from spillway_schemas.journal import Command, CommandOutcome, Move, Prefix, SlotTotals
+from spillway_schemas.commands import (
+    AdaptationCommand,
+    BudgetCommand,
+    MergeCommand,
+    MoveCommand,
+    SlotsCommand,
+    SpillCommand,
+    SplitCommand,
+)
+from spillway_schemas.journal import CommandOutcome, Move, Prefix, SlotTotals
 
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
@@ -79,15 +88,17 @@ class _PendingAssignment:
     rearranged: bool = False
     """Whether the number of slots changes."""
 
-    def take(self, command: Command, groups: Iterable[Prefix], slots: Iterable[int]) -> None:
+    def take(
+        self, command: AdaptationCommand, groups: Iterable[Prefix], slots: Iterable[int]
+    ) -> None:
         """Note what an obeyed command touches."""
         self.touched |= set(groups)
-        self.deciders |= dict.fromkeys(slots, decision(command.id))
+        self.deciders |= dict.fromkeys(slots, command.decision)
         if command.policy and command.kind in RELIEVING:
-            self.relieving.add(decision(command.id))
+            self.relieving.add(command.decision)
 
 
-def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptation:
+def adapt(state: JournalState, commands: Iterable[AdaptationCommand], now: str) -> Adaptation:
     """Obey or refuse each command, in the order given. `now`: RFC 3339, for expiry only."""
     owners = dict(state.groups)
     present = dict(state.groups)
@@ -105,17 +116,19 @@ def adapt(state: JournalState, commands: Iterable[Command], now: str) -> Adaptat
     )
     outcomes = []
     for command in commands:
-        problem = _stale(state, command, now) or _OBEY[command.kind](pending, command)
+        problem = _stale(state, command, now) or _obey(pending, command)
+        slot, size = _asked(command)
         outcomes.append(
             CommandOutcome(
                 id=command.id,
+                decision=command.decision,
                 kind=command.kind,
                 obeyed=problem is None,
                 reason=command.reason if problem is None else problem,
                 policy=command.policy,
                 by=command.by,
-                slot=command.moves[0].to if command.kind == "move" else command.slot,
-                bytes=command.bytes or sum(move.bytes for move in command.moves),
+                slot=slot,
+                bytes=size,
             )
         )
     moving = {group: present[group] for group in pending.queue}
@@ -145,7 +158,37 @@ def moved(groups: Groups, moves: Iterable[Move]) -> Groups:
     return tuple((group, to.get(group, slot)) for group, slot in groups)
 
 
-def _stale(state: JournalState, command: Command, now: str) -> str | None:
+def _asked(command: AdaptationCommand) -> tuple[int | None, int]:
+    """The slot and the bytes that the journal keeps of what was asked for."""
+    match command:
+        case MoveCommand():
+            return command.move.to, command.move.bytes
+        case SlotsCommand():
+            return None, sum(move.bytes for move in command.moves)
+        case SpillCommand() | BudgetCommand():
+            return command.slot, command.bytes
+        case SplitCommand() | MergeCommand():
+            return None, 0
+
+
+def _obey(pending: _PendingAssignment, command: AdaptationCommand) -> str | None:
+    """Take the command into what is pending, or say why not."""
+    match command:
+        case MoveCommand():
+            return _move(pending, command)
+        case SlotsCommand():
+            return _slots(pending, command)
+        case SpillCommand():
+            return _spill(pending, command)
+        case SplitCommand():
+            return _split(pending, command)
+        case MergeCommand():
+            return _merge(pending, command)
+        case BudgetCommand():
+            return _budget(pending, command)
+
+
+def _stale(state: JournalState, command: AdaptationCommand, now: str) -> str | None:
     version = command.assignment_version
     if version is not None and version != state.assignment_version:
         return f"decided on assignment {version}; it is {state.assignment_version} now"
@@ -161,10 +204,10 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _move(pending: _PendingAssignment, command: Command) -> str | None:
+def _move(pending: _PendingAssignment, command: MoveCommand) -> str | None:
     if pending.rearranged:
         return "the number of slots is being changed"
-    move = command.moves[0]
+    move = command.move
     owner = pending.owners.get(move.group)
     if owner is None:
         return f"{_named(move.group)} is no group"
@@ -180,11 +223,11 @@ def _move(pending: _PendingAssignment, command: Command) -> str | None:
     pending.counts[owner] -= 1
     pending.counts[move.to] += 1
     pending.take(command, [move.group], [owner, move.to])
-    pending.queue[move.group] = move.model_copy(update={"command": command.id})
+    pending.queue[move.group] = move.model_copy(update={"decision": command.decision})
     return None
 
 
-def _slots(pending: _PendingAssignment, command: Command) -> str | None:
+def _slots(pending: _PendingAssignment, command: SlotsCommand) -> str | None:
     if pending.queue:
         return "groups are moving; the number of slots can change when that is done"
     if command.slots == pending.slots:
@@ -222,12 +265,12 @@ def _slots(pending: _PendingAssignment, command: Command) -> str | None:
     pending.take(command, (move.group for move in command.moves), every)
     pending.owners, pending.counts = owners, counts
     for move in command.moves:
-        pending.queue[move.group] = move.model_copy(update={"command": command.id})
+        pending.queue[move.group] = move.model_copy(update={"decision": command.decision})
     pending.rearranged = True
     return None
 
 
-def _overfull(pending: _PendingAssignment, command: Command) -> str | None:
+def _overfull(pending: _PendingAssignment, command: SlotsCommand) -> str | None:
     """Which slot would get more than its budget holds, or None: it would only spill it.
 
     A person may want that all the same. A slot that begins has the smallest budget that there is.
@@ -248,26 +291,26 @@ def _overfull(pending: _PendingAssignment, command: Command) -> str | None:
     return None
 
 
-def _spill(pending: _PendingAssignment, command: Command) -> str | None:
+def _spill(pending: _PendingAssignment, command: SpillCommand) -> str | None:
     if pending.rearranged:
         return "the number of slots is being changed"
     slot = command.slot
-    if slot is None or not 0 <= slot < pending.slots:
+    if not 0 <= slot < pending.slots:
         return f"there is no slot {slot} to spill; there are {pending.slots}"
     if problem := _in_use(pending, command, [], [slot]):
         return problem
     if slot in pending.forced:
         return f"slot {slot} is told to spill already"
-    if command.policy and (others := pending.relieving - {decision(command.id)}):
+    if command.policy and (others := pending.relieving - {command.decision}):
         return f"another decision of a policy, {min(others)}, is obeyed in this epoch"
     pending.forced[slot] = command.bytes
     pending.take(command, [], [slot])
     return None
 
 
-def _split(pending: _PendingAssignment, command: Command) -> str | None:
+def _split(pending: _PendingAssignment, command: SplitCommand) -> str | None:
     group = command.group
-    if group is None or group not in pending.owners:
+    if group not in pending.owners:
         return f"{_named(group)} is no group"
     if problem := _in_use(pending, command, [group], [pending.owners[group]]):
         return problem
@@ -281,9 +324,9 @@ def _split(pending: _PendingAssignment, command: Command) -> str | None:
     return None
 
 
-def _merge(pending: _PendingAssignment, command: Command) -> str | None:
+def _merge(pending: _PendingAssignment, command: MergeCommand) -> str | None:
     group = command.group
-    if group is None or group.depth >= DEEPEST:
+    if group.depth >= DEEPEST:
         return f"{_named(group)} has no halves"
     halves = _halves(group)
     if any(half not in pending.owners for half in halves):
@@ -302,9 +345,9 @@ def _merge(pending: _PendingAssignment, command: Command) -> str | None:
     return None
 
 
-def _budget(pending: _PendingAssignment, command: Command) -> str | None:
+def _budget(pending: _PendingAssignment, command: BudgetCommand) -> str | None:
     slot = command.slot
-    if slot is None or slot not in pending.present:
+    if slot not in pending.present:
         return f"there is no slot {slot}; there are {len(pending.present)}"
     if not command.bytes:
         pending.budgets.pop(slot, None)
@@ -334,30 +377,18 @@ def _no_room(pending: _PendingAssignment, slot: int, wanted: int) -> str | None:
     )
 
 
-_OBEY = {
-    "move": _move,
-    "slots": _slots,
-    "spill": _spill,
-    "split": _split,
-    "merge": _merge,
-    "budget": _budget,
-}
-
-
 def _halves(group: Prefix) -> list[Prefix]:
     return [Prefix(group.depth + 1, 2 * group.value + bit) for bit in (0, 1)]
 
 
-def decision(command: str) -> str:
-    """The decision that a command is a part of: its id without the last number."""
-    return command.rpartition("/")[0] or command
-
-
 def _in_use(
-    pending: _PendingAssignment, command: Command, groups: Iterable[Prefix], slots: Iterable[int]
+    pending: _PendingAssignment,
+    command: AdaptationCommand,
+    groups: Iterable[Prefix],
+    slots: Iterable[int],
 ) -> str | None:
     """Why one of these cannot be adapted now, or None."""
-    mine = decision(command.id)
+    mine = command.decision
     for slot in slots:
         if slot in pending.busy:
             return f"slot {slot} still takes part in an earlier adaptation"
@@ -369,5 +400,5 @@ def _in_use(
     return None
 
 
-def _named(group: Prefix | None) -> str:
-    return "no group" if group is None else f"group {group.text}"
+def _named(group: Prefix) -> str:
+    return f"group {group.text}"

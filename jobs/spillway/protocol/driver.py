@@ -50,9 +50,9 @@ from spillway.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from spillway.protocol.redo import Apply, applies_of, redo
 from spillway.protocol.snapshot import is_settled
 from spillway.protocol.state import JournalState, changed_topics, fold
+from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import (
     Claim,
-    Command,
     Epoch,
     FileRecord,
     Genesis,
@@ -117,7 +117,7 @@ class Offered:
     """There is input up to `end`, or something else to do."""
 
     end: Offsets
-    commands: Sequence[Command]
+    commands: Sequence[CommandLine]
     next_session: str
     now: str
     most_moved_bytes: int = MOST_MOVED_BYTES

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, restore_of
-from spillway.protocol.seal import BOUNDARY, obey
+from spillway.protocol.seal import obey
 from spillway.protocol.state import Groups, JournalState
-from spillway_schemas.journal import Command, CommandOutcome, Move, Offsets, Prefix, SealRequest
+from spillway_schemas.commands import (
+    AdaptationCommand,
+    CommandLine,
+    SessionCommand,
+    UnreadableCommand,
+)
+from spillway_schemas.journal import CommandOutcome, Move, Offsets, Prefix, SealRequest
 
 MOST_MOVED_BYTES = 64 << 20
 
@@ -67,7 +73,7 @@ class Plan:
 def plan_epoch(
     state: JournalState,
     end: Offsets,
-    commands: Iterable[Command],
+    commands: Iterable[CommandLine],
     next_session: str,
     lost: frozenset[int] = frozenset(),
     *,
@@ -87,14 +93,15 @@ def plan_epoch(
     if not reaches(end, state.end):
         raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
     new = unseen(state, commands)
-    obeyed = obey(state, [c for c in new if c.kind in BOUNDARY], next_session)
-    adapted = adapt(state, [c for c in new if c.kind not in BOUNDARY], now)
+    obeyed = obey(state, [c for c in new if isinstance(c, SessionCommand)], next_session)
+    adapted = adapt(state, [c for c in new if isinstance(c, AdaptationCommand)], now)
+    unreadable = [_refused(c) for c in new if isinstance(c, UnreadableCommand)]
     # Lost groups are restored where they were: what moves, moves in a later epoch.
     count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
     groups = moved(adapted.groups, adapted.queue[:count])
     owners = {slot for _, slot in groups}
     slots = sorted({slot for _, slot in state.groups} | owners)
-    outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes)}
+    outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes, *unreadable)}
     accepted = obeyed.accepted and _widened(obeyed.accepted, end)
     seal = obeyed.pending and _widened(obeyed.pending, end)
     sealing = seal is not None and reaches(end, seal.end)
@@ -125,21 +132,33 @@ def plan_epoch(
     )
 
 
+def _refused(command: UnreadableCommand) -> CommandOutcome:
+    """What cannot be read is answered, too: nobody may wait for it."""
+    return CommandOutcome(
+        id=command.id,
+        decision=command.decision,
+        kind=command.kind,
+        obeyed=False,
+        reason=command.problem,
+        by=command.by,
+    )
+
+
 def _widened(seal: SealRequest, end: Offsets) -> SealRequest:
     """The seal with a partition that a topic has gained since: all its rows are the next's."""
     return seal.model_copy(update={"end": padded(seal.end, end)})
 
 
-def unseen(state: JournalState, commands: Iterable[Command]) -> list[Command]:
+def unseen(state: JournalState, commands: Iterable[CommandLine]) -> list[CommandLine]:
     """The commands that the journal has not seen, each id once, in the order given."""
-    new: dict[str, Command] = {}
+    new: dict[str, CommandLine] = {}
     for command in commands:
         if command.id not in state.seen:
             new.setdefault(command.id, command)
     return list(new.values())
 
 
-def waits(state: JournalState, commands: Iterable[Command]) -> bool:
+def waits(state: JournalState, commands: Iterable[CommandLine]) -> bool:
     """Whether an epoch has work even if no row came: a command, a move, or a seal in reach."""
     if state.moves or unseen(state, commands):
         return True

@@ -23,15 +23,12 @@ from dataclasses import dataclass
 
 from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
 from spillway.protocol.state import JournalState, Session
-from spillway_schemas.journal import Command, CommandOutcome, Cut, Prefix, Sealed, SealRequest
+from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
+from spillway_schemas.journal import CommandOutcome, Cut, Prefix, Sealed, SealRequest
 
 CLEANUP_DEPTH = 6
 """Cleanup's units of work are at most 2**6 = 64 hash ranges of equal width: enough to share out
 and to show progress, few enough that their commits cost nothing."""
-
-
-BOUNDARY = frozenset({"seal", "withdraw"})
-"""Kinds of commands that say where a session ends."""
 
 
 LATER = "9999-12-31"
@@ -51,24 +48,20 @@ class Obeyed:
     """The seal that is pending then: this one, or one of an earlier epoch."""
 
 
-def obey(state: JournalState, commands: Iterable[Command], next_session: str) -> Obeyed:
+def obey(state: JournalState, commands: Iterable[SessionCommand], next_session: str) -> Obeyed:
     """Obey or refuse each seal and withdrawal, in the order given; the journal has seen none."""
     outcomes: list[CommandOutcome] = []
     pending, accepted, withdrawn = state.seal, None, ""
     for command in commands:
-        if command.kind == "withdraw":
-            reason = not_withdrawable(state, pending, command.session, command.seal)
-            ok = not reason
-            if ok:
-                withdrawn = withdrawn or ("" if accepted else command.seal)
-                pending = accepted = None
-        else:
-            ok, reason = True, ""
-            if command.session in state.sealed:
-                reason = "already sealed"
-            elif pending is not None and pending.session == command.session:
-                reason = "a seal of this session is pending already"
-            else:
+        ok = True
+        match command:
+            case WithdrawCommand():
+                reason = not_withdrawable(state, pending, command.session, command.seal)
+                ok = not reason
+                if ok:
+                    withdrawn = withdrawn or ("" if accepted else command.seal)
+                    pending = accepted = None
+            case SealCommand() if not (reason := already(state, pending, command.session)):
                 reason = not_sealable(state, command.session, next_session)
                 ok = not reason
                 if ok:
@@ -82,6 +75,7 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
         outcomes.append(
             CommandOutcome(
                 id=command.id,
+                decision=command.decision,
                 kind=command.kind,
                 obeyed=ok,
                 reason=reason or command.reason,
@@ -92,14 +86,27 @@ def obey(state: JournalState, commands: Iterable[Command], next_session: str) ->
 
 
 def pending_after(
-    state: JournalState, commands: Iterable[Command], next_session: str = LATER
+    state: JournalState, commands: Iterable[CommandLine], next_session: str = LATER
 ) -> SealRequest | None:
     """The seal that is pending once these commands are obeyed; None when none is.
 
     Commands of other kinds are passed over; the journal has seen none of these. Without
     `next_session`, which session follows does not matter.
     """
-    return obey(state, [c for c in commands if c.kind in BOUNDARY], next_session).pending
+    mine = [c for c in commands if isinstance(c, SessionCommand)]
+    return obey(state, mine, next_session).pending
+
+
+def already(state: JournalState, pending: SealRequest | None, session: str) -> str:
+    """Why a seal of the session changes nothing; empty when it would.
+
+    `pending`: the state's seal, or the one that is about to be accepted.
+    """
+    if session in state.sealed:
+        return f"{session} is sealed already (epoch {state.sealed[session].epoch})"
+    if pending is not None and pending.session == session:
+        return f"a seal of {session} is pending already"
+    return ""
 
 
 def not_sealable(state: JournalState, session: str, next_session: str) -> str:
@@ -116,7 +123,7 @@ def not_sealable(state: JournalState, session: str, next_session: str) -> str:
     return ""
 
 
-def not_sealed(state: JournalState, session: str, commands: Iterable[Command]) -> str:
+def not_sealed(state: JournalState, session: str, commands: Iterable[CommandLine]) -> str:
     """Why a session is not sealed, and what to do; empty when it is.
 
     `commands`: those that the journal has not seen. A seal among them is as good as a pending one.

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from spillway.protocol.adapt import decision
-from spillway.protocol.seal import BOUNDARY
+from spillway_schemas.commands import SESSION_KINDS
 from spillway_schemas.journal import CommandOutcome, EpochFacts, Move
 
 MOST = 400
@@ -78,29 +77,29 @@ class Adaptations(BaseModel):
     ) -> None:
         """Fold an epoch. `before`: bytes of each slot before it; `queue`: moves that wait after."""
         for outcome in entry.commands:
-            if outcome.kind not in BOUNDARY:
+            if outcome.kind not in SESSION_KINDS:
                 self._answered(entry, outcome, before)
         after = {totals.slot: totals.state_bytes for totals in entry.slots}
         # Most decisions are done: an epoch must not look at all of them.
         open_ = {each.id: each for each in self.decisions if each.done_epoch is None}
         for move in entry.moved:
-            if (found := open_.get(decision(move.command))) is not None:
+            if (found := open_.get(move.decision)) is not None:
                 found.moved += 1
                 found.moved_bytes += move.bytes
-        waiting = Counter(decision(move.command) for move in queue)
+        waiting = Counter(move.decision for move in queue)
         for each in open_.values():
             each.waiting = waiting[each.id]
             if not each.waiting:
                 each.done_epoch, each.after = entry.epoch, after
         if entry.moved:
-            mover = decision(entry.moved[-1].command)
+            mover = entry.moved[-1].decision
             self.moved_s = took_s + (self.moved_s if mover == self.moved_for else 0.0)
             self.moved_at, self.moved_for = entry.written_at, mover
         self.results += sum(entry.results.values())
         del self.decisions[:-MOST]
 
     def _answered(self, entry: EpochFacts, outcome: CommandOutcome, before: dict[int, int]) -> None:
-        name = decision(outcome.id)
+        name = outcome.decision
         found = next((each for each in reversed(self.decisions) if each.id == name), None)
         if found is None:
             found = Adaptation(

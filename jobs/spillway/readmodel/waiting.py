@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spillway.protocol.adapt import decision
 from spillway.protocol.state import JournalState
 from spillway.tables import Warehouse
+from spillway_schemas.commands import AdaptationCommand, SessionCommand
 from spillway_schemas.journal import Record
 
 
@@ -31,21 +31,22 @@ def waiting(warehouse: Warehouse, state: JournalState, moment: datetime) -> list
     """
     found: dict[str, Waiting] = {}
     for command in warehouse.commands.unseen(state):
-        expires = command.expires_at and datetime.fromisoformat(command.expires_at)
-        if expires and expires < moment:
+        adaptation = command if isinstance(command, AdaptationCommand) else None
+        expires_at = adaptation.expires_at if adaptation else ""
+        if expires_at and datetime.fromisoformat(expires_at) < moment:
             continue
-        name = decision(command.id)
+        name = command.decision
         known = found.get(name)
         kinds = dict(known.kinds) if known else {}
         kinds[command.kind] = kinds.get(command.kind, 0) + 1
         found[name] = Waiting(
             id=name,
             kinds=kinds,
-            session=command.session,
-            policy=command.policy,
+            session=command.session if isinstance(command, SessionCommand) else "",
+            policy=adaptation.policy if adaptation else "",
             by=command.by,
             reason=known.reason if known else command.reason,
             issued_at=command.issued_at,
-            expires_at=command.expires_at,
+            expires_at=expires_at,
         )
     return list(reversed(found.values()))

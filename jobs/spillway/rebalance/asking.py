@@ -13,11 +13,12 @@ from spillway.readmodel import cache
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.waiting import waiting
 from spillway.tables import SessionEvent, Warehouse
+from spillway_schemas.commands import AdaptationCommand
 from spillway_schemas.exits import USAGE
-from spillway_schemas.journal import Command, CommandOutcome
+from spillway_schemas.journal import CommandOutcome
 from spillway_schemas.settings import Settings
 
-Answers = list[tuple[Command, CommandOutcome]]
+Answers = list[tuple[AdaptationCommand, CommandOutcome]]
 
 
 class RequestRefused(Exception):
@@ -50,7 +51,7 @@ def look(settings: Settings) -> WarehouseLook:
     return WarehouseLook(warehouse, model, tuple(each.id for each in reversed(unanswered)))
 
 
-def ask(seen: WarehouseLook, commands: Sequence[Command], *, dry_run: bool) -> Answers:
+def ask(seen: WarehouseLook, commands: Sequence[AdaptationCommand], *, dry_run: bool) -> Answers:
     """Append the commands, each with what the stream would answer now.
 
     A command that would be refused is not appended. The stream has the last word: it may refuse

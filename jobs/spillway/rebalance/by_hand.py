@@ -15,7 +15,8 @@ from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, ask, look, now
 from spillway.rebalance.view import GroupStates, group_states
 from spillway.report.words import bytes_text
-from spillway_schemas.journal import Command, Move, Prefix
+from spillway_schemas.commands import ADAPTATION, AdaptationCommand, BudgetCommand
+from spillway_schemas.journal import Move, Prefix
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
 
@@ -66,9 +67,11 @@ def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupSt
             )
 
 
-def _refuse_too_small(commands: Sequence[Command], model: ReadModel, settings: Settings) -> None:
+def _refuse_too_small(
+    commands: Sequence[AdaptationCommand], model: ReadModel, settings: Settings
+) -> None:
     """A budget that no epoch fits into would spill every row; `stream` refuses it as well."""
-    budgets = [each.bytes for each in commands if each.kind == "budget" and each.bytes]
+    budgets = [each.bytes for each in commands if isinstance(each, BudgetCommand) and each.bytes]
     if not budgets:
         return
     least = least_budget(
@@ -87,20 +90,21 @@ def _refuse_too_small(commands: Sequence[Command], model: ReadModel, settings: S
 
 def _commands(
     state: JournalState, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
-) -> list[Command]:
-    run = uuid.uuid4().hex[:8]
-    found: list[Command] = []
+) -> list[AdaptationCommand]:
+    decision = f"by-hand/{uuid.uuid4().hex[:8]}"
+    found: list[AdaptationCommand] = []
 
     def add(kind: str, **what: object) -> None:
         common = {
-            "id": f"by-hand/{run}/{len(found)}",
+            "id": f"{decision}/{len(found)}",
+            "decision": decision,
             "kind": kind,
             "assignment_version": state.assignment_version,
             "reason": reason,
             "by": by,
             "issued_at": now(),
         }
-        found.append(Command.model_validate({**common, **what}))
+        found.append(ADAPTATION.validate_python({**common, **what}))
 
     for text in wanted.splits:
         add("split", group=_group(text))
@@ -110,7 +114,7 @@ def _commands(
         name, slot = _pair(text, "--move 9/17:1")
         group = _group(name)
         move = Move(group=group, to=_number(slot, text), bytes=sizes.get(group, 0))
-        add("move", moves=[move])
+        add("move", move=move)
     for text in wanted.spills:
         slot, size = _pair(text, "--spill 0:100MiB")
         add("spill", slot=_number(slot, text), bytes=_bytes(size, text))

@@ -30,7 +30,8 @@ from spillway.policy.view import (
 )
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look, now
 from spillway.rebalance.view import group_states, round_s, view_of
-from spillway_schemas.journal import Command, Move
+from spillway_schemas.commands import ADAPTATION
+from spillway_schemas.journal import Move
 from spillway_schemas.settings import Settings
 
 
@@ -89,9 +90,10 @@ def run(
     }
     decision = f"{policy}/{uuid.uuid4().hex[:8]}"
     wanted = [
-        Command.model_validate(
+        ADAPTATION.validate_python(
             {
                 "id": f"{decision}/{number}",
+                "decision": decision,
                 "reason": f"{reason}: {each.why}" if reason else each.why,
                 **common,
                 **_what(view, each),
@@ -122,7 +124,7 @@ def _what(view: View, wanted: Suggestion) -> dict[str, object]:
     match wanted:
         case MoveGroup():
             move = Move(group=wanted.group, to=wanted.to, bytes=wanted.bytes)
-            return {"kind": "move", "moves": [move]}
+            return {"kind": "move", "move": move}
         case ForceSpill():
             return {"kind": "spill", "slot": wanted.slot, "bytes": wanted.bytes}
         case SplitGroup():

@@ -12,7 +12,15 @@ from rich.text import Text
 from spillway.policy.view import Declined
 from spillway.rebalance.asking import Answers
 from spillway.report.words import bytes_text, visible
-from spillway_schemas.journal import Command
+from spillway_schemas.commands import (
+    AdaptationCommand,
+    BudgetCommand,
+    MergeCommand,
+    MoveCommand,
+    SlotsCommand,
+    SpillCommand,
+    SplitCommand,
+)
 
 NAMED = 3
 """Groups of one kind of move that are named; the rest is counted (`--json` has all)."""
@@ -42,35 +50,36 @@ def table(answers: Answers, declined: Iterable[Declined], *, dry_run: bool) -> T
     return found
 
 
-def _alike(answers: Answers) -> list[tuple[list[Command], str | None]]:
+def _alike(answers: Answers) -> list[tuple[list[AdaptationCommand], str | None]]:
     """Moves to one slot for one reason belong together; anything else stands alone."""
-    found: dict[object, tuple[list[Command], str | None]] = {}
+    found: dict[object, tuple[list[AdaptationCommand], str | None]] = {}
     for command, outcome in answers:
         verdict = None if outcome.obeyed else outcome.reason
-        moves = command.kind == "move"
-        key = (command.moves[0].to, command.reason, verdict) if moves else command.id
+        key: object = command.id
+        if isinstance(command, MoveCommand):
+            key = (command.move.to, command.reason, verdict)
         found.setdefault(key, ([], verdict))[0].append(command)
     return list(found.values())
 
 
-def _what(commands: Sequence[Command]) -> str:
+def _what(commands: Sequence[AdaptationCommand]) -> str:
     """Commands that belong together, in a few words."""
     first = commands[0]
-    match first.kind:
-        case "move":
-            moves = [command.moves[0] for command in commands]
+    match first:
+        case MoveCommand():
+            moves = [command.move for command in commands if isinstance(command, MoveCommand)]
             names = ", ".join(move.group.text for move in moves[:NAMED])
             if len(moves) > NAMED:
                 names += f" and {len(moves) - NAMED:,} more"
             size = bytes_text(sum(move.bytes for move in moves))
-            return f"move {names} to slot {moves[0].to} ({size})"
-        case "spill":
+            return f"move {names} to slot {first.move.to} ({size})"
+        case SpillCommand():
             return f"spill {bytes_text(first.bytes)} at slot {first.slot}"
-        case "budget":
+        case BudgetCommand():
             size = bytes_text(first.bytes) if first.bytes else "state.budget_bytes"
             return f"budget of slot {first.slot}: {size}"
-        case "slots":
+        case SlotsCommand():
             size = bytes_text(sum(move.bytes for move in first.moves))
             return f"{first.slots} slots ({len(first.moves):,} moves, {size})"
-        case _:
-            return f"{first.kind} {first.group.text if first.group is not None else ''}"
+        case SplitCommand() | MergeCommand():
+            return f"{first.kind} {first.group.text}"

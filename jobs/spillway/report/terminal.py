@@ -159,6 +159,7 @@ ASKED: Mapping[str, tuple[str, str]] = {
     "merge": ("merge of groups", "merges of groups"),
     "slots": ("change of slots", "changes of slots"),
     "budget": ("change of a budget", "changes of budgets"),
+    "unreadable": ("command that cannot be read", "commands that cannot be read"),
 }
 """Each kind of command as people are told of one and of several."""
 

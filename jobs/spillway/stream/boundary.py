@@ -20,7 +20,8 @@ from spillway import calendar
 from spillway.clock import rfc3339
 from spillway.protocol.seal import pending_after
 from spillway.protocol.state import JournalState
-from spillway_schemas.journal import Command, Offsets
+from spillway_schemas.commands import CommandLine, SealCommand
+from spillway_schemas.journal import Offsets
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,10 @@ class DueClose:
     at_ms: int
     """Close plus grace, in ms since 1970."""
 
-    def seal(self, offsets: Offsets) -> Command:
+    def seal(self, offsets: Offsets) -> SealCommand:
         """The command. `offsets`: what Kafka gives for `at_ms`."""
-        return Command(
+        return SealCommand(
             id=_id(self.session),
-            kind="seal",
             session=self.session,
             at="close",
             offsets=offsets,
@@ -46,7 +46,7 @@ class DueClose:
 
 
 def due_close(
-    state: JournalState, waiting: Iterable[Command], name: str, grace_s: float, now_ms: int
+    state: JournalState, waiting: Iterable[CommandLine], name: str, grace_s: float, now_ms: int
 ) -> DueClose | None:
     """The end of the open session, when the calendar `name` has one and it has come; else None.
 

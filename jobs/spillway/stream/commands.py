@@ -10,7 +10,7 @@ from spillway.protocol.plan import unseen
 from spillway.protocol.state import JournalState
 from spillway.stream.boundary import due_close
 from spillway.tables.events import Commands
-from spillway_schemas.journal import Command
+from spillway_schemas.commands import CommandLine, SealCommand
 from spillway_schemas.settings import Settings
 
 
@@ -26,7 +26,7 @@ class CommandSource:
         self._topics = sorted(set(topics))
         self._clock = clock
         self._read_n: int | None = None
-        self._pending: list[Command] = []
+        self._pending: list[CommandLine] = []
 
     @property
     def read_n(self) -> int:
@@ -34,7 +34,7 @@ class CommandSource:
         assert self._read_n is not None, "nothing was asked for yet"
         return self._read_n
 
-    def waiting(self, state: JournalState) -> list[Command]:
+    def waiting(self, state: JournalState) -> list[CommandLine]:
         """The commands that the journal has not seen, and the calendar's seal when it is due.
 
         Raises `KafkaUnavailable` when that seal is due: a batch must not be joined without it, for
@@ -49,9 +49,9 @@ class CommandSource:
         self._pending = unseen(state, self._pending)
         if self._session.boundary != "calendar":
             return list(self._pending)
-        return self._pending + self._calendar_seal(state)
+        return [*self._pending, *self._calendar_seal(state)]
 
-    def _calendar_seal(self, state: JournalState) -> list[Command]:
+    def _calendar_seal(self, state: JournalState) -> list[SealCommand]:
         """The calendar's own end of the open session, once close and grace have passed."""
         given = self._session
         due = due_close(state, self._pending, given.calendar, given.grace_s, self._clock())

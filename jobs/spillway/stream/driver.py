@@ -30,7 +30,8 @@ from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
 from spillway.stream.job import Batch, EpochJob
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
-from spillway_schemas.journal import Command, Epoch, Genesis, Offsets, SlotReport, Topic
+from spillway_schemas.commands import CommandLine
+from spillway_schemas.journal import Epoch, Genesis, Offsets, SlotReport, Topic
 from spillway_schemas.secret import Options, hide
 
 
@@ -93,7 +94,7 @@ class Driver:
         self,
         end: Offsets,
         batch: Batch | None,
-        commands: Sequence[Command],
+        commands: Sequence[CommandLine],
         next_session: str,
         *,
         limit_rows: int,

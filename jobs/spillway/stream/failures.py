@@ -1,24 +1,54 @@
-"""What a failed query means: the broker is away and may come back, or the stream ends."""
+"""What a failed query means: the broker is away and may come back, or the stream ends.
+
+Told by the names that Spark and Kafka give failures: Spark's error conditions and the classes of
+the exceptions. An exception of the driver's own has them; that of a task comes as its text alone,
+in which they stand whole.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 
 from spillway.kafka.client import KafkaUnavailable
 from spillway.stream.driver import FULL, first_lines
 from spillway.stream.run import StreamFailed
 from spillway_schemas.secret import Options, hide
 
-LOST_DATA = ("OffsetOutOfRange", "data may have been lost", "data loss", "was changed from")
-AWAY = (
-    "TimeoutException",
-    "DisconnectException",
-    "BrokerNotAvailable",
-    "NetworkException",
-    "No resolvable bootstrap",
-    "Connection refused",
-    "TimeoutError",
+LOST_DATA = frozenset(
+    {
+        "KAFKA_DATA_LOSS",
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+    }
 )
+"""Rows that the journal's offsets name are gone."""
+AWAY = frozenset(
+    {
+        *(
+            f"org.apache.kafka.common.errors.{name}Exception"
+            for name in (
+                "BrokerNotAvailable",
+                "CoordinatorNotAvailable",
+                "Disconnect",
+                "LeaderNotAvailable",
+                "Network",
+                "NotLeaderOrFollower",
+                "Timeout",
+            )
+        ),
+        "java.net.ConnectException",
+        "java.net.NoRouteToHostException",
+    }
+)
+"""No broker answers, or none that leads the partition."""
+UNRESOLVED = "No resolvable bootstrap urls"
+"""Kafka has no class of its own for addresses that no name server knows."""
 AWAY_S = 600.0
 """How long a broker may be away before the stream ends with an error."""
 
@@ -32,13 +62,14 @@ def beyond_mending(
     """
     said = str(failure)
     text = hide(said, secrets)
-    if any(mark in said for mark in LOST_DATA):
+    names = frozenset(_names(failure))
+    if names & LOST_DATA:
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "
             "short, or a topic was made anew). Nothing wrong was written. Check with "
             f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
         )
-    if not isinstance(failure, KafkaUnavailable) and not any(mark in said for mark in AWAY):
+    if not (isinstance(failure, KafkaUnavailable) or names & AWAY or UNRESOLVED in said):
         where = ""
         if any(mark in said for mark in FULL):
             where = f". Spark writes to its temporary folder (TMPDIR) and to {checkpoint}"
@@ -47,3 +78,28 @@ def beyond_mending(
     if away_s > AWAY_S:
         return StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}")
     return None
+
+
+_CLASS = re.compile(r"\b(?:[a-z][a-z0-9_]*\.)+[A-Z]\w*")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:\.[A-Z0-9_]+)?\]")
+
+
+def _names(failure: BaseException | None) -> Iterator[str]:
+    """The classes of a failure and its causes, and Spark's error conditions, without their parts.
+
+    A KafkaUnavailable, too, may have been raised from one; the text says what no object does.
+    """
+    thrown = _java(failure)
+    while thrown is not None:
+        yield str(thrown.getClass().getName())
+        thrown = thrown.getCause()
+    text = str(failure)
+    yield from _CLASS.findall(text)
+    yield from _CONDITION.findall(text)
+
+
+def _java(failure: BaseException | None) -> Any:
+    """The exception of Java that stands behind one of Python; None: there is none."""
+    if isinstance(failure, CapturedException):
+        return failure._origin
+    return failure.java_exception if isinstance(failure, Py4JJavaError) else None

@@ -75,8 +75,9 @@ class SupervisedQuery:
         self._failure = None
         self.max_rows = max_rows
         private_folder(self._folder.parent)
+        # With the checkpoints of its earlier starts: a day has several, and a run many days.
+        shutil.rmtree(self._folder, ignore_errors=True)
         self.checkpoint = self._folder / str(self._starts)
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
         rows = stream_rows(self._spark, self._kafka, end, max_rows)
         writer = rows.writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", str(self.checkpoint))

@@ -73,7 +73,7 @@ COMMANDS = TableDefinition(
             _required("reason", pa.string()),
             _required("by", pa.string()),
             _required("written_at", TIMESTAMP),
-            _required("command", pa.string()),  # JSON, spillway_schemas.journal.Command
+            _required("command", pa.string()),  # JSON, spillway_schemas.commands.COMMAND
         ]
     ),
 )

@@ -13,14 +13,14 @@ from spillway.protocol.plan import unseen
 from spillway.protocol.state import JournalState
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
-from spillway_schemas.journal import Command
+from spillway_schemas.commands import Command, CommandLine, SessionCommand, command_from
 
 
 class NumberedCommand(NamedTuple):
     """A command and its place in the order of all commands."""
 
     n: int
-    command: Command
+    command: CommandLine
 
 
 class Commands:
@@ -39,7 +39,7 @@ class Commands:
                 {
                     "id": command.id,
                     "kind": command.kind,
-                    "session": command.session,
+                    "session": command.session if isinstance(command, SessionCommand) else "",
                     "reason": command.reason,
                     "by": command.by,
                     "written_at": _now(),
@@ -49,7 +49,7 @@ class Commands:
             )
         )
 
-    def unseen(self, state: JournalState) -> Iterator[Command]:
+    def unseen(self, state: JournalState) -> Iterator[CommandLine]:
         """The commands that the journal has not seen, each id once; read only when asked for."""
         yield from unseen(state, (each.command for each in self.unanswered(state)[0]))
 
@@ -74,7 +74,7 @@ class Commands:
         """Return the commands with a number above `after`, in order, the newest included."""
         self._rows.refresh()
         rows = self._rows.read(after).select(["n", "command"]).to_pylist()
-        return [NumberedCommand(r["n"], Command.model_validate_json(r["command"])) for r in rows]
+        return [NumberedCommand(r["n"], command_from(r["command"], r["n"])) for r in rows]
 
 
 class SessionEvent(BaseModel):

@@ -31,9 +31,9 @@ from spillway.protocol.state import JournalState, fold
 from spillway.stream import decoding
 from spillway.stream.decoding import DecodeTask
 from spillway.tables.garbage import Settled
+from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
-    Command,
     Epoch,
     PartitionCount,
     Prefix,

@@ -10,7 +10,8 @@ from typing import Any
 from spillway.policy.slots import rearranged
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import JournalBroken, replay
-from spillway_schemas.journal import Command, Epoch, Genesis, Move, Offsets, Prefix
+from spillway_schemas.journal import Epoch, Genesis, Move, Offsets, Prefix
+from tests.commands import command_of
 
 from .check import problems, wrong
 from .faults import CALM, Faults, drawn
@@ -213,8 +214,8 @@ class Schedule:
             end = {
                 t: [max(0, e - rng.choice((0, 0, 1, 3))) for e in ends] for t, ends in end.items()
             }
-        command = Command(
-            id=f"c{world.fresh()}", kind="seal", session=date(session), offsets=end, reason="close"
+        command = command_of(
+            "seal", f"c{world.fresh()}", session=date(session), offsets=end, reason="close"
         )
         world.commands.append(command)
         world.say(f"command {command.id}: seal {command.session} at {end}")
@@ -226,9 +227,7 @@ class Schedule:
         if not seals:
             return
         seal = seals[-1] if rng.random() < 0.9 else rng.choice(seals)
-        command = Command(
-            id=f"w{world.fresh()}", kind="withdraw", session=seal.session, seal=seal.id
-        )
+        command = command_of("withdraw", f"w{world.fresh()}", session=seal.session, seal=seal.id)
         world.commands.append(command)
         world.say(f"command {command.id}: withdraw {seal.id} of {seal.session}")
         self.withdrawals[command.id] = int(seal.session[-2:]) - 1
@@ -267,7 +266,7 @@ class Schedule:
         match kind:
             case "move":
                 to = rng.randrange(slots + (rng.random() < 0.1))
-                given = {"moves": [Move(group=group, to=to, bytes=rng.choice((0, 1, 5)))]}
+                given = {"move": Move(group=group, to=to, bytes=rng.choice((0, 1, 5)))}
             case "split":
                 given = {"group": group}
             case "merge":
@@ -282,7 +281,7 @@ class Schedule:
             case "budget":
                 given = {"slot": rng.randrange(slots + 1), "bytes": rng.choice((0, 1, 1000))}
         id_ = f"{rng.choice('de')}/a{world.fresh()}"
-        command = Command(id=id_, kind=kind, assignment_version=version, **given)
+        command = command_of(kind, id_, assignment_version=version, **given)
         world.commands.append(command)
         world.say(f"command {command.id}: {kind} {given}")
 

@@ -31,9 +31,9 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, replay
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
-    Command,
     Epoch,
     Genesis,
     Offsets,

@@ -25,7 +25,8 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.state.arrangement import Part
 from spillway.engine.state.statefiles import Manifest
-from spillway_schemas.journal import HASH_BITS, Claim, Command, Epoch, Genesis, Offsets, Prefix
+from spillway_schemas.commands import Command
+from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"
 SPEC = JoinSpec(

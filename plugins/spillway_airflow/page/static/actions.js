@@ -279,7 +279,7 @@ export class Actions {
     const rows = [];
     const alike = new Map();
     for (const { command, outcome: answer } of found.asked) {
-      const move = command.kind === "move" ? command.moves[0] : null;
+      const move = command.kind === "move" ? command.move : null;
       const key = move ? JSON.stringify([move.to, command.reason, answer.obeyed || answer.reason]) : command.id;
       if (!alike.has(key)) alike.set(key, { command, answer, moves: [] });
       if (move) alike.get(key).moves.push(move);
