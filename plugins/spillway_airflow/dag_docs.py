@@ -87,8 +87,8 @@ def described(name: str, section: str = SPILLWAY) -> str:
     base = setting("docs_url", section)
     more = ", ".join(_link(page, base) for page in each.pages)
     return (
-        f"{each.does}\n\n**When it fails.** {each.fails}\n\nRunbook: {more}. Live: "
-        f"[the warehouse's page](/plugin/{section}/{section}/).\n"
+        f"Runbook: {more}. Live: [the warehouse's page](/plugin/{section}/{section}/).\n\n"
+        f"{each.does}\n\n**When it fails.** {each.fails}\n"
     )
 
 

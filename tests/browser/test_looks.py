@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from spillway_airflow import command
-from tests.browser.chromium import PATIENCE_MS, chromium, program
+from tests.browser.chromium import PATIENCE_MS, SHOWN, chromium, program
 from tests.browser.looks import served, warehouses
 from tests.missing import without
 from tests.report_journal import DAY
@@ -27,13 +27,13 @@ pytestmark = [
     pytest.mark.usefixtures("no_watch_is_left"),
 ]
 
-WIDTHS, THEMES = (390, 800, 1440), ("light", "dark")
+WIDTHS, THEMES = (328, 390, 800, 1440), ("light", "dark")
 PICTURES = os.environ.get("SPILLWAY_SCREENSHOTS")
 """Who wants pictures gets each width in both themes; what is cut off does not depend on colours."""
 WINDOWS = (
     list(itertools.product(WIDTHS, THEMES))
     if PICTURES
-    else [(390, "light"), (800, "dark"), (1440, "light")]
+    else [(328, "light"), (800, "dark"), (1440, "light")]  # Airflow takes 62 of a phone's 390
 )
 VIEWS = ("overview", "groups", "decisions", "sessions", f"sessions/{DAY}")
 STATES = ("open", "pending", "sealing", "sealed", "complete")
@@ -93,7 +93,7 @@ def look(page: Page, url: str, name: str, view: str = "overview") -> None:
     """Open a view of a warehouse anew."""
     page.goto("about:blank")
     page.goto(f"{url}/{name}/spillway/#{view}")
-    page.locator("main .view:visible, main .nothing").first.wait_for()
+    page.locator(SHOWN).first.wait_for()
 
 
 @pytest.mark.parametrize(("width", "theme"), WINDOWS)
@@ -205,6 +205,16 @@ def test_a_day_that_has_begun_says_so_and_names_its_exchange(window: Page, url: 
     memory = window.locator("[data-chart=memory]")
     expect(memory).to_contain_text("No epoch of this session has ended yet.")
     expect(memory.locator(".legend")).to_be_hidden()
+
+
+def test_the_first_look_is_announced(window: Page, url: str) -> None:
+    """A warehouse's first look takes seconds: until then the page was blank."""
+    window.route("**/data/overview", lambda route: None)
+    window.goto(f"{url}/open-2/spillway/")
+    expect(window.locator(".nothing")).to_contain_text("Reading the tables")
+    window.unroute_all()
+    look(window, url, "open-2")
+    expect(window.locator(".nothing")).to_have_count(0)
 
 
 def test_the_bar_is_live_in_every_view(window: Page, url: str) -> None:

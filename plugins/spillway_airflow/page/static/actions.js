@@ -1,7 +1,7 @@
 // What people may do: say why, see what will happen, then ask for it. Whether the stream obeys is
 // for the stream to say; the outcome here is that of asking.
 
-import { chip, h, icon, put } from "./dom.js";
+import { chip, h, icon, put, scroller } from "./dom.js";
 import { act, close, Refused, runPath, leave } from "./server.js";
 import { bytes, count, date, times, visible } from "./words.js";
 
@@ -321,11 +321,14 @@ export class Actions {
       "div",
       { role: "status", class: "outcome" },
       h("p", {}, dry ? h("b", {}, "Dry run: nothing was asked for.") : asked ? `${times(asked, "command")} asked for; the stream answers at its next epoch.` : "Nothing was asked for."),
-      h(
-        "table",
-        { class: "list", "data-plan": dry ? "dry" : "real" },
-        h("thead", {}, h("tr", {}, ["what", "", "why"].map((t) => h("th", { scope: "col" }, t)))),
-        h("tbody", {}, rows.map(([text, state, why]) => h("tr", {}, h("td", {}, visible(text)), h("td", {}, state), h("td", { class: "why" }, visible(why))))),
+      scroller(
+        "Plan",
+        h(
+          "table",
+          { class: "list", "data-plan": dry ? "dry" : "real" },
+          h("thead", {}, h("tr", {}, ["what", "", "why"].map((t) => h("th", { scope: "col" }, t)))),
+          h("tbody", {}, rows.map(([text, state, why]) => h("tr", {}, h("td", {}, visible(text)), h("td", {}, state), h("td", { class: "why" }, visible(why))))),
+        ),
       ),
     );
   }

@@ -63,6 +63,7 @@ class Page {
       this.view = VIEWS[chosen][1](this, rest[0]);
       put(this.main, this.view.root);
       this.view.root.hidden = true;
+      if (!this.stream) this.empty({ problem: "looking", says: "The first look at a warehouse takes some seconds." });
     }
     for (const tab of document.querySelectorAll(".tabs a")) {
       if (tab.dataset.view === chosen) tab.setAttribute("aria-current", "page");

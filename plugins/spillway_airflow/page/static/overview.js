@@ -2,7 +2,7 @@
 
 import { sealNote } from "./actions.js";
 import { DayCharts } from "./day.js";
-import { h, icon, put } from "./dom.js";
+import { h, icon, put, scroller } from "./dom.js";
 import { nowMs } from "./server.js";
 import { stageWords } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
@@ -20,8 +20,11 @@ export class Overview {
     this.strip = h("section", { class: "strip", "aria-label": "Today" });
     this.notes = h("div", { class: "notes" });
     this.charts = new DayCharts();
-    this.below = h("section", { class: "columns" });
-    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, this.below);
+    this.table = h("table", {});
+    this.topics = h("article", {}, h("h2", {}, "Topics"), scroller("Topics", this.table));
+    this.reasons = h("article", {});
+    const below = h("section", { class: "columns" }, this.topics, this.reasons);
+    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, below);
   }
 
   show(data) {
@@ -46,7 +49,8 @@ export class Overview {
     );
     const own = data.day.session.session === data.open;
     this.charts.show(data.day, own ? data.slots : null);
-    put(this.below, this.topics(data), this.quarantine(data));
+    this.showTopics(data);
+    this.showReasons(data);
   }
 
   /** What changes with the clock. */
@@ -120,7 +124,7 @@ export class Overview {
     return stageWords(stage).says;
   }
 
-  topics(data) {
+  showTopics(data) {
     const { session } = data.day;
     const open = session.session === data.open;
     // What was rejected and filtered is known by topic of the open session only.
@@ -129,29 +133,23 @@ export class Overview {
       ...(open ? [["rejected", (t) => t.rejected], ["filtered", (t) => t.filtered]] : []),
       ["waiting", (t) => t.lag_rows],
     ];
-    return h(
-      "article",
-      { "data-topics": session.session },
-      h("h2", {}, "Topics"),
+    this.topics.dataset.topics = session.session;
+    put(
+      this.table,
+      h("thead", {}, h("tr", {}, ["topic", ...columns.map(([word]) => word)].map((t, i) => h("th", { scope: "col", class: i && "number" }, t)))),
       h(
-        "table",
+        "tbody",
         {},
-        h("thead", {}, h("tr", {}, ["topic", ...columns.map(([word]) => word)].map((t, i) => h("th", { scope: "col", class: i && "number" }, t)))),
-        h(
-          "tbody",
-          {},
-          data.topics.map((t) => h("tr", {}, h("th", { scope: "row" }, visible(t.topic)), columns.map(([, of]) => h("td", { class: "number" }, count(of(t)))))),
-        ),
+        data.topics.map((t) => h("tr", {}, h("th", { scope: "row" }, visible(t.topic)), columns.map(([, of]) => h("td", { class: "number" }, count(of(t)))))),
       ),
     );
   }
 
-  quarantine(data) {
+  showReasons(data) {
     const reasons = Object.entries(data.quarantine).slice(0, 8);
     const most = reasons[0]?.[1] ?? 1;
-    return h(
-      "article",
-      {},
+    put(
+      this.reasons,
       h("h2", {}, "Quarantine, by reason ", h("small", {}, "of all sessions")),
       reasons.length === 0
         ? h("p", { class: "muted" }, "No row of this warehouse broke its contract.")
