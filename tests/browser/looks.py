@@ -28,7 +28,8 @@ from spillway_airflow.page import Page, door
 from spillway_airflow.page.app import build
 from spillway_schemas.journal import Epoch
 from spillway_schemas.settings import load_settings
-from tests.page_warehouse import page_day, write_page_warehouse
+from tests.commands import command_of
+from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 from tests.report_journal import DAY, Made, fill_journal, open_warehouse, withdraw_a_seal
 
 EPOCHS, SEALED_AT = 60, 50
@@ -83,6 +84,9 @@ def warehouses(folder: Path) -> dict[str, Path]:
     fill_journal(open_warehouse(str(found["begun"])), page_day(EPOCHS).entries[:2])
     for name, made in {**days(2), **days(64)}.items():
         warehouse = write_page_warehouse(folder / name, made)
+        if name.startswith("open"):
+            asked = {"slot": 0, "bytes": 1 << 19, "by": "eve", "reason": f"room {HOSTILE}"}
+            warehouse.commands.append(command_of("spill", "x/0", **asked))
         if name.startswith("complete"):
             verdict = {"expected": made.results[DAY] + 500, "run_time": made.results[DAY]}
             counts = {**verdict, "cleanup": 500, "missing": 0, "doubled": 0}
