@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
 
 from spillway_airflow.alerts import late
-from spillway_airflow.dag_docs import described
+from spillway_airflow.dag_docs import POLICIES, described
 from spillway_airflow.operators import (
     CleanupOperator,
     DoctorOperator,
@@ -72,7 +72,12 @@ with DAG(
     default_args=OURS,
     tags=[SECTION],
     params={
-        "policy": Param(None, type=["null", "string"], description="Instead of rebalance.policy."),
+        "policy": Param(
+            None,
+            type=["null", "string"],
+            examples=list(POLICIES),
+            description="Instead of rebalance.policy.",
+        ),
         "dry_run": Param(False, type="boolean", description="Only say what would be done."),
     },
     doc_md=described("rebalance", SECTION),
@@ -110,6 +115,7 @@ with DAG(
         "at": Param(
             "close",
             type="string",
+            examples=["close", "now"],
             description="Where the session ends: close (and grace), now, or a time with offset.",
         ),
         "session": Param(
@@ -119,7 +125,7 @@ with DAG(
             description="The session's date, for a run by hand without a partition key; without "
             "both it is the last session that has closed.",
         ),
-        "reason": Param("", type="string", description="Kept in the journal."),
+        "reason": Param(None, type=["null", "string"], description="Kept in the journal."),
     },
     doc_md=described("market_close", SECTION),
 ):
@@ -127,7 +133,7 @@ with DAG(
         SealOperator(
             task_id="seal",
             at="{{ params.at }}",
-            reason="{{ params.reason }}",
+            reason="{{ params.reason or '' }}",
             close_delay=CLOSE_DELAY,
         ),
         WaitForSealOperator(task_id="wait_for_seal", execution_timeout=timedelta(hours=2)),

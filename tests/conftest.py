@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -132,3 +133,19 @@ def spark_env(jars: None) -> Iterator[dict[str, str]]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@pytest.fixture(scope="module")
+def no_watch_is_left() -> Iterator[None]:
+    """Ends threads that look at a warehouse: one in native code while the interpreter ends would
+    crash it."""
+    yield
+    from spillway.live import watch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("IDLE_S", "AGAIN_S", "SHARE"):
+            patch.setattr(watch, name, 0.0)
+        for thread in threading.enumerate():
+            if thread.name == "spillway-page":
+                thread.join(60)
+                assert not thread.is_alive()

@@ -20,6 +20,8 @@ FLAGS = (
     "--no-first-run",
 )
 PATIENCE_MS = 20_000
+SHOWN = "main .view:visible, main .nothing:not([data-problem=looking])"
+"""What there is once the page has looked at the tables."""
 
 
 def program() -> str | None:
@@ -68,5 +70,5 @@ def open_view(page: Page, url: str, view: str = "") -> FrameLocator:
     """Spillway's page in Airflow's navigation: a view such as `#groups`."""
     page.goto(f"{url}/plugin/spillway" + (f"/spillway/{view}" if view else ""))
     frame = page.frame_locator("iframe")
-    frame.locator("main .view:visible, main .nothing").first.wait_for()
+    frame.locator(SHOWN).first.wait_for()
     return frame

@@ -291,7 +291,7 @@ def says_why_a_seal_fails(scene: Scene, page: Page) -> None:
     """There is no broker to ask for the ends of the topics."""
     frame = act(page, "seal", "an early end")
     frame.get_by_role("button", name="Seal now…").click()
-    expect(frame.locator(".confirm")).to_contain_text("seal --withdraw")
+    expect(frame.locator(".confirm")).to_contain_text("can be withdrawn")
     frame.get_by_role("button", name="Do it").click()
     expect(frame.locator(".outcome")).to_contain_text("127.0.0.1:1", timeout=90_000)
     expect(frame.locator(".outcome .chip")).to_have_text("refused")
@@ -318,7 +318,7 @@ def backfills_a_day(scene: Scene, page: Page) -> None:
 
 
 def fits_narrow_windows(scene: Scene, page: Page) -> None:
-    for width in (1600, 1280, 800):
+    for width in (1600, 1280, 800, 390):
         page.set_viewport_size({"width": width, "height": 900})
         for view in ("overview", "groups", "decisions", "sessions"):
             scene.view(page, f"#{view}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,22 +23,6 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for module in (alerts, command, dag_docs, launchers, links, sections, session):
         monkeypatch.setattr(module, "setting", setting)
     return found
-
-
-@pytest.fixture(scope="module")
-def no_watch_is_left() -> Iterator[None]:
-    """Ends threads that look at a warehouse: one in native code while the interpreter ends would
-    crash it."""
-    yield
-    from spillway.live import watch
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("IDLE_S", "AGAIN_S", "SHARE"):
-            patch.setattr(watch, name, 0.0)
-        for thread in threading.enumerate():
-            if thread.name == "spillway-page":
-                thread.join(60)
-                assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from jinja2 import Environment
 
+from spillway.dag_files import dags_folder
+from spillway.policy.registry import POLICIES as REGISTERED
 from spillway_airflow import alerts, launchers, operators, sections
 from spillway_airflow.command import CommandFailed, Running, program
 from spillway_airflow.dag_docs import DAGS, described
@@ -40,7 +43,7 @@ from spillway_airflow.launchers import (
     ProcessLauncher,
 )
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
-from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator
+from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator, SealOperator
 from spillway_airflow.operators.session import before_all
 from spillway_airflow.operators.stream import gets_on, works
 from spillway_airflow.sections import SectionError
@@ -641,7 +644,7 @@ def test_a_look_that_fails_while_a_stream_begins_is_repeated(
 def dags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     """The file's DAGs, as an Airflow has them whose settings name an exchange and no more."""
     settings["calendar"] = "XLON"
-    return loaded(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py", monkeypatch)
+    return loaded(dags_folder() / "trading_day.py", monkeypatch)
 
 
 def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
@@ -657,11 +660,18 @@ def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
     return found
 
 
+def test_the_file_that_is_shipped_is_the_one_that_is_changed() -> None:
+    """A copy in the package was once an older one: Airflow showed what the tests did not see."""
+    shipped = dags_folder() / "trading_day.py"
+    assert shipped.is_symlink()
+    assert shipped.samefile(Path(__file__).resolve().parents[2] / "dags" / "trading_day.py")
+
+
 def test_a_section_s_tasks_work_for_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A copy of the file with another section: other ids, and every task knows whose it is."""
-    text = (Path(__file__).resolve().parents[2] / "dags" / "trading_day.py").read_text()
+    text = (dags_folder() / "trading_day.py").read_text()
     copy = tmp_path / "london.py"
     copy.write_text(text.replace('SECTION = "spillway"', 'SECTION = "london"'))
     settings["london.calendar"] = "XLON"
@@ -693,14 +703,39 @@ def test_each_dag_says_what_to_do_when_it_fails(dags: dict[str, DAG], settings: 
     for name, each in DAGS.items():
         said = dags[f"spillway_{name}"].doc_md or ""
         assert each.fails in said
-        page, _, anchor = each.page.partition("#")
-        headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.M)
-        assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, each.page
+        assert each.pages[0].startswith("runbook.md#")
+        for place in each.pages:
+            page, _, anchor = place.partition("#")
+            headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.M)
+            assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, place
+            assert f"{anchor.replace('-', ' ')} (`docs/{page}`)" in said
         tasks = {task.task_id for task in dags[f"spillway_{name}"].tasks}
         listed = set(re.findall(r"^\d\. `(\w+)`", each.does, re.M))
         assert listed in (set(), tasks), "all of its tasks, or none"
     settings["docs_url"] = "https://docs.example/spillway/"
     assert "(https://docs.example/spillway/runbook.html#every-night)" in described("maintenance")
+
+
+def test_a_form_opens_valid_and_stays_so_when_a_field_is_emptied(dags: dict[str, DAG]) -> None:
+    """Airflow makes None of what is emptied, and refuses that where a type has no null."""
+    needed = set()
+    for name, dag in dags.items():
+        for key in dag.params:
+            param = dag.params.get_param(key)
+            kinds = param.schema["type"]
+            if "null" in ([kinds] if isinstance(kinds, str) else kinds):
+                assert param.value is None, f"{name}: {key} has a default of its own"
+            else:
+                assert param.value is not None, f"{name}: the form opens red for {key}"
+                needed.add(key)
+    assert needed == {"at", "dry_run"}
+    offered = dags["spillway_rebalance"].params.get_param("policy").schema["examples"]
+    assert offered == list(REGISTERED)
+    seal = dags["spillway_market_close"].get_task("seal")
+    assert isinstance(seal, SealOperator)
+    for reason, kept in ((None, ""), ("early", "early")):
+        rendered = Environment(autoescape=False).from_string(seal.reason)
+        assert rendered.render(params={"reason": reason}) == kept
 
 
 def test_the_market_opens_with_topics_a_check_and_the_stream(dags: dict[str, DAG]) -> None:
@@ -740,7 +775,6 @@ def test_maintenance_runs_once_a_night_never_two_at_once(dags: dict[str, DAG]) -
 
 @pytest.mark.server
 def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
-    root = Path(__file__).resolve().parents[2]
     look = (
         "import json, runpy, sys\n"
         "from airflow.sdk import DAG\n"
@@ -748,7 +782,7 @@ def test_a_dag_file_is_parsed_without_spark_pandas_or_a_calendar() -> None:
         "heavy = ('pandas', 'pyspark', 'exchange_calendars', 'deltalake', 'kafka')\n"
         "print(json.dumps([name for name in heavy if name in sys.modules]))\n"
     )
-    path = str(root / "dags" / "trading_day.py")
+    path = str(dags_folder() / "trading_day.py")
     done = subprocess.run(
         [sys.executable, "-c", look, path], capture_output=True, text=True, check=False
     )

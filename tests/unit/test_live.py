@@ -21,6 +21,7 @@ from spillway.readmodel.model import ReadModel
 from spillway.report.model import Cleaning, Status
 from spillway.report.status import status
 from spillway.tables import Warehouse
+from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.journal import Prefix
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import command_of
@@ -228,6 +229,37 @@ def test_a_withdrawn_seal_is_one_too(tmp_path: Path) -> None:
     assert shown.decisions == [], "it adapts nothing"
     assert views.stage(views.shown(found, made.now())) == "open"
     assert [row.session.session for row in views.sessions(found, 9).sessions] == [DAY]
+
+
+def test_a_pending_seal_says_whether_it_can_be_withdrawn(tmp_path: Path) -> None:
+    ahead = withdraw_a_seal(make_day(16))
+    accepted = Made(entries=ahead.entries[: 2 + 12])  # genesis, claim, epochs 0 to 11
+    beyond = make_day(16, seal_after=8)
+    reached = Made(entries=beyond.entries[: 2 + 9])
+    found = {}
+    for name, made in (("ahead", accepted), ("beyond", reached), ("taken", ahead)):
+        warehouse = open_warehouse(str(tmp_path / name))
+        fill_journal(warehouse, made.entries)
+        found[name] = overview_of(warehouse, made, made.now()).pending_seal
+    assert found["taken"] is None
+    assert found["ahead"] is not None
+    assert (found["ahead"].session, found["ahead"].problem) == (DAY, "")
+    assert found["beyond"] is not None
+    assert "rows beyond its end are read" in found["beyond"].problem
+
+
+def test_a_seal_that_the_stream_has_not_read_is_pending_too(tmp_path: Path) -> None:
+    made = make_day(16)
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, made.entries)
+    ahead = {topic: [10**6] * len(ends) for topic, ends in made.end.items()}
+    seal = SealCommand(id="s", session=DAY, at="now", offsets=ahead, by="alice")
+    warehouse.commands.append(seal)
+    pending = looked(warehouse, made.now()).pending_seal
+    assert pending is not None
+    assert pending.problem == ""
+    warehouse.commands.append(WithdrawCommand(id="w", session=DAY, seal="s", by="bob"))
+    assert looked(warehouse, made.now()).pending_seal is None
 
 
 def test_the_newest_sessions_come_first(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from spillway_airflow.operators import (
     VerifyOperator,
     WaitForSealOperator,
 )
-from spillway_airflow.triggers import SealedTrigger
+from spillway_airflow.triggers import SealedTrigger, waits_for
 
 DAY = "2026-01-05"
 Fake = Callable[[str], Path]
@@ -176,7 +177,7 @@ def test_what_was_decided_is_given(fake: Fake) -> None:
 
 def status(ended_at: str | None) -> dict[str, Any]:
     days = [{"session": DAY, "ended_at": ended_at, "stage": "open" if not ended_at else "sealed"}]
-    return {"sessions": days}
+    return {"sessions": days, "lag_rows": 1234, "last_epoch_age_s": 3.2}
 
 
 def test_a_sealed_day_is_not_waited_for(fake: Fake) -> None:
@@ -194,7 +195,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def info(self, text: str, *given: Any) -> None:
             lines.append(text % given if given else text)
 
-        warning = debug = info
+        warning = info
+
+        def debug(self, text: str, *given: Any) -> None:
+            """Not shown."""
 
     monkeypatch.setattr(SpillwayOperator, "log", Log())
     return lines
@@ -218,14 +222,33 @@ def test_a_day_that_is_not_sealed_is_waited_for_without_a_worker(
     assert getattr(task, it.value.method_name)({}, event) == event
 
 
-def test_the_trigger_fires_once_the_day_is_sealed(fake: Fake, tmp_path: Path) -> None:
-    """A look that fails, one at a day that is open, one that is sealed."""
+@pytest.mark.parametrize(
+    ("session", "stage", "lag", "age", "says"),
+    [
+        (DAY, "open", 1234, 3.2, "has not read its seal yet; 1,234 rows wait in Kafka, the last"),
+        (DAY, "ending", 0, 61.0, "its end is fixed, .*; 0 rows wait in Kafka, .* was 61 s ago$"),
+        (DAY, "ending", None, None, "Kafka does not answer, there was no epoch yet"),
+        ("2026-01-07", "open", 0, 1.0, "not in the journal yet: the session before it"),
+    ],
+)
+def test_it_says_what_a_seal_waits_for(
+    session: str, stage: str, lag: int | None, age: float | None, says: str
+) -> None:
+    day = {"session": DAY, "ended_at": None, "stage": stage}
+    found = {"sessions": [day], "lag_rows": lag, "last_epoch_age_s": age}
+    assert re.search(says, waits_for(found, session))
+
+
+def test_the_trigger_fires_once_the_day_is_sealed(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A look that fails, two at a day that is open, one that is sealed."""
     looks = tmp_path / "looks"
     fake(
         f"with open({str(looks)!r}, 'a') as file: file.write('x')\n"
         f"n = os.path.getsize({str(looks)!r})\n"
         "if n == 1: sys.exit('no journal')\n"
-        f"print({json.dumps(status(None))!r} if n == 2 else {json.dumps(status('then'))!r})"
+        f"print({json.dumps(status(None))!r} if n < 4 else {json.dumps(status('then'))!r})"
     )
 
     async def events() -> list[Any]:
@@ -233,7 +256,9 @@ def test_the_trigger_fires_once_the_day_is_sealed(fake: Fake, tmp_path: Path) ->
 
     [event] = asyncio.run(asyncio.wait_for(events(), 30))
     assert event.payload == {"session": DAY, "ended_at": "then", "stage": "sealed"}
-    assert looks.read_text() == "xxx"
+    assert looks.read_text() == "xxxx"
+    said = capsys.readouterr().out
+    assert said.count("1,234 rows wait in Kafka") == 1, "every minute, not at every look"
 
 
 VERDICT = {
@@ -249,7 +274,10 @@ VERDICT = {
 
 def test_a_day_that_is_not_complete_fails_for_good(fake: Fake) -> None:
     fake(answering(VERDICT, 1))
-    with pytest.raises(AirflowFailException, match=f"{DAY} is not complete: 7 results are missing"):
+    with pytest.raises(
+        AirflowFailException,
+        match=f"{DAY} is not complete: of 9,000 results 7 are missing and 1 doubled",
+    ):
         VerifyOperator(task_id="verify", session=DAY).execute({})
 
 
@@ -285,6 +313,7 @@ def test_a_complete_day_gives_its_figures(fake: Fake, told: list[str]) -> None:
     found = VerifyOperator(task_id="verify", session=DAY).execute({})
     assert found["complete"] is True
     assert "details" not in found
+    assert not [line for line in told if line.startswith("{")], "words, not a line of JSON"
     assert told[-1] == (
         f"{DAY} is complete: 9,000 results, 7,000 at run time and 2,000 by cleanup; "
         "none missing, none doubled"

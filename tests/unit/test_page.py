@@ -37,6 +37,7 @@ ACTIONS = {
     "/act/rebalance": {**BY_HAND, "dry_run": True},
     "/act/spill": {**BY_HAND, "slot": 1, "bytes": 1048576},
     "/act/seal": {**BY_HAND, "session": "2026-01-05"},
+    "/act/withdraw": {**BY_HAND, "session": "2026-01-05"},
 }
 VIEWS = (
     "/",
@@ -320,6 +321,7 @@ def test_actions_are_the_command_line_with_name_and_reason(
         ["rebalance", "--json", "--dry-run", *common],
         ["rebalance", "--json", "--spill=1:1048576B", *common],
         ["seal", "--session=2026-01-05", "--at=now", *common],
+        ["seal", "--session=2026-01-05", "--withdraw", *common],
     ]
     page.post("/act/rebalance", json={**BY_HAND, "dry_run": False, "policy": "lazy-disk"})
     assert told()[-1][:3] == ["rebalance", "--json", "--policy=lazy-disk"]
@@ -335,6 +337,8 @@ def test_actions_are_the_command_line_with_name_and_reason(
         ("/act/seal", {"session": "20260105", "reason": "a reason"}),
         ("/act/seal", {"session": "2026-01-05", "reason": "a reason", "at": "close"}),
         ("/act/seal", {"session": "2026-01-05", "reason": "a\x00reason"}),
+        ("/act/withdraw", {"session": "--at=now", "reason": "a reason"}),
+        ("/act/withdraw", {"session": "2026-01-05"}),
         ("/act/spill", {"slot": -1, "bytes": 5, "reason": "a reason"}),
         ("/act/spill", {"slot": 0, "bytes": 0, "reason": "a reason"}),
         ("/act/rebalance", {"dry_run": True, "reason": "x" * 501}),

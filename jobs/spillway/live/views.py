@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from spillway.readmodel.tally import Point, SealAnswerKind, at_most
-from spillway.readmodel.waiting import Waiting
+from spillway.readmodel.waiting import PendingSeal, Waiting
 from spillway.report.model import (
     AdaptationStatus,
     Cleaning,
@@ -105,6 +105,7 @@ class Overview(Figures):
     quarantine: dict[str, int]
     moves_waiting: int
     commands_waiting: int
+    pending_seal: PendingSeal | None
 
 
 class Seal(Figures):
@@ -200,6 +201,7 @@ def overview(
         quarantine=status.quarantine,
         moves_waiting=status.moves_waiting,
         commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),
+        pending_seal=status.pending_seal,
     )
 
 

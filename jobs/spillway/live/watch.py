@@ -75,6 +75,8 @@ class PageLook:
     """`points_of` each session that the history still knows."""
     cleaning: Mapping[str, Sequence[Cleaning]] = field(default_factory=dict)
     closes_ms: Mapping[str, int] = field(default_factory=dict)
+    calendar: str = ""
+    """The exchange, by its name; empty before the first look."""
     zone: str = ""
     """Time zone of the exchange, by its name; empty when it has none."""
     trigger_s: float = 0.0
@@ -208,6 +210,7 @@ class Watch:
             points=before.points if model.entry == before.entry else _points(model),
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),
+            calendar=settings.session.calendar,
             zone=calendar.zone(settings.session.calendar),
             trigger_s=settings.stream.trigger_s,
             policy=settings.rebalance.policy,

@@ -1,9 +1,10 @@
-"""What was asked for and the stream has not answered yet."""
+"""What was asked for and is not done: commands without an answer, and a seal that is pending."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from spillway.protocol.seal import not_withdrawable, pending_after
 from spillway.protocol.state import JournalState
 from spillway.tables import Warehouse
 from spillway_schemas.commands import AdaptationCommand, SessionCommand
@@ -50,3 +51,20 @@ def waiting(warehouse: Warehouse, state: JournalState, moment: datetime) -> list
             expires_at=expires_at,
         )
     return list(reversed(found.values()))
+
+
+class PendingSeal(Record):
+    """A seal that is not fulfilled yet, and whether it can still be taken back."""
+
+    session: str
+    problem: str
+    """Why it cannot be withdrawn; empty when it can."""
+
+
+def pending_seal(warehouse: Warehouse, state: JournalState) -> PendingSeal | None:
+    """The seal that is pending once the stream has read every command; None when none is."""
+    pending = pending_after(state, warehouse.commands.unseen(state))
+    if pending is None:
+        return None
+    problem = not_withdrawable(state, pending, pending.session, pending.command)
+    return PendingSeal(session=pending.session, problem=problem)

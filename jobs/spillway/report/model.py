@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from spillway.readmodel.tally import Point, SealAnswer
-from spillway.readmodel.waiting import Waiting
+from spillway.readmodel.waiting import PendingSeal, Waiting
 
 
 class Figures(BaseModel):
@@ -246,6 +246,8 @@ class Status(Figures):
     """Groups that are to change their slot in the next epochs."""
     waiting: list[Waiting]
     """What was asked for and not answered by a stream yet, the newest first."""
+    pending_seal: PendingSeal | None
+    """The seal that is asked for or accepted, and not fulfilled yet."""
     detail: Detail | None = None
 
     def session_of(self, date: str) -> SessionStatus | None:

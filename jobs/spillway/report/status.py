@@ -25,7 +25,7 @@ from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
-from spillway.readmodel.waiting import waiting
+from spillway.readmodel.waiting import pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
     AdaptationStatus,
@@ -76,6 +76,7 @@ def status(
     model = cache.caught_up(warehouse, known)
     reasons = _reasons(warehouse, known)
     unanswered = waiting(warehouse, model.state, now)
+    seals = model.state.seal is not None or any(each.session for each in unanswered)
     cache.save(known, place)
     events = warehouse.sessions.read()
     sessions = model.tally.sessions
@@ -122,6 +123,7 @@ def status(
         ],
         moves_waiting=len(model.state.moves),
         waiting=unanswered,
+        pending_seal=pending_seal(warehouse, model.state) if seals else None,
         detail=None if detail_session is None else detail_of(warehouse, model, detail_session),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from spillway_airflow.command import CommandFailed
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
 from spillway_airflow.sections import setting
-from spillway_airflow.triggers import SealedTrigger, sealed
+from spillway_airflow.triggers import SealedTrigger, sealed, waits_for
 from spillway_schemas.session_date import SessionDateError, session_date
 
 if TYPE_CHECKING:
@@ -125,6 +124,8 @@ class WaitForSealOperator(SessionOperator):
             status = None
         if status is not None and (found := sealed(status, self.session)):
             return found
+        if status is not None:
+            self.log.info("%s", waits_for(status, self.session))
         self.log.info(
             "%s is not sealed yet. The triggerer looks every %g s; no worker is held meanwhile.",
             self.session,
@@ -166,7 +167,8 @@ class VerifyOperator(SessionOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Verify."""
-        code, verdict = self.run_command("verify", "--session", self.session, "--json")
+        asked = ("verify", "--session", self.session, "--json")
+        code, verdict = self.run_command(*asked, tell=self._tell)
         if verdict is None or code not in (0, 1):
             raise self.failed(code)
         details = verdict.pop("details", {})
@@ -174,8 +176,11 @@ class VerifyOperator(SessionOperator):
             for line in what_is_wrong(details):
                 self.log.error("%s", line)
             raise AirflowFailException(
-                f"{self.session} is not complete: {verdict['missing']} results are missing, "
-                f"{verdict['doubled']} doubled, of {verdict['expected']}: {json.dumps(verdict)}"
+                f"{self.session} is not complete: of {verdict['expected']:,} results "
+                f"{verdict['missing']:,} are missing and {verdict['doubled']:,} doubled "
+                f"({verdict['run_time']:,} at run time, {verdict['cleanup']:,} by cleanup). When "
+                "the task `cleanup` has not succeeded, clear that; else see the runbook, "
+                "`verify says 1`. Clearing this task again does not help"
             )
         self.log.info(
             "%s is complete: %s results, %s at run time and %s by cleanup; "
@@ -184,6 +189,10 @@ class VerifyOperator(SessionOperator):
             *(f"{verdict[name]:,}" for name in ("expected", "run_time", "cleanup")),
         )
         return verdict
+
+    def _tell(self, line: str) -> None:
+        """The steps are the log's; the verdict is told in words, not as a line of JSON."""
+        (self.log.debug if line.startswith("{") else self.log.info)(line)
 
 
 def what_is_wrong(details: dict[str, Any]) -> Iterator[str]:

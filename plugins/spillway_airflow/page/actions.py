@@ -58,6 +58,12 @@ class Seal(Action):
     session: SessionDate
 
 
+class Withdrawal(Action):
+    """Take back a session's seal that the stream has not passed."""
+
+    session: SessionDate
+
+
 class Outcome(BaseModel):
     """What the command came to."""
 
@@ -99,6 +105,11 @@ def add_to(app: FastAPI, rights: door.Rights, section: str) -> None:
     def seal(asked: Seal, someone: door.User) -> Outcome:
         """Now."""
         return run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
+
+    @app.post("/act/withdraw", dependencies=closes)
+    def withdraw(asked: Withdrawal, someone: door.User) -> Outcome:
+        """A seal that is pending."""
+        return run(someone, asked, "seal", f"--session={asked.session}", "--withdraw")
 
 
 def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) -> Outcome:

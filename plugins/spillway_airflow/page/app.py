@@ -88,6 +88,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
             "name": someone.get_name(),
             "may": rights.allowed(request, someone),
             "dags": rights.dags,
+            "calendar": seen.calendar,
             "zone": seen.zone,
             "policies": list(POLICIES),
             "policy": seen.policy,

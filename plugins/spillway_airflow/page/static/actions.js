@@ -1,7 +1,7 @@
 // What people may do: say why, see what will happen, then ask for it. Whether the stream obeys is
 // for the stream to say; the outcome here is that of asking.
 
-import { chip, h, put } from "./dom.js";
+import { chip, h, icon, put, scroller } from "./dom.js";
 import { act, close, Refused, runPath, leave } from "./server.js";
 import { bytes, count, date, times, visible } from "./words.js";
 
@@ -11,6 +11,7 @@ const KINDS = {
   rebalance: { word: "Rebalance", dag: "rebalance" },
   spill: { word: "Force a spill", dag: "rebalance" },
   seal: { word: "Seal now", dag: "market_close" },
+  withdraw: { word: "Withdraw a seal", dag: "market_close" },
   cleanup: { word: "Backfill a day", dag: "market_close" },
 };
 
@@ -70,7 +71,7 @@ export class Actions {
   }
 
   form() {
-    const fields = { rebalance: () => this.rebalance(), spill: () => this.spill(), seal: () => this.seal(), cleanup: () => this.cleanup() };
+    const fields = { rebalance: () => this.rebalance(), spill: () => this.spill(), seal: () => this.seal(), withdraw: () => this.withdraw(), cleanup: () => this.cleanup() };
     put(this.body, fields[this.kind]());
     this.body.querySelector("textarea, select, input")?.focus();
   }
@@ -167,16 +168,39 @@ export class Actions {
   seal() {
     const session = this.page.open;
     if (!session) return h("p", { class: "muted" }, "There is no open session: the stream has not run.");
+    if (this.page.pending?.session === session) {
+      return h("p", { class: "muted" }, `A seal of ${date(session)} is pending already; the stream has not reached its end everywhere yet.`);
+    }
     return this.frame(
       ["Ends the input of the open session, ", h("b", {}, date(session)), ", where its topics end now."],
       [],
       [
         this.button("Seal now…", "danger", (reason) =>
           this.confirm(
-            ["The session ", h("b", {}, date(session)), " ends with the rows that Kafka holds now. Rows after that belong to the next session. Until the stream has read one of those, ", h("code", {}, "spillway seal --withdraw"), " takes it back."],
+            ["The session ", h("b", {}, date(session)), " ends with the rows that Kafka holds now. Rows after that belong to the next session. Until the stream has read one of those, the seal can be withdrawn."],
             reason,
             () => this.run("seal", { session, reason }, (found) => this.said(found)),
             "danger",
+          ),
+        ),
+      ],
+    );
+  }
+
+  withdraw() {
+    const pending = this.page.pending;
+    if (!pending) return h("p", { class: "muted" }, "No seal is pending: there is nothing to take back. A session that is sealed stays sealed.");
+    if (pending.problem) return h("p", { class: "refusal" }, `The seal of ${date(pending.session)} cannot be withdrawn: ${visible(pending.problem)}.`);
+    const session = pending.session;
+    return this.frame(
+      ["Takes back the seal of ", h("b", {}, date(session)), ", whose end the stream has not passed."],
+      [],
+      [
+        this.button("Withdraw…", "main", (reason) =>
+          this.confirm(
+            ["The session ", h("b", {}, date(session)), " stays open, as if its seal had never been, until it is sealed again. If the stream reads a row beyond the seal's end first, it refuses."],
+            reason,
+            () => this.run("withdraw", { session, reason }, (found) => this.said(found)),
           ),
         ),
       ],
@@ -297,14 +321,30 @@ export class Actions {
       "div",
       { role: "status", class: "outcome" },
       h("p", {}, dry ? h("b", {}, "Dry run: nothing was asked for.") : asked ? `${times(asked, "command")} asked for; the stream answers at its next epoch.` : "Nothing was asked for."),
-      h(
-        "table",
-        { class: "list", "data-plan": dry ? "dry" : "real" },
-        h("thead", {}, h("tr", {}, ["what", "", "why"].map((t) => h("th", { scope: "col" }, t)))),
-        h("tbody", {}, rows.map(([text, state, why]) => h("tr", {}, h("td", {}, visible(text)), h("td", {}, state), h("td", { class: "why" }, visible(why))))),
+      scroller(
+        "Plan",
+        h(
+          "table",
+          { class: "list", "data-plan": dry ? "dry" : "real" },
+          h("thead", {}, h("tr", {}, ["what", "", "why"].map((t) => h("th", { scope: "col" }, t)))),
+          h("tbody", {}, rows.map(([text, state, why]) => h("tr", {}, h("td", {}, visible(text)), h("td", {}, state), h("td", { class: "why" }, visible(why))))),
+        ),
       ),
     );
   }
+}
+
+/** A seal that is asked for and not fulfilled, and the way to take it back. */
+export function sealNote(page, pending) {
+  if (!pending) return null;
+  const final = Boolean(pending.problem);
+  return h(
+    "p",
+    { class: "note", "data-note": "seal" },
+    icon("lock"),
+    h("span", {}, `A seal of ${date(pending.session)} is pending. ${final ? "It cannot be withdrawn any more: rows beyond its end are read." : "It can still be withdrawn."}`),
+    page.me.may.market_close && !final && h("button", { type: "button", class: "small", "data-key": "withdraw", onclick: () => page.actions.open("withdraw") }, "Withdraw…"),
+  );
 }
 
 const NAMED = 3;

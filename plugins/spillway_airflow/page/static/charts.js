@@ -2,7 +2,7 @@
 // markup; colours are those of the style sheet, so a change of theme draws again.
 
 import * as echarts from "./vendor/echarts.esm.min.js";
-import { bytes, clock, clockS, count, part, short, times } from "./words.js";
+import { bytes, clock, clocks, clockS, count, part, short, times, zoneName } from "./words.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -48,7 +48,7 @@ function base(from, to) {
     animationDuration: 250,
     animationDurationUpdate: 250,
     textStyle: { fontFamily: FONT, color: ink },
-    grid: { left: 8, right: 22, top: 14, bottom: 4, containLabel: true },
+    grid: { left: 8, right: 40, top: 14, bottom: 4, containLabel: true },
     tooltip: {
       trigger: "axis",
       renderMode: "richText",
@@ -65,6 +65,10 @@ function base(from, to) {
       max: to,
       axisLine: { lineStyle: { color: colour("grid") } },
       axisTick: { show: false },
+      name: zoneName(to),
+      nameLocation: "end",
+      nameGap: 6,
+      nameTextStyle: label,
       splitLine: { show: false },
       axisLabel: {
         ...label,
@@ -132,7 +136,7 @@ export function resultsOption({ history, expected }) {
       const value = each.seriesName === "cleanup" ? each.value[1] - total : each.value[1];
       return `${each.seriesName}: ${count(value)}`;
     });
-    return [clockS(at), ...says].join("\n");
+    return [clocks(at), ...says].join("\n");
   };
   return option;
 }
@@ -211,7 +215,7 @@ export function memoryOption({ history, slot, threshold }) {
       if (each.seriesName === "went") return `${times(each.value[2], "group")} went`;
       return `${bytes(each.value[2])} ${each.seriesName}`;
     });
-    return [clockS(found[0].axisValue), ...says].join("\n");
+    return [clocks(found[0].axisValue), ...says].join("\n");
   };
   return option;
 }

@@ -5,6 +5,8 @@ import { h, put } from "./dom.js";
 import { bytes, count, part, times } from "./words.js";
 
 const MOST_SLOTS = 12;
+/** More slots than so many do not fit beside the results. */
+const BESIDE = 4;
 
 const key = (kind, word) => h("li", {}, h("span", { class: `swatch ${kind}` }), word);
 
@@ -13,7 +15,20 @@ export class DayCharts {
     this.says = h("p", { class: "muted" });
     this.canvas = h("div", { class: "chart tall", role: "img", "aria-label": "Results over time" });
     this.slots = h("div", { class: "slots" });
-    this.more = h("p", { class: "muted" });
+    this.more = h("div", { class: "every" });
+    this.swept = key("clean", "cleanup");
+    this.phases = h("ul", { class: "legend" }, key("run", "run time"), this.swept);
+    this.marks = h(
+      "ul",
+      { class: "legend" },
+      key("state", "state"),
+      key("budget", "budget"),
+      key("limit", "where it spills"),
+      key("spill", "spilled"),
+      key("flush", "flushed at the seal"),
+      key("came", "groups came"),
+      key("went", "groups went"),
+    );
     this.figures = new Map();
     this.root = h(
       "div",
@@ -23,24 +38,14 @@ export class DayCharts {
         { class: "wide", "data-chart": "results" },
         h("h2", {}, "Results over time"),
         this.says,
-        h("ul", { class: "legend" }, key("run", "run time"), key("clean", "cleanup")),
+        this.phases,
         this.canvas,
       ),
       h(
         "figure",
-        { class: "wide" },
+        { class: "wide", "data-chart": "memory" },
         h("h2", {}, "Memory of the slots"),
-        h(
-          "ul",
-          { class: "legend" },
-          key("state", "state"),
-          key("budget", "budget"),
-          key("limit", "where it spills"),
-          key("spill", "spilled"),
-          key("flush", "flushed at the seal"),
-          key("came", "groups came"),
-          key("went", "groups went"),
-        ),
+        this.marks,
         this.slots,
         this.more,
       ),
@@ -52,7 +57,10 @@ export class DayCharts {
     const { session, history, threshold } = day;
     const byCleanup = session.results_cleanup;
     const begun = history.ended_ms.length > 0; // before that there is no span of time to draw
-    this.canvas.hidden = !begun;
+    this.canvas.hidden = this.phases.hidden = !begun;
+    this.marks.hidden = history.slots.length === 0;
+    this.swept.hidden = byCleanup === null;
+    this.root.classList.toggle("stacked", history.slots.length > BESIDE || history.slots.length === 0);
     put(
       this.says,
       begun
@@ -65,8 +73,9 @@ export class DayCharts {
       this.results ??= new Chart(this.canvas, resultsOption);
       this.results.show({ history, expected: session.verdict?.expected });
     }
+    const memory = new Map(history.slots.map((slot) => [slot.slot, memoryOf(slot, live)]));
     const fullest = [...history.slots]
-      .sort((a, b) => Math.max(...b.state_bytes) - Math.max(...a.state_bytes))
+      .sort((a, b) => memory.get(b.slot).part - memory.get(a.slot).part)
       .slice(0, MOST_SLOTS)
       .sort((a, b) => a.slot - b.slot);
     const wanted = new Set(fullest.map((each) => each.slot));
@@ -77,9 +86,29 @@ export class DayCharts {
         this.figures.delete(slot);
       }
     }
-    for (const slot of fullest) this.figure(slot.slot).show({ history, slot, threshold, live });
-    const left = history.slots.length - fullest.length;
-    put(this.more, left > 0 ? `${times(left, "more slot")} with less memory.` : "");
+    for (const slot of fullest) this.figure(slot.slot).show({ history, slot, threshold, live, memory: memory.get(slot.slot) });
+    put(this.more, this.every(history.slots.length > fullest.length ? memory : new Map(), live, fullest.length));
+  }
+
+  /** Every slot as a bar, where not every one has a chart. */
+  every(memory, live, drawn) {
+    if (memory.size === 0) return drawn ? null : h("p", { class: "muted" }, "No epoch of this session has ended yet.");
+    return [
+      h("p", { class: "muted" }, `The ${count(drawn)} fullest of ${times(memory.size, "slot")} are drawn. Every slot, ${live ? "now" : "at most"}:`),
+      h(
+        "ul",
+        { class: "bars" },
+        [...memory].map(([slot, { held, budget, part: share }]) =>
+          h(
+            "li",
+            { title: `slot ${slot}: ${bytes(held)} of ${bytes(budget)}`, "data-bar": slot },
+            h("span", { class: "text" }, `slot ${slot}`),
+            h("span", { class: "number" }, part(share)),
+            h("span", { class: "bar state", style: { "--part": String(Math.min(1, share)) } }),
+          ),
+        ),
+      ),
+    ];
   }
 
   figure(slot) {
@@ -99,6 +128,16 @@ export class DayCharts {
   }
 }
 
+/** What a slot holds of its budget: now, or when most of it was in use. Budgets may change. */
+function memoryOf(slot, live) {
+  const now = live?.find((each) => each.slot === slot.slot);
+  const of = (held, budget) => ({ held, budget, part: held / (budget || 1) });
+  if (now) return of(now.state_bytes, now.budget_bytes);
+  return slot.state_bytes
+    .map((held, i) => of(held, slot.budget_bytes[i]))
+    .reduce((most, each) => (each.part > most.part ? each : most));
+}
+
 class SlotFigure {
   constructor(slot) {
     this.slot = slot;
@@ -112,14 +151,12 @@ class SlotFigure {
     this.chart = new Chart(this.canvas, memoryOption);
   }
 
-  show({ history, slot, threshold, live }) {
+  show({ history, slot, threshold, live, memory }) {
     const now = live?.find((each) => each.slot === this.slot);
-    const budget = now?.budget_bytes || slot.budget_bytes.at(-1) || 1;
-    const held = now?.state_bytes ?? Math.max(0, ...slot.state_bytes);
     const spills = slot.spilled_bytes.filter((size, i) => size && !history.flush[i]).length;
     const came = slot.moved_in.reduce((a, b) => a + b, 0);
     const went = slot.moved_out.reduce((a, b) => a + b, 0);
-    const parts = [`${now ? "" : "at most "}${bytes(held)} of ${bytes(budget)} (${part(held / budget)})`];
+    const parts = [`${now ? "" : "at most "}${bytes(memory.held)} of ${bytes(memory.budget)} (${part(memory.part)})`];
     parts.push(times(now?.spills ?? spills, "spill"));
     if (came || went) parts.push(`${count(came)} came, ${count(went)} went`);
     put(this.says, parts.join(" · "));

@@ -1,6 +1,7 @@
 // What was asked for, by whom and why; whether the stream obeyed; what it did.
 
-import { chip, h, put, s } from "./dom.js";
+import { sealNote } from "./actions.js";
+import { chip, h, put, s, scroller } from "./dom.js";
 import { age, bytes, count, date, moment, times, utc, visible } from "./words.js";
 import { nowMs } from "./server.js";
 
@@ -23,11 +24,13 @@ const SEALS = {
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
 
-/** Each slot's memory before and after, side by side; the scale is that of the fullest slot. */
+/** Each slot's memory before and after, side by side; the scale is that of the fullest slot shown.
+ *  Of many slots: those whose memory has changed most. */
 function effect(before, after) {
   const slots = Object.keys({ ...before, ...after }).map(Number).sort((a, b) => a - b);
-  const most = Math.max(...Object.values(before), ...Object.values(after), 1);
-  const few = slots.slice(0, MOST_BARS);
+  const change = (slot) => Math.abs((after[slot] ?? 0) - (before[slot] ?? 0));
+  const few = [...slots].sort((a, b) => change(b) - change(a)).slice(0, MOST_BARS).sort((a, b) => a - b);
+  const most = Math.max(...few.flatMap((slot) => [before[slot] ?? 0, after[slot] ?? 0]), 1);
   const [width, height] = [few.length * 18, 34];
   const bar = (x, size, kind) =>
     s("rect", { x, y: height - (size / most) * height, width: 6, height: Math.max(1, (size / most) * height), class: kind });
@@ -42,7 +45,7 @@ function effect(before, after) {
       { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": text },
       few.map((slot, i) => [bar(i * 18, before[slot] ?? 0, "before"), bar(i * 18 + 8, after[slot] ?? 0, "after")]),
     ),
-    h("span", { class: "muted" }, `0 to ${bytes(most)}`),
+    h("span", { class: "muted" }, `0 to ${bytes(most)}${few.length < slots.length ? `; ${few.length} of ${slots.length} slots` : ""}`),
   );
 }
 
@@ -77,7 +80,7 @@ export class Decisions {
       "div",
       { class: "view" },
       this.waiting,
-      h("section", { class: "card" }, h("h2", {}, "Decisions"), this.none, h("div", { class: "scroll" }, this.table), this.more),
+      h("section", { class: "card" }, h("h2", {}, "Decisions"), this.none, scroller("Decisions", this.table), this.more),
     );
   }
 
@@ -108,6 +111,7 @@ export class Decisions {
   tick() {
     put(
       this.waiting,
+      sealNote(this.page, this.page.pending),
       this.data.waiting.map((each) =>
         h(
           "p",
@@ -116,8 +120,8 @@ export class Decisions {
           h(
             "span",
             {},
-            `${kinds(each.kinds).join(", ")}${each.session ? ` of ${each.session}` : ""}, asked for by ${visible(each.by || "somebody")} ` +
-              `${age((nowMs() - new Date(each.issued_at)) / 1000)} ago: ${visible(each.reason || "no reason given")}`,
+            `${kinds(each.kinds).join(", ")}${each.session ? ` of ${each.session}` : ""}, asked for by ${visible(each.by || "somebody")}` +
+              `${each.issued_at ? ` ${age((nowMs() - new Date(each.issued_at)) / 1000)} ago` : ""}: ${visible(each.reason || "no reason given")}`,
           ),
         ),
       ),
@@ -148,7 +152,7 @@ export class Decisions {
       {},
       h("td", { class: "nowrap" }, h("time", { title: utc(at), datetime: each.at }, moment(at)), h("div", { class: "muted" }, `epoch ${count(each.epoch)}`)),
       h("td", {}, each.policy ? h("span", { class: "tag" }, visible(each.policy)) : h("span", { class: "tag person" }, "a person"), each.by && h("div", { class: "muted" }, visible(each.by))),
-      h("td", {}, kinds(each.obeyed).join(", ") || times(sum(each.refused), "command"), each.bytes > 0 && h("div", { class: "muted" }, bytes(each.bytes))),
+      h("td", { class: "nowrap" }, kinds(each.obeyed).join(", ") || times(sum(each.refused), "command"), each.bytes > 0 && h("div", { class: "muted" }, bytes(each.bytes))),
       h("td", {}, verdict(each)),
       h("td", {}, done && sum(each.obeyed) > 0 && sum(each.after) > 0 ? effect(each.before, each.after) : h("span", { class: "muted" }, done ? "–" : "under way")),
       h("td", { class: "number" }, count(each.results_since)),

@@ -31,6 +31,22 @@ export function put(parent, ...children) {
   return parent;
 }
 
+/** What may be wider than the window: it scrolls, and shows on which sides there is more. */
+export function scroller(label, content) {
+  const inner = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, content);
+  const outer = h("div", { class: "scroller" }, inner);
+  const look = () => {
+    const left = inner.scrollWidth - inner.clientWidth - inner.scrollLeft;
+    outer.classList.toggle("more-left", inner.scrollLeft > 1);
+    outer.classList.toggle("more-right", left > 1);
+  };
+  inner.addEventListener("scroll", look, { passive: true });
+  const resized = new ResizeObserver(look);
+  resized.observe(inner);
+  resized.observe(content);
+  return outer;
+}
+
 const SHAPES = {
   open: ["M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2z"],
   quiet: ["M5.5 3.5v9M10.5 3.5v9"],

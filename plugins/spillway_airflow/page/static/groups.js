@@ -1,7 +1,7 @@
 // All partition groups: the map, and a table to sort and search (the server sorts and searches, for
 // there may be 32,768 of them).
 
-import { chip, h, put } from "./dom.js";
+import { chip, h, put, scroller } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { bytes, count, number, part, visible } from "./words.js";
 
@@ -13,7 +13,7 @@ const COLUMNS = [
   ["rows", "rows", true],
   ["results", "results", true],
   ["rate", "results/s", true],
-  ["productivity", "a KiB", true],
+  ["productivity", "results/KiB", true],
   ["generations", "generations", true],
   ["spilled_bytes", "spilled", true],
   ["hot_share", "hottest key", false],
@@ -55,7 +55,7 @@ export class Groups {
         "section",
         { class: "card" },
         h("div", { class: "head" }, h("h2", {}, "Table"), this.input, this.says),
-        h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, this.heads), this.body)),
+        scroller("Groups", h("table", { class: "list" }, h("thead", {}, this.heads), this.body)),
         this.more,
       ),
     );

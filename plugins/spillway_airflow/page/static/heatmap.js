@@ -9,6 +9,10 @@ const [LEAST, MOST] = [13, 24];
 /** Height that the map may take, about. */
 const HEIGHT = 300;
 const GAP = 2;
+/** Slots up to so many have a row of the page each. */
+const FEW = 4;
+/** Width that a slot's title needs, on two lines. */
+const TITLE = 140;
 const STEPS = 24;
 const SAMPLE = 17;
 
@@ -113,11 +117,14 @@ export class HeatMap {
     this.width = this.map.clientWidth;
     const fits = Math.sqrt((this.width * HEIGHT) / Math.max(1, cells.slot.length));
     const side = Math.floor(Math.min(MOST, Math.max(LEAST, fits)));
-    this.columns = Math.max(8, Math.floor(this.width / side));
     this.cells = [];
     const blocks = [];
     const slots = new Map();
     cells.slot.forEach((slot, i) => slots.set(slot, [...(slots.get(slot) ?? []), i]));
+    // A few slots have a row of the page each; many lie side by side, as wide as their titles.
+    const most = Math.max(...[...slots.values()].map((own) => own.length));
+    const wide = slots.size > FEW ? Math.max(Math.ceil(TITLE / side), Math.ceil(Math.sqrt(4 * most))) : Infinity;
+    this.columns = Math.max(8, Math.min(wide, Math.floor(this.width / side)));
     for (const [slot, own] of [...slots].sort((a, b) => a[0] - b[0])) {
       const drawn = own.map((i, place) => {
         const x = (place % this.columns) * side;
@@ -136,7 +143,7 @@ export class HeatMap {
       blocks.push(
         h(
           "div",
-          { class: "block" },
+          { class: "block", style: { width: `${this.columns * side}px` } },
           h("h3", {}, `Slot ${slot}`, h("span", { class: "muted" }, ` ${says.join(" · ")}`)),
           s("svg", { width: this.columns * side, height: rows * side, "aria-hidden": "true" }, drawn),
         ),

@@ -32,6 +32,7 @@ class Page {
   me = null;
   slots = null;
   open = null;
+  pending = null;
 
   constructor() {
     this.main = document.getElementById("main");
@@ -62,6 +63,7 @@ class Page {
       this.view = VIEWS[chosen][1](this, rest[0]);
       put(this.main, this.view.root);
       this.view.root.hidden = true;
+      if (!this.stream) this.empty({ problem: "looking", says: "The first look at a warehouse takes some seconds." });
     }
     for (const tab of document.querySelectorAll(".tabs a")) {
       if (tab.dataset.view === chosen) tab.setAttribute("aria-current", "page");
@@ -130,25 +132,20 @@ class Page {
     own.root.hidden = false;
     if (changed || this.shown !== path) {
       this.shown = path;
-      if (data.stream) {
-        this.stream = data.stream;
-        this.slots = data.slots;
-        this.open = data.open;
-      }
       own.show(data);
     }
-    if (!this.stream) await this.outline(signal);
+    await this.outline(signal);
     await own.also?.(signal);
   }
 
-  /** What the bar and the actions need, when the first view is another one. */
+  /** What the bar and the actions need, whichever view is looked at. */
   async outline(signal) {
     const { data } = await view("overview", signal);
-    if (data.stream) {
-      this.stream = data.stream;
-      this.slots = data.slots;
-      this.open = data.open;
-    }
+    if (!data.stream) return;
+    this.stream = data.stream;
+    this.slots = data.slots;
+    this.open = data.open;
+    this.pending = data.pending_seal;
   }
 
   empty({ problem, says }) {

@@ -1,7 +1,8 @@
 // Today: where the session stands, the figures that matter, results and memory over time.
 
+import { sealNote } from "./actions.js";
 import { DayCharts } from "./day.js";
-import { h, icon, put } from "./dom.js";
+import { h, icon, put, scroller } from "./dom.js";
 import { nowMs } from "./server.js";
 import { stageWords } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
@@ -14,12 +15,16 @@ const tile = (name, value, ...below) =>
 export class Overview {
   path = () => "overview";
 
-  constructor() {
+  constructor(page) {
+    this.page = page;
     this.strip = h("section", { class: "strip", "aria-label": "Today" });
     this.notes = h("div", { class: "notes" });
     this.charts = new DayCharts();
-    this.below = h("section", { class: "columns" });
-    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, this.below);
+    this.table = h("table", {});
+    this.topics = h("article", {}, h("h2", {}, "Topics"), scroller("Topics", this.table));
+    this.reasons = h("article", {});
+    const below = h("section", { class: "columns" }, this.topics, this.reasons);
+    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, below);
   }
 
   show(data) {
@@ -38,12 +43,14 @@ export class Overview {
         ),
       data.commands_waiting > 0 &&
         h("p", { class: "note" }, icon("wait"), h("span", {}, `${times(data.commands_waiting, "command")} not answered by the stream yet. `), h("a", { href: "#decisions" }, "Look")),
+      sealNote(this.page, data.pending_seal),
       data.moves_waiting > 0 &&
         h("p", { class: "note" }, icon("move"), h("span", {}, `${times(data.moves_waiting, "group")} to be moved in the next epochs.`)),
     );
     const own = data.day.session.session === data.open;
     this.charts.show(data.day, own ? data.slots : null);
-    put(this.below, this.topics(data), this.quarantine(data));
+    this.showTopics(data);
+    this.showReasons(data);
   }
 
   /** What changes with the clock. */
@@ -54,6 +61,9 @@ export class Overview {
     const rows = sum(session.rows_in);
     const lag = stream.lag_rows;
     const reasons = Object.entries(this.data.quarantine);
+    const own = session.session === this.data.open;
+    // What the stream does now is about the open session; of an ended one there are its own figures.
+    const delay = own ? stream : session;
     put(
       this.strip,
       h(
@@ -70,7 +80,7 @@ export class Overview {
       h(
         "div",
         { class: "tiles" },
-        tile("rows in", count(rows), rate(stream.rows_per_s, "rows")),
+        tile("rows in", count(rows), own ? rate(stream.rows_per_s, "rows") : "of the whole day"),
         tile(
           stage === "complete" ? "results" : "results so far",
           count(session.results_run_time + (session.results_cleanup ?? 0)),
@@ -78,7 +88,7 @@ export class Overview {
             ? rate(stream.results_per_s, "results")
             : `${count(session.results_run_time)} run time, ${count(session.results_cleanup)} cleanup`,
         ),
-        tile("production delay", ms(stream.delay_p50_ms), `median; p99 ${ms(stream.delay_p99_ms)}`),
+        tile("production delay", ms(delay.delay_p50_ms), `median; p99 ${ms(delay.delay_p99_ms)}`),
         tile("lag", lag === null ? "unknown" : count(lag), lag === null ? "Kafka does not answer" : lag === 1 ? "row waits in Kafka" : "rows wait in Kafka"),
         tile(
           "quarantine",
@@ -94,9 +104,10 @@ export class Overview {
     const at = (ms_) => h("time", { title: utc(ms_), datetime: new Date(ms_).toISOString() }, `${clock(ms_)} ${zoneName(ms_)}`);
     if (stage === "open" && close) {
       const left = (close - nowMs()) / 1000;
+      const exchange = `${visible(this.page.me.calendar)} `;
       return left > 0
-        ? ["closes at ", at(close), `, in ${age(Math.max(left, 60))}`]
-        : ["closed at ", at(close), `, ${age(-left)} ago: not sealed yet`];
+        ? [exchange, "closes at ", at(close), `, in ${age(Math.max(left, 60))}`]
+        : [exchange, "closed at ", at(close), `, ${age(-left)} ago; not sealed yet`];
     }
     if (stage === "cleaning" && session.cleanup_ranges) {
       return `${count(session.cleanup_ranges_done)} of ${count(session.cleanup_ranges)} hash ranges are done`;
@@ -113,35 +124,33 @@ export class Overview {
     return stageWords(stage).says;
   }
 
-  topics(data) {
-    const open = data.day.session.session === data.open;
-    return h(
-      "article",
-      {},
-      h("h2", {}, "Topics"),
-      !open && h("p", { class: "muted" }, `of the open session, ${date(data.open)}`),
+  showTopics(data) {
+    const { session } = data.day;
+    const open = session.session === data.open;
+    // What was rejected and filtered is known by topic of the open session only.
+    const columns = [
+      ["rows", (t) => (open ? t.rows : session.rows_in[t.topic] ?? 0)],
+      ...(open ? [["rejected", (t) => t.rejected], ["filtered", (t) => t.filtered]] : []),
+      ["waiting", (t) => t.lag_rows],
+    ];
+    this.topics.dataset.topics = session.session;
+    put(
+      this.table,
+      h("thead", {}, h("tr", {}, ["topic", ...columns.map(([word]) => word)].map((t, i) => h("th", { scope: "col", class: i && "number" }, t)))),
       h(
-        "table",
+        "tbody",
         {},
-        h("thead", {}, h("tr", {}, ["topic", "rows", "rejected", "filtered", "waiting"].map((t, i) => h("th", { scope: "col", class: i && "number" }, t)))),
-        h(
-          "tbody",
-          {},
-          data.topics.map((t) =>
-            h("tr", {}, h("th", { scope: "row" }, visible(t.topic)), [t.rows, t.rejected, t.filtered, t.lag_rows].map((n) => h("td", { class: "number" }, count(n)))),
-          ),
-        ),
+        data.topics.map((t) => h("tr", {}, h("th", { scope: "row" }, visible(t.topic)), columns.map(([, of]) => h("td", { class: "number" }, count(of(t)))))),
       ),
     );
   }
 
-  quarantine(data) {
+  showReasons(data) {
     const reasons = Object.entries(data.quarantine).slice(0, 8);
     const most = reasons[0]?.[1] ?? 1;
-    return h(
-      "article",
-      {},
-      h("h2", {}, "Quarantine, by reason"),
+    put(
+      this.reasons,
+      h("h2", {}, "Quarantine, by reason ", h("small", {}, "of all sessions")),
       reasons.length === 0
         ? h("p", { class: "muted" }, "No row of this warehouse broke its contract.")
         : h(

@@ -1,7 +1,7 @@
 // Every day with its counts, verdict, durations and its run; one day in full.
 
 import { DayCharts } from "./day.js";
-import { chip, h, put } from "./dom.js";
+import { chip, h, put, scroller } from "./dom.js";
 import { closings, leave, runPath, view } from "./server.js";
 import { stageChip, stageWords } from "./stages.js";
 import { bytes, count, date, moment, ms, span, times, utc, visible } from "./words.js";
@@ -31,8 +31,8 @@ export class Sessions {
     this.detail = h("section", { class: "detail", "aria-label": "One session" });
     this.body = h("tbody", {});
     this.more = h("p", { class: "more" });
-    const heads = ["session", "state", "rows in", "results", "by cleanup", "verdict", "quarantined", "spills", "open", "cleanup", "verify", "run", ""];
-    const numbers = new Set(["rows in", "results", "by cleanup", "quarantined", "spills", "open", "cleanup", "verify"]);
+    const heads = ["session", "state", "rows in", "results", "by cleanup", "verdict", "quarantined", "spills", "was open", "cleanup took", "verify took", "run", ""];
+    const numbers = new Set(["rows in", "results", "by cleanup", "quarantined", "spills", "was open", "cleanup took", "verify took"]);
     this.root = h(
       "div",
       { class: "view" },
@@ -41,9 +41,8 @@ export class Sessions {
         "section",
         { class: "card" },
         h("h2", {}, "Sessions"),
-        h(
-          "div",
-          { class: "scroll" },
+        scroller(
+          "Sessions",
           h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col", class: numbers.has(t) && "number" }, t || h("span", { class: "visually-hidden" }, "what can be done"))))), this.body),
         ),
         this.more,
@@ -163,7 +162,7 @@ export class Sessions {
       ["began", time(session.began_at)],
       ["sealed", session.ended_at && [time(session.ended_at), session.seal_by && ` by ${visible(session.seal_by)}`]],
       ["why", session.seal_reason && visible(session.seal_reason)],
-      ["proved", verdict && [time(verdict.verified_at), ` in ${span(verdict.seconds)}`]],
+      ["proved", verdict && [time(verdict.verified_at), `, took ${span(verdict.seconds)}`]],
       ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
       ["spilled", `${bytes(session.spilled_bytes)} in ${times(session.spills, "spill")}, ${bytes(session.flushed_bytes)} at the seal`],

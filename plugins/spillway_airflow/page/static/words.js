@@ -88,6 +88,9 @@ export const zoneName = (at) =>
     .formatToParts(new Date(at))
     .find((p) => p.type === "timeZoneName").value;
 
+/** `16:00:03 EST, 21:00:03 UTC`: a moment in a chart, of whose day there is no doubt. */
+export const clocks = (at) => `${clockS(at)} ${zoneName(at)}, ${new Date(at).toISOString().slice(11, 19)} UTC`;
+
 export const utc = (at) => `${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 /** `Mon 5 Jan 2026` of `2026-01-05`: a date has no time zone. */

@@ -1,0 +1,138 @@
+"""The page over warehouses that are made up, without an Airflow: served as it is, to one user.
+
+What Airflow adds is left out: its login, its frame, its API. `test_page.py` has those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api import security
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from spillway.kafka.broker import free_port
+from spillway.live.watch import Watch
+from spillway.tables import SessionEvent
+from spillway_airflow.page import Page, door
+from spillway_airflow.page.app import build
+from spillway_schemas.journal import Epoch
+from spillway_schemas.settings import load_settings
+from tests.commands import command_of
+from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
+from tests.report_journal import DAY, Made, fill_journal, open_warehouse, withdraw_a_seal
+
+EPOCHS, SEALED_AT = 60, 50
+STARTS_S = 60.0
+
+
+def cut(made: Made, last: int) -> Made:
+    """The day up to an epoch, that one included."""
+    made.entries = [e for e in made.entries if not isinstance(e, Epoch) or e.epoch <= last]
+    return made
+
+
+def silent(made: Made) -> Made:
+    """The same day, of which no row lies beyond its end: the next one has none."""
+    assert made.last.sealed is not None
+    end = made.last.sealed.end
+    at = {topic: [10] * len(ends) for topic, ends in end.items()}
+    for number, entry in enumerate(made.entries):
+        if not isinstance(entry, Epoch):
+            continue
+        read = []
+        for part in entry.read:
+            stop = end[part.topic][part.partition]
+            rows = min(part.rows, stop - at[part.topic][part.partition])
+            at[part.topic][part.partition] += rows
+            read.append(part.model_copy(update={"rows": rows, "rejected": 0}))
+        ends = {topic: list(each) for topic, each in at.items()}
+        made.entries[number] = entry.model_copy(update={"read": read, "end": ends})
+    return made
+
+
+def days(slots: int) -> dict[str, Made]:
+    """A day in each of its states, by name."""
+
+    def sealed() -> Made:
+        made = page_day(EPOCHS, slots=slots, seal_after=SEALED_AT)
+        return cut(made, made.sealed_epoch)
+
+    pending = withdraw_a_seal(page_day(24, slots=slots))
+    return {
+        f"open-{slots}": page_day(EPOCHS, slots=slots),
+        f"pending-{slots}": cut(pending, 11),
+        f"sealing-{slots}": cut(page_day(EPOCHS, slots=slots, seal_after=SEALED_AT), SEALED_AT),
+        f"sealed-{slots}": sealed(),
+        f"complete-{slots}": silent(sealed()),
+    }
+
+
+def warehouses(folder: Path) -> dict[str, Path]:
+    """One of each state of a day, with 2 slots and with 64; an empty one; one without an epoch."""
+    found = {"empty": folder / "empty", "begun": folder / "begun"}
+    fill_journal(open_warehouse(str(found["begun"])), page_day(EPOCHS).entries[:2])
+    for name, made in {**days(2), **days(64)}.items():
+        warehouse = write_page_warehouse(folder / name, made)
+        if name.startswith("open"):
+            asked = {"slot": 0, "bytes": 1 << 19, "by": "eve", "reason": f"room {HOSTILE}"}
+            warehouse.commands.append(command_of("spill", "x/0", **asked))
+        if name.startswith("complete"):
+            verdict = {"expected": made.results[DAY] + 500, "run_time": made.results[DAY]}
+            counts = {**verdict, "cleanup": 500, "missing": 0, "doubled": 0}
+            warehouse.sessions.append(
+                SessionEvent(session=DAY, event="verified", complete=True, seconds=62.0, **counts)
+            )
+        found[name] = folder / name
+    return found
+
+
+def app(roots: Mapping[str, Path], role: str = "admin") -> Starlette:
+    """The page of each warehouse at `/NAME/spillway/`, for one user."""
+    user = SimpleAuthManagerUser(username="alice", role=role)
+
+    async def nothing(request: Any) -> JSONResponse:
+        return JSONResponse({"is_paused": False, "dag_runs": []})
+
+    routes: list[BaseRoute] = []
+    for name, root in roots.items():
+        given = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
+        gate = build(Watch(lambda given=given: load_settings(None, given)[0]))
+        for each in (gate.login, gate.app):
+            each.dependency_overrides[door.user] = lambda: user
+        page = Page(build=lambda _, gate=gate: gate)
+        routes += [Route(f"/{name}/api/{{path:path}}", nothing), Mount(f"/{name}/spillway", page)]
+    return Starlette(routes=routes)
+
+
+@contextlib.contextmanager
+def served(roots: Mapping[str, Path]) -> Iterator[str]:
+    """The address of a server of them, in this process."""
+    port = free_port()
+    config = uvicorn.Config(app(roots), host="127.0.0.1", port=port, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="looks", daemon=True)
+    manager = SimpleAuthManager()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(security, "get_auth_manager", lambda: manager)
+        patch.setattr(security.DagModel, "get_team_name", lambda _: None)
+        thread.start()
+        until = time.monotonic() + STARTS_S
+        while not server.started:
+            assert time.monotonic() < until, "the server has not started"
+            time.sleep(0.02)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(STARTS_S)
