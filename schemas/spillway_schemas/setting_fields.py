@@ -679,7 +679,8 @@ class Maintenance(Section):
         description=(
             "How long after its cleanup a day's entries stay in the table `journal`; then they "
             "move to a file of their own in the folder `archive`. 0: they move at the next run. "
-            "Only days that are proved complete move, in their order, and never the last one."
+            "Only days that are proved complete move, in their order, and only before another "
+            "such day."
         ),
         json_schema_extra=_about(
             "days",
