@@ -172,22 +172,23 @@ def test_a_dry_run_says_what_a_run_does_and_changes_nothing(root: Path) -> None:
 def test_the_command_shows_what_moves(root: Path) -> None:
     def command(*more: str) -> str:
         given = ["--set", f"warehouse.root={root}", "maintain", *more]
-        found = CliRunner().invoke(cli.app, given, env={"COLUMNS": "200"})
+        found = CliRunner().invoke(cli.app, given)
         assert found.exit_code == 0, found.output
         return found.output
 
     entries = f"{LAST + 1} entries of {DAYS[0]} to {DAYS[2]}"
-    text = command("--dry-run", "--archive-journal-days", "0")
-    assert entries in text
-    assert "archived" in text
-    assert "into" not in next(line for line in text.splitlines() if entries in line)
+    assert "archived" in command("--dry-run", "--archive-journal-days", "0")
     assert "archived" not in command("--dry-run")
+    assert entries in cells(tidy(root, dry_run=True)), "without bytes, which nobody knows yet"
     would = json.loads(command("--dry-run", "--json", "--archive-journal-days", "0"))
     assert would["archive_journal_days"] == 0
     [journal] = [each for each in would["tables"] if each["table"] == "journal"]
     assert journal["archived_rows"] == LAST + 1
-    cells = [str(cell) for column in shown(tidy(root)).columns for cell in column.cells]
-    assert any(cell.startswith(f"{entries} into 3 files, ") for cell in cells)
+    assert any(cell.startswith(f"{entries} into 3 files, ") for cell in cells(tidy(root)))
+
+
+def cells(report: Report) -> list[str]:
+    return [str(cell) for column in shown(report).columns for cell in column.cells]
 
 
 # --- the order, and interruptions --------------------------------------------------------------
