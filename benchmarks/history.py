@@ -19,6 +19,10 @@ takes at most 1.5 times the CPU time and the whole memory that it takes with the
 each. A commit and a refresh at its end against its beginning (target: at most 1.5 times), live
 files of results (under 500), and a count of the day in DuckDB (under 2 s).
 
+`--archive 12000` measures the archive: a journal of so many epochs before and after all of it that
+may be archived was. Bytes of the table and the archive, and what a start, `status` and doctor's
+reading of all entries take.
+
 Ends with 1 when a target is missed.
 """
 
@@ -51,6 +55,7 @@ from spillway.protocol.snapshot import EVERY
 from spillway.protocol.state import JournalState, fold
 from spillway.readmodel.kept import keep
 from spillway.tables import SessionEvent, Warehouse, log
+from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.definitions import DATA_TABLES
 from spillway_schemas.commands import Command, SealCommand, SpillCommand
 from spillway_schemas.filenames import data_name
@@ -261,6 +266,8 @@ def look(what: str, root: Path) -> None:
         last = max(found.sealed)
         sealed = sealed_session(found, last, QUERY.fingerprint, warehouse.commands.unseen(found))
         warehouse.journal.read_session(sealed)
+    elif what == "doctor":
+        assert Warehouse(str(root), fsync=False).check() == []
     elif what == "page":
         seen = Watch(lambda: settings).seen()
         assert seen.status is not None
@@ -292,12 +299,15 @@ TARGET = 1.5
 WHATS = ("start", "seal", "close", "status", "status again", "page", "controller")
 
 
-def measure(root: Path, var: Path) -> dict[str, dict[str, float]]:
+ARCHIVED_WHATS = ("start", "status", "doctor")
+
+
+def measure(root: Path, var: Path, whats: Sequence[str] = WHATS) -> dict[str, dict[str, float]]:
     """What each takes, in a process of its own."""
     shutil.rmtree(var, ignore_errors=True)
     env = {**os.environ, "SPILLWAY_VAR": str(var)}
     found: dict[str, dict[str, float]] = {}
-    for what in WHATS:
+    for what in whats:
         command = [
             sys.executable,
             "-m",
@@ -320,13 +330,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, nargs="+", default=[1_000, 12_000, 250_000])
     parser.add_argument("--folder", type=Path, default=Path("var/history"))
     parser.add_argument("--day", type=int, help="measure the tables by a day of so many epochs")
-    parser.add_argument("--look", choices=WHATS, help=argparse.SUPPRESS)
+    parser.add_argument("--archive", type=int, help="measure the archive of so many epochs")
+    parser.add_argument("--look", choices=(*WHATS, "doctor"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.look:
         look(options.look, options.folder)
         return 0
     if options.day:
         return 0 if day(options.folder / f"day-{options.day}", options.day) else 1
+    if options.archive:
+        archive(options.folder / f"archive-{options.archive}", options.archive)
+        return 0
     found: dict[int, dict[str, dict[str, float]]] = {}
     for count in sorted(options.epochs):
         root = options.folder / str(count)
@@ -374,6 +388,27 @@ def day(root: Path, count: int) -> bool:
         f"a count in DuckDB {count_s:.2f} s: {'met' if met else 'missed'}"
     )
     return met
+
+
+def archive(root: Path, count: int) -> None:
+    """Make a journal and archive it; print what it takes before and after."""
+    shutil.rmtree(root, ignore_errors=True)
+    make(root, count)
+    for when in ("before", "after"):
+        warehouse = Warehouse(str(root), fsync=False)
+        if when == "after":
+            began = time.perf_counter()
+            keep_days = {"keep_spilled_days": 30, "keep_statistics_days": 30}
+            report = maintain(warehouse, **keep_days, archive_journal_days=0)
+            took_s = time.perf_counter() - began
+            [done] = [each for each in report.tables if each.table == "journal"]
+            print(f"{done.archived_rows:,} entries into {done.archived.files} in {took_s:.1f} s")
+        table = sum(file.bytes for file in warehouse.files("journal"))
+        archived = sum(file.bytes for file in warehouse.place.child(ARCHIVE).list())
+        told = [f"table {table / 1e6:.2f} MB", f"archive {archived / 1e6:.2f} MB"]
+        for what, figures in measure(root, root.parent / "var", ARCHIVED_WHATS).items():
+            told.append(f"{what} {{cpu_s:.2f}} s +{{more_mib}} MiB".format_map(figures))
+        print(f"{when}: {', '.join(told)}", flush=True)
 
 
 def _values(kind: pa.DataType, rows: int = 20) -> pa.Array:

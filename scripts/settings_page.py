@@ -89,7 +89,7 @@ def page() -> str:
 def entry(setting: Setting) -> str:
     """One setting: its default and environment variable, what it is, why the default."""
     heading = f"### {setting.name}\n\n" if setting.section else ""
-    kind = TYPES.get(setting.type, setting.type.replace("|", "or"))
+    kind = " or ".join(TYPES.get(each, each) for each in setting.type.split(" | "))
     unit = f" ({setting.unit})" if setting.unit not in ("", kind, "true/false") else ""
     return (
         f"{heading}{setting.description}\n\n"

@@ -7,7 +7,8 @@
 | `compact-<version>-<attempt>-<k>.parquet` | compaction of one table | its transaction |
 | `entry-<n>-<attempt>.parquet` | an append to `journal`, `commands` or `sessions` | n |
 
-Beside them, `<n>-<sha256>.snapshot` is a snapshot of the journal after entry n, named by its bytes.
+Beside them, `<n>-<sha256>.snapshot` is a snapshot of the journal after entry n, named by its bytes,
+and `<session>-<first>-<last>-<attempt>-<sha256>.parquet` the archived journal entries of a session.
 
 A name is fresh: `attempt` is new for every attempt, so that nothing is ever replaced. What a
 name says is all that the garbage rules know about a file that no table names. So this is the only
@@ -34,6 +35,18 @@ class Origin(NamedTuple):
     """For `cleanup`: the session that was cleaned."""
 
 
+class Archived(NamedTuple):
+    """What the name of a file of archived journal entries says."""
+
+    session: str
+    first: int
+    last: int
+    """Numbers of its first and its last entry."""
+    attempt: str
+    digest: str
+    """SHA-256 of its bytes, in hex."""
+
+
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ATTEMPT = r"(?:[0-9a-f]{12}|[0-9a-f]{16})"
@@ -54,6 +67,10 @@ _PATTERNS: tuple[tuple[Literal["epoch", "cleanup", "compact", "entry"], re.Patte
 
 _SHA256 = r"[0-9a-f]{64}"
 _SNAPSHOT = re.compile(rf"(?P<n>{_NUMBER})-(?P<digest>{_SHA256})\.snapshot")
+_ARCHIVED = re.compile(
+    rf"(?P<session>{_DATE})-(?P<first>{_NUMBER})-(?P<last>{_NUMBER})-(?P<attempt>{_ATTEMPT})"
+    rf"-(?P<digest>{_SHA256})\.parquet"
+)
 
 
 def data_name(epoch: int, attempt: str, slot: int, k: int) -> str:
@@ -86,6 +103,26 @@ def snapshot_origin(name: str) -> tuple[int, str] | None:
     """Entry and digest of a snapshot, by its name; None for another file's."""
     match = _SNAPSHOT.fullmatch(name)
     return None if match is None else (int(match["n"]), match["digest"])
+
+
+def archive_name(archived: Archived) -> str:
+    """Name of the file that holds a session's archived journal entries."""
+    numbers = f"{_number(archived.first)}-{_number(archived.last)}"
+    if archived.first > archived.last:
+        raise ValueError(f"an archive holds entries, not {numbers}")
+    tail = f"{_attempt(archived.attempt)}-{_sha256(archived.digest)}"
+    return f"{_session(archived.session)}-{numbers}-{tail}.parquet"
+
+
+def archive_origin(name: str) -> Archived | None:
+    """The inverse of `archive_name`; None for another file's."""
+    match = _ARCHIVED.fullmatch(name)
+    if match is None or not is_session_date(match["session"]):
+        return None
+    first, last = int(match["first"]), int(match["last"])
+    if first > last:
+        return None
+    return Archived(match["session"], first, last, match["attempt"], match["digest"])
 
 
 def data_path(name: str, partition: Mapping[str, str]) -> str:

@@ -639,6 +639,10 @@ class Recovery(Section):
     )
 
 
+Days = Annotated[int, Field(ge=0, le=36_500)]
+"""A number of days, up to a hundred years."""
+
+
 class Maintenance(Section):
     """What `spillway maintain` keeps of days that are proved complete."""
 
@@ -668,6 +672,20 @@ class Maintenance(Section):
             "days",
             "Policies look at the open day; reports of past days look back, a month say. 512 "
             "groups take 25 KB every 5 s: about a hundred megabytes in a trading day.",
+        ),
+    )
+    archive_journal_days: Days | Literal["never"] = Field(
+        default="never",
+        description=(
+            "How long after its cleanup a day's entries stay in the table `journal`; then they "
+            "move to a file of their own in the folder `archive`. 0: they move at the next run. "
+            "Only days that are proved complete move, in their order, and only before another "
+            "such day."
+        ),
+        json_schema_extra=_about(
+            "days",
+            "No start reads old entries, and they take little room: it takes years to matter. "
+            "Other programs that read the table do not find what has moved.",
         ),
     )
 

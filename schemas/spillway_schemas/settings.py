@@ -22,7 +22,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ByteSize, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -416,6 +417,10 @@ def _type_name(annotation: object) -> str:
     if annotation is ByteSize:
         return "bytes"
     choices = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _type_name(choices[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(_type_name(each) for each in choices)
     if choices and all(isinstance(choice, str) for choice in choices):
         return " | ".join(choices)
     if choices and annotation == dict[str, SecretStr]:

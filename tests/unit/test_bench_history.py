@@ -43,3 +43,16 @@ def test_a_day_of_files_is_written_and_counted(
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("60 epochs: commit and refresh ")
     assert code == line.endswith("missed")
+
+
+def test_the_archive_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a run that archives nothing."""
+    monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
+    assert history.main(["--archive", "300", "--folder", str(tmp_path)]) == 0
+    before, moved, after = capsys.readouterr().out.splitlines()
+    assert moved.startswith("202 entries into 2 in ")
+    assert before.startswith("before: table ")
+    assert "archive 0.00 MB" in before
+    assert after.startswith("after: table ")

@@ -19,11 +19,15 @@ def maintain(
     keep_statistics_days: Annotated[
         int | None, typer.Option(min=0, help="Instead of maintenance.keep_statistics_days.")
     ] = None,
+    archive_journal_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of maintenance.archive_journal_days.")
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Tidy the tables: drop what finished days no longer need, merge files, delete unused ones.
 
     Only days that are proved complete lose anything, and only their spilled rows and statistics.
+    Their journal entries move to the archive, if a setting says when.
     It may run beside everything else, and be run again.
     """
     from spillway.maintenance import maintain as tidy
@@ -32,11 +36,13 @@ def maintain(
     settings = given.settings(
         maintenance__keep_spilled_days=keep_spilled_days,
         maintenance__keep_statistics_days=keep_statistics_days,
+        maintenance__archive_journal_days=archive_journal_days,
     )
     report = tidy(
         given.warehouse(settings),
         keep_spilled_days=settings.maintenance.keep_spilled_days,
         keep_statistics_days=settings.maintenance.keep_statistics_days,
+        archive_journal_days=settings.maintenance.archive_journal_days,
         dry_run=dry_run,
     )
     if json_:

@@ -55,9 +55,10 @@ def following(warehouse: Warehouse, n: int, digest: str) -> Entries | None:
     """The entries after entry `n`; None when that is not the one with this digest.
 
     It is read again: it says whether what is known is of this journal. A journal that is shorter
-    was made anew or repaired.
+    was made anew or repaired. None as well for an entry that is in the archive: the warehouse keeps
+    later models than that.
     """
-    if n > warehouse.journal.last_n():
+    if not warehouse.journal.first_n() <= n <= warehouse.journal.last_n():
         return None
     entries = warehouse.journal.heads(n)
     text, _ = next(entries)

@@ -8,6 +8,7 @@ Every commit to every table of a warehouse is made here (Spark only reads them).
 | `names` | what a data file's name says |
 | `log` | one table: the only place that commits; conflicts, unknown outcomes, fsync |
 | `numbered`, `journal`, `events` | numbered tables: `journal`, `commands`, `sessions` |
+| `archive` | the journal's old entries, one file a session |
 | `warehouse` | all tables: apply, cleanup's commits, upkeep |
 | `compaction` | few files instead of many; the only place that takes files out of a table |
 | `retention` | which days' spilled rows and statistics are kept no longer |
@@ -19,6 +20,7 @@ Importing this package imports deltalake, which does not survive a `fork`: spawn
 
 from spillway.tables.definitions import DATA_TABLES, TableDefinition, definitions
 from spillway.tables.errors import (
+    DamagedArchive,
     DamagedTable,
     FileMismatch,
     JournalConflict,
@@ -38,6 +40,7 @@ from spillway.tables.warehouse import Warehouse, exists
 __all__ = [
     "DATA_TABLES",
     "ActiveFile",
+    "DamagedArchive",
     "DamagedTable",
     "FileMismatch",
     "Journal",

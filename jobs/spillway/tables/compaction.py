@@ -23,8 +23,9 @@ Invariants:
 * A compaction does not change the rows (`dataChange` false). Other transaction ids are kept, and
   appends at the same time pass.
 * A drop changes the rows, so delta-rs refuses an append that has not seen it; whoever appends to a
-  data table looks again and repeats (`Warehouse.apply`). Numbered tables lose nothing: a driver
-  would take the refusal for another driver.
+  data table looks again and repeats (`Warehouse.apply`). A driver would take the refusal for
+  another driver. So numbered tables drop nothing, and a cut of the journal, whose rows are in the
+  archive, is committed as a compaction is.
 * `spill` is never compacted: its files are sorted by `key_hash`, cleanup reads ranges of
   them, and they are large already.
 * Rows of different sessions stay in different files, also in `statistics`, which has no
@@ -40,12 +41,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.engine.wire.datafile import ROW_GROUP_BYTES, write_data_file
 from spillway.tables.definitions import NUMBERED_NAMES
 from spillway.tables.errors import TableConflict
 from spillway.tables.log import ActiveFile, Table
+from spillway.tables.rowgroups import lower, upper
 from spillway_schemas.filenames import compact_name, origin
 from spillway_schemas.journal import FileRecord
 
@@ -185,6 +188,42 @@ def drop(table: Table, files: Sequence[ActiveFile]) -> bool:
         return False
     try:
         table.commit([], APP, version, removes=files, drops=True)
+    except TableConflict:
+        return False
+    return True
+
+
+def cut(table: Table, upto: int) -> bool:
+    """Take the rows up to a number out of a numbered table, in one commit.
+
+    What follows them in the same files is written again. The caller has the rows elsewhere, so
+    that nothing is lost, and a driver's append at the same time passes. False, and nothing has
+    changed, when somebody else has removed files of the table meanwhile. Raises StorageError when
+    the disk is full.
+    """
+    version = table.transaction(APP) + 1
+    going = [file for file in table.files() if lower(file) <= upto]
+    if not going:
+        return True
+    shared = sorted((file for file in going if upper(file) > upto), key=_age)
+    record = write_data_file(
+        table.place,
+        table.name,
+        compact_name(version, uuid.uuid4().hex[:12], 0),
+        table.definition.file_schema,
+        (rows.filter(pc.field("n") > upto) for rows in _rows(table, shared)),
+        row_group_bytes=TAIL_BYTES,
+    )
+    stays = [] if record is None else [record]
+    gone = sum(file.rows for file in going) - sum(each.rows for each in stays)
+    if gone != upto - min(map(lower, going)) + 1:
+        raise TableConflict(
+            f"{table.name}: {gone} rows up to number {upto} were to be taken out, which are not "
+            "all. Nothing was changed; run `spillway doctor`"
+        )
+    table.sync_files(stays)
+    try:
+        table.commit(stays, APP, version, removes=going)
     except TableConflict:
         return False
     return True

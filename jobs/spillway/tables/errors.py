@@ -57,3 +57,10 @@ class FileMismatch(WarehouseError):
 
 class DamagedTable(WarehouseError):
     """A table's log is torn, as after a loss of power. `spillway doctor --repair` mends it."""
+
+
+class DamagedArchive(WarehouseError):
+    """Archived journal entries are missing or damaged: only a backup has them.
+
+    Whoever reads on from a snapshot does not need them.
+    """

@@ -7,12 +7,18 @@ refresh in between would let a driver that was taken over go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, fold
+from spillway.tables.archive import Archive
+from spillway.tables.compaction import cut
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway.tables.snapshots import Snapshots
@@ -35,12 +41,34 @@ Texts = list[tuple[str, str | None]]
 """Entries as they are kept: heads and files."""
 
 
-class Journal:
-    """The `journal` table as one process sees it. Without `snapshots` all of it is read."""
+class Part(NamedTuple):
+    """A session's entries, which the table holds: those up to its seal that are no older one's."""
 
-    def __init__(self, table: Table, snapshots: Snapshots[JournalSnapshot] | None = None) -> None:
-        self._rows = Numbered(table)
+    session: str
+    first: int
+    last: int
+
+
+class Journal:
+    """The journal as one process sees it: the table, and the archive of what it held before.
+
+    Without `snapshots` all of it is read. A journal that was never archived needs no `archive`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        snapshots: Snapshots[JournalSnapshot] | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self._table = table
+        self._rows = Numbered(table, archive)
         self._snapshots = snapshots
+        self._archive = archive
+
+    def first_n(self) -> int:
+        """Return the number of the first entry that the table itself holds; 0 when it is empty."""
+        return self._rows.first()
 
     def last_n(self) -> int:
         """Return the number of the last entry as seen; -1 for an empty journal."""
@@ -80,9 +108,13 @@ class Journal:
     def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
         """Return the entries from a sealed session's first epoch on, in order, as seen.
 
-        Epoch e is never before entry e + 1: the genesis comes before all of them.
+        Epoch e is never before entry e + 1: the genesis comes before all of them. With each claim
+        it is one later; so entries of the archive are read only when the table begins after it.
         """
-        return self.read(sealed.base + 2)
+        first, begins = self._rows.first(), sealed.base + 2
+        if begins < first and self._first_epoch(first) <= sealed.base + 1:
+            begins = first
+        return self.read(begins)
 
     def read_on(
         self, applied: Mapping[str, int] | None = None
@@ -127,13 +159,61 @@ class Journal:
         text, _ = self._texts(state.n)[0]  # another driver's may be seen behind it
         self._snapshots.write(snapshot_of(state, text_digest(text)))
 
+    def held(self, ended: Sequence[Sealed]) -> list[Part]:
+        """The entries of these sessions that the table itself holds, in order, as seen.
+
+        `ended`: the first sessions of the journal, in the order of their seals.
+        """
+        found: list[Part] = []
+        first = self._rows.first()
+        waiting = list(reversed(ended))
+        for rows in self._rows.parts(first - 1, columns=["n", "epoch"]):
+            for n, epoch in zip(rows["n"].to_pylist(), rows["epoch"].to_pylist(), strict=True):
+                while waiting and epoch is not None and waiting[-1].epoch < epoch:
+                    waiting.pop()  # it is in the archive
+                if not waiting:
+                    return found
+                if waiting[-1].epoch == epoch:
+                    found.append(Part(waiting.pop().session, first, n))
+                    first = n + 1
+        return found
+
+    def archive(self, parts: Sequence[Part]) -> list[int] | None:
+        """Move these entries, which `held` gave, to a file each; return the files' bytes.
+
+        None, and the table is as it was, when somebody else has taken files out of it meanwhile.
+        Killed at any moment, it leaves the entries in both places or in the archive. Raises
+        StorageError when the disk is full, `OutcomeUnknown`.
+        """
+        if self._archive is None:
+            raise ValueError("this handle of the journal has no place for an archive")
+        sizes = [self._archive.keep(*part, self._up_to(part)) for part in parts]
+        # From here on each of them is durable: the archive alone would do.
+        return sizes if cut(self._table, parts[-1].last) else None
+
     def check(self) -> None:
         """Read every entry that this handle has seen, a few files at a time.
 
-        Raises `DamagedTable` for one that is missing or cannot be read.
+        Raises `DamagedTable` for one that is missing or cannot be read, `DamagedArchive`.
         """
         for _ in self._rows.parts():
             pass
+
+    def _first_epoch(self, from_n: int) -> float:
+        """The first epoch from an entry on, as seen; infinite when there is none."""
+        for rows in self._rows.parts(from_n - 1, columns=["epoch"]):
+            if (epoch := pc.min(rows["epoch"]).as_py()) is not None:
+                return int(epoch)
+        return math.inf
+
+    def _up_to(self, part: Part) -> Iterator[pa.Table]:
+        """The rows of these entries, in order, a few at a time."""
+        for rows in self._rows.parts(part.first - 1):
+            wanted = rows.filter(pc.field("n") <= part.last)
+            if wanted:
+                yield wanted
+            if len(wanted) < len(rows):
+                return
 
     def _texts(self, from_n: int) -> Texts:
         """The entries from a number on as they were written, in order, as seen."""

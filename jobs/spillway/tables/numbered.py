@@ -13,23 +13,25 @@ Invariants:
 * Files carry the least and greatest n, so `read(after)` opens only the files that it needs,
   also after compaction.
 * `read` raises when a number is missing or doubled.
+* The oldest rows may lie in an archive. Whoever reads the table's own rows does not open it.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from spillway.engine.wire.datafile import write_data_file
+from spillway.tables.archive import Archive
 from spillway.tables.errors import DamagedTable, JournalConflict, TableConflict
 from spillway.tables.log import ActiveFile, Table
+from spillway.tables.rowgroups import RowGroup, apart, row_groups, upper
 from spillway_schemas.filenames import entry_name
 
 NEXT_ATTEMPTS = 1000
@@ -39,8 +41,10 @@ NEXT_ATTEMPTS = 1000
 class Numbered:
     """A numbered table as one process sees it."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, archive: Archive | None = None) -> None:
+        """`archive`: where the rows are that the table does not hold any more."""
         self._table = table
+        self._archive = archive
         self._app = table.name
 
     def last(self) -> int:
@@ -109,24 +113,45 @@ class Numbered:
 
         Of a large file, such as the night's compaction makes, only the row groups are read that
         have such numbers, one after the other. Raises `DamagedTable` at the first number that is
-        missing or doubled.
+        missing or doubled, and `DamagedArchive` at the first that only a damaged archive has.
         """
         expected, last = after + 1, self.last()
         schema = self._table.definition.file_schema
         if columns:
             wanted = ["n", *(name for name in columns if name != "n")]
             schema = pa.schema([schema.field(name) for name in wanted])
-        for files in _apart(f for f in self._table.files() if _greatest(f) > after):
-            groups = chain.from_iterable(self._groups(f.path, schema, after) for f in files)
-            # Files whose numbers overlap are sorted together; those of one file are in order.
-            for rows in groups if len(files) == 1 else _together(groups):
-                rows = rows.filter(pc.field("n") > after).sort_by("n")
-                if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
-                    raise self._damaged(after, last)
-                expected += len(rows)
-                yield rows.select(columns) if columns else rows
+        files = self._table.files()
+        for rows in chain(self._archived(files, after, schema), self._held(files, after, schema)):
+            rows = rows.filter(pc.field("n") > after).sort_by("n")
+            if rows["n"].to_pylist() != list(range(expected, expected + len(rows))):
+                raise self._damaged(after, last)
+            expected += len(rows)
+            yield rows.select(columns) if columns else rows
         if expected != last + 1:
             raise self._damaged(after, last)
+
+    def first(self) -> int:
+        """Return the least number that the table itself holds, as seen; 0 when it holds none."""
+        return _first(self._table.files())
+
+    def _archived(
+        self, files: Sequence[ActiveFile], after: int, schema: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """The rows above `after` that the table does not hold any more, in order."""
+        if self._archive is not None and after + 1 < _first(files):
+            yield from self._archive.parts(after, _first(files) - 1, schema)
+
+    def _held(
+        self, files: Sequence[ActiveFile], after: int, schema: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """The table's own rows above `after`, and some below; those that overlap come together.
+
+        Row groups of one file may overlap as well: compaction writes file after file.
+        """
+        for some in apart(file for file in files if upper(file) > after):
+            groups = chain.from_iterable(self._groups(file.path) for file in some)
+            for near in apart(group for group in groups if upper(group) > after):
+                yield pa.concat_tables([self._rows(group, schema) for group in near])
 
     def _damaged(self, after: int, last: int) -> DamagedTable:
         return DamagedTable(
@@ -134,53 +159,26 @@ class Numbered:
             "not: run `spillway doctor --repair`, and restore the table if that does not help"
         )
 
-    def _groups(self, path: str, schema: pa.Schema, after: int) -> Iterator[pa.Table]:
-        """The row groups of a file that may have a number above `after`, in the order of these."""
-        place = self._table.place
+    def _groups(self, path: str) -> list[RowGroup]:
+        with self._readable(path):
+            return row_groups(path, self._table.place.map(path))
+
+    def _rows(self, group: RowGroup, schema: pa.Schema) -> pa.Table:
+        with self._readable(group.path):
+            return group.read(schema)
+
+    @contextmanager
+    def _readable(self, path: str) -> Iterator[None]:
+        """Say what to do about a file that cannot be read."""
         try:
-            source = pa.BufferReader(place.map(path))
-            file = pq.ParquetFile(source, page_checksum_verification=True)
-            bounds = [_bounds(file.metadata.row_group(k)) for k in range(file.num_row_groups)]
-            for group in sorted(range(len(bounds)), key=bounds.__getitem__):
-                if bounds[group][1] > after:
-                    rows = file.read_row_group(group, columns=schema.names, use_threads=False)
-                    yield rows.cast(schema)
+            yield
         except (pa.ArrowException, OSError) as error:
             raise DamagedTable(
-                f"{place.path(path)} of the table {self._app!r} cannot be read ({error}): "
-                "stop everything that uses the warehouse and run `spillway doctor --repair`"
+                f"{self._table.place.path(path)} of the table {self._app!r} cannot be read "
+                f"({error}): stop everything that uses the warehouse and run "
+                "`spillway doctor --repair`"
             ) from error
 
 
-def _together(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    if some := list(groups):
-        yield pa.concat_tables(some)
-
-
-def _bounds(group: pq.RowGroupMetaData) -> tuple[float, float]:
-    """The least and the greatest number in a row group; infinite when it does not say."""
-    for at in range(group.num_columns):
-        column = group.column(at)
-        if column.path_in_schema == "n":
-            known = column.statistics
-            if known is not None and known.has_min_max:
-                return float(known.min), float(known.max)
-    return -math.inf, math.inf
-
-
-def _greatest(file: ActiveFile) -> float:
-    return math.inf if file.greatest is None else file.greatest
-
-
-def _apart(files: Iterable[ActiveFile]) -> Iterator[list[ActiveFile]]:
-    """Files in the order of their numbers; those whose ranges overlap come together."""
-    together: list[ActiveFile] = []
-    reach = -math.inf
-    for file in sorted(files, key=lambda f: -math.inf if f.least is None else f.least):
-        if together and file.least is not None and file.least > reach:
-            yield together
-            together = []
-        together.append(file)
-        reach = max(reach, _greatest(file))
-    if together:
-        yield together
+def _first(files: Iterable[ActiveFile]) -> int:
+    return min((file.least or 0 for file in files), default=0)

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from spillway.storage import Folder, folder
+from spillway.tables.archive import FOLDER as ARCHIVE
+from spillway.tables.archive import Archive
 from spillway.tables.damage import (
     LOG,
     checkpoint_files,
@@ -35,8 +37,10 @@ from spillway.tables.errors import DamagedTable
 from spillway.tables.events import Sessions
 from spillway.tables.journal import Journal
 from spillway.tables.log import Table
+from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, Snapshots
 from spillway.tables.warehouse import APP, Warehouse
 from spillway_schemas.journal import Epoch
+from spillway_schemas.snapshot import JournalSnapshot
 
 DAMAGED = "_damaged"
 
@@ -118,9 +122,9 @@ def _may_shorten(place: Folder, journal: Folder, version: int) -> None:
     if version == 0:
         raise DamagedTable(f"the journal at {journal.path()} has no readable entry: restore it")
     table = Table(journal, JOURNAL, create=False, fsync=False, version=version - 1)
-    left = Journal(table).read()
-    epochs = [entry for entry in left if isinstance(entry, Epoch)]
-    last = max((entry.epoch for entry in epochs), default=-1)
+    snapshots = Snapshots(place.child(JOURNAL_SNAPSHOTS), JournalSnapshot)
+    left = Journal(table, snapshots, Archive(place.child(ARCHIVE)))
+    last = left.last_epoch()
     for name in DATA_TABLES:
         path = place.child(name).path()
         if not deltalake.DeltaTable.is_deltatable(path):
@@ -133,8 +137,11 @@ def _may_shorten(place: Folder, journal: Folder, version: int) -> None:
                 "restore the journal from a backup, or begin a new warehouse"
             )
     sessions = Sessions(Table(place.child("sessions"), SESSIONS, create=False, fsync=False))
+    state, entries = left.read_on()
+    epochs = [entry for entry in entries if isinstance(entry, Epoch)]
     sealed = {entry.sealed.session for entry in epochs if entry.sealed}
-    if lost := {event.session for event in sessions.read()} - sealed:
+    known = set() if state is None else state.sealed.keys()
+    if lost := {event.session for event in sessions.read()} - known - sealed:
         raise DamagedTable(
             f"log entry {version} of the journal is torn, and the sessions {sorted(lost)} are "
             "sealed by what it held (warehouse.fsync was off when power was lost): "

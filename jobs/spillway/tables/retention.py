@@ -15,16 +15,20 @@ Why nobody misses them:
 * a policy needs statistics of open sessions; the report leaves out, of a day that has none, what
   each spill chose from.
 
-The journal is kept for ever: it says which input a day had and what became of it.
+The journal is kept for ever: it says which input a day had and what became of it. Its entries may
+leave the table for the archive (`archivable`): `doctor`, a repeated `verify`, and a fold of all
+entries where no snapshot is left, read them there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise, takewhile
 
 from spillway.tables.events import SessionEvent
 from spillway.tables.log import ActiveFile
+from spillway_schemas.journal import Sealed
 
 
 def proved(events: Iterable[SessionEvent]) -> dict[str, datetime]:
@@ -46,6 +50,22 @@ def expired(events: Iterable[SessionEvent], now_s: float, keep_days: int) -> fro
     """Sessions that are proved, and were cleaned `keep_days` ago or earlier."""
     last = datetime.fromtimestamp(now_s, UTC) - timedelta(days=keep_days)
     return frozenset(session for session, at in proved(events).items() if at <= last)
+
+
+def archivable(sealed: Iterable[Sealed], gone: Collection[str], settled: int) -> list[Sealed]:
+    """Sessions whose journal entries may leave the table, in the order of their seals.
+
+    They are the first of all, so that what stays is the end of the journal. Each is in `gone`, and
+    so is the next one: its first rows may have been read before this one was sealed. So none is
+    the last. Nor has one an epoch after `settled`, up to which all tables have what the journal
+    names: a driver may redo it.
+    """
+    in_order = sorted(sealed, key=lambda each: each.epoch)
+    pairs = takewhile(
+        lambda pair: {pair[0].session, pair[1].session} <= set(gone) and pair[0].epoch <= settled,
+        pairwise(in_order),
+    )
+    return [each for each, _ in pairs]
 
 
 def droppable(

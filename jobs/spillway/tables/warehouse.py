@@ -29,6 +29,8 @@ from pydantic import SecretBytes
 
 from spillway.protocol.redo import settled_epoch
 from spillway.storage import Folder, folder
+from spillway.tables.archive import FOLDER as ARCHIVE
+from spillway.tables.archive import Archive
 from spillway.tables.compaction import APP as COMPACTION
 from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
 from spillway.tables.definitions import (
@@ -99,7 +101,9 @@ class Warehouse:
                 "start `spillway stream` once, or name another warehouse.root"
             )
         self.journal = Journal(
-            self.table("journal"), self.snapshots(JOURNAL_SNAPSHOTS, JournalSnapshot)
+            self.table("journal"),
+            self.snapshots(JOURNAL_SNAPSHOTS, JournalSnapshot),
+            Archive(self.place.child(ARCHIVE)),
         )
         self.commands = Commands(self.table("commands"))
         self.sessions = Sessions(self.table("sessions"))
@@ -282,8 +286,9 @@ class Warehouse:
         """Say what is wrong between the tables, in sentences; empty when nothing is.
 
         A damaged log raises already when the table is opened. `thorough`: read every entry of the
-        journal, also those that a snapshot stands for: time grows with the journal, memory does
-        not. Raises `DamagedTable` for an entry that is missing or cannot be read.
+        journal, also those that a snapshot stands for, and the archived ones: time grows with the
+        journal, memory does not. Raises `DamagedTable` for an entry that is missing or cannot be
+        read, `DamagedArchive`.
         """
         problems = []
         # The journal last: a stream that runs writes it first, and would look as if it had not.
