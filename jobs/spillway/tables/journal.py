@@ -8,14 +8,19 @@ refresh in between would let a driver that was taken over go on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, fold
+from spillway.tables.errors import UnknownEntry
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway.tables.snapshots import Snapshots
+from spillway_schemas.commands import first_problem
 from spillway_schemas.journal import (
     HEAD,
     Claim,
@@ -64,18 +69,25 @@ class Journal:
         self._rows.append_as(entry.n, *map(journal_row, (entry, *more)))
 
     def read(self, from_n: int = 0) -> list[Genesis | Claim | Epoch]:
-        """Return the entries from number `from_n` on, in order, as seen (no refresh)."""
-        return _entries(self._texts(from_n))
+        """Return the entries from number `from_n` on, in order, as seen (no refresh).
+
+        Raises `UnknownEntry`.
+        """
+        return _entries(self._texts(from_n), from_n)
 
     def heads(self, from_n: int = 0) -> Iterator[tuple[str, Genesis | Claim | EpochHead]]:
         """The entries from a number on without their files, each with its text, in order, as seen.
 
-        A few files of the table are held at a time.
+        A few files of the table are held at a time. Raises `UnknownEntry`.
         """
+        n = from_n
         for rows in self._rows.parts(from_n - 1, columns=["entry"]):
             for some in rows.to_batches(max_chunksize=AT_ONCE):
                 for text in some["entry"].to_pylist():
-                    yield text, HEAD.validate_json(text)
+                    with _known(n):
+                        head = HEAD.validate_json(text)
+                    yield text, head
+                    n += 1
 
     def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
         """Return the entries from a sealed session's first epoch on, in order, as seen.
@@ -102,7 +114,7 @@ class Journal:
         state = chosen(newest, entry, applied)
         if state is None:
             return None, self.read()
-        return state, _entries(texts[state.n][1:])
+        return state, _entries(texts[state.n][1:], state.n + 1)
 
     def state(self) -> JournalState | None:
         """What is true after the last entry, as seen; None for an empty journal."""
@@ -141,8 +153,21 @@ class Journal:
         return list(zip(rows["entry"].to_pylist(), rows["files"].to_pylist(), strict=True))
 
 
-def _entries(texts: Texts) -> list[Genesis | Claim | Epoch]:
-    return [entry_from(head, files) for head, files in texts]
+def _entries(texts: Texts, from_n: int) -> list[Genesis | Claim | Epoch]:
+    found = []
+    for n, (head, files) in enumerate(texts, from_n):
+        with _known(n):
+            found.append(entry_from(head, files))
+    return found
+
+
+@contextmanager
+def _known(n: int) -> Iterator[None]:
+    """Around the reading of entry `n`: raises `UnknownEntry` when its JSON is another version's."""
+    try:
+        yield
+    except ValidationError as error:
+        raise UnknownEntry(n, first_problem(error)) from error
 
 
 def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:
