@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from spillway.protocol.redo import Apply, redo
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, fold
 from spillway.tables.errors import UnknownEntry
@@ -125,9 +126,15 @@ class Journal:
 
     def last_epoch(self) -> int:
         """Return the number of the last epoch, as seen; -1 when there is none."""
-        state, entries = self.read_on()
-        before = -1 if state is None else state.epoch
-        return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
+        return _last_epoch(*self.read_on())
+
+    def owed(self, applied: Mapping[str, int]) -> tuple[int, tuple[Apply, ...]]:
+        """The number of the last epoch, and the commits that tables lack, as seen.
+
+        `applied`: per table the epoch of its last application transaction.
+        """
+        state, entries = self.read_on(applied)
+        return _last_epoch(state, entries), redo(entries, applied)
 
     def keep(self, state: JournalState) -> None:
         """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
@@ -151,6 +158,11 @@ class Journal:
         """The entries from a number on as they were written, in order, as seen."""
         rows = self._rows.read(from_n - 1, columns=["entry", "files"])
         return list(zip(rows["entry"].to_pylist(), rows["files"].to_pylist(), strict=True))
+
+
+def _last_epoch(state: JournalState | None, entries: list[Genesis | Claim | Epoch]) -> int:
+    before = -1 if state is None else state.epoch
+    return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
 
 
 def _entries(texts: Texts, from_n: int) -> list[Genesis | Claim | Epoch]:
