@@ -28,7 +28,6 @@ from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
 from spillway.places import var_folder
-from spillway.policy.view import name
 from spillway.rebalance.asking import RequestRefused, look
 from spillway.rebalance.by_hand import RebalanceRequest, request
 from spillway.rebalance.view import group_states
@@ -58,7 +57,7 @@ def wishes(settings: Settings, wanted: int, *, exchange: bool) -> RebalanceReque
         for (group, slot), size in zip(seen.model.state.groups, sizes.tolist(), strict=True):
             if slot == source and total < some:
                 total += size * scale
-                moves.append(f"{name(group)}:{1 - source}")
+                moves.append(f"{group.text}:{1 - source}")
     return RebalanceRequest(moves=tuple(moves))
 
 

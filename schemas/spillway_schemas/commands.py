@@ -165,8 +165,9 @@ def command_from(text: str, n: int) -> CommandLine:
         return UnreadableCommand(
             id=_id(text) or f"line {n}",
             problem=(
-                f"line {n} of the commands table is none that this version knows: {_first(error)}. "
-                "Another version of spillway may have written it: ask again with this one"
+                f"line {n} of the commands table is none that this version knows: "
+                f"{first_problem(error)}. Another version of spillway may have written it: "
+                "ask again with this one"
             ),
         )
 
@@ -181,8 +182,8 @@ def _id(text: str) -> str:
     return id_ if isinstance(id_, str) else ""
 
 
-def _first(error: ValidationError) -> str:
-    """What is wrong with it, in a line; values are not repeated."""
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with a record, in a line; values are not repeated."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]

@@ -11,9 +11,8 @@ import pytest
 
 from spillway.cli import main
 from spillway.doctor import check_all
-from spillway.engine.state.statefiles import FORMAT as STATE_FORMAT
+from spillway.versions import formats
 from spillway_schemas.settings import load_settings
-from spillway_schemas.snapshot import FORMAT as SNAPSHOT_FORMAT
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 
@@ -152,7 +151,7 @@ def test_the_version_is_told(
         f"python {platform.python_version()}",
         f"pyarrow {version('pyarrow')}",
         "no-such-package is not installed",
-        f"formats: state {STATE_FORMAT}, snapshots of the journal {SNAPSHOT_FORMAT}",
+        *(f"format of {what}: {number}" for what, number in formats().items()),
     ]
 
 

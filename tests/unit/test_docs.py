@@ -128,6 +128,17 @@ def test_pages_are_named_for_commands_that_exist() -> None:
     assert commands_page.MORE.keys() <= COMMANDS.keys()
 
 
+def test_a_switch_has_a_twin_only_where_the_default_depends() -> None:
+    """Kills a switch made without its name: `typer.Option(help=...)` adds a `--no-...`."""
+    twins = [
+        (path, *each.secondary_opts)
+        for path, command in COMMANDS.items()
+        for each in commands_page.parameters(command)
+        if each.secondary_opts
+    ]
+    assert twins == [("demo", "--no-wait")]
+
+
 def test_every_exit_code_has_its_meaning() -> None:
     codes = {value for value in vars(exits).values() if isinstance(value, int)}
     assert commands_page.MEANINGS.keys() == codes | {0}

@@ -11,14 +11,18 @@ from spillway.commands.terminal import out
 
 
 def demo(
-    airflow: Annotated[bool, typer.Option(help="Let a real Airflow run the day.")] = False,
+    airflow: Annotated[
+        bool, typer.Option("--airflow", help="Let a real Airflow run the day.")
+    ] = False,
     wait: Annotated[
         bool | None,
         typer.Option(
             help="Stay up at the end until Ctrl-C (the default with --airflow in a terminal)."
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option(help="Move the folder of an earlier demo aside.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Move the folder of an earlier demo aside.")
+    ] = False,
 ) -> None:
     """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
     from spillway.demo import demo as run

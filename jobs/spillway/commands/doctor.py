@@ -17,8 +17,9 @@ def doctor(
     repair: Annotated[
         bool,
         typer.Option(
+            "--repair",
             help="Take torn entries off the ends of the tables' logs, then check. Before that, "
-            "stop everything that uses the warehouse."
+            "stop everything that uses the warehouse.",
         ),
     ] = False,
     close_delay: CloseDelay = None,

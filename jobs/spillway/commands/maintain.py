@@ -12,7 +12,9 @@ from spillway.commands.terminal import out, say_json
 
 
 def maintain(
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
     keep_spilled_days: Annotated[
         int | None, typer.Option(min=0, help="Instead of maintenance.keep_spilled_days.")
     ] = None,

@@ -51,7 +51,9 @@ def rebalance(
     ] = None,
     reason: Annotated[str, typer.Option(help="Why. It is kept, even of a dry run.")] = "",
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
     json_: AsJson = False,
 ) -> None:
     """Even out the slots by a policy, once; or move, split, merge, spill and resize by hand.

@@ -14,7 +14,7 @@ from spillway.commands.terminal import out, say_json
 
 def status(
     json_: AsJson = False,
-    watch: Annotated[bool, typer.Option(help="Go on showing it until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the HTML report to this file.")
     ] = None,

@@ -21,9 +21,12 @@ def stream(
         str | None, dated("End when the session of this date is sealed.")
     ] = None,
     available_now: Annotated[
-        bool, typer.Option(help="End when everything that Kafka holds now has been read.")
+        bool,
+        typer.Option(
+            "--available-now", help="End when everything that Kafka holds now has been read."
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Print no line for each epoch.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
     from spillway.stream.interrupts import stop_on_signals

@@ -16,7 +16,10 @@ def verify(
     session: Annotated[str, dated("The session's date.")],
     json_: AsJson = False,
     exhaustive: Annotated[
-        bool, typer.Option(help="Join everything again instead of only the keys that fail.")
+        bool,
+        typer.Option(
+            "--exhaustive", help="Join everything again instead of only the keys that fail."
+        ),
     ] = False,
 ) -> None:
     """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""

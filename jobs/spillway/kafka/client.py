@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spillway.kafka.options import python_options
+from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, hide
 
@@ -30,6 +31,8 @@ _T = TypeVar("_T")
 
 class _Explained(RuntimeError):
     """An error that knows how it is mended, so that who shows both says neither twice."""
+
+    exit_code = FAILED
 
     def __init__(self, what: str, remedy: str = "") -> None:
         """`what` happened, and the `remedy`; the message is both."""

@@ -84,7 +84,7 @@ SESSIONS = TableDefinition(
         [
             _required("n", pa.int64()),
             _required("session_date", pa.string()),
-            _required("event", pa.string()),  # sealed, cleaned, verified
+            _required("event", pa.string()),  # asked, sealed, cleaning, cleaned, verified
             pa.field("expected", pa.int64()),
             pa.field("run_time", pa.int64()),
             pa.field("cleanup", pa.int64()),

@@ -33,6 +33,19 @@ class WrongTable(WarehouseError):
     exit_code = USAGE
 
 
+class UnknownEntry(WarehouseError):
+    """An entry of the journal that this version cannot read, because another one wrote it."""
+
+    exit_code = USAGE
+
+    def __init__(self, n: int, problem: str) -> None:
+        super().__init__(
+            f"entry {n} of the journal is none that this version knows: {problem}. Another version "
+            "of spillway wrote it: use that one or a newer one for this warehouse. Nothing was "
+            "changed"
+        )
+
+
 class TableConflict(WarehouseError):
     """The commit did *not* happen: another writer took the same application transaction."""
 

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
+from spillway.protocol.redo import Apply, redo
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, fold
 from spillway.tables.archive import Archive
 from spillway.tables.compaction import cut
+from spillway.tables.errors import UnknownEntry
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway.tables.snapshots import Snapshots
+from spillway_schemas.commands import first_problem
 from spillway_schemas.journal import (
     HEAD,
     Claim,
@@ -92,18 +97,25 @@ class Journal:
         self._rows.append_as(entry.n, *map(journal_row, (entry, *more)))
 
     def read(self, from_n: int = 0) -> list[Genesis | Claim | Epoch]:
-        """Return the entries from number `from_n` on, in order, as seen (no refresh)."""
-        return _entries(self._texts(from_n))
+        """Return the entries from number `from_n` on, in order, as seen (no refresh).
+
+        Raises `UnknownEntry`.
+        """
+        return _entries(self._texts(from_n), from_n)
 
     def heads(self, from_n: int = 0) -> Iterator[tuple[str, Genesis | Claim | EpochHead]]:
         """The entries from a number on without their files, each with its text, in order, as seen.
 
-        A few files of the table are held at a time.
+        A few files of the table are held at a time. Raises `UnknownEntry`.
         """
+        n = from_n
         for rows in self._rows.parts(from_n - 1, columns=["entry"]):
             for some in rows.to_batches(max_chunksize=AT_ONCE):
                 for text in some["entry"].to_pylist():
-                    yield text, HEAD.validate_json(text)
+                    with _known(n):
+                        head = HEAD.validate_json(text)
+                    yield text, head
+                    n += 1
 
     def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
         """Return the entries from a sealed session's first epoch on, in order, as seen.
@@ -134,7 +146,7 @@ class Journal:
         state = chosen(newest, entry, applied)
         if state is None:
             return None, self.read()
-        return state, _entries(texts[state.n][1:])
+        return state, _entries(texts[state.n][1:], state.n + 1)
 
     def state(self) -> JournalState | None:
         """What is true after the last entry, as seen; None for an empty journal."""
@@ -145,9 +157,15 @@ class Journal:
 
     def last_epoch(self) -> int:
         """Return the number of the last epoch, as seen; -1 when there is none."""
-        state, entries = self.read_on()
-        before = -1 if state is None else state.epoch
-        return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
+        return _last_epoch(*self.read_on())
+
+    def owed(self, applied: Mapping[str, int]) -> tuple[int, tuple[Apply, ...]]:
+        """The number of the last epoch, and the commits that tables lack, as seen.
+
+        `applied`: per table the epoch of its last application transaction.
+        """
+        state, entries = self.read_on(applied)
+        return _last_epoch(state, entries), redo(entries, applied)
 
     def keep(self, state: JournalState) -> None:
         """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
@@ -221,8 +239,26 @@ class Journal:
         return list(zip(rows["entry"].to_pylist(), rows["files"].to_pylist(), strict=True))
 
 
-def _entries(texts: Texts) -> list[Genesis | Claim | Epoch]:
-    return [entry_from(head, files) for head, files in texts]
+def _last_epoch(state: JournalState | None, entries: list[Genesis | Claim | Epoch]) -> int:
+    before = -1 if state is None else state.epoch
+    return max((each.epoch for each in entries if isinstance(each, Epoch)), default=before)
+
+
+def _entries(texts: Texts, from_n: int) -> list[Genesis | Claim | Epoch]:
+    found = []
+    for n, (head, files) in enumerate(texts, from_n):
+        with _known(n):
+            found.append(entry_from(head, files))
+    return found
+
+
+@contextmanager
+def _known(n: int) -> Iterator[None]:
+    """Around the reading of entry `n`: raises `UnknownEntry` when its JSON is another version's."""
+    try:
+        yield
+    except ValidationError as error:
+        raise UnknownEntry(n, first_problem(error)) from error
 
 
 def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:

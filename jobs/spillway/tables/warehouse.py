@@ -19,7 +19,7 @@ own. It must not be made before a `fork` (deltalake does not survive one): spawn
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -291,27 +291,48 @@ class Warehouse:
         read, `DamagedArchive`.
         """
         problems = []
-        # The journal last: a stream that runs writes it first, and would look as if it had not.
+        # What is written last is read first: whoever works beside this has then written the rest.
+        cleaned = self.sessions.cleaned()
         applied_all = self.applied_all()
         self.journal.refresh()
         if thorough:
             self.journal.check()
-        last = self.journal.last_epoch()
+        last, owed = self.journal.owed(applied_all)
         for name, applied in applied_all.items():
             if applied > last:
                 problems.append(
                     f"{name} holds epoch {applied}, but the journal ends at {last}: journal "
                     "entries were lost. Restore the journal from a backup, or use a new warehouse"
                 )
-        for name in (*applied_all, *NUMBERED_NAMES):
-            for file in self.table(name).files():
-                size = self.table(name).place.size(file.path)
-                if size != file.bytes:
-                    problems.append(
-                        f"{name}: {file.path} should have {file.bytes} bytes and "
-                        f"{'is gone' if size is None else f'has {size}'}. Restore it from a backup"
-                    )
+        problems += self._lost_cleanups(cleaned)
+        sizes = {
+            (name, file.path): file.bytes
+            for name in (*applied_all, *NUMBERED_NAMES)
+            for file in self.table(name).files()
+        }
+        # The next start gives the tables what the journal owes them.
+        sizes |= {(each.table, file.path): file.bytes for each in owed for file in each.files}
+        for (name, path), wanted in sizes.items():
+            size = self.table(name).place.size(path)
+            if size != wanted:
+                problems.append(
+                    f"{name}: {path} should have {wanted} bytes and "
+                    f"{'is gone' if size is None else f'has {size}'}. Restore it from a backup"
+                )
         return problems
+
+    def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
+        """Say of which cleaned sessions `results`, as seen, lacks ranges."""
+        state = self.journal.state() if cleaned else None
+        sealed = {} if state is None else state.sealed
+        for session in sorted(cleaned & sealed.keys()):
+            ranges = len(sealed[session].ranges)
+            there = self.table("results").transaction(f"cleanup/{session}") + 1
+            if there < ranges:
+                yield (
+                    f"results has {there} of the {ranges} ranges of {session}, which is cleaned: "
+                    "commits were lost. Restore the warehouse from a backup, or make the day again"
+                )
 
     # --- inside --------------------------------------------------------------------------
 
