@@ -396,7 +396,7 @@ def maintain(stage: Stage) -> None:
     }
     assert list(tables) == list(open_warehouse(str(stage.root)).names)
     done = [Maintained(name, **what) for name, what in tables.items()]
-    stage.show(shown(Report(True, 7, 30, done)))
+    stage.show(shown(Report(True, 7, 30, "never", done)))
 
 
 # --- looking -----------------------------------------------------------------------------------

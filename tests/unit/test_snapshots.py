@@ -231,10 +231,13 @@ def test_a_state_is_kept_although_another_driver_s_entry_is_seen_behind_it(tmp_p
 
 def test_what_a_snapshot_stands_for_is_read_by_a_thorough_check(tmp_path: Path) -> None:
     root = tmp_path / "w"
-    fill_journal(open_warehouse(str(root)), ENTRIES[:20])
-    fill_journal(open_warehouse(str(root)), ENTRIES)
+    entries = make_day(40).entries
+    fill_journal(open_warehouse(str(root)), entries[:20])
+    fill_journal(open_warehouse(str(root)), entries)
     warehouse = open_warehouse(str(root))
-    warehouse.journal.keep(at(len(ENTRIES) - 1))
+    state = warehouse.journal.state()
+    assert state is not None
+    warehouse.journal.keep(state)
     assert warehouse.check() == []
     oldest = min(warehouse.table("journal").files(), key=lambda file: file.least or 0)
     path = root / "journal" / oldest.path

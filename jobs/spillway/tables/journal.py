@@ -167,6 +167,13 @@ class Journal:
         state, entries = self.read_on(applied)
         return _last_epoch(state, entries), redo(entries, applied)
 
+    def sealed(self) -> dict[str, Sealed]:
+        """The sealed sessions by date, as seen."""
+        state, entries = self.read_on()
+        before = {} if state is None else dict(state.sealed)
+        after = [each.sealed for each in entries if isinstance(each, Epoch) and each.sealed]
+        return before | {each.session: each for each in after}
+
     def keep(self, state: JournalState) -> None:
         """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
 

@@ -323,8 +323,7 @@ class Warehouse:
 
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
         """Say of which cleaned sessions `results`, as seen, lacks ranges."""
-        state = self.journal.state() if cleaned else None
-        sealed = {} if state is None else state.sealed
+        sealed = self.journal.sealed() if cleaned else {}
         for session in sorted(cleaned & sealed.keys()):
             ranges = len(sealed[session].ranges)
             there = self.table("results").transaction(f"cleanup/{session}") + 1
