@@ -32,7 +32,7 @@ from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Coordinates, route
 from spillway.storage import Folder, folder
-from spillway_schemas.setting_fields import Spill
+from spillway_schemas.setting_fields import SpillSettings
 
 SPEC = JoinSpec(
     0,
@@ -84,7 +84,7 @@ def measure(rows: int, others: int, batch_bytes: int, place: str) -> dict[str, f
                 session=SESSION,
                 manifest=manifest,
                 groups=groups,
-                threshold=Spill().threshold,
+                threshold=SpillSettings().threshold,
                 budget_bytes=2 << 30,
                 batch_bytes=batch_bytes,
             )

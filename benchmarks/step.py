@@ -24,7 +24,7 @@ from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.storage import folder
-from spillway_schemas.setting_fields import Spill
+from spillway_schemas.setting_fields import SpillSettings
 
 EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")
@@ -129,7 +129,7 @@ def main() -> None:
                 session="2026-01-05",
                 manifest=manifest,
                 groups=groups,
-                threshold=Spill().threshold,
+                threshold=SpillSettings().threshold,
                 budget_bytes=args.budget,
                 now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,

@@ -23,7 +23,7 @@ from hypothesis import settings
 
 from spillway.jars import is_installed
 from spillway.kafka import broker as kafka_broker
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from tests.lanes import some
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.
@@ -74,9 +74,9 @@ def broker(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @pytest.fixture
-def cluster(broker: str) -> Iterator[Cluster]:
+def cluster(broker: str) -> Iterator[KafkaCluster]:
     """An admin connection to the session's broker."""
-    view = Cluster(broker)
+    view = KafkaCluster(broker)
     try:
         yield view
     finally:
@@ -87,7 +87,7 @@ TopicMaker = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def topics(cluster: Cluster) -> Iterator[TopicMaker]:
+def topics(cluster: KafkaCluster) -> Iterator[TopicMaker]:
     """Make topics of fresh names: `topics("stock", "volume", partitions=3) -> {name: topic}`.
 
     Each name gets a topic of its own for this test; `configs` are Kafka's topic settings.

@@ -20,19 +20,19 @@ from spillway.engine.groups import GroupMap
 from spillway.policy import registry
 from spillway.policy.view import Advice, ForceSpill, MoveGroup, View
 from spillway_schemas.journal import Prefix, SlotTotals
-from spillway_schemas.setting_fields import Rebalance, Spill
+from spillway_schemas.setting_fields import RebalanceSettings, SpillSettings
 
 Policy = Callable[[View], Advice]
 
-THRESHOLD = Spill().threshold
+THRESHOLD = SpillSettings().threshold
 """Of its budget, at which a slot spills."""
 TICK_S = 0.5
 """Looks lie whole epochs apart here, where a real manager's are a little over: a look exactly
 `min_span_s` after the last relocation counts as one after it."""
-SETTINGS = Rebalance().model_dump() | {
-    "fraction": Spill().fraction,
+SETTINGS = RebalanceSettings().model_dump() | {
+    "fraction": SpillSettings().fraction,
     "threshold": THRESHOLD,
-    "min_span_s": Rebalance().min_span_s - TICK_S,
+    "min_span_s": RebalanceSettings().min_span_s - TICK_S,
 }
 """The system's defaults."""
 FORCED, RELOCATED = 100 / 80, 30 / 80

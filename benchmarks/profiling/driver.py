@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.python.daemon.module={DAEMON} pyspark-shell"
 
     from spillway.clock import system_clock
-    from spillway.stream.driver import Driver
+    from spillway.stream.driver import StreamDriver
     from spillway.stream.job import EpochJob
     from spillway.stream.run import Wanted, Watcher
     from spillway.stream.service import Stream
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
     settings, _ = load_settings(Path(settings_path))
     clock = Clock()
-    hook(clock, SupervisedQuery, Driver, EpochJob)
+    hook(clock, SupervisedQuery, StreamDriver, EpochJob)
     progress: dict[int, Any] = {}
     cpu: dict[str, float] = {}
     watcher = Watcher()

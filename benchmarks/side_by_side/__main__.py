@@ -31,7 +31,7 @@ from benchmarks.side_by_side.topics import Filled, filled, scenario
 from benchmarks.side_by_side.watch import ProgramFailed
 from spillway.places import var_folder
 from spillway.private import private_folder
-from spillway.produce.summary import Progress
+from spillway.produce.summary import ProduceProgress
 
 GIB = 1 << 30
 out = Console(soft_wrap=True)
@@ -116,7 +116,7 @@ def memory_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fill_progress(progress: Progress) -> None:
+def fill_progress(progress: ProduceProgress) -> None:
     if sys.stdout.isatty():
         done = f"filling the topics: {progress.rows:,} of {progress.total:,}"
         out.print(done, end="\r", highlight=False)

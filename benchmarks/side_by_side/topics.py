@@ -12,7 +12,7 @@ from pathlib import Path
 from spillway.kafka import broker
 from spillway.kafka.client import cluster
 from spillway.produce.run import produce
-from spillway.produce.summary import Progress
+from spillway.produce.summary import ProduceProgress
 from spillway_schemas.scenario import Scenario, load_scenario
 
 SCENARIO = "bench"
@@ -40,7 +40,7 @@ def scenario(rows: int, keys: int) -> Scenario:
 
 @contextlib.contextmanager
 def filled(
-    folder: Path, wanted: Scenario, *, keep: bool, report: Callable[[Progress], None]
+    folder: Path, wanted: Scenario, *, keep: bool, report: Callable[[ProduceProgress], None]
 ) -> Iterator[Filled]:
     """Start a broker in `folder` and fill it, unless it was kept with these very rows.
 

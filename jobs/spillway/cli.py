@@ -42,7 +42,7 @@ from spillway.private import open_private
 from spillway_schemas.exits import FAILED, INTERRUPTED
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """All commands. Says where an option of every command belongs."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -62,7 +62,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     name="spillway",
-    cls=Commands,
+    cls=CommandGroup,
     help="An exact stream join that outgrows its memory.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from spillway.decode import StreamPlan, compile_streams, decode
-from spillway.kafka.client import Cluster, KafkaUnavailable, cluster, demand_listener, told
+from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster, demand_listener, told
 from spillway.kafka.options import python_options
 from spillway_schemas.exits import USAGE
 from spillway_schemas.query import Query
@@ -60,7 +60,7 @@ class Mended:
 
 
 @dataclass(frozen=True)
-class Problem:
+class LineProblem:
     """Why one line cannot be sent."""
 
     line: int
@@ -93,7 +93,7 @@ def replay_rows(settings: Settings, query: Query, path: Path) -> int:
     return len(rows)
 
 
-def _refuse(path: Path, problems: Sequence[Problem]) -> None:
+def _refuse(path: Path, problems: Sequence[LineProblem]) -> None:
     if not problems:
         return
     ordered = sorted(problems, key=lambda each: each.line)
@@ -106,10 +106,10 @@ def _refuse(path: Path, problems: Sequence[Problem]) -> None:
 # ------------------------------------------------------------------------------------ the file
 
 
-def read_mended(text: bytes) -> tuple[list[Mended], list[Problem]]:
+def read_mended(text: bytes) -> tuple[list[Mended], list[LineProblem]]:
     """The rows of a file's bytes, and what is wrong with the lines that are none."""
     rows: list[Mended] = []
-    problems: list[Problem] = []
+    problems: list[LineProblem] = []
     # Bytes, not text: text also breaks at characters that JSON allows inside its strings.
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if line.strip():
@@ -118,21 +118,23 @@ def read_mended(text: bytes) -> tuple[list[Mended], list[Problem]]:
     return rows, problems
 
 
-def _read_line(number: int, line: bytes) -> Mended | Problem:
+def _read_line(number: int, line: bytes) -> Mended | LineProblem:
     try:
         text = line.decode()
         row = json.loads(text)
     except UnicodeDecodeError as error:
-        return Problem(number, error.start + 1, "not UTF-8: save the file as UTF-8")
+        return LineProblem(number, error.start + 1, "not UTF-8: save the file as UTF-8")
     except json.JSONDecodeError as error:
-        return Problem(number, error.colno, f"not JSON: {error.msg}")
+        return LineProblem(number, error.colno, f"not JSON: {error.msg}")
     except (ValueError, RecursionError) as error:  # digits or brackets without end
-        return Problem(number, 1, f"not JSON that can be read: {error}")
+        return LineProblem(number, 1, f"not JSON that can be read: {error}")
     if not isinstance(row, dict):
-        return Problem(number, 1, "a JSON object is needed, as 'quarantine list --json' prints it")
+        return LineProblem(
+            number, 1, "a JSON object is needed, as 'quarantine list --json' prints it"
+        )
 
-    def wrong(key: str, reason: str) -> Problem:
-        return Problem(number, _column(text, key), reason)
+    def wrong(key: str, reason: str) -> LineProblem:
+        return LineProblem(number, _column(text, key), reason)
 
     topic = row.get("topic")
     if not isinstance(topic, str) or not topic:
@@ -163,7 +165,7 @@ def _column(text: str, key: str) -> int:
     return found.start() + 1 if found else 1
 
 
-def contract_problems(rows: Sequence[Mended], plans: Iterable[StreamPlan]) -> list[Problem]:
+def contract_problems(rows: Sequence[Mended], plans: Iterable[StreamPlan]) -> list[LineProblem]:
     """Rows that the stream would only quarantine again, and those of topics that it does not read.
 
     The verdict is the stream's own (`spillway.decode`).
@@ -171,7 +173,9 @@ def contract_problems(rows: Sequence[Mended], plans: Iterable[StreamPlan]) -> li
     by_topic = {plan.topic: plan for plan in plans}
     listed = ", ".join(sorted(by_topic))
     problems = [
-        Problem(row.line, 1, f"topic {row.topic!r} is not one of the query's; they are: {listed}")
+        LineProblem(
+            row.line, 1, f"topic {row.topic!r} is not one of the query's; they are: {listed}"
+        )
         for row in rows
         if row.topic not in by_topic
     ]
@@ -180,14 +184,18 @@ def contract_problems(rows: Sequence[Mended], plans: Iterable[StreamPlan]) -> li
         if mine:
             decoded = decode(plan, pa.array([row.value for row in mine], pa.large_binary()))
             for at, reason in zip(decoded.rejected.tolist(), decoded.reasons, strict=True):
-                problems.append(Problem(mine[at].line, mine[at].column, f"still wrong: {reason}"))
+                problems.append(
+                    LineProblem(mine[at].line, mine[at].column, f"still wrong: {reason}")
+                )
     return problems
 
 
 # --------------------------------------------------------------------------------------- Kafka
 
 
-def topic_problems(view: Cluster, rows: Sequence[Mended], max_request: int) -> list[Problem]:
+def topic_problems(
+    view: KafkaCluster, rows: Sequence[Mended], max_request: int
+) -> list[LineProblem]:
     """Rows whose topic does not exist, or that are larger than it takes."""
     from kafka.record.default_records import DefaultRecordBatchBuilder as Builder
 
@@ -201,10 +209,10 @@ def topic_problems(view: Cluster, rows: Sequence[Mended], max_request: int) -> l
     for row in rows:
         size = Builder.estimate_size_in_bytes(None, row.value, [])
         if row.topic not in limits:
-            problems.append(Problem(row.line, 1, f"there is no topic {row.topic!r}"))
+            problems.append(LineProblem(row.line, 1, f"there is no topic {row.topic!r}"))
         elif size > limits[row.topic]:
             problems.append(
-                Problem(
+                LineProblem(
                     row.line,
                     row.column,
                     f"a record of {size:,} bytes; topic {row.topic!r} takes {limits[row.topic]:,} "

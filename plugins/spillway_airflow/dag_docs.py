@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 from spillway_airflow.sections import SPILLWAY, setting
-from spillway_schemas.setting_fields import Rebalance
+from spillway_schemas.setting_fields import RebalanceSettings
 
-POLICIES: tuple[str, ...] = get_args(Rebalance.model_fields["policy"].annotation)
+POLICIES: tuple[str, ...] = get_args(RebalanceSettings.model_fields["policy"].annotation)
 """What `rebalance.policy` may be."""
 
 

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from spillway_schemas.session_date import is_session_date
 
 
-class Origin(NamedTuple):
+class FileOrigin(NamedTuple):
     """Who wrote a data file."""
 
     writer: Literal["epoch", "cleanup", "compact", "entry"]
@@ -134,7 +134,7 @@ def data_path(name: str, partition: Mapping[str, str]) -> str:
     return f"session_date={_session(partition['session_date'])}/{name}"
 
 
-def origin(path: str) -> Origin | None:
+def origin(path: str) -> FileOrigin | None:
     """Who wrote the file at `path` below its table's folder; None for a foreign one."""
     for writer, pattern in _PATTERNS:
         if match := pattern.fullmatch(path):
@@ -144,7 +144,7 @@ def origin(path: str) -> Origin | None:
                 return None
             if day and session and day != session:
                 return None
-            return Origin(writer, int(found["n"]), session)
+            return FileOrigin(writer, int(found["n"]), session)
     return None
 
 

@@ -75,13 +75,13 @@ class _Misplaced(ValueError):
         self.place = place
 
 
-class Part(BaseModel):
+class QueryPart(BaseModel):
     """Base of a query's parts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Stream(Part):
+class StreamInput(QueryPart):
     """One Kafka input: its topic, its contract and which of its rows are wanted."""
 
     topic: Annotated[str, AfterValidator(topic_name)] | None = None
@@ -117,7 +117,7 @@ class Stream(Part):
         return tuple(rule(name, text) for name, text in (self.fields or {}).items())
 
 
-class JoinKey(Part):
+class JoinKey(QueryPart):
     """One join key: a column of the same name in each input, or one expression, or one each."""
 
     name: str
@@ -149,7 +149,7 @@ def _input_kind(value: object) -> str:
     return "stream" if isinstance(value, str) else "join"
 
 
-class Join(Part):
+class Join(QueryPart):
     """An m-way join of streams (and, in the file's form, of joins)."""
 
     inputs: list[
@@ -182,17 +182,17 @@ class Join(Part):
         return tuple(each for each in self.inputs if isinstance(each, str))
 
 
-class Results(Part):
+class Results(QueryPart):
     """What results carry beside keys and coordinates."""
 
     columns: list[str] | None = None
     """`stream.field`; None: every field that is not itself a join key."""
 
 
-class Query(Part):
+class Query(QueryPart):
     """A whole query. Made by `load_query` or `parse_query`."""
 
-    streams: dict[str, Stream] = Field(min_length=2)
+    streams: dict[str, StreamInput] = Field(min_length=2)
     join: Join
     results: Results = Results()
 
@@ -422,9 +422,9 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
 
 
 def _allowed(key: Key) -> str:
-    part: type[Part] = Query
+    part: type[QueryPart] = Query
     if key[0] == "streams" and len(key) > 2:
-        part = Stream
+        part = StreamInput
     elif key[0] == "join" and len(key) > 1:
         part = JoinKey if "on" in key else Join
     elif key[0] == "results" and len(key) > 1:

@@ -51,13 +51,13 @@ class ScenarioError(ValueError):
     exit_code = USAGE
 
 
-class Part(BaseModel):
+class ScenarioPart(BaseModel):
     """Base of a scenario's parts: immutable, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class KeyClass(Part):
+class KeyClass(ScenarioPart):
     """Keys that appear equally often: `ratio` times in every tuple range."""
 
     share: float = Field(gt=0, le=1)
@@ -66,7 +66,7 @@ class KeyClass(Part):
     """Range join ratio R."""
 
 
-class Distribution(Part):
+class Distribution(ScenarioPart):
     """How often each key of the domain appears in one stream."""
 
     distribution: Literal["uniform", "zipf", "b-model", "tuple-range"] = "uniform"
@@ -76,7 +76,7 @@ class Distribution(Part):
     """b-model: of every halving of the domain one half gets this share (0.7: the papers')."""
 
 
-class Alternate(Part):
+class Alternate(ScenarioPart):
     """One part of the hash range is busier than the others; every so often the next one is."""
 
     every_s: float = Field(gt=0)
@@ -137,7 +137,7 @@ class Keys(Distribution):
         return [max(1, round(c.share * self.tuple_range / c.ratio)) for c in self.classes]
 
 
-class StreamPlan(Part):
+class StreamScenario(ScenarioPart):
     """One stream. Give two of `rows`, `duration_s`, `rate`, here or for the whole scenario."""
 
     kind: Literal["stock", "volume", "review"]
@@ -153,7 +153,7 @@ class StreamPlan(Part):
     """How often each key appears in this stream, when it differs from the scenario's."""
 
 
-class Late(Part):
+class Late(ScenarioPart):
     """Rows whose `ts` lies before their arrival."""
 
     share: float = Field(ge=0, le=1)
@@ -161,7 +161,7 @@ class Late(Part):
     """Late by up to this, uniformly."""
 
 
-class Repeated(Part):
+class Repeated(ScenarioPart):
     """Rows that are sent again, byte for byte: different rows to a join."""
 
     share: float = Field(ge=0, lt=1)
@@ -173,7 +173,7 @@ def _utc(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-class Scenario(Part):
+class Scenario(ScenarioPart):
     """A scenario as it is written."""
 
     description: str = ""
@@ -190,7 +190,7 @@ class Scenario(Part):
     """Share of the rows that are malformed, by kind."""
     late: Late | None = None
     repeated: Repeated | None = None
-    streams: dict[str, StreamPlan] = Field(min_length=1)
+    streams: dict[str, StreamScenario] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -211,7 +211,7 @@ class Scenario(Part):
         """How often each key appears in a stream."""
         return self.streams[stream].keys or self.keys
 
-    def volume(self, stream: str) -> Volume:
+    def volume(self, stream: str) -> StreamVolume:
         """Rows and rate of a stream. Raises ValueError when they do not follow."""
         plan = self.streams[stream]
         own = (plan.rows, plan.duration_s, plan.rate)
@@ -231,10 +231,10 @@ class Scenario(Part):
             assert rows is not None
             assert duration is not None
             rate = rows / duration
-        return Volume(rows=rows, duration_s=duration, rate=rate, paced=paced)
+        return StreamVolume(rows=rows, duration_s=duration, rate=rate, paced=paced)
 
 
-class Volume(Part):
+class StreamVolume(ScenarioPart):
     """How much a stream carries: `rows`, or as many as arrive within `duration_s`."""
 
     rows: int | None

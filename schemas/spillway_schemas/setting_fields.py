@@ -195,7 +195,7 @@ class Section(BaseModel):
 # ---------------------------------------------------------------------------------- sections
 
 
-class Kafka(Section):
+class KafkaSettings(Section):
     """The broker that the topics live on."""
 
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
@@ -244,7 +244,7 @@ class Kafka(Section):
     )
 
 
-class Warehouse(Section):
+class WarehouseSettings(Section):
     """Where the Delta tables live."""
 
     root: Location = Field(
@@ -263,7 +263,7 @@ class Warehouse(Section):
     )
 
 
-class State(Section):
+class StateSettings(Section):
     """The join's state in memory."""
 
     root: Location = Field(
@@ -326,7 +326,7 @@ class State(Section):
     )
 
 
-class Spill(Section):
+class SpillSettings(Section):
     """What leaves memory when a slot's budget is nearly used."""
 
     threshold: float = Field(
@@ -380,7 +380,7 @@ class Spill(Section):
     )
 
 
-class Stream(Section):
+class StreamSettings(Section):
     """The streaming job."""
 
     trigger_s: float = Field(
@@ -418,7 +418,7 @@ class Stream(Section):
     )
 
 
-class Rebalance(Section):
+class RebalanceSettings(Section):
     """Groups that move between slots."""
 
     policy: Literal[
@@ -588,7 +588,7 @@ class Rebalance(Section):
     )
 
 
-class Session(Section):
+class SessionSettings(Section):
     """Trading days."""
 
     calendar: str = Field(
@@ -624,7 +624,7 @@ class Session(Section):
     )
 
 
-class Recovery(Section):
+class RecoverySettings(Section):
     """What happens when state is lost."""
 
     wait_s: float = Field(
@@ -643,7 +643,7 @@ Days = Annotated[int, Field(ge=0, le=36_500)]
 """A number of days, up to a hundred years."""
 
 
-class Maintenance(Section):
+class MaintenanceSettings(Section):
     """What `spillway maintain` keeps of days that are proved complete."""
 
     keep_spilled_days: int = Field(
@@ -690,7 +690,7 @@ class Maintenance(Section):
     )
 
 
-class Metrics(Section):
+class MetricsSettings(Section):
     """What monitoring can ask the stream for."""
 
     listen: Annotated[str, AfterValidator(_listener)] = Field(
@@ -705,7 +705,7 @@ class Metrics(Section):
     )
 
 
-class Spark(Section):
+class SparkSettings(Section):
     """Where the jobs run."""
 
     master: str = Field(
@@ -742,17 +742,17 @@ class Settings(BaseSettings):
             "name or path", "The papers' query: three streams joined on their symbol."
         ),
     )
-    kafka: Kafka = Kafka()
-    warehouse: Warehouse = Warehouse()
-    state: State = Field(default_factory=State)
-    spill: Spill = Spill()
-    stream: Stream = Stream()
-    rebalance: Rebalance = Rebalance()
-    session: Session = Session()
-    recovery: Recovery = Recovery()
-    maintenance: Maintenance = Maintenance()
-    metrics: Metrics = Metrics()
-    spark: Spark = Spark()
+    kafka: KafkaSettings = KafkaSettings()
+    warehouse: WarehouseSettings = WarehouseSettings()
+    state: StateSettings = Field(default_factory=StateSettings)
+    spill: SpillSettings = SpillSettings()
+    stream: StreamSettings = StreamSettings()
+    rebalance: RebalanceSettings = RebalanceSettings()
+    session: SessionSettings = SessionSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    spark: SparkSettings = SparkSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -36,36 +36,36 @@ from spillway_schemas.setting_fields import (
     ENV_DELIMITER,
     ENV_PREFIX,
     RESERVED_KAFKA_OPTIONS,
-    Kafka,
-    Metrics,
-    Recovery,
+    KafkaSettings,
+    MetricsSettings,
+    RecoverySettings,
     Section,
-    Session,
+    SessionSettings,
     Settings,
-    Spark,
-    Spill,
-    State,
-    Stream,
-    Warehouse,
+    SparkSettings,
+    SpillSettings,
+    StateSettings,
+    StreamSettings,
+    WarehouseSettings,
     flat_options,
 )
 from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 
 __all__ = [
     "RESERVED_KAFKA_OPTIONS",
-    "Kafka",
-    "Metrics",
-    "Origin",
-    "Recovery",
-    "Session",
+    "KafkaSettings",
+    "MetricsSettings",
+    "RecoverySettings",
+    "SessionSettings",
     "Setting",
+    "SettingOrigin",
     "Settings",
     "SettingsError",
-    "Spark",
-    "Spill",
-    "State",
-    "Stream",
-    "Warehouse",
+    "SparkSettings",
+    "SpillSettings",
+    "StateSettings",
+    "StreamSettings",
+    "WarehouseSettings",
     "catalogue",
     "load_settings",
     "values",
@@ -81,7 +81,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Origin:
+class SettingOrigin:
     """Where a value came from; `str()` is what `config show` prints."""
 
     source: Literal["default", "file", "environment", "flag"]
@@ -136,7 +136,7 @@ def load_settings(
     path: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Settings, dict[str, Origin]]:
+) -> tuple[Settings, dict[str, SettingOrigin]]:
     """Load settings and say where each came from.
 
     `path`: the settings file; None: `spillway.toml` of the working directory when it exists.
@@ -154,7 +154,7 @@ def load_settings(
         if name not in known:
             problems.append(f"--set {name}: {_unknown(name, known)}")
     merged: dict[str, Any] = {}
-    origins = {name: Origin("default") for name in known}
+    origins = {name: SettingOrigin("default") for name in known}
     layers: list[tuple[dict[str, Any], str]] = []
     if file is not None:
         layers.append((_normal(file.data), "file"))
@@ -252,13 +252,15 @@ class _FromEnvironment(EnvSettingsSource):
         return {name.lower(): value for name, value in self._environ.items()}
 
 
-def _origin(source: str, name: str, file: TomlFile | None, env_names: dict[str, str]) -> Origin:
+def _origin(
+    source: str, name: str, file: TomlFile | None, env_names: dict[str, str]
+) -> SettingOrigin:
     if source == "file":
         assert file is not None
-        return Origin("file", file.where(tuple(name.split("."))))
+        return SettingOrigin("file", file.where(tuple(name.split("."))))
     if source == "environment":
-        return Origin("environment", env_names.get(name, ENV_PREFIX))
-    return Origin("flag", f"--set {name}")
+        return SettingOrigin("environment", env_names.get(name, ENV_PREFIX))
+    return SettingOrigin("flag", f"--set {name}")
 
 
 # ------------------------------------------------------------------------------------ shapes
@@ -321,7 +323,9 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
             base[key] = value
 
 
-def _absolute(settings: Settings, origins: Mapping[str, Origin], file: TomlFile | None) -> Settings:
+def _absolute(
+    settings: Settings, origins: Mapping[str, SettingOrigin], file: TomlFile | None
+) -> Settings:
     here = Path.cwd()
     home = file.path.parent.resolve() if file is not None else here
     changes: dict[str, dict[str, object]] = {}
@@ -359,7 +363,10 @@ def _unknown(name: str, known: set[str]) -> str:
 
 
 def _explain(
-    error: ValidationError, known: set[str], origins: Mapping[str, Origin], file: TomlFile | None
+    error: ValidationError,
+    known: set[str],
+    origins: Mapping[str, SettingOrigin],
+    file: TomlFile | None,
 ) -> list[str]:
     """One line for each problem: where it is, what it is, what is allowed."""
     lines = []
@@ -403,7 +410,7 @@ _WORDS = {
 """pydantic's words where they are for programmers."""
 
 
-def _says(origin: Origin | None) -> bool:
+def _says(origin: SettingOrigin | None) -> bool:
     """Whether what names the origin names the setting, too."""
     return origin is not None and origin.source in ("environment", "flag")
 

@@ -126,7 +126,7 @@ def _nothing(*_: Any) -> None:
 
 def arm_driver(text: str) -> None:
     """Patch the driver so that it fails at a named point."""
-    from spillway.stream.driver import Driver
+    from spillway.stream.driver import StreamDriver
 
     point = _Point(text)
 
@@ -141,11 +141,11 @@ def arm_driver(text: str) -> None:
         point.plan = plan
         point.reached("before-job")
 
-    _around(Driver, "append", appending, appended)
-    _around(Driver, "run_job", planned, lambda *_: point.reached("after-job"))
-    _around(Driver, "sync", _nothing, lambda *_: point.reached("after-sync"))
+    _around(StreamDriver, "append", appending, appended)
+    _around(StreamDriver, "run_job", planned, lambda *_: point.reached("after-job"))
+    _around(StreamDriver, "sync", _nothing, lambda *_: point.reached("after-sync"))
     _around(
-        Driver,
+        StreamDriver,
         "apply",
         _nothing,
         lambda instruction: point.reached(f"after-apply-{instruction.table}"),

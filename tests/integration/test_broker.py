@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 from spillway.kafka import broker
 from spillway.kafka.backlog import BacklogReader
 from spillway.kafka.broker import BrokerError
-from spillway.kafka.client import Cluster, KafkaUnavailable, TopicProblem, cluster
+from spillway.kafka.client import KafkaCluster, KafkaUnavailable, TopicProblem, cluster
 from spillway.produce.send import Sender
 
 pytestmark = pytest.mark.server
@@ -110,7 +110,7 @@ def test_no_broker_is_an_error_that_says_what_to_do():
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     with pytest.raises(KafkaUnavailable, match="spillway kafka start"):
-        Cluster(address, timeout_s=1.0)
+        KafkaCluster(address, timeout_s=1.0)
     with pytest.raises(KafkaUnavailable, match="spillway kafka start"):
         Sender(address, timeout_s=1.0)
 

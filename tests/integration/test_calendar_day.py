@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spillway.kafka import broker as kafka_broker
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from spillway.tables import Warehouse
 from tests.commands import command_of
 from tests.integration.day import STREAMS, THEN, Day, messages, running, wait_for
@@ -44,7 +44,7 @@ class Exchange:
         self.start_broker()
         names = {stream: f"{stream}-calendar" for stream in STREAMS}
         bootstrap = f"127.0.0.1:{self.ports[0]}"
-        view = Cluster(bootstrap)
+        view = KafkaCluster(bootstrap)
         # Rows of 2023 are older than what a broker keeps by default.
         view.create_topics(dict.fromkeys(names.values(), 2), {"retention.ms": "-1"})
         view.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spillway.cleanup.job import Progress, run_cleanup
+from spillway.cleanup.job import CleanupProgress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.engine.spill.spillfile import SpillDamaged
 from spillway.protocol.state import AnotherQuery
@@ -65,7 +65,7 @@ def test_a_day_becomes_complete(spark, tmp_path):
     assert missing > 1000
     before = results_of(day.warehouse())
     assert {key[0] for key in before} == {"run-time"}
-    seen: list[Progress] = []
+    seen: list[CleanupProgress] = []
     cleaned = cleanup(spark, day, on_progress=seen.append)
     assert results_of(day.warehouse()) == expected
     assert (cleaned.already, cleaned.cleanup) == (False, missing)
@@ -121,7 +121,7 @@ def test_goes_on_where_it_stopped(spark, tmp_path):
     assert total == 16
     stops, runs, reached = [3, 4, 9, total], 0, []
 
-    def stop_at(progress: Progress) -> None:
+    def stop_at(progress: CleanupProgress) -> None:
         if progress.ranges_done == stops[0] and len(stops) > 1:
             stops.pop(0)
             raise KeyboardInterrupt
@@ -144,7 +144,7 @@ def test_all_ranges_in_but_the_last_row_of_sessions(spark, tmp_path):
     """Killed between the last commit and the end: only the end is left to do."""
     day = a_day(tmp_path, rows=300)
 
-    def stop_at_the_end(progress: Progress) -> None:
+    def stop_at_the_end(progress: CleanupProgress) -> None:
         if progress.ranges_done == progress.ranges_total:
             raise KeyboardInterrupt
 
@@ -216,7 +216,7 @@ def test_one_overtakes_the_other(spark, tmp_path):
     day = a_day(tmp_path, rows=600)
     overtaken = []
 
-    def let_another_pass(progress: Progress) -> None:
+    def let_another_pass(progress: CleanupProgress) -> None:
         if progress.ranges_done == 3 and not overtaken:
             overtaken.append(cleanup(spark, day))
 

@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaProducer
 
 from spillway.kafka import broker as kafka_broker
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from tests.integration.day import STREAMS, Day, message, messages, running, wait_for
 from tests.scrape import figure, scrape
 
@@ -120,7 +120,7 @@ def test_transactions(day: Day) -> None:
     assert read == 240
 
 
-def test_topics_that_change(day: Day, cluster: Cluster) -> None:
+def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
     """More partitions are taken in; a topic made anew, or missing, is refused with a reason."""
     day.produce(messages(1, 3_000, keys=500))
     day.ok("stream", "--session", FIRST, "--available-now")
@@ -156,7 +156,7 @@ def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars
     try:
         names = {stream: f"{stream}-own" for stream in STREAMS}
         bootstrap = f"127.0.0.1:{port}"
-        view = Cluster(bootstrap)
+        view = KafkaCluster(bootstrap)
         view.create_topics(dict.fromkeys(names.values(), 2))
         view.close()
         listen = f"127.0.0.1:{kafka_broker.free_port()}"

@@ -14,13 +14,13 @@ from kafka.errors import KafkaError
 
 from spillway import mended
 from spillway.cli import main
-from spillway.kafka.client import Cluster, TopicProblem
+from spillway.kafka.client import KafkaCluster, TopicProblem
 from spillway.produce.generate import sources
 from spillway.produce.keys import partitions_of
 from spillway.produce.replay import replay
 from spillway.produce.run import ProduceError, produce
 from spillway.produce.send import Sender
-from spillway.produce.summary import Progress
+from spillway.produce.summary import ProduceProgress
 from spillway_schemas.scenario import Scenario, parse_scenario
 
 pytestmark = pytest.mark.server
@@ -54,7 +54,7 @@ def scenario_for(names: dict[str, str], volume: str = "rows = 3_000\nduration_s 
     )
 
 
-def read(bootstrap: str, cluster: Cluster, topic: str) -> list[list[tuple]]:
+def read(bootstrap: str, cluster: KafkaCluster, topic: str) -> list[list[tuple]]:
     """Every record of a topic by partition: key, value, timestamp."""
     ends = cluster.end_offsets([topic])[topic]
     consumer = KafkaConsumer(
@@ -95,7 +95,7 @@ def wanted(scenario: Scenario, stream: int, partitions: int) -> list[list[tuple]
 def test_the_topics_hold_the_scenario_in_order(cluster, topics, broker, processes):
     names = topics("stock", "volume", partitions=3)
     scenario = scenario_for(names)
-    seen: list[Progress] = []
+    seen: list[ProduceProgress] = []
     before = int(time.time() * 1000)
     summary = produce(scenario, broker, processes=processes, progress=seen.append)
     assert summary.processes == processes
@@ -258,7 +258,7 @@ def test_parquet(cluster, topics, broker, tmp_path: Path, records):
             (b"B", b'{"symbol":"B","ts":"1970-01-01T00:00:00.000001Z"}'),
         ]
     pq.write_table(table, path)
-    seen: list[Progress] = []
+    seen: list[ProduceProgress] = []
     assert replay(path, broker, progress=seen.append).rows == len(table)
     assert seen[-1].total == len(table)
     ((*got,),) = read(broker, cluster, name)

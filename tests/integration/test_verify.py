@@ -22,10 +22,10 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from spillway.decode import compile_streams, join_spec
 from spillway.engine.join.results import file_schema, result_schema
 from spillway.engine.wire.datafile import write_data_file
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import AnotherQuery
 from spillway.tables import SessionEvent, Warehouse
-from spillway.verify.progress import Progress
+from spillway.verify.progress import VerifyProgress
 from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
@@ -52,7 +52,9 @@ def spark(spark_env: dict[str, str]) -> Iterator[Any]:
 class HandMadeDay:
     """A day on the broker, the results that it should have, and a warehouse to put them into."""
 
-    def __init__(self, broker: str, cluster: Cluster, topics: dict[str, str], root: Path) -> None:
+    def __init__(
+        self, broker: str, cluster: KafkaCluster, topics: dict[str, str], root: Path
+    ) -> None:
         self.broker = broker
         self.cluster = cluster
         self.topics = topics
@@ -237,7 +239,7 @@ class HandMadeDay:
 
 @pytest.fixture(scope="module")
 def day(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandMadeDay]:
-    view = Cluster(broker)
+    view = KafkaCluster(broker)
     topics = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in STREAMS}
     view.create_topics(dict.fromkeys(topics.values(), 2))
     try:
@@ -260,7 +262,7 @@ def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None
     results = day.results()
     w = day.warehouse(results)
     told: list[str] = []
-    with Progress(DAY, told.append, again_s=0.05) as progress:
+    with VerifyProgress(DAY, told.append, again_s=0.05) as progress:
         report = proved(spark, day, w, progress=progress)
     late = sum(row["phase"] == "cleanup" for row in results)
     assert len(results) > 1000
@@ -384,7 +386,7 @@ def test_another_query_is_refused(spark: Any, day: HandMadeDay) -> None:
 
 
 def test_input_that_kafka_lost_is_not_guessed(
-    spark: Any, broker: str, cluster: Cluster, topics: Any, tmp_path: Path
+    spark: Any, broker: str, cluster: KafkaCluster, topics: Any, tmp_path: Path
 ) -> None:
     made = topics(*STREAMS, partitions=2)
     day = HandMadeDay(broker, cluster, made, tmp_path)

@@ -25,7 +25,7 @@ from spillway.engine.groups import U64, GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.relocation import extract
-from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.rowcodec import decode_rows
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
@@ -470,7 +470,7 @@ class Slots:
             if f.partition["session_date"] == session
         ]
         index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
-        source = Source(place, index, self.spec.operator)
+        source = SpillSource(place, index, self.spec.operator)
         found: Counter[Result] = Counter()
         for _, table in clean_ranges(self.spec, source, [Prefix(0, 0)]):
             found.update(self.rows_of(table, session))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.spill import spillfile
-from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
@@ -138,12 +138,12 @@ def test_exactly_what_is_missing(case):
         index = spill_all(place, spec, case["rows"], case["bits"], case["files"])
         ranges = [Prefix(case["depth"], v) for v in range(1 << case["depth"])]
         sizes = {"piece_bytes": case["piece_bytes"], "batch_bytes": case["batch_bytes"]}
-        whole, _ = cleaned(spec, Source(place, index, 0), ranges, **sizes)
+        whole, _ = cleaned(spec, SpillSource(place, index, 0), ranges, **sizes)
         assert whole == brute_force(case["rows"], case["inputs"])
         # Every range alone, with no more of the index than it needs, gives its own share.
         apart = Counter()
         for prefix in ranges:
-            own, _ = cleaned(spec, Source(place, index.within([prefix]), 0), [prefix], **sizes)
+            own, _ = cleaned(spec, SpillSource(place, index.within([prefix]), 0), [prefix], **sizes)
             inside = [
                 r for r in case["rows"] if prefix.lo <= narrow(r[1], case["bits"]) < prefix.hi
             ]

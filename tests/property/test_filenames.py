@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spillway_schemas.filenames import (
-    Origin,
+    FileOrigin,
     cleanup_name,
     compact_name,
     data_name,
@@ -34,13 +34,13 @@ sessions = st.dates(date(1, 1, 1)).map(date.isoformat)
 def test_what_is_written_is_known(n: int, attempt: str, slot: int, k: int, day: str) -> None:
     folder = {"session_date": day}
     names = {
-        data_name(n, attempt, slot, k): Origin("epoch", n),
-        cleanup_name(day, n, attempt, k): Origin("cleanup", n, day),
-        compact_name(n, attempt, k): Origin("compact", n),
+        data_name(n, attempt, slot, k): FileOrigin("epoch", n),
+        cleanup_name(day, n, attempt, k): FileOrigin("cleanup", n, day),
+        compact_name(n, attempt, k): FileOrigin("compact", n),
     }
     for name, expected in names.items():
         assert origin(data_path(name, {})) == origin(data_path(name, folder)) == expected
-    assert origin(entry_name(n, attempt)) == Origin("entry", n)
+    assert origin(entry_name(n, attempt)) == FileOrigin("entry", n)
 
 
 SPELLINGS: dict[str, Callable[..., str]] = {

@@ -12,7 +12,14 @@ import pytest
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.kernel import NEVER_DROPPED, Rows
-from spillway.engine.state.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.state.arrangement import (
+    ALL,
+    Drops,
+    RunWindow,
+    Segments,
+    SessionState,
+    everything,
+)
 from spillway.engine.state.runs import bytes_of
 from spillway_schemas.journal import Prefix
 
@@ -179,7 +186,7 @@ def test_what_lives_has_the_bytes_of_its_rows() -> None:
 
 def test_a_sessions_pieces_are_its_files_and_what_has_just_come() -> None:
     one, two, three = rows([1]), rows([2]), rows([3])
-    part = Part(SimpleNamespace(born=4), one)  # type: ignore[arg-type]
-    session = Session("d", Drops(), [[], [part]], [[], [two]], [[], [three]])
+    part = RunWindow(SimpleNamespace(born=4), one)  # type: ignore[arg-type]
+    session = SessionState("d", Drops(), [[], [part]], [[], [two]], [[], [three]])
     assert list(session.pieces(0)) == []
     assert list(session.pieces(1)) == [(one, 4), (two, NEVER_DROPPED), (three, NEVER_DROPPED)]

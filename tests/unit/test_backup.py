@@ -24,7 +24,7 @@ from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol import driver as protocol
 from spillway.protocol.plan import Plan
 from spillway.protocol.state import JournalState, replay
-from spillway.stream.driver import Driver, Ended
+from spillway.stream.driver import Ended, StreamDriver
 from spillway.tables import FileMismatch, SessionEvent, Warehouse
 from spillway.tables.definitions import NUMBERED_NAMES, SESSION_DATE
 from spillway_schemas.filenames import data_name
@@ -89,7 +89,7 @@ class Job:
         return [first, report(1, plan.epoch)]
 
 
-class Stream(Driver):
+class Stream(StreamDriver):
     """A driver that says when it is between two instructions."""
 
     between: Any = staticmethod(lambda: None)

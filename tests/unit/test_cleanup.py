@@ -12,9 +12,9 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.spill import cleanup, spillfile
 from spillway.engine.spill.cleanup import (
-    Part,
-    Source,
+    EncodedRows,
     SpillIndex,
+    SpillSource,
     clean_ranges,
     cut,
     load,
@@ -47,7 +47,7 @@ def rows(input_: int, hashes, first: int = 0) -> Rows:
     return Rows(hashes, pa.Table.from_arrays(arrays, schema=schema))
 
 
-def spilled(tmp_path, generations) -> Source:
+def spilled(tmp_path, generations) -> SpillSource:
     """`generations[epoch] = (hashes of a, hashes of b)`, a file each."""
     place = folder(str(tmp_path))
     surveyed = []
@@ -57,7 +57,7 @@ def spilled(tmp_path, generations) -> Source:
         )
         file = SpillFile(record.path, record.bytes, record.digest)
         surveyed.append((file, survey(place, file, 0)))
-    return Source(place, SpillIndex.of(surveyed), 0)
+    return SpillSource(place, SpillIndex.of(surveyed), 0)
 
 
 def count(source, ranges=(ALL,), **sizes):
@@ -65,7 +65,7 @@ def count(source, ranges=(ALL,), **sizes):
 
 
 def test_nothing_spilled_nothing_missing(tmp_path):
-    source = Source(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
     assert list(clean_ranges(SPEC, source, [ALL])) == []
     assert list(clean_ranges(SPEC, source, [])) == []
 
@@ -178,7 +178,7 @@ def test_rows_between_two_hashes_are_one_run_or_none():
 def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeypatch):
     held = {(1, 0): [4], (0, 3): [5], (1, 2): [6]}
     source = rigged(tmp_path, held, [1, 1, 1])
-    source = Source(source.folder, source.index, 7)
+    source = SpillSource(source.folder, source.index, 7)
     asked = []
     monkeypatch.setattr(
         cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
@@ -195,7 +195,7 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
 
 @pytest.mark.parametrize("ranges", [[Prefix(1, 1), Prefix(1, 0)], [Prefix(0, 0), Prefix(1, 1)]])
 def test_ranges_out_of_order_are_refused(tmp_path, ranges):
-    source = Source(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
     with pytest.raises(ValueError, match=r"^the ranges must be disjoint and in ascending order$"):
         list(clean_ranges(SPEC, source, ranges))
 
@@ -205,7 +205,7 @@ def test_a_task_takes_only_what_its_ranges_need(tmp_path):
     source = spilled(tmp_path, {1: (low, low), 2: (high, high), 3: (low, high)})
     index = source.index.within([Prefix(1, 1)])
     assert len(index.files) == 2
-    own = Source(source.folder, index, 0)
+    own = SpillSource(source.folder, index, 0)
     assert len(index.groups) < len(source.index.groups)
     assert count(own, [Prefix(1, 1)]) == count(source, [Prefix(1, 1)]) == 50
 
@@ -264,7 +264,7 @@ def test_a_file_that_vanishes_is_named(tmp_path):
         list(clean_ranges(SPEC, source, [ALL]))
 
 
-class Rigged(Source):
+class Rigged(SpillSource):
     """Row groups with these hashes: `held[(file, row group)]`; notes what is asked of them."""
 
     held: dict
@@ -383,8 +383,8 @@ def test_row_groups_of_several_epochs_and_inputs_are_taken_apart(
         yield 3, 0, table
         yield 5, 1, table.slice(1, 1)
 
-    monkeypatch.setattr(Source, "rows", rows_)
-    source = Source(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    monkeypatch.setattr(SpillSource, "rows", rows_)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
     found = [part_rows(part) for part in load(source, 1, 9)]
     assert found == [*expected, (5, epochs[1], inputs[1], [(6, 1)])]
     columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
@@ -394,7 +394,7 @@ def test_row_groups_of_several_epochs_and_inputs_are_taken_apart(
 def test_row_groups_of_other_operators_are_not_read(tmp_path):
     source = rigged(tmp_path, {(0, k): [10 * k, 10 * k + 5] for k in range(4)}, [1] * 4)
     groups = replace(source.index.groups, operator=np.array([0, 1, -1, 0]))
-    source = Source(source.folder, SpillIndex(source.index.files, groups), 0)
+    source = SpillSource(source.folder, SpillIndex(source.index.files, groups), 0)
     assert source.touching(0, 100).group.tolist() == [0, 2, 3]
     assert source.touching(6, 30).group.tolist() == [2]
     assert source.touching(5, 31).group.tolist() == [0, 2, 3]
@@ -430,7 +430,7 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
 def test_rows_that_can_give_nothing_are_left_out():
     def part(epoch, input_, hashes):
         table = pa.table({"partition": [0] * len(hashes)})
-        return Part(0, epoch, input_, np.array(hashes, np.uint64), table)
+        return EncodedRows(0, epoch, input_, np.array(hashes, np.uint64), table)
 
     parts = [
         part(3, 0, [1, 2, 3, 4, 6]),

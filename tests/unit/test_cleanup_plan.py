@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spillway.cleanup.job import Progress
+from spillway.cleanup.job import CleanupProgress
 from spillway.cleanup.plan import (
     CleanupRefused,
     owed,
@@ -241,7 +241,7 @@ def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None
     lines = ProgressLines(DAY)
     lines.starting()
     for done in range(101):
-        lines.show(Progress(done, 100, 10 * done, done * 0.03))
+        lines.show(CleanupProgress(done, 100, 10 * done, done * 0.03))
     told = capsys.readouterr()
     assert told.out == "", "standard output is for the outcome"
     assert told.err.splitlines() == [

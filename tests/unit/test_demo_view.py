@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spillway.demo.day import Day
+from spillway.demo.day import LocalDay
 from spillway.demo.phases import PhaseFailed, Stopped
 from spillway.demo.place import Place
 from spillway.demo.view import _line, what_next
@@ -45,7 +45,7 @@ def test_what_ctrl_c_ends_was_stopped_and_has_not_failed(
 ) -> None:
     """In a terminal it reaches what the phase has started as well, which fails then."""
     place = Place(tmp_path, load_settings(None, {}, {})[0])
-    day = Day(place, load_scenario("demo"), threading.Event(), lambda _: None)
+    day = LocalDay(place, load_scenario("demo"), threading.Event(), lambda _: None)
 
     def work() -> None:
         with day._phase("cleanup"):

@@ -30,8 +30,8 @@ from spillway.cleanup.progress import outcome_sentence
 from spillway.cli import main
 from spillway.commands import terminal
 from spillway.demo.airflow_day import AirflowDay
-from spillway.demo.day import Day
-from spillway.demo.phases import Outcome
+from spillway.demo.day import LocalDay
+from spillway.demo.phases import PhaseOutcome
 from spillway.demo.place import Place
 from spillway.demo.view import outcome_table, verdict_line
 from spillway.doctor import inputs
@@ -51,7 +51,7 @@ from spillway.kafka import broker
 from spillway.maintenance import Amount, Maintained, Report, shown
 from spillway.metrics import server
 from spillway.produce import run as producing
-from spillway.produce.summary import Summary, Tally
+from spillway.produce.summary import ProducedTally, Summary
 from spillway.protocol.driver import _taken_over
 from spillway.report import looking
 from spillway.report import status as statuses
@@ -160,17 +160,17 @@ def _outcome(stage: Stage, kind: Any) -> None:
     counts = {"run_time": 5, "cleanup": 5, "expected": 10, "missing": 0, "doubled": 0}
     place = Place(stage.folder, load_settings(None, {}, environ={})[0])
     day = kind(place, load_scenario("demo"), threading.Event(), lambda _: None)
-    outcome = Outcome(DAY, found, counts | {"complete": True}, list(day.phases.values()))
+    outcome = PhaseOutcome(DAY, found, counts | {"complete": True}, list(day.phases.values()))
     stage.show(outcome_table(outcome), verdict_line(outcome))
 
 
-MAKERS["demo"] = lambda stage: _outcome(stage, Day)
+MAKERS["demo"] = lambda stage: _outcome(stage, LocalDay)
 MAKERS["demo-airflow"] = lambda stage: _outcome(stage, AirflowDay)
 
 
 @makes("kafka-start")
 def kafka_start(stage: Stage) -> None:
-    up = broker.Status(True, True, "127.0.0.1:19092", "d", "var/kafka/broker.log", pid=7)
+    up = broker.BrokerStatus(True, True, "127.0.0.1:19092", "d", "var/kafka/broker.log", pid=7)
     stage.patch.setattr(broker, "start", lambda *_: up)
     main_ok(["kafka", "start"])
 
@@ -191,7 +191,7 @@ def main_ok(words: list[str]) -> None:
 def produce(stage: Stage) -> None:
     scenario = load_scenario("sample-day")
     sent = [
-        Tally(name, plan.rows or scenario.rows, 9, {"empty": 4}, 2, 1)
+        ProducedTally(name, plan.rows or scenario.rows, 9, {"empty": 4}, 2, 1)
         for name, plan in scenario.streams.items()
     ]
     summary = Summary(sent, 0.4, 1)

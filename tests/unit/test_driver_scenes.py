@@ -46,7 +46,7 @@ from spillway.protocol.state import (
     JournalBroken,
     JournalState,
     Mark,
-    Session,
+    OpenSession,
     begin,
     fold,
     replay,
@@ -1034,7 +1034,7 @@ def test_the_state_after_the_genesis() -> None:
         genesis=first,
         topics=TOPICS,
         end=start,
-        sessions=(Session(date=DAY, start=start, base=-1),),
+        sessions=(OpenSession(date=DAY, start=start, base=-1),),
         seal=None,
         groups=GROUPS,
         assignment_version=-1,
@@ -1072,7 +1072,7 @@ def test_the_state_after_epochs_and_a_claim() -> None:
     state = replay([*BEGUN, *entries])
     zero = Mark(ends(4, 4, 4), {("a", 0): (4, 7), ("a", 1): (4, 1), ("b", 0): (4, 2)})
     now = Mark(ends(5, 5, 5), {("a", 0): (5, 2), ("a", 1): (4, 1), ("b", 0): (4, 2)})
-    day = Session(
+    day = OpenSession(
         date=DAY,
         start=ends(0, 0, 0),
         base=-1,
@@ -1081,7 +1081,7 @@ def test_the_state_after_epochs_and_a_claim() -> None:
         results=3,
         spilled_rows=4,
     )
-    after = Session(date=NEXT, start=ends(5, 9, 5), base=0, last_cuts={Prefix(2, 3): 1}, cuts=1)
+    after = OpenSession(date=NEXT, start=ends(5, 9, 5), base=0, last_cuts={Prefix(2, 3): 1}, cuts=1)
     expected = JournalState(
         n=3,
         term=1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -187,3 +188,16 @@ def test_airflow_parses_without_spark(folder):
 def test_no_file_has_a_name_that_says_nothing():
     vague = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
     assert not [name for name, _ in modules() if name.split(".")[-1] in vague]
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Of what is installed: who reads a name in a traceback knows which class it is."""
+    found = Counter(
+        node.name
+        for package in ("jobs", "schemas", "plugins")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(found) > 100
+    assert [name for name, count in found.items() if count > 1] == []

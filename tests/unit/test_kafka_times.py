@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetSpec
 
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from spillway_schemas.journal import Offsets, Topic
 
 AT_MS = 1_000
 
 
-class Growing(Cluster):
+class Growing(KafkaCluster):
     """One partition, to which a row of `stamp_ms` comes after each question."""
 
     def __init__(self, stamps_ms: list[int], stamp_ms: int) -> None:

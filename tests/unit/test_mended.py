@@ -17,8 +17,8 @@ from spillway import mended
 from spillway.cli import main
 from spillway.decode import compile_streams
 from spillway.mended import (
+    LineProblem,
     Mended,
-    Problem,
     ReplayFailed,
     contract_problems,
     read_mended,
@@ -33,7 +33,7 @@ def line(value: object = GOOD, topic: object = "volume", **more: object) -> str:
     return json.dumps({"topic": topic, "value": value, **more})
 
 
-def problems(*lines: str) -> list[Problem]:
+def problems(*lines: str) -> list[LineProblem]:
     rows, found = read_mended("\n".join(lines).encode())
     return found + contract_problems(rows, compile_streams(load_query("symbol")))
 
@@ -84,7 +84,7 @@ def test_a_bad_line_is_named_with_column_and_reason(bad: str, column: int, reaso
 
 def test_bytes_that_are_no_utf8_are_named() -> None:
     _, [found] = read_mended(line().encode() + b'\n{"topic": "caf\xe9"}')
-    assert found == Problem(2, 15, "not UTF-8: save the file as UTF-8")
+    assert found == LineProblem(2, 15, "not UTF-8: save the file as UTF-8")
 
 
 class View:
@@ -108,7 +108,7 @@ def test_topics_that_are_missing_and_records_that_are_too_large_are_named() -> N
     first, second = topic_problems(view, rows, 1_000)
     assert (first.line, first.column) == (2, 5)
     assert "topic 'small' takes 200" in first.reason
-    assert second == Problem(3, 1, "there is no topic 'gone'")
+    assert second == LineProblem(3, 1, "there is no topic 'gone'")
     assert [each.line for each in topic_problems(view, rows, 500)] == [2, 3, 4]
 
 

@@ -21,7 +21,7 @@ from spillway.private import (
 from spillway.storage import folder, private
 from spillway.tables.statekey import KEY_BYTES, NAME, state_key
 from spillway_airflow.launchers import LaunchFailed, ProcessLauncher
-from spillway_schemas.setting_fields import State
+from spillway_schemas.setting_fields import StateSettings
 from spillway_schemas.settings import load_settings
 
 
@@ -192,7 +192,7 @@ def test_the_default_root_is_each_users_own(monkeypatch: pytest.MonkeyPatch) -> 
     roots = set()
     for user in (1000, 1001):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        roots.add(State().root)
+        roots.add(StateSettings().root)
     assert len(roots) == 2 or roots == {"var/state"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spillway.produce import generate
-from spillway.produce.generate import Source, expected_results, sources
+from spillway.produce.generate import StreamGenerator, expected_results, sources
 from spillway.produce.recording import record
 from spillway_schemas.scenario import load_scenario, parse_scenario
 
@@ -43,28 +43,30 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(generate, "CHUNK_ROWS", 500)
 
 
-def all_values(source: Source) -> list[bytes | None]:
+def all_values(source: StreamGenerator) -> list[bytes | None]:
     return [v for p in source.plan for v in source.chunk(p.number).values.to_pylist()]
 
 
 def test_the_same_seed_gives_the_same_messages_in_any_order_of_chunks():
     scenario = parse_scenario(TEXT)
     first = [all_values(s) for s in sources(scenario)]
-    again = Source(scenario, "volume")
+    again = StreamGenerator(scenario, "volume")
     backwards = {n: again.chunk(n).values.to_pylist() for n in (2, 0, 1)}
     assert [v for n in range(3) for v in backwards[n]] == first[1]
     other = parse_scenario(TEXT.replace("seed = 9", "seed = 10"))
-    assert all_values(Source(other, "volume")) != first[1]
+    assert all_values(StreamGenerator(other, "volume")) != first[1]
 
 
 def test_another_stream_changes_nothing_in_this_one():
     scenario = parse_scenario(TEXT)
     alone = parse_scenario(TEXT[: TEXT.index("[streams.stock]")] + TEXT[TEXT.index("[streams.v") :])
-    assert all_values(Source(scenario, "volume")) == all_values(Source(alone, "volume"))
+    assert all_values(StreamGenerator(scenario, "volume")) == all_values(
+        StreamGenerator(alone, "volume")
+    )
 
 
 def test_shares_hold_and_every_row_is_accounted_for():
-    source = Source(parse_scenario(TEXT.replace("1_200", "20_000")), "stock")
+    source = StreamGenerator(parse_scenario(TEXT.replace("1_200", "20_000")), "stock")
     chunks = [source.chunk(p.number) for p in source.plan]
     rows = sum(map(len, chunks))
     assert rows == source.rows == 20_000
@@ -94,7 +96,7 @@ def test_poisson_arrivals_have_the_rate_and_constant_ones_are_even():
 
 
 def test_alternation_moves_the_busy_half():
-    source = Source(parse_scenario(TEXT.replace("1_200", "20_000")), "volume")
+    source = StreamGenerator(parse_scenario(TEXT.replace("1_200", "20_000")), "volume")
     parts, due = [], []
     for plan in source.plan:
         chunk = source.chunk(plan.number)
@@ -109,7 +111,7 @@ def test_late_rows_are_earlier_by_at_most_the_limit():
     plain = TEXT.replace("not-json = 0.02\ntombstone = 0.01", "").replace(
         "share = 0.05", "share = 0"
     )
-    chunk = Source(parse_scenario(plain), "volume").chunk(0)
+    chunk = StreamGenerator(parse_scenario(plain), "volume").chunk(0)
     texts = [json.loads(value)["ts"].rstrip("Z") for value in chunk.values.to_pylist()]
     after_s = (np.array(texts, "datetime64[us]") - np.datetime64("2026-01-05T14:30:00")) / (
         np.timedelta64(1, "s")

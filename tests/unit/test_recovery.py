@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spillway.protocol.recovery import restore_of
-from spillway.protocol.state import JournalState, Mark, Session, begin
+from spillway.protocol.state import JournalState, Mark, OpenSession, begin
 from spillway_schemas.journal import Prefix
 from tests.protocol_entries import genesis
 
@@ -24,7 +24,7 @@ def read_from(last_cuts: dict[Prefix, int], groups: list[Prefix]) -> int:
         end={"a": [90]},
         groups=tuple((each, 0) for each in groups),
         manifests={0: "m"},
-        sessions=(Session("2026-01-05", start, -1, last_cuts),),
+        sessions=(OpenSession("2026-01-05", start, -1, last_cuts),),
         marks={epoch: Mark({"a": [10 * epoch]}, {}) for epoch in range(-1, 10)},
     )
     found = restore_of(state, [0])

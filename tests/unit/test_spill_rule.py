@@ -25,7 +25,7 @@ from spillway.engine.spill.spilling import (
     rows_of,
     staying,
 )
-from spillway.engine.state.arrangement import Drops, Part, Segments, Session
+from spillway.engine.state.arrangement import Drops, RunWindow, Segments, SessionState
 from spillway.engine.state.merging import Shape
 from spillway.engine.state.statefiles import Merging
 from spillway.engine.statistics import Counters, Figures
@@ -248,8 +248,8 @@ def test_rows_leave_by_group_and_the_others_stay() -> None:
         return Rows(np.array(hashes, np.uint64), table)
 
     half = 1 << 63
-    parts = [Part(SimpleNamespace(born=b), rows(1, half, half + 1)) for b in (3, 4)]  # type: ignore[arg-type]
-    session = Session(DAY, Drops(), [parts, []], [[], []], [[], [rows(2, half + 2)]])
+    parts = [RunWindow(SimpleNamespace(born=b), rows(1, half, half + 1)) for b in (3, 4)]  # type: ignore[arg-type]
+    session = SessionState(DAY, Drops(), [parts, []], [[], []], [[], [rows(2, half + 2)]])
 
     def found(wanted: list[bool]) -> list[list[list[int]]]:
         slices = rows_of(session, segments, np.array(wanted))
@@ -366,7 +366,7 @@ def shelf_of(root: Path, shape: Shape) -> RunWriter:
     return RunWriter(SPEC, folder(str(root)).child("slot"), "w", 1, "a" * 16, KEY, room, shape)
 
 
-def run_of(shelf: RunWriter, session: Session, input_: int, run: int, rows: int) -> None:
+def run_of(shelf: RunWriter, session: SessionState, input_: int, run: int, rows: int) -> None:
     """A run of one file, written."""
     hashes = np.sort(np.random.default_rng(run).integers(0, 2**63, rows).astype(np.uint64))
     schema = SPEC.row_schema(input_)
@@ -381,7 +381,7 @@ def run_of(shelf: RunWriter, session: Session, input_: int, run: int, rows: int)
 
 def test_a_merge_of_a_session_that_has_gone_is_forgotten(tmp_path: Path) -> None:
     shelf = shelf_of(tmp_path, Shape())
-    session = Session(DAY, Drops(), [[], []])
+    session = SessionState(DAY, Drops(), [[], []])
     run_of(shelf, session, 0, 5, 10)
     old = [Merging("2026-01-02", 0, (1, 2), 3), Merging(DAY, 0, (1, 2), 4)]
     kept = upkeep(shelf, {DAY: session}, old, 6, 0)
@@ -391,7 +391,7 @@ def test_a_merge_of_a_session_that_has_gone_is_forgotten(tmp_path: Path) -> None
 def test_merges_of_one_epoch_share_their_fuel(tmp_path: Path) -> None:
     shape = Shape(fan_in=2, least_file_bytes=4 << 10, most_file_bytes=4 << 10, fuel_files=1)
     shelf = shelf_of(tmp_path, shape)
-    session = Session(DAY, Drops(), [[], []])
+    session = SessionState(DAY, Drops(), [[], []])
     for input_ in (0, 1):
         for run in (1, 2):
             run_of(shelf, session, input_, run, 500)

@@ -15,7 +15,7 @@ from spillway.tables.garbage import Settled, sort_orphans
 from spillway.tables.log import ActiveFile
 from spillway.tables.retention import droppable, expired, proved
 from spillway_schemas.filenames import (
-    Origin,
+    FileOrigin,
     cleanup_name,
     compact_name,
     data_name,
@@ -29,11 +29,11 @@ DAY = "2026-01-05"
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (data_name(7, "a1a1a1a1a1a1", 0, 2), Origin("epoch", 7)),
-        (f"session_date={DAY}/" + data_name(0, "efefefefefef", 11, 0), Origin("epoch", 0)),
-        (cleanup_name(DAY, 3, "abababababab", 0), Origin("cleanup", 3, DAY)),
-        (compact_name(12, "abababababab", 0), Origin("compact", 12)),
-        (entry_name(5, "abababababab"), Origin("entry", 5)),
+        (data_name(7, "a1a1a1a1a1a1", 0, 2), FileOrigin("epoch", 7)),
+        (f"session_date={DAY}/" + data_name(0, "efefefefefef", 11, 0), FileOrigin("epoch", 0)),
+        (cleanup_name(DAY, 3, "abababababab", 0), FileOrigin("cleanup", 3, DAY)),
+        (compact_name(12, "abababababab", 0), FileOrigin("compact", 12)),
+        (entry_name(5, "abababababab"), FileOrigin("entry", 5)),
         ("part-00000-f150da39-3bbe-41ec-a80b-efb5e7e7dbd2-c000.zstd.parquet", None),
         ("7-a1-0-2.parquet.crc", None),
         ("notes.txt", None),
@@ -50,7 +50,7 @@ DAY = "2026-01-05"
         (f"session_date={DAY}/" + entry_name(5, "abababababab"), None),
     ],
 )
-def test_names_say_who_wrote(name: str, expected: Origin | None) -> None:
+def test_names_say_who_wrote(name: str, expected: FileOrigin | None) -> None:
     assert origin(name) == expected
 
 

@@ -19,7 +19,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.state import replay
 from spillway.storage import folder
-from spillway.stream.driver import Driver, Ended, _cause, dated, first_lines
+from spillway.stream.driver import Ended, StreamDriver, _cause, dated, first_lines
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
 from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport
@@ -83,8 +83,8 @@ def driver(
     most_moved_bytes: int = 1 << 20,
     on_epoch: Any = lambda _: None,
     secrets: Any = None,
-) -> Driver:
-    made = Driver(
+) -> StreamDriver:
+    made = StreamDriver(
         warehouse,
         TOPICS,
         0.0,
@@ -100,7 +100,7 @@ def driver(
     return made
 
 
-def run_epoch(one: Driver) -> None:
+def run_epoch(one: StreamDriver) -> None:
     """An epoch of one more row of every partition."""
     at = one.state.epoch + 2
     one.epoch(ends(at, at, at), None, [], NEXT, limit_rows=10)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spillway import cli, topics
-from spillway.produce.summary import Summary, Tally
+from spillway.produce.summary import ProducedTally, Summary
 from spillway_schemas.journal import Topic
 
 SERVER = "kafka.example:9092"
@@ -91,7 +91,9 @@ def test_missing_topics_are_made_and_no_other_is_changed(
 
 
 def produced(topic: str, **counts: int) -> Summary:
-    return Summary(topics=[Tally(topic, rows=3, value_bytes=90, **counts)], seconds=1, processes=1)
+    return Summary(
+        topics=[ProducedTally(topic, rows=3, value_bytes=90, **counts)], seconds=1, processes=1
+    )
 
 
 @pytest.mark.parametrize("topic", ["orders", "stock"])

@@ -17,7 +17,7 @@ import pytest
 
 from spillway.cli import main
 from spillway.stream import session
-from spillway.verify.progress import Progress, tasks_of, to_stderr
+from spillway.verify.progress import VerifyProgress, tasks_of, to_stderr
 from spillway_schemas.query import load_query
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
@@ -28,7 +28,7 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
     told: list[str] = []
     given: list[tuple[str, bool]] = []
 
-    def prove(start: Any, *what: Any, progress: Progress, exhaustive: bool, **_: Any) -> Any:
+    def prove(start: Any, *what: Any, progress: VerifyProgress, exhaustive: bool, **_: Any) -> Any:
         given.append((what[2], exhaustive))
         progress.step("starting Spark")
         start()
@@ -76,7 +76,7 @@ def test_a_long_step_is_told_again_with_how_far_it_is(
         if len(lines) == 3:
             enough.set()
 
-    with Progress(DAY, tell, again_s=0.001) as progress:
+    with VerifyProgress(DAY, tell, again_s=0.001) as progress:
         progress.step("reading", how_far)
         assert enough.wait(10)
     after = len(lines)
@@ -95,7 +95,7 @@ def test_nothing_is_told_before_the_first_step_and_then_without_how_far() -> Non
         if len(lines) == 3:
             enough.set()
 
-    with Progress(DAY, tell, again_s=0.001) as progress:
+    with VerifyProgress(DAY, tell, again_s=0.001) as progress:
         assert not enough.wait(0.05)
         assert lines == []
         assert ("progress", True) in [(t.name, t.daemon) for t in threading.enumerate()]
@@ -122,7 +122,7 @@ def test_spark_is_not_asked_how_far_it_is_once_it_stops(
         return ""
 
     monkeypatch.setattr(session, "spark_session", lambda *_: SimpleNamespace(stop=stop))
-    with Progress(DAY, lines.append, again_s=0.001) as progress, suppress(RuntimeError):
+    with VerifyProgress(DAY, lines.append, again_s=0.001) as progress, suppress(RuntimeError):
         stopping = partial(progress.step, "stopping Spark")
         with session.spark_on_demand("local", "verify", stopping) as start:
             start()

@@ -50,7 +50,7 @@ _POLL_S = 0.25
 
 
 @dataclass(frozen=True)
-class Progress:
+class CleanupProgress:
     """How far a cleanup is."""
 
     ranges_done: int
@@ -79,7 +79,7 @@ class Cleaned:
     """Of this run (of the one that finished, when it did nothing)."""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[CleanupProgress], None]
 
 
 def run_cleanup(
@@ -282,7 +282,7 @@ class _Run:
 
     def _report(self, rows: int) -> None:
         self._on_progress(
-            Progress(
+            CleanupProgress(
                 self._applied + 1,
                 len(self._sealed.ranges),
                 rows,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spillway.cleanup.job import Cleaned, Progress
+from spillway.cleanup.job import Cleaned, CleanupProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,7 @@ class ProgressLines:
         """Spark is started: it takes seconds."""
         print(f"cleanup {self._session}: starting Spark", file=sys.stderr, flush=True)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: CleanupProgress) -> None:
         """Take over what the job reports."""
         done = progress.ranges_done == progress.ranges_total
         if not done and progress.seconds - self._told_s < LINES_EVERY_S:
@@ -100,7 +100,7 @@ class ProgressBar:
         if self._started:
             self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: CleanupProgress) -> None:
         """Take over what the job reports."""
         self._bars.update(
             self._task,

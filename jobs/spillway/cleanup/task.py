@@ -21,7 +21,7 @@ import pyarrow as pa
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.cleanup import PIECE_BYTES, Source, SpillIndex, clean_ranges
+from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey
 from spillway.engine.wire.datafile import FILE_BYTES, write_data_files
 from spillway.storage import Folder, StorageError
@@ -80,7 +80,7 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = Source(task.spill, task.index, task.spec.operator)
+    source = SpillSource(task.spill, task.index, task.spec.operator)
     found = clean_ranges(
         task.spec,
         source,

@@ -23,11 +23,11 @@ def verify(
     ] = False,
 ) -> None:
     """Prove a session complete, from the raw topics and the results alone. Exit 1 if it is not."""
-    from spillway.verify.progress import Progress, to_stderr
+    from spillway.verify.progress import VerifyProgress, to_stderr
 
     settings = given.settings()
     query = given.query(settings)
-    with Progress(session, to_stderr) as progress:
+    with VerifyProgress(session, to_stderr) as progress:
         progress.step("reading the journal")
         # After the first line: what this imports takes seconds.
         from spillway.stream.session import spark_on_demand

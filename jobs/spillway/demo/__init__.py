@@ -20,8 +20,8 @@ from rich.text import Text
 
 from spillway.demo.airflow import AirflowEnded
 from spillway.demo.airflow_day import AirflowDay
-from spillway.demo.day import Day
-from spillway.demo.phases import Outcome, PhaseFailed, Stopped
+from spillway.demo.day import LocalDay
+from spillway.demo.phases import PhaseFailed, PhaseOutcome, Stopped
 from spillway.demo.place import demo_place
 from spillway.demo.view import LiveView, outcome_table, verdict_line, what_next, write_outcome
 from spillway.places import var_folder
@@ -35,7 +35,7 @@ ROW_STATE_BYTES = 60
 """What a row of the shipped streams takes in state (measured: 56 to 62)."""
 LEAST_BUDGET_BYTES = 1 << 20
 
-__all__ = ["Outcome", "budget_bytes", "demo"]
+__all__ = ["PhaseOutcome", "budget_bytes", "demo"]
 
 
 def demo(
@@ -66,7 +66,7 @@ def demo(
     stop = threading.Event()
     budget = budget_bytes(scenario, settings.state.slots)
     with _signals(stop), demo_place(settings, folder, budget, keep=keep) as place:
-        day = (AirflowDay if airflow else Day)(place, scenario, stop, lambda _: None)
+        day = (AirflowDay if airflow else LocalDay)(place, scenario, stop, lambda _: None)
         with ExitStack() as running:
             try:
                 with LiveView(out) as view:

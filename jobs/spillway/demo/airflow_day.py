@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from spillway.demo import airflow
 from spillway.demo.child import end_session
-from spillway.demo.phases import DemoDay, Outcome, Phase, PhaseFailed
+from spillway.demo.phases import DemoDay, Phase, PhaseFailed, PhaseOutcome
 
 DAY_S = 75.0
 """How long the messages take to be sent: long enough to watch groups move and spill."""
@@ -51,7 +51,7 @@ class AirflowDay(DemoDay):
         longest = max(v.duration_s or (v.rows or 0) / v.rate for v in volumes)
         return max(longest / DAY_S, 1.0)
 
-    def _day(self) -> Outcome:
+    def _day(self) -> PhaseOutcome:
         with self._phase("broker"):
             self._start_broker()
         with self._phase("airflow") as phase:
@@ -68,7 +68,7 @@ class AirflowDay(DemoDay):
             verdict = server.xcom("market_close", run, "verify")
             phase.detail = "complete" if verdict["complete"] else "NOT complete"
         status = self._looker.look(self.session)
-        return Outcome(self.session, status, verdict, list(self.phases.values()))
+        return PhaseOutcome(self.session, status, verdict, list(self.phases.values()))
 
     def _start_airflow(self, phase: Phase) -> airflow.Airflow:
         place = self.place

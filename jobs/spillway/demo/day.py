@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from spillway.clock import system_clock
 from spillway.demo.child import Child
-from spillway.demo.phases import DemoDay, Outcome, Phase, PhaseFailed
+from spillway.demo.phases import DemoDay, Phase, PhaseFailed, PhaseOutcome
 from spillway.rebalance import controller
 from spillway.report import Status
 from spillway.sealing import request_seal
@@ -19,7 +19,7 @@ DECIDE_EVERY_S = 3.0
 
 
 @dataclass
-class Day(DemoDay):
+class LocalDay(DemoDay):
     """`produce` and `stream` run at the same time; the rest follows one another."""
 
     PHASES: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -33,7 +33,7 @@ class Day(DemoDay):
     _children: list[Child] = field(default_factory=list)
     _decided: float = 0.0
 
-    def _day(self) -> Outcome:
+    def _day(self) -> PhaseOutcome:
         with self._phase("broker"):
             self._start_broker()
         with self._phase("produce", leave_open=True), self._phase("stream"):
@@ -44,7 +44,7 @@ class Day(DemoDay):
         with self._phase("verify") as phase:
             verdict = self._verify(phase)
         status = self._looker.look(self.session)
-        return Outcome(self.session, status, verdict, list(self.phases.values()))
+        return PhaseOutcome(self.session, status, verdict, list(self.phases.values()))
 
     def _end(self) -> None:
         for child in self._children:

@@ -18,7 +18,7 @@ from spillway.demo.place import Place
 from spillway.kafka import broker
 from spillway.kafka.client import cluster
 from spillway.produce.run import produce
-from spillway.produce.summary import Progress
+from spillway.produce.summary import ProduceProgress
 from spillway.report import Looker, NothingYet, Status
 from spillway.report.words import times_text
 from spillway.tables import NoWarehouse
@@ -54,7 +54,7 @@ class Phase:
 
 
 @dataclass
-class Outcome:
+class PhaseOutcome:
     """What the demo found."""
 
     session: str
@@ -96,7 +96,7 @@ class DemoDay:
         self.phases = {name: Phase(name, says) for name, says in self.PHASES}
 
     @contextmanager
-    def run(self) -> Iterator[Outcome]:
+    def run(self) -> Iterator[PhaseOutcome]:
         """The whole day; what it started is up until the block ends, and ended then.
 
         Raises `Stopped`, `PhaseFailed`, or what a part raises.
@@ -107,7 +107,7 @@ class DemoDay:
             self.stop.set()
             self._end()
 
-    def _day(self) -> Outcome:
+    def _day(self) -> PhaseOutcome:
         raise NotImplementedError
 
     @property
@@ -166,7 +166,7 @@ class DemoDay:
         """In a thread of its own."""
         phase = self.phases["produce"]
 
-        def progress(now: Progress) -> None:
+        def progress(now: ProduceProgress) -> None:
             self._check()
             phase.detail = f"{now.rows:,} of {now.total:,} rows, {now.rows_per_s:,.0f}/s"
 

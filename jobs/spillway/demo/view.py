@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spillway.demo.phases import DemoDay, Outcome, Phase
+from spillway.demo.phases import DemoDay, Phase, PhaseOutcome
 from spillway.demo.place import Place
 from spillway.report import write_report
 from spillway.report.decisions import decisions_table
@@ -132,7 +132,7 @@ def _memory(status: Status | None, out: Console, fancy: bool) -> RenderableType:
     return Group(grid, Text(), decisions_table(status, out, SHOWN))
 
 
-def outcome_table(outcome: Outcome) -> Table:
+def outcome_table(outcome: PhaseOutcome) -> Table:
     """The table of the whole day."""
     session = outcome.status.session_of(outcome.session)
     assert session is not None  # the status was read for this session
@@ -170,20 +170,20 @@ def outcome_table(outcome: Outcome) -> Table:
     return table
 
 
-def write_outcome(outcome: Outcome, place: Place) -> None:
+def write_outcome(outcome: PhaseOutcome, place: Place) -> None:
     """The HTML report of the demo's day."""
     rows = [(f"demo: {p.name}", span_text(p.seconds)) for p in outcome.phases]
     write_report(outcome.status, place.report, rows)
 
 
-def verdict_line(outcome: Outcome) -> Text:
+def verdict_line(outcome: PhaseOutcome) -> Text:
     """The one sentence that counts."""
     if outcome.complete:
         return Text("The day is complete: every result is there, each once.", style="bold green")
     return Text("The day is NOT complete.", style="bold red")
 
 
-def what_next(outcome: Outcome, place: Place) -> list[str]:
+def what_next(outcome: PhaseOutcome, place: Place) -> list[str]:
     """Lines that name what was made and three commands to try."""
     spillway = f"{_spillway()} --config {shlex.quote(_short(place.config))}"
     results = f"{outcome.status.warehouse_root}/results"

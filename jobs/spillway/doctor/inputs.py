@@ -12,7 +12,13 @@ from spillway.closing import GraceTooLong, must_outlast_grace
 from spillway.decode import compile_streams
 from spillway.doctor.check import Check, days, size
 from spillway.kafka import broker
-from spillway.kafka.client import Cluster, KafkaUnavailable, TopicProblem, absent_remedy, listens
+from spillway.kafka.client import (
+    KafkaCluster,
+    KafkaUnavailable,
+    TopicProblem,
+    absent_remedy,
+    listens,
+)
 from spillway.kafka.options import OptionError
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
@@ -68,7 +74,7 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
     if not listens(servers, CONNECT_S):
         return [_absent(settings, f"nothing listens at {servers}")]
     try:
-        view = Cluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
+        view = KafkaCluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
     except OptionError as error:
         return [Check("broker", "fail", str(error), "mend kafka.options")]
     except KafkaUnavailable as error:

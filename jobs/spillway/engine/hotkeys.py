@@ -12,13 +12,13 @@ from spillway.engine.groups import I64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.spilling import rows_of
-from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.arrangement import Segments, SessionState
 
 MOST_GROUPS = 8
 
 
 def hot_keys(
-    spec: JoinSpec, session: Session, segments: Segments, sizes: I64, most: int = MOST_GROUPS
+    spec: JoinSpec, session: SessionState, segments: Segments, sizes: I64, most: int = MOST_GROUPS
 ) -> dict[int, tuple[str, int]]:
     """Of the `most` largest groups by bytes (g,), the key with the most rows, all inputs, and how
     many those are. A key is written as its only column, or as a JSON list of its columns."""

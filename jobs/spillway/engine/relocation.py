@@ -37,7 +37,7 @@ from spillway.engine.intake import merge_bounded
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.spilling import rows_of
-from spillway.engine.state.arrangement import Part, Segments
+from spillway.engine.state.arrangement import RunWindow, Segments
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, RunFile, map_run, part_of
 from spillway.engine.statistics import range_of
@@ -202,4 +202,4 @@ def adopt(
             raise ValueError(
                 f"slot {task.slot} got a file of slot {sender} with groups that it does not own"
             )
-        found.session(file.session).parts[file.input].append(Part(named, rows))
+        found.session(file.session).parts[file.input].append(RunWindow(named, rows))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
-from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
@@ -238,7 +238,7 @@ def _starts(depth: np.ndarray, value: np.ndarray) -> np.ndarray:
     return starts
 
 
-def measure(session: Session, segments: Segments, inputs: int) -> Sizes:
+def measure(session: SessionState, segments: Segments, inputs: int) -> Sizes:
     """Rows and bytes that live in each bucket."""
     rows = np.zeros((inputs, segments.buckets), dtype=np.int64)
     new = np.zeros(segments.buckets, dtype=np.int64)

@@ -50,7 +50,7 @@ from spillway.engine.spill.spilling import (
     rows_of,
     staying,
 )
-from spillway.engine.state.arrangement import Part, Segments, Session
+from spillway.engine.state.arrangement import RunWindow, Segments, SessionState
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, bytes_of
 from spillway.engine.state.statefiles import (
@@ -327,7 +327,7 @@ class _Step:
             self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
             self.work += sizes.new_rows + generated
 
-    def _flush(self, session: Session, ever_cut: tuple[Prefix, ...]) -> None:
+    def _flush(self, session: SessionState, ever_cut: tuple[Prefix, ...]) -> None:
         """Write the last generation of a session that ends; what was never cut is complete."""
         task = self.task
         ranges = flush_ranges(task.groups, task.slot, ever_cut)
@@ -366,7 +366,7 @@ class _Step:
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
 
-    def _fit(self, shelf: RunWriter) -> tuple[int, list[tuple[Part, Any]], Victims]:
+    def _fit(self, shelf: RunWriter) -> tuple[int, list[tuple[RunWindow, Any]], Victims]:
         """The next run's number, the files of what stays, not written yet, and the victims.
 
         What a file takes beyond its rows is known once it is encoded. Files that do not fit are
@@ -391,11 +391,11 @@ class _Step:
 
     def _encode(
         self, shelf: RunWriter, victims: Mapping[str, Bool]
-    ) -> tuple[int, list[tuple[Part, Any]]]:
+    ) -> tuple[int, list[tuple[RunWindow, Any]]]:
         """The files of what came and stays, not written yet, and the next run's number."""
         most = self.task.shape.new_file_bytes(self.task.budget_bytes)
         next_run = self.found.next_run
-        encoded: list[tuple[Part, Any]] = []
+        encoded: list[tuple[RunWindow, Any]] = []
         for name, session in self.sessions.items():
             segments, gone = self.segments[name], victims[name]
             for input_ in self.inputs:
@@ -406,7 +406,7 @@ class _Step:
                     next_run += bool(pieces)
         return next_run, encoded
 
-    def _spill(self, session: Session, victims: Bool) -> None:
+    def _spill(self, session: SessionState, victims: Bool) -> None:
         """Write the victims' rows, and leave them out of what follows."""
         figures = self.figures[session.name]
         held = victims & figures.held
@@ -423,7 +423,7 @@ class _Step:
         session.installed = [[] for _ in self.inputs]
 
     def _write_spill(
-        self, session: Session, segments: Segments, wanted: Bool, rows: I64, size: I64
+        self, session: SessionState, segments: Segments, wanted: Bool, rows: I64, size: I64
     ) -> None:
         task = self.task
         if not wanted.any():

@@ -22,7 +22,7 @@ from pydantic import SecretBytes
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.spillfile import quantiles
-from spillway.engine.state.arrangement import ALL, Part, Segments, Session, everything
+from spillway.engine.state.arrangement import ALL, RunWindow, Segments, SessionState, everything
 from spillway.engine.state.digests import keyed_digest
 from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
 from spillway.engine.state.runs import (
@@ -88,7 +88,9 @@ class RunWriter:
     shape: Shape
     files: int = 0
 
-    def encode(self, session: str, input_: int, run: int, rows: Rows) -> tuple[Part, pa.Buffer]:
+    def encode(
+        self, session: str, input_: int, run: int, rows: Rows
+    ) -> tuple[RunWindow, pa.Buffer]:
         """A file of rows (not empty) that is not written yet."""
         data = encode_run(self.spec, input_, rows)
         name = name_of(self.warehouse_id, self.epoch, self.attempt, f"{self.files:05d}")
@@ -106,9 +108,9 @@ class RunWriter:
             lo=int(rows.key_hash[0]),
             hi=int(rows.key_hash[-1]),
         )
-        return Part(file, Rows(rows.key_hash, rows.table, born=self.epoch)), data
+        return RunWindow(file, Rows(rows.key_hash, rows.table, born=self.epoch)), data
 
-    def write(self, part: Part, data: pa.Buffer) -> None:
+    def write(self, part: RunWindow, data: pa.Buffer) -> None:
         """Write an encoded file."""
         self.folder.write_new(part.file.file, data)
         note_verified(self.folder.path(part.file.file))
@@ -123,7 +125,7 @@ class RunWriter:
         *,
         reclaiming: bool = False,
         kept_free: int = 0,
-    ) -> Part | None:
+    ) -> RunWindow | None:
         """Write a file of rows; None when that would not leave `kept_free` bytes of room."""
         room = self.room.left(reclaiming=reclaiming) - kept_free
         if bytes_of(rows) > room:
@@ -145,7 +147,7 @@ class Upkeep:
 
 def upkeep(
     shelf: RunWriter,
-    sessions: dict[str, Session],
+    sessions: dict[str, SessionState],
     under_way: Sequence[Merging],
     next_run: int,
     intake_bytes: int,
@@ -187,7 +189,7 @@ def upkeep(
 
 
 def _worn(
-    sessions: dict[str, Session],
+    sessions: dict[str, SessionState],
     live: Mapping[str, tuple[int, int]],
     busy: AbstractSet[tuple[str, int, int]],
 ) -> list[FileLiveness]:
@@ -199,21 +201,21 @@ def _worn(
     ]
 
 
-def _all(sessions: dict[str, Session]) -> Iterator[tuple[Session, Part]]:
+def _all(sessions: dict[str, SessionState]) -> Iterator[tuple[SessionState, RunWindow]]:
     for session in sessions.values():
         for parts in session.parts:
             for part in parts:
                 yield session, part
 
 
-def _live(part: Part, whole: Segments) -> tuple[int, int]:
+def _live(part: RunWindow, whole: Segments) -> tuple[int, int]:
     """(rows, bytes) of a part that are not dead."""
     rows, sizes = whole.tally(part.rows, part.file.born)
     return int(rows[0]), int(sizes[0])
 
 
 def _advance(
-    shelf: RunWriter, session: Session, merging: Merging, fuel: int, kept_free: int
+    shelf: RunWriter, session: SessionState, merging: Merging, fuel: int, kept_free: int
 ) -> tuple[int, bool]:
     """Work on a merge: (bytes written, whether it is done)."""
     parts = session.parts[merging.input]
@@ -257,17 +259,17 @@ def _advance(
     return copied, True
 
 
-def _from(part: Part, bound: int) -> Part | None:
+def _from(part: RunWindow, bound: int) -> RunWindow | None:
     """A part with its window begun at `bound`; None when nothing is left."""
     file = part.file.from_hash(bound)
     first = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
     if file is None or first == len(part.rows.key_hash):
         return None
-    return Part(file, part_of(part.rows, first, len(part.rows.key_hash)))
+    return RunWindow(file, part_of(part.rows, first, len(part.rows.key_hash)))
 
 
 def _reclaim(
-    shelf: RunWriter, sessions: dict[str, Session], worn: Sequence[FileLiveness], fuel: int
+    shelf: RunWriter, sessions: dict[str, SessionState], worn: Sequence[FileLiveness], fuel: int
 ) -> None:
     """Rewrite the live part of the most worn files, as long as there is room."""
     wanted = to_reclaim(

@@ -52,7 +52,7 @@ class BrokerError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Status:
+class BrokerStatus:
     """What is known about the broker of one folder."""
 
     running: bool
@@ -85,7 +85,7 @@ def start(
     heap_mb: int = HEAP_MB,
     timeout_s: float = START_TIMEOUT_S,
     var: Path | None = None,
-) -> Status:
+) -> BrokerStatus:
     """Start the broker of `data_dir` and wait until it answers; a no-op when it runs already.
 
     Args:
@@ -138,12 +138,12 @@ def stop(data_dir: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         return process is not None
 
 
-def status(data_dir: Path) -> Status:
+def status(data_dir: Path) -> BrokerStatus:
     """What is known about the broker of `data_dir`; never raises because it is down."""
     folder = data_dir.expanduser().resolve()
     node = _node(folder)
     process = _process(folder)
-    return Status(
+    return BrokerStatus(
         running=process is not None,
         healthy=process is not None and node is not None and _answers(node),
         bootstrap=f"{HOST}:{node.port if node else DEFAULT_PORT}",

@@ -52,12 +52,12 @@ class TopicProblem(_Explained):
 @contextlib.contextmanager
 def cluster(
     bootstrap: str, options: Options | None = None, timeout_s: float = TIMEOUT_S
-) -> Iterator[Cluster]:
+) -> Iterator[KafkaCluster]:
     """Connect to the cluster behind `bootstrap` (`host:port`, or several by commas).
 
     Raises KafkaUnavailable when no broker answers within `timeout_s`.
     """
-    view = Cluster(bootstrap, options, timeout_s)
+    view = KafkaCluster(bootstrap, options, timeout_s)
     try:
         yield view
     finally:
@@ -108,7 +108,7 @@ def told(error: BaseException, options: Options) -> str:
     return hide(f"{name}: {text}" if text else name, options)
 
 
-class Cluster:
+class KafkaCluster:
     """One admin connection. Close it, or use `cluster()`."""
 
     def __init__(

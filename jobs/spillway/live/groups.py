@@ -16,7 +16,7 @@ import numpy as np
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.model import ReadModel
 from spillway.rebalance.view import cut_groups, group_states
-from spillway.report.model import Figures
+from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix
 
@@ -77,7 +77,7 @@ class GroupTable:
         return found
 
 
-class Cells(Figures):
+class Cells(StatusRecord):
     """The map: one list entry per cell, cells ordered by slot and then by hash."""
 
     first: list[str]
@@ -97,7 +97,7 @@ class Cells(Figures):
     spilled_bytes: list[int]
 
 
-class Row(Figures):
+class Row(StatusRecord):
     """A group of the table."""
 
     group: str
@@ -116,7 +116,7 @@ class Row(Figures):
     hot_share: float | None
 
 
-class Groups(Figures):
+class Groups(StatusRecord):
     """The groups' view."""
 
     epoch: int

@@ -16,10 +16,10 @@ from spillway.readmodel.waiting import PendingSeal, Waiting
 from spillway.report.model import (
     AdaptationStatus,
     Cleaning,
-    Figures,
     SessionStatus,
     SlotStatus,
     Status,
+    StatusRecord,
     TopicStatus,
 )
 
@@ -32,7 +32,7 @@ HANDOVER_S = 12 * 3600.0
 """How long after its seal an unfinished day stays the one that is looked at first."""
 
 
-class Stream(Figures):
+class StreamView(StatusRecord):
     """Whether the stream works, as far as the tables and Kafka tell."""
 
     state: Literal["new", "working", "quiet", "stalled", "unknown"]
@@ -49,7 +49,7 @@ class Stream(Figures):
     delay_p99_ms: int | None
 
 
-class SlotHistory(Figures):
+class SlotHistory(StatusRecord):
     """One slot over time; a number for each point of the history."""
 
     slot: int
@@ -60,7 +60,7 @@ class SlotHistory(Figures):
     moved_out: list[int]
 
 
-class History(Figures):
+class History(StatusRecord):
     """A session over time, in at most `MOST_POINTS` points."""
 
     began_ms: int
@@ -77,7 +77,7 @@ class History(Figures):
     slots: list[SlotHistory]
 
 
-class Day(Figures):
+class DayView(StatusRecord):
     """One session as the overview and its own page show it."""
 
     session: SessionStatus
@@ -91,15 +91,15 @@ class Day(Figures):
     history: History
 
 
-class Overview(Figures):
+class Overview(StatusRecord):
     """The first view."""
 
-    day: Day
+    day: DayView
     open: str
     """The session whose input is read now."""
     unfinished: list[str]
     """Other sealed sessions that are not proved complete."""
-    stream: Stream
+    stream: StreamView
     topics: list[TopicStatus]
     slots: list[SlotStatus]
     quarantine: dict[str, int]
@@ -108,7 +108,7 @@ class Overview(Figures):
     pending_seal: PendingSeal | None
 
 
-class Seal(Figures):
+class SealView(StatusRecord):
     """A seal that was obeyed, or what else was asked about the end of a session."""
 
     session: str
@@ -119,24 +119,24 @@ class Seal(Figures):
     reason: str
 
 
-class Decisions(Figures):
+class Decisions(StatusRecord):
     """What was asked for, the newest first, and what has not been answered."""
 
     waiting: list[Waiting]
     decisions: list[AdaptationStatus]
     total: int
-    seals: list[Seal]
+    seals: list[SealView]
     """Of the time that the decisions given are of."""
 
 
-class SessionRow(Figures):
+class SessionRow(StatusRecord):
     """A line of the sessions."""
 
     session: SessionStatus
     stage: str
 
 
-class SessionList(Figures):
+class SessionList(StatusRecord):
     """The newest sessions first."""
 
     open: str
@@ -205,7 +205,7 @@ def overview(
     )
 
 
-def stream(status: Status, trigger_s: float) -> Stream:
+def stream(status: Status, trigger_s: float) -> StreamView:
     """How the stream does."""
     age_s = status.last_epoch_age_s
     if age_s is None:
@@ -216,10 +216,10 @@ def stream(status: Status, trigger_s: float) -> Stream:
         state = "unknown"
     else:
         state = "stalled" if status.lag_rows else "quiet"
-    return Stream.model_validate(
+    return StreamView.model_validate(
         {
             "state": state,
-            **status.model_dump(include=set(Stream.model_fields) - {"state"}),
+            **status.model_dump(include=set(StreamView.model_fields) - {"state"}),
         }
     )
 
@@ -230,9 +230,9 @@ def day(
     points: Sequence[Point],
     cleaning: Sequence[Cleaning],
     closes_ms: Mapping[str, int],
-) -> Day:
+) -> DayView:
     """One session with its history."""
-    return Day.model_validate(
+    return DayView.model_validate(
         {
             "session": session,
             "stage": stage(session),
@@ -322,13 +322,17 @@ def decisions(status: Status, most: int) -> Decisions:
     )
 
 
-def _sealed(session: SessionStatus) -> list[Seal]:
+def _sealed(session: SessionStatus) -> list[SealView]:
     at, by, reason = session.ended_at, session.seal_by, session.seal_reason
-    return [Seal(session=session.session, what="sealed", at=at, by=by, reason=reason)] if at else []
+    return (
+        [SealView(session=session.session, what="sealed", at=at, by=by, reason=reason)]
+        if at
+        else []
+    )
 
 
-def _answers(session: SessionStatus) -> list[Seal]:
-    return [Seal(session=session.session, **each.model_dump()) for each in session.seal_answers]
+def _answers(session: SessionStatus) -> list[SealView]:
+    return [SealView(session=session.session, **each.model_dump()) for each in session.seal_answers]
 
 
 def sessions(status: Status, most: int) -> SessionList:

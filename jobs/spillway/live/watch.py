@@ -53,7 +53,7 @@ MOST_CLEANED = 5
 
 
 @dataclass(frozen=True)
-class Problem:
+class WatchProblem:
     """Why there is nothing to see, or nothing new."""
 
     kind: Literal["settings", "no warehouse", "empty", "failed"]
@@ -66,7 +66,7 @@ class PageLook:
 
     looked_ms: int = 0
     """When the last look that succeeded ended, ms since 1970; 0: none did."""
-    problem: Problem | None = None
+    problem: WatchProblem | None = None
     status: Status | None = None
     entry: str = ""
     """Digest of the journal's last entry: what follows from the journal alone is made again when
@@ -173,13 +173,13 @@ class Watch:
         try:
             return self._whole_look(before)
         except SettingsError as error:
-            problem = Problem("settings", str(error))
+            problem = WatchProblem("settings", str(error))
         except NoWarehouse as error:
-            problem = Problem("no warehouse", str(error))
+            problem = WatchProblem("no warehouse", str(error))
         except NothingYet as error:
-            problem = Problem("empty", str(error))
+            problem = WatchProblem("empty", str(error))
         except Exception as error:  # the page must say so; what follows is the next look
-            problem = Problem("failed", f"{type(error).__name__}: {error}")
+            problem = WatchProblem("failed", f"{type(error).__name__}: {error}")
             if problem != before.problem:  # the same again need not be told every few seconds
                 log.exception("spillway's tables could not be looked at")
         # Whatever it was, begin anew: files may have been replaced, settings mended.

@@ -14,7 +14,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from spillway.produce.summary import Progress, Report
+from spillway.produce.summary import ProduceProgress, Report
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def progress_bar(label: str = "produce", console: Console | None = None) -> Iter
     ) as bar:
         task = bar.add_task(label, total=None, rate="")
 
-        def report(seen: Progress) -> None:
+        def report(seen: ProduceProgress) -> None:
             bar.update(
                 task,
                 total=seen.total or None,

@@ -52,7 +52,7 @@ class ChunkPlan:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class GeneratedRows:
     """Rows of one stream, in the order of arrival."""
 
     stream: str
@@ -73,7 +73,7 @@ class Chunk:
         return len(self.keys)
 
 
-class Source:
+class StreamGenerator:
     """One stream of a scenario."""
 
     def __init__(self, scenario: Scenario, stream: str, domain_: Domain | None = None):
@@ -123,7 +123,7 @@ class Source:
             begins, made = ends, made + rows
         return plans
 
-    def chunk(self, number: int) -> Chunk:
+    def chunk(self, number: int) -> GeneratedRows:
         """Make one chunk."""
         plan = self.plan[number]
         n = plan.rows
@@ -144,7 +144,7 @@ class Source:
             late = late[origin]
         names = list(self.scenario.malformed)
         counts = np.bincount(kinds + 1, minlength=len(names) + 1)[1:]
-        return Chunk(
+        return GeneratedRows(
             stream=self.stream,
             topic=self.topic,
             keys=keys,
@@ -255,10 +255,10 @@ class Source:
         return origin
 
 
-def sources(scenario: Scenario) -> list[Source]:
+def sources(scenario: Scenario) -> list[StreamGenerator]:
     """Every stream of a scenario, over one domain."""
     shared = domain(scenario.keys)
-    return [Source(scenario, stream, shared) for stream in scenario.streams]
+    return [StreamGenerator(scenario, stream, shared) for stream in scenario.streams]
 
 
 def expected_results(scenario: Scenario) -> int:

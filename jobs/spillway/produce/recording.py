@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.produce.generate import Source, sources
+from spillway.produce.generate import StreamGenerator, sources
 from spillway_schemas.exits import USAGE
 from spillway_schemas.scenario import Scenario
 from spillway_schemas.topic_name import topic_name
@@ -233,7 +233,7 @@ def record(scenario: Scenario, path: Path) -> int:
     return len(rows)
 
 
-def _recorded(source: Source, start_ms: int) -> Iterator[tuple[float, str]]:
+def _recorded(source: StreamGenerator, start_ms: int) -> Iterator[tuple[float, str]]:
     for plan in source.plan:
         chunk = source.chunk(plan.number)
         keys = source.domain.symbols.take(pa.array(chunk.keys)).to_pylist()

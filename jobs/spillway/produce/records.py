@@ -35,7 +35,7 @@ _NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 @dataclass(frozen=True)
-class Batch:
+class PartitionRecords:
     """Records of one topic partition, ready for a batch's header."""
 
     partition: int
@@ -50,7 +50,7 @@ class Batch:
 
 def batches(
     partitions: npt.NDArray[np.int32], keys: Any, values: Any, timestamps_ms: I64, batch_bytes: int
-) -> Iterator[Batch]:
+) -> Iterator[PartitionRecords]:
     """Records as batches of about `batch_bytes`, each of one partition, in the rows' order.
 
     `partitions` int32 (n,), `keys` Arrow binary or string (n,) where
@@ -75,7 +75,7 @@ def batches(
     sizes = np.diff(offsets)
     ends = np.append(starts[1:], len(order))
     for lo, hi in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield Batch(
+        yield PartitionRecords(
             partition=int(partitions[lo]),
             body=body[offsets[lo] : offsets[hi]],
             count=hi - lo,

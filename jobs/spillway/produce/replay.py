@@ -19,7 +19,7 @@ from spillway.kafka.client import cluster, demand_listener
 from spillway.produce.keys import partitions_of
 from spillway.produce.recording import Piece, pieces
 from spillway.produce.send import Sender
-from spillway.produce.summary import Progress, Report, Summary, Tally
+from spillway.produce.summary import ProducedTally, ProduceProgress, Report, Summary
 from spillway_schemas.secret import Options
 
 TICK_S = 0.05
@@ -56,7 +56,7 @@ def replay(
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")
     begun = clock()
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, ProducedTally] = {}
     # All of it is read before any of it is sent: half a recording would be hard to take back.
     total = sum(len(piece.topics) for piece in pieces(path, topic))
     demand_listener(bootstrap)
@@ -69,7 +69,7 @@ def replay(
                 if progress is not None:
                     sent = sum(t.rows for t in tallies.values())
                     size = sum(t.value_bytes for t in tallies.values())
-                    progress(Progress(sent, total, size, clock() - begun))
+                    progress(ProduceProgress(sent, total, size, clock() - begun))
         sender.flush()
     return Summary(topics=list(tallies.values()), seconds=clock() - begun, processes=1)
 
@@ -83,7 +83,9 @@ def _create_topics(
             view.create_topics(dict.fromkeys(sorted(fresh), partitions))
 
 
-def _send(sender: Sender, piece: Piece, lo: int, hi: int, tallies: dict[str, Tally]) -> None:
+def _send(
+    sender: Sender, piece: Piece, lo: int, hi: int, tallies: dict[str, ProducedTally]
+) -> None:
     names = np.array(piece.topics[lo:hi], dtype=object)
     now_ms = int(time.time() * 1000)
     for topic in dict.fromkeys(piece.topics[lo:hi]):
@@ -92,7 +94,7 @@ def _send(sender: Sender, piece: Piece, lo: int, hi: int, tallies: dict[str, Tal
         places = partitions_of(keys, sender.partitions(topic))
         sender.send_rows(topic, places, keys, values, np.full(len(rows), now_ms, dtype=np.int64))
         size = pc.sum(pc.binary_length(values)).as_py() or 0
-        tallies.setdefault(topic, Tally(topic)).add(Tally(topic, len(rows), size))
+        tallies.setdefault(topic, ProducedTally(topic)).add(ProducedTally(topic, len(rows), size))
 
 
 class _Timer:

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.kafka.client import KafkaUnavailable, cluster, demand_listener
-from spillway.produce.generate import Chunk, Source, sources
+from spillway.produce.generate import GeneratedRows, StreamGenerator, sources
 from spillway.produce.keys import partitions_of
 from spillway.produce.send import Sender
-from spillway.produce.summary import Progress, Report, Summary, Tally
+from spillway.produce.summary import ProducedTally, ProduceProgress, Report, Summary
 from spillway_schemas.scenario import Scenario
 from spillway_schemas.secret import Options
 
@@ -130,13 +130,15 @@ class _Meter:
         self._bytes += value_bytes
         if self._report is not None:
             seconds = time.monotonic() - self._begun
-            self._report(Progress(self._rows, self._total, self._bytes, seconds))
+            self._report(ProduceProgress(self._rows, self._total, self._bytes, seconds))
 
 
 # ------------------------------------------------------------------------------- one process
 
 
-def _run(job: _Job, report: Any, made: Sequence[Source] | None = None) -> list[Tally]:
+def _run(
+    job: _Job, report: Any, made: Sequence[StreamGenerator] | None = None
+) -> list[ProducedTally]:
     """Send the job's streams; `report(rows, bytes)` after each piece."""
     chosen = [s for s in made or sources(job.scenario) if s.stream in job.streams]
     with Sender(job.bootstrap, job.options) as sender:
@@ -152,9 +154,9 @@ def _run(job: _Job, report: Any, made: Sequence[Source] | None = None) -> list[T
 class _Outlet:
     """A source and its topic."""
 
-    def __init__(self, source: Source, sender: Sender, job: _Job):
+    def __init__(self, source: StreamGenerator, sender: Sender, job: _Job):
         self.source = source
-        self.tally = Tally(source.topic)
+        self.tally = ProducedTally(source.topic)
         self._sender = sender
         self._event_time = job.kafka_time == "event"
         self._start_ms = round(job.scenario.start.timestamp() * 1000)
@@ -163,11 +165,11 @@ class _Outlet:
             source.domain.symbols, sender.partitions(source.topic)
         )
 
-    def take(self, number: int) -> Chunk:
+    def take(self, number: int) -> GeneratedRows:
         """Make a chunk and count it."""
         chunk = self.source.chunk(number)
         self.tally.add(
-            Tally(
+            ProducedTally(
                 topic=self.source.topic,
                 rows=len(chunk),
                 value_bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
@@ -178,7 +180,7 @@ class _Outlet:
         )
         return chunk
 
-    def send(self, chunk: Chunk, lo: int, hi: int) -> None:
+    def send(self, chunk: GeneratedRows, lo: int, hi: int) -> None:
         """Send rows `lo` ... `hi - 1` of a chunk."""
         keys = chunk.keys[lo:hi]
         if self._event_time:
@@ -228,7 +230,7 @@ class _Cursor:
         self._outlet = outlet
         self._number = 0
         self._row = 0
-        self._chunk: Chunk | None = None
+        self._chunk: GeneratedRows | None = None
 
     @property
     def done(self) -> bool:
@@ -257,12 +259,12 @@ class _Cursor:
 # ---------------------------------------------------------------------------- several processes
 
 
-def _run_processes(jobs: Sequence[_Job], meter: _Meter) -> list[Tally]:
+def _run_processes(jobs: Sequence[_Job], meter: _Meter) -> list[ProducedTally]:
     # Spawned, not forked: a fork would copy the parent's Kafka threads' locks as they happen to be.
     context = multiprocessing.get_context("spawn")
     inbox: Any = context.Queue()
     workers = [context.Process(target=_child, args=(job, inbox), daemon=True) for job in jobs]
-    tallies: list[Tally] = []
+    tallies: list[ProducedTally] = []
     try:
         for worker in workers:
             worker.start()

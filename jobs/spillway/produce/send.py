@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from spillway.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
 from spillway.kafka.options import python_options
-from spillway.produce.records import Batch, batches
+from spillway.produce.records import PartitionRecords, batches
 from spillway_schemas.secret import Options
 
 BATCH_BYTES = 256 * 1024
@@ -88,7 +88,7 @@ class Sender:
             self._partitions[topic] = len(found)
         return self._partitions[topic]
 
-    def send(self, topic: str, batch: Batch) -> None:
+    def send(self, topic: str, batch: PartitionRecords) -> None:
         """Hand over one batch; waits while too much is unacknowledged.
 
         Raises KafkaUnavailable when an earlier batch was given up.
@@ -143,7 +143,7 @@ class Sender:
             ) from error
 
 
-def _hand_over(producer: Any, topic: str, batch: Batch) -> Any:
+def _hand_over(producer: Any, topic: str, batch: PartitionRecords) -> Any:
     """Queue a finished batch, as `RecordAccumulator.append` queues one that is full."""
     from kafka import TopicPartition
     from kafka.producer.future import FutureRecordMetadata
@@ -167,7 +167,7 @@ def _hand_over(producer: Any, topic: str, batch: Batch) -> Any:
     return future
 
 
-def _builder(batch: Batch, compression: int) -> Any:
+def _builder(batch: PartitionRecords, compression: int) -> Any:
     """kafka-python's own builder with the records filled in.
 
     It writes the header, compresses and signs when the batch is sent.

@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 @dataclass
-class Tally:
+class ProducedTally:
     """Counts of one topic."""
 
     topic: str
@@ -20,7 +20,7 @@ class Tally:
     late: int = 0
     repeated: int = 0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: ProducedTally) -> None:
         """Add what was sent to the same topic elsewhere."""
         self.rows += other.rows
         self.value_bytes += other.value_bytes
@@ -31,7 +31,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProduceProgress:
     """How far it is."""
 
     rows: int
@@ -46,14 +46,14 @@ class Progress:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[ProduceProgress], None]
 
 
 @dataclass(frozen=True)
 class Summary:
     """What was sent, all of it acknowledged by the broker."""
 
-    topics: list[Tally]
+    topics: list[ProducedTally]
     seconds: float
     processes: int
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
-from spillway.protocol.state import JournalState, Session
+from spillway.protocol.state import JournalState, OpenSession
 from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
 from spillway_schemas.journal import CommandOutcome, Cut, Prefix, Sealed, SealRequest
 
@@ -184,7 +184,7 @@ def cleanup_ranges(cut: Iterable[Prefix]) -> list[Prefix]:
 
 
 def seal_session(
-    session: Session, end: SealRequest, epoch: int, cuts: Iterable[Cut], results: int, rows: int
+    session: OpenSession, end: SealRequest, epoch: int, cuts: Iterable[Cut], results: int, rows: int
 ) -> Sealed:
     """The record of a session that ends in `epoch`, with this epoch's cuts and counts."""
     mine = [c for c in cuts if c.session == session.date]

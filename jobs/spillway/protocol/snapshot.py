@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
-from spillway.protocol.state import Counts, JournalState, Mark, Session
+from spillway.protocol.state import Counts, JournalState, Mark, OpenSession
 from spillway_schemas.snapshot import JournalSnapshot, MarkRecord, PartitionSums, SessionRecord
 
 EVERY = 256
@@ -84,7 +84,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         topics=tuple(snapshot.topics),
         end=snapshot.end,
         sessions=tuple(
-            Session(
+            OpenSession(
                 date=each.date,
                 start=each.start,
                 base=each.base,

@@ -91,7 +91,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Session:
+class OpenSession:
     """An open session's part of the state."""
 
     date: str
@@ -117,7 +117,7 @@ class JournalState:
     genesis: Genesis
     topics: tuple[Topic, ...]
     end: Offsets
-    sessions: tuple[Session, ...]
+    sessions: tuple[OpenSession, ...]
     """The open session, and the next one once a batch has run past the open one's end."""
     seal: SealRequest | None
     """The pending end of the open session."""
@@ -147,7 +147,7 @@ class JournalState:
     """Per table, the last epoch that named files for it."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> OpenSession:
         """The open session."""
         return self.sessions[0]
 
@@ -179,7 +179,7 @@ def begin(genesis: Genesis) -> JournalState:
         genesis=genesis,
         topics=tuple(genesis.topics),
         end=start,
-        sessions=(Session(date=genesis.session, start=start, base=-1),),
+        sessions=(OpenSession(date=genesis.session, start=start, base=-1),),
         seal=None,
         groups=tuple(genesis.groups),
         assignment_version=-1,
@@ -346,7 +346,7 @@ def _without_seal(state: JournalState, entry: Epoch | EpochHead) -> JournalState
     return replace(state, seal=None, sessions=state.sessions[:1])
 
 
-def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[Session, ...]:
+def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenSession, ...]:
     """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
     sessions = list(state.sessions)
     if entry.seal is not None:
@@ -354,7 +354,7 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[Sessi
             raise JournalBroken(f"epoch {entry.epoch} accepts a second or foreign seal")
         if not entry.seal.next_session > entry.seal.session:
             raise JournalBroken(f"the session after {entry.seal.session} cannot come before it")
-        after = Session(date=entry.seal.next_session, start=entry.seal.end, base=state.epoch)
+        after = OpenSession(date=entry.seal.next_session, start=entry.seal.end, base=state.epoch)
         sessions.append(after)
     known = {s.date for s in sessions}
     named = {c.session for c in entry.cuts} | set(entry.results) | set(entry.spilled_rows)

@@ -17,7 +17,7 @@ MOST = 400
 """Decisions that are remembered, the newest ones."""
 
 
-class Adaptation(BaseModel):
+class AnsweredDecision(BaseModel):
     """One decision: commands that were asked for together, as the stream answered them."""
 
     id: str
@@ -54,7 +54,7 @@ class Adaptation(BaseModel):
 class Adaptations(BaseModel):
     """All decisions that are remembered, and what waits."""
 
-    decisions: list[Adaptation] = []
+    decisions: list[AnsweredDecision] = []
     results: int = 0
     """Results of the warehouse at run time."""
     moved_at: str | None = None
@@ -102,7 +102,7 @@ class Adaptations(BaseModel):
         name = outcome.decision
         found = next((each for each in reversed(self.decisions) if each.id == name), None)
         if found is None:
-            found = Adaptation(
+            found = AnsweredDecision(
                 id=name,
                 policy=outcome.policy,
                 by=outcome.by,

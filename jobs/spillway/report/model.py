@@ -15,13 +15,13 @@ from spillway.readmodel.tally import Point, SealAnswer
 from spillway.readmodel.waiting import PendingSeal, Waiting
 
 
-class Figures(BaseModel):
+class StatusRecord(BaseModel):
     """Base: immutable, and strict about what it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TopicStatus(Figures):
+class TopicStatus(StatusRecord):
     """One Kafka input, over the open session."""
 
     topic: str
@@ -34,7 +34,7 @@ class TopicStatus(Figures):
     """Offsets from the journal's end to Kafka's: at most so many rows wait. None: no answer."""
 
 
-class SlotStatus(Figures):
+class SlotStatus(StatusRecord):
     """One query processor. Peaks, spills and flushes are of the open session."""
 
     slot: int
@@ -65,7 +65,7 @@ class SlotStatus(Figures):
     """The largest group's share of its work, on average over the last minute."""
 
 
-class AdaptationStatus(Figures):
+class AdaptationStatus(StatusRecord):
     """One decision: commands that were asked for together, what became of them and what they did.
 
     A decision is by hand or by a policy.
@@ -99,7 +99,7 @@ class AdaptationStatus(Figures):
     """Results of the warehouse since then, at run time."""
 
 
-class Verdict(Figures):
+class Verdict(StatusRecord):
     """What `verify` found, the last time it looked."""
 
     complete: bool
@@ -112,7 +112,7 @@ class Verdict(Figures):
     verified_at: str
 
 
-class SessionStatus(Figures):
+class SessionStatus(StatusRecord):
     """One trading day."""
 
     session: str
@@ -165,7 +165,7 @@ class SessionStatus(Figures):
     verdict: Verdict | None
 
 
-class Spread(Figures):
+class Spread(StatusRecord):
     """Productivity (results per KiB of state) of some partition groups."""
 
     groups: int
@@ -174,7 +174,7 @@ class Spread(Figures):
     p90: float
 
 
-class SpillChoice(Figures):
+class SpillChoice(StatusRecord):
     """One spill of one slot: what it kept and what it spilled."""
 
     epoch: int
@@ -184,14 +184,14 @@ class SpillChoice(Figures):
     spilled: Spread
 
 
-class Cleaning(Figures):
+class Cleaning(StatusRecord):
     """Missing results that cleanup wrote, as a step in time."""
 
     written_ms: int
     rows: int
 
 
-class Detail(Figures):
+class Detail(StatusRecord):
     """What only the HTML report draws, of one session."""
 
     session: str
@@ -200,7 +200,7 @@ class Detail(Figures):
     cleaning: list[Cleaning]
 
 
-class Status(Figures):
+class Status(StatusRecord):
     """Everything that people look at."""
 
     at: str

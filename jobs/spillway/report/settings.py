@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spillway.plain import plain
-from spillway_schemas.settings import Origin, Setting
+from spillway_schemas.settings import Setting, SettingOrigin
 
 _GAP = "  "
 _ORIGIN = len("environment")
@@ -24,7 +24,7 @@ _ORIGIN = len("environment")
 def settings_table(
     settings: Iterable[Setting],
     values: Mapping[str, object],
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, SettingOrigin],
     console: Console,
 ) -> RenderableType:
     """The settings for a console. `values` and `origins`: by the setting's dotted name."""
@@ -45,7 +45,7 @@ def settings_table(
 def narrow(
     settings: Iterable[Setting],
     values: Mapping[str, object],
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, SettingOrigin],
     width: int,
 ) -> Iterator[str]:
     """The same as lines of `width` columns: longer only where a single word is.

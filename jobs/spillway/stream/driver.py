@@ -28,7 +28,7 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
-from spillway.stream.job import Batch, EpochJob
+from spillway.stream.job import EpochJob, MicroBatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, Genesis, Offsets, SlotReport, Topic
@@ -43,7 +43,7 @@ class Ended(Exception):
         self.fenced = end.fenced
 
 
-class Driver:
+class StreamDriver:
     """One term's driver. Not thread-safe: its owner holds a lock around every call."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Driver:
         self._cores = cores
         self._secrets = secrets
         self._job: EpochJob | None = None
-        self._batch: Batch | None = None
+        self._batch: MicroBatch | None = None
         self._limit_rows = 0
         self._began = 0.0
         self._statistics_at = -math.inf
@@ -93,7 +93,7 @@ class Driver:
     def epoch(
         self,
         end: Offsets,
-        batch: Batch | None,
+        batch: MicroBatch | None,
         commands: Sequence[CommandLine],
         next_session: str,
         *,

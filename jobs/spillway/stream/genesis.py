@@ -11,7 +11,7 @@ from spillway.clock import rfc3339
 from spillway.decode import join_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
-from spillway.kafka.client import Cluster
+from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
@@ -31,7 +31,7 @@ def first_entry(
     settings: Settings,
     fingerprint: str,
     topics: Sequence[str],
-    cluster: Cluster,
+    cluster: KafkaCluster,
     *,
     session: str | None,
     now_ms: int,
@@ -74,7 +74,7 @@ def _groups(settings: Settings) -> GroupMap:
 
 
 def _start(
-    settings: Settings, topics: list[str], cluster: Cluster, date: str, now_ms: int
+    settings: Settings, topics: list[str], cluster: KafkaCluster, date: str, now_ms: int
 ) -> tuple[Offsets, str]:
     rule = settings.stream.start
     if rule == "earliest":
@@ -105,7 +105,7 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
 
 
 def check_same(
-    state: JournalState, fingerprint: str, cluster: Cluster, topics: Sequence[str]
+    state: JournalState, fingerprint: str, cluster: KafkaCluster, topics: Sequence[str]
 ) -> list[Topic]:
     """The topics as they are now.
 

@@ -48,7 +48,7 @@ task costs about 60 ms of a core however few rows it has."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class MicroBatch:
     """A batch of the query, as Spark has planned it."""
 
     rows: Any
@@ -177,7 +177,7 @@ class EpochJob:
     def run(
         self,
         plan: Plan,
-        batch: Batch | None,
+        batch: MicroBatch | None,
         *,
         attempt: int,
         now_ms: int,
@@ -245,7 +245,7 @@ class EpochJob:
         return self._known_salts[slots]
 
     def _rows(
-        self, plan: Plan, batch: Batch | None, attempt: int
+        self, plan: Plan, batch: MicroBatch | None, attempt: int
     ) -> tuple[Any | None, frozenset[str]]:
         """The epoch's Kafka rows, and the hosts that their tasks are held back for.
 

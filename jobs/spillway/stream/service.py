@@ -31,10 +31,10 @@ from spillway.protocol.state import JournalState
 from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
-from spillway.stream.driver import Driver, Ended
+from spillway.stream.driver import Ended, StreamDriver
 from spillway.stream.failures import beyond_mending
 from spillway.stream.genesis import check_same, state_of_query
-from spillway.stream.job import Batch, EpochJob, Placement
+from spillway.stream.job import EpochJob, MicroBatch, Placement
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.source import kafka_options
 from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
@@ -49,7 +49,7 @@ from spillway_schemas.settings import Settings
 class Stream:
     """One run of the streaming job."""
 
-    driver: Driver
+    driver: StreamDriver
     """Once the journal is claimed."""
     supervised: SupervisedQuery
     """Once it was claimed and the query begins."""
@@ -150,7 +150,7 @@ class Stream:
             rehearsal.result()
         if self.watcher.stop.is_set():
             return None
-        self.driver = Driver(
+        self.driver = StreamDriver(
             self.warehouse,
             topics,
             self.settings.recovery.wait_s,
@@ -195,7 +195,7 @@ class Stream:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _epoch(self, end: Offsets, batch: Batch | None) -> int:
+    def _epoch(self, end: Offsets, batch: MicroBatch | None) -> int:
         """Run one; how many rows it has read."""
         commands = self.commands.waiting(self.driver.state)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.private import private_folder
-from spillway.stream.job import Batch
+from spillway.stream.job import MicroBatch
 from spillway.stream.source import batch_end, stream_rows
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options
@@ -29,7 +29,7 @@ POLL_S = 0.1
 class EpochHooks:
     """What a batch asks of the stream."""
 
-    epoch: Callable[[Offsets, Batch], int]
+    epoch: Callable[[Offsets, MicroBatch], int]
     """Run an epoch up to these offsets; how many rows it has read."""
     is_done: Callable[[], bool]
     """Whether no further epoch is wanted."""
@@ -125,7 +125,7 @@ class SupervisedQuery:
         began = time.monotonic()
         # One that goes between Spark's plan and this look was there at the look before.
         hosts = frozenset(self._hooks.executors())
-        planned = Batch(rows, hosts | self._hosts)
+        planned = MicroBatch(rows, hosts | self._hosts)
         self._hosts = hosts
         while not self._lock.acquire(timeout=POLL_S):
             if self._stopping:

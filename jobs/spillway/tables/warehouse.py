@@ -57,7 +57,7 @@ APPLY_ATTEMPTS = 100
 
 
 @dataclass
-class Maintained:
+class Compacted:
     """What `maintain` did."""
 
     checkpoints: list[str] = field(default_factory=list)
@@ -212,12 +212,12 @@ class Warehouse:
 
     # --- upkeep --------------------------------------------------------------------------
 
-    def maintain(self, *, most_bytes: int = TARGET_BYTES) -> Maintained:
+    def maintain(self, *, most_bytes: int = TARGET_BYTES) -> Compacted:
         """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
 
         Call it after every epoch: at most `most_bytes` are rewritten per table and call.
         """
-        done = Maintained()
+        done = Compacted()
         for name, table in self._tables.items():
             due = table.version - self._looked.get(name, -FAN_IN) >= FAN_IN
             if name in COMPACTED and due:

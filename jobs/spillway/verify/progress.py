@@ -20,7 +20,7 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Progress:
+class VerifyProgress:
     """Tells the steps of one proof. A context manager: at its end nothing is told any more."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Progress:
         self._began = time.monotonic()
         self._teller = threading.Thread(target=self._repeat, name="progress", daemon=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> VerifyProgress:
         self._teller.start()
         return self
 

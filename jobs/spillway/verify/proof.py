@@ -29,15 +29,15 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan, compile_streams
-from spillway.kafka.client import Cluster, TopicProblem, cluster, demand_listener
+from spillway.kafka.client import KafkaCluster, TopicProblem, cluster, demand_listener
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import check_query
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.difference import Difference, difference
-from spillway.verify.progress import Progress, tasks_of
+from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.rows import (
-    Source,
+    TopicRanges,
     input_measures,
     input_rows,
     key_names,
@@ -101,7 +101,7 @@ def verify(
     examples: int = EXAMPLES,
     salt: int | None = None,
     record: bool = True,
-    progress: Progress | None = None,
+    progress: VerifyProgress | None = None,
 ) -> VerifyReport:
     """Prove a session complete, or say what is wrong with it.
 
@@ -124,8 +124,8 @@ def verify(
     _must_be_cleaned(warehouse, sealed)
     entries = warehouse.journal.read_session(sealed)
     plans = compile_streams(query)
-    source = Source(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
-    told = progress or Progress(session, lambda _: None)
+    source = TopicRanges(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
+    told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
     with cluster(bootstrap, client) as view:
@@ -148,7 +148,9 @@ def verify(
     return report
 
 
-def check_input(view: Cluster, topics: Iterable[Topic], source: Source, session: str) -> None:
+def check_input(
+    view: KafkaCluster, topics: Iterable[Topic], source: TopicRanges, session: str
+) -> None:
     """Raise `InputGone` unless Kafka holds all of the session's input.
 
     `topics`: as the journal knows them.
@@ -186,7 +188,7 @@ class _Proof:
         spark: Any,
         warehouse: Warehouse,
         plans: Sequence[StreamPlan],
-        source: Source,
+        source: TopicRanges,
         session: str,
         salt: int,
     ) -> None:
@@ -215,7 +217,7 @@ class _Proof:
         sealed: Sealed,
         exhaustive: bool,
         examples: int,
-        told: Progress,
+        told: VerifyProgress,
     ) -> VerifyReport:
         how_far = partial(tasks_of, self._spark)
         told.step(

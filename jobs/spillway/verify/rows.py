@@ -31,7 +31,7 @@ from spillway_schemas.secret import Options, revealed
 
 
 @dataclass(frozen=True)
-class Source:
+class TopicRanges:
     """Where a session's input is: Kafka, and its ranges of offsets."""
 
     bootstrap: str
@@ -55,7 +55,7 @@ def key_names(plan: StreamPlan) -> list[str]:
 # --- rows with their coordinates and hashes --------------------------------------------------
 
 
-def input_rows(spark: Any, plan: StreamPlan, source: Source, salt: int) -> Any:
+def input_rows(spark: Any, plan: StreamPlan, source: TopicRanges, salt: int) -> Any:
     """All rows of one input: key, `partition`, `offset`, `hash`, `kept` (false: rejected)."""
     names = key_names(plan)
     payload = [f"p{i}" for i in range(len(plan.payload))]
@@ -175,7 +175,7 @@ def _spark_type(type_: pa.DataType) -> Any:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def _kafka(spark: Any, topic: str, source: Source) -> Any:
+def _kafka(spark: Any, topic: str, source: TopicRanges) -> Any:
     """The session's range of one topic. `assign`, so that partitions made later do not matter."""
     options = kafka_options(source.bootstrap, [topic], source.client)
     del options["subscribe"]

@@ -37,7 +37,7 @@ class Action(BaseModel):
     reason: Reason
 
 
-class Rebalance(Action):
+class RebalanceForm(Action):
     """Run the controller once."""
 
     dry_run: bool
@@ -45,14 +45,14 @@ class Rebalance(Action):
     """Instead of `rebalance.policy`."""
 
 
-class Spill(Action):
+class SpillForm(Action):
     """Have one slot spill."""
 
     slot: int = Field(ge=0, le=1_000_000)
     bytes: int = Field(gt=0, le=1 << 50)
 
 
-class Seal(Action):
+class SealForm(Action):
     """End a session's input where its topics end now."""
 
     session: SessionDate
@@ -64,7 +64,7 @@ class Withdrawal(Action):
     session: SessionDate
 
 
-class Outcome(BaseModel):
+class ActionOutcome(BaseModel):
     """What the command came to."""
 
     code: int
@@ -80,7 +80,7 @@ def add_to(app: FastAPI, rights: door.Rights, section: str) -> None:
     rebalances = [Depends(door.from_the_page), Depends(rights.rebalance)]
     closes = [Depends(door.from_the_page), Depends(rights.close)]
 
-    def run(someone: Any, asked: Action, *arguments: str) -> Outcome:
+    def run(someone: Any, asked: Action, *arguments: str) -> ActionOutcome:
         if not _one[section].acquire(blocking=False):
             raise HTTPException(409, "another action is under way: wait for its end")
         try:
@@ -89,30 +89,30 @@ def add_to(app: FastAPI, rights: door.Rights, section: str) -> None:
             _one[section].release()
 
     @app.post("/act/rebalance", dependencies=rebalances)
-    def rebalance(asked: Rebalance, someone: door.User) -> Outcome:
+    def rebalance(asked: RebalanceForm, someone: door.User) -> ActionOutcome:
         """Dry or real."""
         more = [f"--policy={asked.policy}"] if asked.policy else []
         more += ["--dry-run"] if asked.dry_run else []
         return run(someone, asked, "rebalance", "--json", *more)
 
     @app.post("/act/spill", dependencies=rebalances)
-    def spill(asked: Spill, someone: door.User) -> Outcome:
+    def spill(asked: SpillForm, someone: door.User) -> ActionOutcome:
         """At one slot."""
         wish = f"--spill={asked.slot}:{asked.bytes}B"
         return run(someone, asked, "rebalance", "--json", wish)
 
     @app.post("/act/seal", dependencies=closes)
-    def seal(asked: Seal, someone: door.User) -> Outcome:
+    def seal(asked: SealForm, someone: door.User) -> ActionOutcome:
         """Now."""
         return run(someone, asked, "seal", f"--session={asked.session}", "--at=now")
 
     @app.post("/act/withdraw", dependencies=closes)
-    def withdraw(asked: Withdrawal, someone: door.User) -> Outcome:
+    def withdraw(asked: Withdrawal, someone: door.User) -> ActionOutcome:
         """A seal that is pending."""
         return run(someone, asked, "seal", f"--session={asked.session}", "--withdraw")
 
 
-def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) -> Outcome:
+def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) -> ActionOutcome:
     """Run a command to its end. Text of people is one argument, whatever it begins with."""
     lines: list[str] = []
     by = f"--by={someone.get_name()}"
@@ -129,4 +129,4 @@ def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) ->
         lines.append(f"ended after {LIMIT_S:.0f} s without an answer")
     found = running.json()
     said = [line for line in lines if line and not line.startswith("{")]
-    return Outcome(code=code, lines=said[-30:], found=found)
+    return ActionOutcome(code=code, lines=said[-30:], found=found)

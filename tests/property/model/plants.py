@@ -17,7 +17,7 @@ import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, ranges_mask
 from spillway.engine.join.kernel import Rows
-from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
 from spillway.protocol import driver as protocol
@@ -212,14 +212,14 @@ def _one_too_far(*args: Any, **more: Any) -> Plan:
 # --- spill and seal
 
 
-def _without_new(session: Session, segments: Segments, gone: Bool) -> Sliced:
+def _without_new(session: SessionState, segments: Segments, gone: Bool) -> Sliced:
     new, session.new = session.new, [[], []]
     written, kept = true.spilled(session, segments, gone)
     session.new = new
     return written, [*kept, *new[0]]
 
 
-def _not_dropped(session: Session, segments: Segments, gone: Bool) -> Sliced:
+def _not_dropped(session: SessionState, segments: Segments, gone: Bool) -> Sliced:
     return true.spilled(session, segments, gone)[0], [*session.installed[0], *session.new[0]]
 
 

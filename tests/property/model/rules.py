@@ -16,7 +16,7 @@ from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
 from spillway.engine.relocation import lies_in
 from spillway.engine.spill.spilling import flush_ranges, rows_of, spared
-from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
 from spillway.engine.state.statefiles import Manifest, demand, garbage
@@ -58,7 +58,7 @@ def load(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
     return found
 
 
-def leave(session: Session, task: StepTask) -> None:
+def leave(session: SessionState, task: StepTask) -> None:
     """Drop the groups that move away: exactly one owner has a group."""
     session.drops = session.drops.drop(task.leaving, task.epoch)
 
@@ -68,14 +68,14 @@ def unseen(folder: Folder, moved: Moved) -> bool:
     return any(file.file not in folder.runs for file in moved.files)
 
 
-def spilled(session: Session, segments: Segments, gone: Bool) -> Sliced:
+def spilled(session: SessionState, segments: Segments, gone: Bool) -> Sliced:
     """What a spill writes (rows of the epoch itself included), and what of that stays."""
     fresh = [*session.installed[0], *session.new[0]]
     written = [rows for pieces in rows_of(session, segments, gone) for rows in pieces]
     return written, [rows for slices in spared(fresh, segments, gone) for rows in slices]
 
 
-def drop_spilled(session: Session, ranges: Sequence[Prefix], epoch: int) -> None:
+def drop_spilled(session: SessionState, ranges: Sequence[Prefix], epoch: int) -> None:
     """Leave what was spilled out of the files that stay."""
     session.drops = session.drops.drop(ranges, epoch)
 
@@ -145,13 +145,13 @@ class Rules:
     )
     were_held: Callable[[DecodeTask, SessionRestore, str, int, I64, U64], Bool] = were_held
     load: Callable[[Folder, int, int, str | None], Loaded] = load
-    leave: Callable[[Session, StepTask], None] = leave
+    leave: Callable[[SessionState, StepTask], None] = leave
     beside: Callable[[Container[str], str | None], bool] = lies_in
     unseen: Callable[[Folder, Moved], bool] = unseen
     lacking: Callable[[Intake, Iterable[int]], list[int]] = Intake.lacking
     garbage: Callable[[str, Iterable[str], int, Collection[str | None]], Iterable[str]] = garbage
-    spilled: Callable[[Session, Segments, Bool], Sliced] = spilled
-    drop_spilled: Callable[[Session, Sequence[Prefix], int], None] = drop_spilled
+    spilled: Callable[[SessionState, Segments, Bool], Sliced] = spilled
+    drop_spilled: Callable[[SessionState, Sequence[Prefix], int], None] = drop_spilled
     flush_ranges: Callable[[GroupMap, int, Sequence[Prefix]], list[Prefix]] = flush_ranges
     may_clean: Callable[[Sequence[Entry], dict[str, int], Sealed], bool] = may_clean
     units: Callable[[Sealed, int], list[Prefix]] = units

@@ -19,7 +19,14 @@ from spillway.engine.groups import GroupMap, disjoint_ranges
 from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
 from spillway.engine.spill.spilling import rows_of
-from spillway.engine.state.arrangement import ALL, Drops, Part, Segments, Session, everything
+from spillway.engine.state.arrangement import (
+    ALL,
+    Drops,
+    RunWindow,
+    Segments,
+    SessionState,
+    everything,
+)
 from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.state.statefiles import Manifest
 from spillway.engine.task import StepTask
@@ -189,14 +196,14 @@ def missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotRepor
     )
 
 
-def written_run(file: str, session: str, born: int, rows: Sequence[Row]) -> Part:
+def written_run(file: str, session: str, born: int, rows: Sequence[Row]) -> RunWindow:
     """A run file."""
     held = packed(rows)
     entry = RunFile(file, len(rows), 0, "", session, 0, 0, born, len(rows), 0, 0)
-    return Part(entry, replace(held, born=born))
+    return RunWindow(entry, replace(held, born=born))
 
 
-def manifest_of(task: StepTask, sessions: Iterable[Session]) -> Manifest:
+def manifest_of(task: StepTask, sessions: Iterable[SessionState]) -> Manifest:
     """What a step leaves: its runs, and the drops that some run is old enough for."""
     runs: list[RunFile] = []
     drops: dict[str, Drops] = {}
@@ -208,7 +215,7 @@ def manifest_of(task: StepTask, sessions: Iterable[Session]) -> Manifest:
     return Manifest(task.slot, task.epoch, runs=tuple(runs), drops=drops)
 
 
-def living(session: Session) -> list[Rows]:
+def living(session: SessionState) -> list[Rows]:
     """The rows of a session's files that no drop has killed."""
     if not session.parts[0]:
         return []

@@ -23,7 +23,7 @@ import pyarrow as pa
 from spillway.engine.groups import U64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
-from spillway.engine.state.arrangement import Part
+from spillway.engine.state.arrangement import RunWindow
 from spillway.engine.state.statefiles import Manifest
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
@@ -162,7 +162,7 @@ def hashes_of(keys: Sequence[int]) -> U64:
 class Folder:
     """A slot's folder on one host: state files under names that are never used again."""
 
-    runs: dict[str, Part] = field(default_factory=dict)
+    runs: dict[str, RunWindow] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     def sizes(self) -> dict[str, int]:

@@ -80,7 +80,7 @@ class SpillIndex:
 
 
 @dataclass(frozen=True)
-class Source:
+class SpillSource:
     """Where spilled rows are: the `spill` table's folder and what its files hold."""
 
     folder: Folder
@@ -111,7 +111,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class EncodedRows:
     """Rows of one file, input and generation, still encoded, in any order."""
 
     file: int
@@ -121,17 +121,17 @@ class Part:
     table: pa.Table
     """`partition`, `offset`, `row`."""
 
-    def only(self, mask: Bool) -> Part:
+    def only(self, mask: Bool) -> EncodedRows:
         """The rows where `mask` is true."""
         if mask.all():
             return self
         table = self.table.filter(pa.array(mask))
-        return Part(self.file, self.epoch, self.input, self.key_hash[mask], table)
+        return EncodedRows(self.file, self.epoch, self.input, self.key_hash[mask], table)
 
 
 def clean_ranges(
     spec: JoinSpec,
-    source: Source,
+    source: SpillSource,
     ranges: Sequence[Prefix],
     *,
     piece_bytes: int = PIECE_BYTES,
@@ -158,7 +158,7 @@ def clean_ranges(
 
 
 def windows(
-    source: Source, ranges: Sequence[Prefix], piece_bytes: int
+    source: SpillSource, ranges: Sequence[Prefix], piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Cut the ranges into [first, last) that are read together, within `piece_bytes`."""
     first = 0
@@ -173,7 +173,7 @@ def windows(
         first = last
 
 
-def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, int]]:
+def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, int]]:
     """Cut [lo, hi) into pieces [lo, hi) that hold at most `piece_bytes`, or one single hash.
 
     Reads only hashes, and those only where the row groups alone do not say that all is small.
@@ -218,7 +218,7 @@ def cut(source: Source, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, i
     return pieces
 
 
-def load(source: Source, lo: int, hi: int) -> list[Part]:
+def load(source: SpillSource, lo: int, hi: int) -> list[EncodedRows]:
     """All rows with a hash in [lo, hi), encoded."""
     parts = []
     columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
@@ -227,17 +227,19 @@ def load(source: Source, lo: int, hi: int) -> list[Part]:
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         rest = table.select(["partition", "offset", "row"])
         if (inputs[0] == inputs).all() and (epochs[0] == epochs).all():
-            parts.append(Part(file, int(epochs[0]), int(inputs[0]), hashes, rest))
+            parts.append(EncodedRows(file, int(epochs[0]), int(inputs[0]), hashes, rest))
             continue
         # Not one of our own row groups: still exact, only slower.
         for epoch in np.unique(epochs).tolist():
             for input_ in np.unique(inputs[epochs == epoch]).tolist():
                 mask: Bool = (epochs == epoch) & (inputs == input_)
-                parts.append(Part(file, epoch, input_, hashes, rest).only(mask))
+                parts.append(EncodedRows(file, epoch, input_, hashes, rest).only(mask))
     return parts
 
 
-def generations(spec: JoinSpec, source: Source, parts: Sequence[Part]) -> list[list[Rows]]:
+def generations(
+    spec: JoinSpec, source: SpillSource, parts: Sequence[EncodedRows]
+) -> list[list[Rows]]:
     """The rows that can give a result, decoded: `[k][i]` is input i of every hash's generation k.
 
     Generations are counted for each hash by itself (its first one is 0), which keeps their order
@@ -298,7 +300,7 @@ def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
     return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
 
 
-def productive(parts: Sequence[Part], inputs: int) -> U64:
+def productive(parts: Sequence[EncodedRows], inputs: int) -> U64:
     """Hashes (ascending) that have rows of every input, and rows of two generations."""
     found: U64 | None = None
     for i in range(inputs):
@@ -325,7 +327,9 @@ def _member(ascending: U64, hashes: U64) -> Bool:
     return is_in
 
 
-def _decoded(spec: JoinSpec, source: Source, parts: Sequence[Part], input_: int) -> pa.Table:
+def _decoded(
+    spec: JoinSpec, source: SpillSource, parts: Sequence[EncodedRows], input_: int
+) -> pa.Table:
     """The parts' rows, all of one input, as its row schema."""
     table = pa.concat_tables([part.table for part in parts])
     schema = spec.row_schema(input_)
@@ -350,7 +354,7 @@ def _permuted(table: pa.Table, order: I64) -> pa.Table:
     return table.take(pa.array(order))
 
 
-def _damaged(source: Source, parts: Sequence[Part], columns: pa.Schema) -> SpillDamaged:
+def _damaged(source: SpillSource, parts: Sequence[EncodedRows], columns: pa.Schema) -> SpillDamaged:
     """Name the file whose rows cannot be decoded."""
     for part in parts:
         try:

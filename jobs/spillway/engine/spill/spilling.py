@@ -20,7 +20,7 @@ import numpy as np
 
 from spillway.engine.groups import U64, Bool, GroupMap, disjoint_ranges
 from spillway.engine.join.kernel import Rows
-from spillway.engine.state.arrangement import Segments, Session
+from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
@@ -87,7 +87,7 @@ def choose_victims(
     return Victims(groups, freed - by_rule)
 
 
-def rows_of(session: Session, segments: Segments, wanted: Bool) -> list[list[Rows]]:
+def rows_of(session: SessionState, segments: Segments, wanted: Bool) -> list[list[Rows]]:
     """Per input the live rows of the wanted buckets, bool (b,), as slices."""
     return [
         [piece for rows, born in session.pieces(i) for piece in segments.slices(rows, born, wanted)]

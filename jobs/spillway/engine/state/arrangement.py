@@ -74,7 +74,7 @@ class Drops:
 
 
 @dataclass(frozen=True)
-class Part:
+class RunWindow:
     """What counts of one run file: its entry and the mapped rows of its window."""
 
     file: RunFile
@@ -82,12 +82,12 @@ class Part:
 
 
 @dataclass
-class Session:
+class SessionState:
     """A session's state at one slot while a step works on it; lists are per input."""
 
     name: str
     drops: Drops
-    parts: list[list[Part]]
+    parts: list[list[RunWindow]]
     installed: list[list[Rows]] = field(default_factory=list)
     """State and restored rows that came in this epoch: old rows that are in no file yet."""
     new: list[list[Rows]] = field(default_factory=list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import SecretBytes
 
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.state.arrangement import Drops, Part, Session
+from spillway.engine.state.arrangement import Drops, RunWindow, SessionState
 from spillway.engine.state.runs import map_run
 from spillway.engine.state.statefiles import Manifest, load_manifest
 from spillway.storage import Folder
@@ -22,13 +22,13 @@ class Loaded:
     sizes: dict[str, int]
     next_run: int
     """Number for the next logical run."""
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, SessionState] = field(default_factory=dict)
 
-    def session(self, name: str) -> Session:
+    def session(self, name: str) -> SessionState:
         """A session's state, begun when it is new."""
         if name not in self.sessions:
             inputs = range(len(self.spec.inputs))
-            self.sessions[name] = Session(
+            self.sessions[name] = SessionState(
                 name,
                 self.manifest.drops.get(name, Drops()),
                 parts=[[] for _ in inputs],
@@ -49,6 +49,6 @@ def load(
     manifest = load_manifest(folder, name, sizes, key) or Manifest(slot, epoch)
     found = Loaded(spec, manifest, sizes, manifest.next_run)
     for file in manifest.runs:
-        part = Part(file, map_run(spec, folder, file, key))
+        part = RunWindow(file, map_run(spec, folder, file, key))
         found.session(file.session).parts[file.input].append(part)
     return found
