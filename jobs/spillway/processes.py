@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
+
+M_ARENA_MAX = -8
+"""Of glibc's `mallopt`."""
+ARENAS = 2
+
+
+def few_arenas() -> bool:
+    """Let threads share `ARENAS` of malloc's arenas; False where malloc is not glibc's.
+
+    Call it before threads begin. A stream starts its query again with every change of its intake,
+    each time with new threads; with an arena for each the driver grew by 12 MiB a session.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(M_ARENA_MAX, ARENAS))
 
 
 def process_identity(pid: int | None = None) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from spillway.processes import process_identity, process_runs
+from spillway.processes import ARENAS, process_identity, process_runs
+from tests.packages import source_paths
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_process_that_lives_and_one_that_has_ended() -> None:
@@ -54,3 +59,36 @@ def test_a_process_of_another_user_may_be_hidden(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("os.kill", kill)
     assert process_runs(identity) is None
+
+
+ARENAS_OF_EIGHT_THREADS = """
+import ctypes, os, sys, threading
+from spillway.processes import few_arenas
+if "few" in sys.argv:
+    assert few_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+together = threading.Barrier(8)
+def take():
+    together.wait()
+    libc.malloc(100)
+    together.wait()
+threads = [threading.Thread(target=take) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+@pytest.mark.parametrize(("words", "few"), [(["few"], True), ([], False)])
+def test_a_stream_s_threads_share_few_arenas(words: list[str], few: bool) -> None:
+    if not hasattr(ctypes.CDLL(None), "malloc_info"):
+        pytest.skip("malloc is not glibc's here")
+    command = [sys.executable, "-c", ARENAS_OF_EIGHT_THREADS, *words]
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    arenas = done.stdout.count("<heap nr=")
+    assert (arenas <= ARENAS) == few, arenas
