@@ -18,6 +18,7 @@ from spillway.live import views, watch
 from spillway.live.groups import GroupTable, cells, groups_view, look_at_groups
 from spillway.live.watch import PageLook, Watch
 from spillway.readmodel.model import ReadModel
+from spillway.rebalance.view import GroupStates
 from spillway.report.model import Cleaning, Status
 from spillway.report.status import status
 from spillway.tables import Warehouse
@@ -282,15 +283,18 @@ def table(slots: list[int], sizes: list[int]) -> GroupTable:
         slot=np.array(slots, dtype=np.int64),
         state=whole % 5,
         target=np.full(count, -1, dtype=np.int64),
-        bytes=np.array(sizes, dtype=np.int64),
-        rows=np.array(sizes, dtype=np.int64),
-        results=whole,
-        session_results=whole,
-        rate=whole / 7,
-        generations=whole % 3,
-        spilled_bytes=whole,
-        hot_share=np.zeros(count),
-        hot_key=("",) * count,
+        figures=GroupStates(
+            bytes=np.array(sizes, dtype=np.int64),
+            rows=np.array(sizes, dtype=np.int64),
+            results=whole,
+            session_results=whole,
+            processed=whole,
+            rate=whole / 7,
+            generations=whole % 3,
+            spilled_bytes=whole,
+            hot_share=np.zeros(count),
+            hot_key=("",) * count,
+        ),
     )
 
 
@@ -324,11 +328,11 @@ def test_the_table_sorts_and_searches_all_groups(tmp_path: Path) -> None:
     assert (everything.total, everything.found, len(everything.rows)) == (512, 512, 10)
     sizes = [row.bytes for row in everything.rows]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == groups.bytes.max()
+    assert sizes[0] == groups.figures.bytes.max()
     assert sum(everything.counts) == 512
     assert [row.group for row in asked(search="9/17").rows] == sorted(
         (row.group for row in asked(search="9/17").rows),
-        key=lambda name: -groups.bytes[int(name[2:])],
+        key=lambda name: -groups.figures.bytes[int(name[2:])],
     )
     assert {row.slot for row in asked(search="slot:1", most=500).rows} == {1}
     moving = asked(search="moving slot:1")

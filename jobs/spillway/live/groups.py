@@ -15,7 +15,7 @@ import numpy as np
 
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.model import ReadModel
-from spillway.rebalance.view import cut_groups, group_states
+from spillway.rebalance.view import GroupStates, cut_groups, group_states
 from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix
@@ -55,25 +55,16 @@ class GroupTable:
     """Index into `STATES`."""
     target: I64
     """Where the group moves to; -1: nowhere."""
-    bytes: I64
-    rows: I64
-    results: I64
-    """Of the current generation."""
-    session_results: I64
-    rate: F64
-    generations: I64
-    spilled_bytes: I64
-    hot_share: F64
-    hot_key: tuple[str, ...]
+    figures: GroupStates
     texts: list[str] = field(default_factory=list)
     """What a search looks at; made when somebody searches."""
 
     @property
     def productivity(self) -> F64:
         """Results per KiB of state; 0 without state."""
-        held = self.bytes > 0
-        found: F64 = np.zeros(len(held))
-        np.divide(self.results * KIB, self.bytes, out=found, where=held)
+        results, size = self.figures.results, self.figures.bytes
+        found: F64 = np.zeros(len(size))
+        np.divide(results * KIB, size, out=found, where=size > 0)
         return found
 
 
@@ -146,15 +137,7 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
         slot=np.array([slot for _, slot in model.state.groups], dtype=np.int64),
         state=_states(found.rows > 0, cut, target >= 0),
         target=target,
-        bytes=found.bytes,
-        rows=found.rows,
-        results=found.results,
-        session_results=found.session_results,
-        rate=found.rate,
-        generations=found.generations,
-        spilled_bytes=found.spilled_bytes,
-        hot_share=found.hot_share,
-        hot_key=found.hot_key,
+        figures=found,
     )
 
 
@@ -197,7 +180,8 @@ def cells(table: GroupTable, most: int) -> Cells:
     def added(column: I64 | F64) -> I64 | F64:
         return np.add.reduceat(column[by_slot], starts) if total else column
 
-    size, results, rate = added(table.bytes), added(table.results), added(table.rate)
+    figures = table.figures
+    size, results, rate = added(figures.bytes), added(figures.results), added(figures.rate)
     productivity = np.divide(results * KIB, size, out=np.zeros(len(size)), where=size > 0)
     names = [table.prefixes[g].text for g in by_slot[starts].tolist()]
     ends = by_slot[starts + counts - 1].tolist() if total else []
@@ -218,15 +202,21 @@ def cells(table: GroupTable, most: int) -> Cells:
         results=results.tolist(),
         rate=np.round(rate, 3).tolist(),
         productivity=np.round(productivity, 4).tolist(),
-        spilled_bytes=added(table.spilled_bytes).tolist(),
+        spilled_bytes=added(figures.spilled_bytes).tolist(),
     )
 
 
 def _order(table: GroupTable, order: str) -> F64:
-    if order == "group":
-        return np.arange(len(table.prefixes), dtype=np.float64)
-    column: F64 = getattr(table, order).astype(np.float64)
-    return column
+    match order:
+        case "group":
+            return np.arange(len(table.prefixes), dtype=np.float64)
+        case "slot":
+            return table.slot.astype(np.float64)
+        case "productivity":
+            return table.productivity
+        case _:
+            column: F64 = getattr(table.figures, order).astype(np.float64)
+            return column
 
 
 def _searched(table: GroupTable, search: str) -> I64:
@@ -236,9 +226,9 @@ def _searched(table: GroupTable, search: str) -> I64:
     if not words:
         return everything
     if not table.texts:
-        slots, states = table.slot.tolist(), table.state.tolist()
+        slots, states, keys = table.slot.tolist(), table.state.tolist(), table.figures.hot_key
         table.texts.extend(
-            f"{prefix.text} slot:{slots[g]} {STATES[states[g]]} {table.hot_key[g]}".casefold()
+            f"{prefix.text} slot:{slots[g]} {STATES[states[g]]} {keys[g]}".casefold()
             for g, prefix in enumerate(table.prefixes)
         )
     for word in words:
@@ -248,20 +238,20 @@ def _searched(table: GroupTable, search: str) -> I64:
 
 
 def _row(table: GroupTable, g: int) -> Row:
-    target = int(table.target[g])
+    figures, target = table.figures, int(table.target[g])
     return Row(
         group=table.prefixes[g].text,
         slot=int(table.slot[g]),
         state=STATES[int(table.state[g])],
         target=None if target < 0 else target,
-        bytes=int(table.bytes[g]),
-        rows=int(table.rows[g]),
-        results=int(table.results[g]),
-        session_results=int(table.session_results[g]),
-        rate=round(float(table.rate[g]), 3),
+        bytes=int(figures.bytes[g]),
+        rows=int(figures.rows[g]),
+        results=int(figures.results[g]),
+        session_results=int(figures.session_results[g]),
+        rate=round(float(figures.rate[g]), 3),
         productivity=round(float(table.productivity[g]), 4),
-        generations=int(table.generations[g]),
-        spilled_bytes=int(table.spilled_bytes[g]),
-        hot_key=table.hot_key[g] or None,
-        hot_share=round(float(table.hot_share[g]), 4) if table.hot_key[g] else None,
+        generations=int(figures.generations[g]),
+        spilled_bytes=int(figures.spilled_bytes[g]),
+        hot_key=figures.hot_key[g] or None,
+        hot_share=round(float(figures.hot_share[g]), 4) if figures.hot_key[g] else None,
     )
