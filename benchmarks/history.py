@@ -218,7 +218,8 @@ def make(root: Path, count: int) -> None:
             warehouse.commands.append(*commands[asked:])
             asked = len(commands)
         warehouse.maintain()
-        prove(warehouse, sorted(state.sealed.keys() - proved))
+        for session in sorted(state.sealed.keys() - proved):
+            prove(warehouse, session, len(state.sealed[session].ranges))
         proved |= state.sealed.keys()
         if state.epoch <= count - 1 - EVERY // 2:
             warehouse.journal.keep(state)
@@ -228,13 +229,14 @@ def make(root: Path, count: int) -> None:
     maintain(warehouse, keep_spilled_days=30, keep_statistics_days=30)  # as every night
 
 
-def prove(warehouse: Warehouse, sessions: Sequence[str]) -> None:
-    """What the tables say of sessions that were sealed, cleaned and proved complete."""
-    for session in sessions:
-        for event in ("sealed", "cleaning", "cleaned"):
-            warehouse.sessions.append(SessionEvent(session=session, event=event, seconds=9.0))
-        verdict = SessionEvent(session=session, event="verified", complete=True, missing=0)
-        warehouse.sessions.append(verdict)
+def prove(warehouse: Warehouse, session: str, ranges: int) -> None:
+    """What the tables say of a session that was sealed, cleaned and proved complete."""
+    for n in range(ranges):
+        warehouse.apply_cleanup(session, n, [])
+    for event in ("sealed", "cleaning", "cleaned"):
+        warehouse.sessions.append(SessionEvent(session=session, event=event, seconds=9.0))
+    verdict = SessionEvent(session=session, event="verified", complete=True, missing=0)
+    warehouse.sessions.append(verdict)
 
 
 def look(what: str, root: Path) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import resource, sys, tempfile
 import numpy as np, pyarrow as pa
-from spillway.engine.spill.cleanup import Source, SpillIndex, clean_ranges
+from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as root:
         spilled += sum(map(len, hashes))
         file = SpillFile(record.path, record.bytes, record.digest)
         surveyed.append((file, survey(place, file, 0)))
-    source = Source(place, SpillIndex.of(surveyed), 0)
+    source = SpillSource(place, SpillIndex.of(surveyed), 0)
     del surveyed
     pa.default_memory_pool().release_unused()
     open("/proc/self/clear_refs", "w").write("5")  # the peak so far is forgotten

@@ -172,12 +172,13 @@ def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
         assert {each["command"]["policy"] for each in found["asked"]} == {"lazy-disk"}
         assert all("M_least / M_most" in each["command"]["reason"] for each in found["asked"])
         ids = [each["command"]["id"] for each in found["asked"]]
+        decisions = {each["command"]["decision"] for each in found["asked"]}
         wait_for(lambda: all(obeyed(day, each) for each in ids), 60, "the policy to be obeyed")
         assert owners(day) != before
-        assert all(owners(day)[tuple(m["group"])] == m["to"] for m in moved_by(day, ids))
+        assert all(owners(day)[tuple(m["group"])] == m["to"] for m in moved_by(day, decisions))
     day.finish(SESSION)
     day.check(SESSION)
 
 
-def moved_by(day: Day, commands: list[str]) -> list[dict[str, Any]]:
-    return [m for entry in epochs(day) for m in entry["moved"] if m["command"] in commands]
+def moved_by(day: Day, decisions: set[str]) -> list[dict[str, Any]]:
+    return [m for entry in epochs(day) for m in entry["moved"] if m["decision"] in decisions]

@@ -266,7 +266,7 @@ class Mover:
         moving = [entry for entry in epochs.values() if entry["moved"]]
         assert 3 * len(moving) >= len(epochs), f"{len(moving)} of {len(epochs)} epochs moved groups"
         assert any(entry["read"] for entry in moving), "no row came while a group moved"
-        decided = [m for entry in moving for m in entry["moved"] if self.policy in m["command"]]
+        decided = [m for entry in moving for m in entry["moved"] if self.policy in m["decision"]]
         assert decided, f"{self.policy} moved nothing"
 
 
