@@ -129,7 +129,10 @@ def test_another_query_is_refused(tmp_path: Path) -> None:
     w = warehouse(tmp_path)
     for entry in (genesis(), claim(1), epoch_entry(2, 0)):
         w.journal.append(entry)
-    for refused in (lambda: Warehouse(str(tmp_path), OTHER), lambda: w.compare_results(OTHER)):
+    for refused in (
+        lambda: Warehouse(str(tmp_path), OTHER),
+        lambda: w.compare_columns(OTHER, SPILL_COLUMNS),
+    ):
         with pytest.raises(WrongTable) as it:
             refused()
         assert str(it.value) == (
@@ -138,14 +141,14 @@ def test_another_query_is_refused(tmp_path: Path) -> None:
             "warehouse.root"
         )
     with pytest.raises(WrongTable, match="results lacks w and has v, which it should not"):
-        w.compare_results(pa.schema([OTHER.field("w"), SESSION_DATE]))
-    w.compare_results(RESULTS)
+        w.compare_columns(pa.schema([OTHER.field("w"), SESSION_DATE]), SPILL_COLUMNS)
+    w.compare_columns(RESULTS, SPILL_COLUMNS)
 
 
 def test_results_that_nobody_has_used_take_another_query_s_columns(tmp_path: Path) -> None:
     """A start that came to nothing does not tie the place to its query."""
     warehouse(tmp_path)
-    Warehouse(str(tmp_path)).compare_results(OTHER)
+    Warehouse(str(tmp_path)).compare_columns(OTHER, SPILL_COLUMNS)
     assert Warehouse(str(tmp_path)).table("results").definition.schema == RESULTS, "only a look"
     Warehouse(str(tmp_path), OTHER, fsync=True)
     assert Warehouse(str(tmp_path)).table("results").definition.schema == OTHER
@@ -161,14 +164,17 @@ def test_results_of_a_journal_that_is_gone_are_not_made_anew(tmp_path: Path) -> 
     w = warehouse(tmp_path)
     w.apply("results", 0, [write(w, data_name(0, GOOD, 0, 0), [1])])
     assert w.journal.last_n() == -1
-    for refused in (lambda: Warehouse(str(tmp_path), OTHER), lambda: w.compare_results(OTHER)):
+    for refused in (
+        lambda: Warehouse(str(tmp_path), OTHER),
+        lambda: w.compare_columns(OTHER, SPILL_COLUMNS),
+    ):
         with pytest.raises(WrongTable, match="the query has changed"):
             refused()
 
 
 def test_results_can_wait_for_their_first_use(tmp_path: Path) -> None:
     w = Warehouse(str(tmp_path), RESULTS, fsync=False, later={"results"})
-    w.compare_results(RESULTS)
+    w.compare_columns(RESULTS, SPILL_COLUMNS)
     assert not (tmp_path / "results").exists()
     assert w.table("results").files() == []
     assert (tmp_path / "results").exists()

@@ -80,7 +80,7 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = SpillSource(task.spill, task.index, task.spec.operator)
+    source = SpillSource(task.spill, task.index, task.spec)
     found = clean_ranges(
         task.spec,
         source,

@@ -11,6 +11,7 @@ from spillway.clock import rfc3339
 from spillway.decode import join_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse
@@ -100,7 +101,8 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
     state = warehouse.journal.state()
     if state is not None:
         check_query(state, query.fingerprint, begins=True)
-    warehouse.compare_results(result_schema(join_spec(query)))
+    spec = join_spec(query)
+    warehouse.compare_columns(result_schema(spec), spill_schema(spec))
     return state
 
 

@@ -22,6 +22,7 @@ from spillway.clock import Clock
 from spillway.decode import join_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.spec import JoinSpec
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
@@ -40,6 +41,7 @@ from spillway.stream.source import kafka_options
 from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
 from spillway.tables import SessionEvent, Warehouse, exists
+from spillway.tables.definitions import OF_QUERY
 from spillway_schemas.journal import Epoch, Offsets
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
@@ -80,7 +82,8 @@ class Stream:
             self.settings.warehouse.root,
             result_schema(self.spec),
             fsync=self.settings.warehouse.fsync,
-            later={"results"},
+            spill=spill_schema(self.spec),
+            later=OF_QUERY,
         )
 
     @cached_property

@@ -1,7 +1,7 @@
 """The tables: columns and partitions of each. Pure (pyarrow only).
 
-`results` depends on the query: its columns are `spillway.engine.join.results.result_schema(spec)`.
-The others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
+`results` and `spill` depend on the query: `spillway.engine.join.results.result_schema(spec)` and
+`spillway.engine.spill.spillfile.spill_schema(spec)`. The others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
 column `session_date` is a string `YYYY-MM-DD` and is not stored in the Parquet files;
 `statistics` is not partitioned.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spillway.engine.spill.spillfile import SPILL_SCHEMA
+from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.engine.statistics import STATISTICS_SCHEMA
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA
 
@@ -32,7 +32,7 @@ class TableDefinition:
 
     name: str
     schema: pa.Schema | None
-    """None: whatever the existing table has (a reader of `results` knows no query)."""
+    """None: whatever the existing table has (a reader knows no query)."""
     partition_by: tuple[str, ...] = ()
 
     @property
@@ -99,8 +99,6 @@ SESSIONS = TableDefinition(
     ),
 )
 
-SPILL = TableDefinition("spill", pa.schema([*SPILL_SCHEMA, SESSION_DATE]), ("session_date",))
-
 QUARANTINE = TableDefinition(
     "quarantine", pa.schema([*QUARANTINE_SCHEMA, SESSION_DATE]), ("session_date",)
 )
@@ -108,15 +106,23 @@ STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
 
 NUMBERED = (JOURNAL, COMMANDS, SESSIONS)
 NUMBERED_NAMES = frozenset(table.name for table in NUMBERED)
+OF_QUERY = ("results", "spill")
+"""Tables whose columns are the query's."""
 DATA_TABLES = ("spill", "results", "quarantine", "statistics")
 """Tables whose files the journal names."""
 
 
-def definitions(results: pa.Schema | None) -> dict[str, TableDefinition]:
-    """Every table of a warehouse whose results have this schema, by name."""
+def definitions(
+    results: pa.Schema | None, spill: pa.Schema | None = SPILL_COLUMNS
+) -> dict[str, TableDefinition]:
+    """Every table of a warehouse, by name.
+
+    `results` is that table's schema, `spill` that of its files; None: as it is.
+    """
+    spilled = None if spill is None else pa.schema([*spill, SESSION_DATE])
     tables = (
         *NUMBERED,
-        SPILL,
+        TableDefinition("spill", spilled, ("session_date",)),
         QUARANTINE,
         STATISTICS,
         TableDefinition("results", results, ("session_date",)),

@@ -27,6 +27,7 @@ import deltalake
 import pyarrow as pa
 from pydantic import SecretBytes
 
+from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.protocol.redo import settled_epoch
 from spillway.storage import Folder, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
@@ -36,6 +37,7 @@ from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
 from spillway.tables.definitions import (
     DATA_TABLES,
     NUMBERED_NAMES,
+    OF_QUERY,
     REMOVED_KNOWN_S,
     TableDefinition,
     definitions,
@@ -73,10 +75,11 @@ def exists(root: str) -> bool:
 class Warehouse:
     """All tables under one root.
 
-    With `results` (that table's schema) every table that is not there yet is made; without it
-    existing tables are opened as they are (what readers do). A `results` of other columns that
-    nobody has ever used is made anew. Tables of `later` wait for their first use: a stream makes
-    `results` when the journal says that the warehouse is its query's.
+    With `results` (that table's schema; `spill` is that of spilled rows) every table that is not
+    there yet is made; without it existing tables are opened as they are (what readers do). A
+    `results` or `spill` of other columns that nobody has ever used is made anew. Tables of `later`
+    wait for their first use: a stream makes these two when the journal says that the warehouse is
+    its query's.
     Raises `NoWarehouse`, `WrongTable`, `DamagedTable`; ValueError for a root that is no path.
     """
 
@@ -86,12 +89,13 @@ class Warehouse:
         results: pa.Schema | None = None,
         fsync: bool = True,
         *,
+        spill: pa.Schema = SPILL_COLUMNS,
         later: Collection[str] = (),
     ) -> None:
         self.place: Folder = folder(root)
         self._create = results is not None
         self._fsync = fsync
-        self._definitions = definitions(results)
+        self._definitions = definitions(results, None if results is None else spill)
         self._tables: dict[str, Table] = {}
         self._looked: dict[str, int] = {}
         """Per table: the version at which `maintain` last looked for small files."""
@@ -123,7 +127,7 @@ class Warehouse:
             try:
                 self._tables[name] = self._opened(definition, create=self._create)
             except WrongTable:
-                unused = self._unused_results() if name == "results" and self._create else None
+                unused = self._unused(name) if name in OF_QUERY and self._create else None
                 if unused is None or definition.schema is None:
                     raise
                 with suppress(TableConflict):  # another process was faster
@@ -131,15 +135,20 @@ class Warehouse:
                 self._tables[name] = self._opened(definition, create=False)
         return self._tables[name]
 
-    def compare_results(self, results: pa.Schema) -> None:
-        """Raise `WrongTable` when a query with these results cannot go on here; makes nothing."""
-        try:
-            self._opened(replace(self._definitions["results"], schema=results), create=False)
-        except NoWarehouse:
-            pass
-        except WrongTable:
-            if self._unused_results() is None:
-                raise
+    def compare_columns(self, results: pa.Schema, spill: pa.Schema) -> None:
+        """Raise `WrongTable` when a query with these columns cannot go on here; makes nothing.
+
+        `results` and `spill` are as they are given to a warehouse.
+        """
+        wanted = definitions(results, spill)
+        for name in OF_QUERY:
+            try:
+                self._opened(wanted[name], create=False)
+            except NoWarehouse:
+                pass
+            except WrongTable:
+                if self._unused(name) is None:
+                    raise
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -339,9 +348,9 @@ class Warehouse:
         place = self.place.child(definition.name)
         return Table(place, definition, create=create, fsync=self._fsync)
 
-    def _unused_results(self) -> Table | None:
-        """The `results` table as it is, when no epoch is journaled and it never had a file."""
-        table = self._opened(replace(self._definitions["results"], schema=None), create=False)
+    def _unused(self, name: str) -> Table | None:
+        """A table as it is, when no epoch has named a file for it and it never had one."""
+        table = self._opened(replace(self._definitions[name], schema=None), create=False)
         unused = table.transaction(APP) < 0 and not table.files()
         return table if unused and self.journal.last_epoch() < 0 else None
 

@@ -30,12 +30,19 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.kernel import BATCH_BYTES, Rows, join
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.rowcodec import CorruptRows, decode_rows
-from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, read_rows
+from spillway.engine.spill.spillfile import (
+    RowGroups,
+    SpillDamaged,
+    SpillFile,
+    read_rows,
+    row_column,
+    row_struct,
+)
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
 
@@ -44,9 +51,6 @@ PIECE_BYTES = 32 * 2**20
 (encoded, decoded, merged), and 25 MiB beside: 45 MiB for pieces of 4, 114 for 16, 263 for 48,
 where 127 MiB of spilled rows in one piece took 483 (`tests/integration/test_cleanup_memory.py`
 measures it)."""
-
-MAX_CHUNK_BYTES = 2**30
-"""What is decoded into one Arrow chunk, whose strings must stay under 2 GiB."""
 
 CUT_BITS = 10
 """A range that is too large is looked at in 2**10 equal parts."""
@@ -85,48 +89,55 @@ class SpillSource:
 
     folder: Folder
     index: SpillIndex
-    operator: int
+    spec: JoinSpec
 
     def touching(self, lo: int, hi: int) -> RowGroups:
         """Row groups that may hold rows of the operator with a hash in [lo, hi)."""
         near = self.index.groups.touching(lo, hi)
-        return near.pick((near.operator == self.operator) | (near.operator == -1))
+        return near.pick((near.operator == self.spec.operator) | (near.operator == -1))
 
     def rows(
-        self, near: RowGroups, lo: int, hi: int, columns: Sequence[str]
+        self, near: RowGroups, lo: int, hi: int, columns: Sequence[str], *, whole: bool = False
     ) -> Iterator[tuple[int, int, pa.Table]]:
-        """Rows with a hash in [lo, hi): (file's position, row group, its rows) each."""
-        for file in np.unique(near.file).tolist():
-            groups = near.group[near.file == file].tolist()
+        """Rows with a hash in [lo, hi): (file's position, row group, its rows) each.
+
+        `whole`: with the columns that have the rows of their inputs.
+        """
+        for file, input_ in np.unique(np.stack([near.file, near.input]), axis=1).T.tolist():
+            wanted = columns
+            if whole:
+                inputs = range(len(self.spec.inputs)) if input_ < 0 else [input_]
+                wanted = (*columns, *(row_column(self.spec, i) for i in inputs))
+            groups = near.group[(near.file == file) & (near.input == input_)].tolist()
             for group, table in read_rows(
                 self.folder,
                 self.index.files[file],
                 groups,
                 lo,
                 hi,
-                operator=self.operator,
-                columns=columns,
+                operator=self.spec.operator,
+                columns=wanted,
             ):
                 yield file, group, table
 
 
 @dataclass(frozen=True)
-class EncodedRows:
-    """Rows of one file, input and generation, still encoded, in any order."""
+class SpilledRows:
+    """Rows of one file, input and generation, in any order."""
 
     file: int
     epoch: int
     input: int
     key_hash: U64
     table: pa.Table
-    """`partition`, `offset`, `row`."""
+    """`partition`, `offset`, and the struct of keys and payload as `row`."""
 
-    def only(self, mask: Bool) -> EncodedRows:
+    def only(self, mask: Bool) -> SpilledRows:
         """The rows where `mask` is true."""
         if mask.all():
             return self
         table = self.table.filter(pa.array(mask))
-        return EncodedRows(self.file, self.epoch, self.input, self.key_hash[mask], table)
+        return SpilledRows(self.file, self.epoch, self.input, self.key_hash[mask], table)
 
 
 def clean_ranges(
@@ -218,29 +229,27 @@ def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[i
     return pieces
 
 
-def load(source: SpillSource, lo: int, hi: int) -> list[EncodedRows]:
-    """All rows with a hash in [lo, hi), encoded."""
+def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
+    """All rows with a hash in [lo, hi)."""
     parts = []
-    columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
-    for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns):
+    columns = ("input", "key_hash", "epoch", "partition", "offset")
+    for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns, whole=True):
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
         hashes = table["key_hash"].to_numpy().view(np.uint64)
-        rest = table.select(["partition", "offset", "row"])
-        if (inputs[0] == inputs).all() and (epochs[0] == epochs).all():
-            parts.append(EncodedRows(file, int(epochs[0]), int(inputs[0]), hashes, rest))
-            continue
-        # Not one of our own row groups: still exact, only slower.
-        for epoch in np.unique(epochs).tolist():
-            for input_ in np.unique(inputs[epochs == epoch]).tolist():
+        # Our own row groups have one epoch and one input; others are exact, too, only slower.
+        for input_ in np.unique(inputs).tolist():
+            row = table[row_column(source.spec, input_)]
+            rest = table.select(["partition", "offset"]).append_column("row", row)
+            for epoch in np.unique(epochs[inputs == input_]).tolist():
                 mask: Bool = (epochs == epoch) & (inputs == input_)
-                parts.append(EncodedRows(file, epoch, input_, hashes, rest).only(mask))
+                parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))
     return parts
 
 
 def generations(
-    spec: JoinSpec, source: SpillSource, parts: Sequence[EncodedRows]
+    spec: JoinSpec, source: SpillSource, parts: Sequence[SpilledRows]
 ) -> list[list[Rows]]:
-    """The rows that can give a result, decoded: `[k][i]` is input i of every hash's generation k.
+    """The rows that can give a result: `[k][i]` is input i of every hash's generation k.
 
     Generations are counted for each hash by itself (its first one is 0), which keeps their order
     and makes as many steps as the hash with the most generations needs.
@@ -266,7 +275,7 @@ def generations(
         of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
         own_hashes = np.concatenate([p.key_hash for p, _ in own])
         order = np.lexsort((own_hashes, of_row))
-        table = _permuted(_decoded(spec, source, [p for p, _ in own], i), order)
+        table = _permuted(_rows(spec, source, [p for p, _ in own], i), order)
         own_hashes = own_hashes[order]
         bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
         for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
@@ -300,7 +309,7 @@ def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
     return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
 
 
-def productive(parts: Sequence[EncodedRows], inputs: int) -> U64:
+def productive(parts: Sequence[SpilledRows], inputs: int) -> U64:
     """Hashes (ascending) that have rows of every input, and rows of two generations."""
     found: U64 | None = None
     for i in range(inputs):
@@ -327,23 +336,35 @@ def _member(ascending: U64, hashes: U64) -> Bool:
     return is_in
 
 
-def _decoded(
-    spec: JoinSpec, source: SpillSource, parts: Sequence[EncodedRows], input_: int
+def _rows(
+    spec: JoinSpec, source: SpillSource, parts: Sequence[SpilledRows], input_: int
 ) -> pa.Table:
     """The parts' rows, all of one input, as its row schema."""
-    table = pa.concat_tables([part.table for part in parts])
+    for part in parts:
+        if problem := _wrong(spec, part.table["row"], input_):
+            where = source.folder.path(source.index.files[part.file].path)
+            raise SpillDamaged(
+                where, f"a row of input {input_} is not one of this query: {problem}"
+            )
+    table = pa.concat_tables([part.table for part in parts]).combine_chunks()
     schema = spec.row_schema(input_)
-    columns = pa.schema(list(schema)[:-2])
-    try:
-        # In one go, unless there are so many that a chunk could not hold them.
-        encoded = table["row"]
-        decoded = decode_rows(
-            encoded.combine_chunks() if encoded.nbytes < MAX_CHUNK_BYTES else encoded, columns
-        )
-    except CorruptRows as error:
-        raise _damaged(source, parts, columns) from error
-    rows = [*decoded.columns, table["partition"], table["offset"]]
-    return pa.Table.from_arrays(rows, schema=schema)
+    row = table["row"]
+    values = [pc.struct_field(row, k).cast(field.type) for k, field in enumerate(list(schema)[:-2])]
+    columns = [*values, table["partition"], table["offset"]]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _wrong(spec: JoinSpec, rows: pa.ChunkedArray, input_: int) -> str:
+    """Why these structs are no rows of an input; empty when they are."""
+    wanted = row_struct(spec, input_)
+    if not rows.type.equals(wanted):
+        return f"it has {rows.type} instead of {wanted}"
+    if rows.null_count:
+        return "it is not there"
+    for k, field in enumerate(spec.keys):
+        if not field.nullable and pc.struct_field(rows, k).null_count:
+            return f"it has no {field.name}"
+    return ""
 
 
 def _permuted(table: pa.Table, order: I64) -> pa.Table:
@@ -352,19 +373,6 @@ def _permuted(table: pa.Table, order: I64) -> pa.Table:
     if (order[1:] > order[:-1]).all():
         return table
     return table.take(pa.array(order))
-
-
-def _damaged(source: SpillSource, parts: Sequence[EncodedRows], columns: pa.Schema) -> SpillDamaged:
-    """Name the file whose rows cannot be decoded."""
-    for part in parts:
-        try:
-            decode_rows(part.table["row"], columns)
-        except CorruptRows as error:
-            where = source.folder.path(source.index.files[part.file].path)
-            return SpillDamaged(
-                where, f"a row of input {part.input} is not one of this query: {error}"
-            )
-    raise AssertionError("rows that cannot be decoded together can be decoded apart")
 
 
 def _merged(runs: list[Rows]) -> list[Rows]:

@@ -1,10 +1,10 @@
 """Spill files: rows of one slot that left memory in one cut, ordered to be read by hash range.
 
 Model: one file holds rows of all inputs of one operator, input after input, each sorted by
-*unsigned* `key_hash`. A row is its coordinate and one binary value (`rowcodec`: keys, then
-payload). The epoch of the cut is the row's generation. A row group holds rows of one input and
-one sign of `key_hash`, so that the signed least and greatest `key_hash` of its statistics,
-read as unsigned, bound it exactly.
+*unsigned* `key_hash`. A row is its coordinate and a struct of its keys and payload, in the column
+of its input; the columns of the other inputs are null. The epoch of the cut is the row's
+generation. A row group holds rows of one input and one sign of `key_hash`, so that the signed
+least and greatest `key_hash` of its statistics, read as unsigned, bound it exactly.
 
 Invariants:
 
@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.rowcodec import encode_rows
 from spillway.engine.wire.datafile import DataFileWriter
 from spillway.storage import Folder
 from spillway_schemas.journal import FileRecord
@@ -39,7 +38,7 @@ from spillway_schemas.journal import FileRecord
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
-SPILL_SCHEMA = pa.schema(
+SPILL_COLUMNS = pa.schema(
     [
         pa.field("operator", pa.int32(), nullable=False),
         pa.field("input", pa.int32(), nullable=False),
@@ -47,10 +46,9 @@ SPILL_SCHEMA = pa.schema(
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
-        pa.field("row", pa.binary(), nullable=False),
     ]
 )
-"""Columns of a spill file; the table adds its partition column `session_date`."""
+"""What a spill file has of every row, whatever the query."""
 
 ROW_GROUP_ROWS = 8192
 ROW_GROUP_BYTES = 2 * 2**20
@@ -61,6 +59,24 @@ PIECE_BYTES = 8 * 2**20
 
 READ_BYTES = 4 * 2**20
 """How much `survey` reads at a time."""
+
+
+def row_column(spec: JoinSpec, input_: int) -> str:
+    """The column that has the rows of an input. No column of every row has such a name."""
+    return f"{spec.inputs[input_].name}_row"
+
+
+def row_struct(spec: JoinSpec, input_: int) -> pa.DataType:
+    """Keys and payload of an input. Rows of other inputs are null, so any part may be."""
+    parts = (*spec.keys, *spec.inputs[input_].payload)
+    return pa.struct([field.with_nullable(True) for field in parts])
+
+
+def spill_schema(spec: JoinSpec) -> pa.Schema:
+    """Columns of a spill file; the table adds its partition column `session_date`."""
+    inputs = range(len(spec.inputs))
+    rows = [pa.field(row_column(spec, i), row_struct(spec, i)) for i in inputs]
+    return pa.schema([*SPILL_COLUMNS, *rows])
 
 
 class SpillDamaged(Exception):
@@ -101,7 +117,7 @@ def write_spill(
         folder,
         "spill",
         name,
-        SPILL_SCHEMA,
+        spill_schema(spec),
         {"session_date": session},
         row_group_bytes=ROW_GROUP_BYTES,
         row_group_rows=ROW_GROUP_ROWS,
@@ -121,7 +137,7 @@ def write_spill(
 
 
 def _merged(spec: JoinSpec, input_: int, epoch: int, runs: Sequence[Rows]) -> Iterator[pa.Table]:
-    """The runs' rows as tables of SPILL_SCHEMA, sorted by unsigned hash over all of them."""
+    """The runs' rows as tables of `spill_schema`, sorted by unsigned hash over all of them."""
     filled = [r for r in runs if len(r.key_hash)]
     rows = sum(len(r.key_hash) for r in filled)
     if not rows:
@@ -139,10 +155,10 @@ def _merged(spec: JoinSpec, input_: int, epoch: int, runs: Sequence[Rows]) -> It
                 hashes.append(run.key_hash[start:end])
                 tables.append(run.table.slice(start, end - start))
         if hashes:
-            yield from _encoded(spec, input_, epoch, hashes, pa.concat_tables(tables), piece_rows)
+            yield from _pieces(spec, input_, epoch, hashes, pa.concat_tables(tables), piece_rows)
 
 
-def _encoded(
+def _pieces(
     spec: JoinSpec, input_: int, epoch: int, hashes: list[U64], table: pa.Table, piece_rows: int
 ) -> Iterator[pa.Table]:
     joined = np.concatenate(hashes)
@@ -155,6 +171,9 @@ def _encoded(
             picked = order[start : start + piece_rows]
             part, ordered = table.take(pa.array(picked)), joined[picked]
         n = len(ordered)
+        schema = spill_schema(spec)
+        rows: list[Any] = [pa.nulls(n, each.type) for each in list(schema)[len(SPILL_COLUMNS) :]]
+        rows[input_] = _as_struct(part.select(range(part.num_columns - 2)), rows[input_].type)
         yield pa.Table.from_arrays(
             [
                 pa.repeat(pa.scalar(spec.operator, pa.int32()), n),
@@ -163,10 +182,19 @@ def _encoded(
                 pa.repeat(pa.scalar(epoch, pa.int64()), n),
                 part.column(part.num_columns - 2),
                 part.column(part.num_columns - 1),
-                encode_rows(part.select(list(range(part.num_columns - 2)))),
+                *rows,
             ],
-            schema=SPILL_SCHEMA,
+            schema=schema,
         )
+
+
+def _as_struct(rows: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
+    """The rows as one column of structs, in as many chunks as their text asks for."""
+    chunks = [
+        pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+        for batch in rows.combine_chunks().to_batches()
+    ]
+    return pa.chunked_array(chunks, kind)
 
 
 def quantiles(runs: Sequence[U64], piece_rows: int) -> U64:
@@ -210,6 +238,8 @@ class RowGroups:
     group: I64
     operator: I64
     """-1 when a row group mixes operators (no writer of ours does so)."""
+    input: I64
+    """-1 when it mixes inputs."""
     lo: U64
     """Least unsigned hash."""
     hi: U64
@@ -268,22 +298,27 @@ def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
             raise SpillDamaged(where, f"its SHA-256 is not {file.digest}, which the journal names")
     metadata = _open(folder, file).metadata
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    if missing := set(SPILL_SCHEMA.names) - set(names):
+    if missing := set(SPILL_COLUMNS.names) - set(names):
         raise SpillDamaged(where, f"it has no column {', '.join(sorted(missing))}")
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     bounds = [_hash_bounds(g.column(names.index("key_hash")).statistics) for g in groups]
-    operators = [g.column(names.index("operator")).statistics for g in groups]
     return RowGroups(
         file=np.full(len(groups), position, np.int64),
         group=np.arange(len(groups), dtype=np.int64),
-        operator=np.array(
-            [s.min if s and s.has_min_max and s.min == s.max else -1 for s in operators], np.int64
-        ),
+        operator=_only(groups, names.index("operator")),
+        input=_only(groups, names.index("input")),
         lo=np.array([lo for lo, _ in bounds], np.uint64),
         hi=np.array([hi for _, hi in bounds], np.uint64),
         rows=np.array([g.num_rows for g in groups], np.int64),
         bytes=np.array([g.total_byte_size for g in groups], np.int64),
     )
+
+
+def _only(groups: Sequence[Any], column: int) -> I64:
+    """Each row group's one value of a column of numbers; -1 where there are several."""
+    found = [group.column(column).statistics for group in groups]
+    same = [s.min if s and s.has_min_max and s.min == s.max else -1 for s in found]
+    return np.array(same, np.int64)
 
 
 def _hash_bounds(statistics: Any) -> tuple[int, int]:
@@ -301,14 +336,20 @@ def read_rows(
     hi: int,
     *,
     operator: int,
-    columns: Sequence[str] = ("input", "key_hash", "epoch", "partition", "offset", "row"),
+    columns: Sequence[str],
 ) -> Iterator[tuple[int, pa.Table]]:
     """Rows with unsigned `key_hash` in [lo, hi) of one operator: (row group, its rows) each.
 
-    Tables without rows are left out. `columns` must hold `key_hash`. Raises `SpillDamaged`.
+    Tables without rows are left out. `columns` must hold `key_hash`. Raises `SpillDamaged`, also
+    for a file without one of the columns.
     """
     _check_size(folder, file)
     source = _open(folder, file)
+    if missing := set(columns) - set(source.schema_arrow.names):
+        raise SpillDamaged(
+            folder.path(file.path),
+            f"it has no column {', '.join(sorted(missing))}: not this query's",
+        )
     wanted = list(dict.fromkeys([*columns, "operator"]))
     for group in groups:
         try:

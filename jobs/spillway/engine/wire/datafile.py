@@ -277,14 +277,18 @@ def write_data_files(
 
 
 def repeating_columns(table: pa.Table) -> list[str]:
-    """Names of the columns whose values repeat in a sample of the table's rows."""
+    """Names of the columns whose values repeat in a sample of the table's rows.
+
+    Of a struct, of its parts: `struct.part`.
+    """
     rows = table.num_rows
     picked = np.unique(np.linspace(0, rows - 1, min(rows, DICTIONARY_SAMPLE_ROWS)).astype("i8"))
-    sample = table.take(pa.array(picked))
+    sample = table.take(pa.array(picked)).flatten()
     return [
         name
         for name, column in zip(sample.schema.names, sample.columns, strict=True)
         if not pa.types.is_nested(column.type)
+        and column.null_count < len(picked)
         and pc.count_distinct(column, mode="all").as_py() <= DICTIONARY_DISTINCT * len(picked)
     ]
 
