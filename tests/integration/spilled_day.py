@@ -20,7 +20,7 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows, join
 from spillway.engine.join.results import complete, file_schema, result_schema
 from spillway.engine.join.spec import InputSpec, JoinSpec
-from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.spill.spillfile import spill_schema, write_spill
 from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
@@ -114,7 +114,7 @@ def make_day(
     root: str, rows: list[Row], *, depth: int = 4, apply: bool = True, slots: int = 2
 ) -> SpilledDay:
     """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
-    warehouse = Warehouse(root, result_schema(SPEC), fsync=False)
+    warehouse = Warehouse(root, result_schema(SPEC), spill=spill_schema(SPEC), fsync=False)
     offsets = {"t": [0]}
     end = {"t": [len(rows)]}
     groups = [(Prefix(depth, v), v % slots) for v in range(1 << depth)]

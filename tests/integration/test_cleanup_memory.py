@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as root:
         spilled += sum(map(len, hashes))
         file = SpillFile(record.path, record.bytes, record.digest)
         surveyed.append((file, survey(place, file, 0)))
-    source = SpillSource(place, SpillIndex.of(surveyed), 0)
+    source = SpillSource(place, SpillIndex.of(surveyed), spec)
     del surveyed
     pa.default_memory_pool().release_unused()
     open("/proc/self/clear_refs", "w").write("5")  # the peak so far is forgotten

@@ -27,7 +27,7 @@ from spillway.decode import join_spec
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.results import file_schema, result_schema
-from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.spill.spillfile import spill_schema, write_spill
 from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import cleanup_name, data_name
@@ -131,7 +131,9 @@ class Day:
                 ]
             )
         self.results = list(self._join())
-        self.warehouse = Warehouse(str(root), result_schema(SPEC), fsync=False)
+        self.warehouse = Warehouse(
+            str(root), result_schema(SPEC), spill=spill_schema(SPEC), fsync=False
+        )
         self._write()
 
     def _join(self) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from spillway.decode import compile_streams, join_spec
 from spillway.engine.join.results import file_schema, result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.datafile import write_data_file
 from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import AnotherQuery
@@ -147,7 +148,7 @@ class HandMadeDay:
         """A warehouse whose results table holds just these rows."""
         spec = join_spec(self.query)
         root = self.root / uuid.uuid4().hex
-        w = Warehouse(str(root), result_schema(spec), fsync=False)
+        w = Warehouse(str(root), result_schema(spec), spill=spill_schema(spec), fsync=False)
         ids = self.cluster.topics(sorted(self.topics.values()))
         w.journal.append(
             Genesis(

@@ -26,8 +26,7 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
-from spillway.engine.spill.rowcodec import decode_rows
-from spillway.engine.spill.spillfile import SpillFile, survey
+from spillway.engine.spill.spillfile import SpillFile, row_column, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, decode_moved, encode_counts, route
@@ -449,9 +448,8 @@ class Slots:
             table = pq.read_table(place.path(record.path), partitioning=None)
             for input_ in sorted(set(table["input"].to_pylist())):
                 mine = table.filter(pa.array(table["input"].to_numpy() == input_))
-                schema = pa.schema([*self.spec.keys, *self.spec.inputs[input_].payload])
-                decoded = decode_rows(mine["row"], schema).to_pylist()
-                for line, values in zip(mine.to_pylist(), decoded, strict=True):
+                for line in mine.to_pylist():
+                    values = line[row_column(self.spec, input_)]
                     key = tuple(values[name] for name in self.spec.keys.names)
                     session = record.partition["session_date"]
                     row = Row(session, input_, key, line["partition"], line["offset"])
@@ -470,7 +468,7 @@ class Slots:
             if f.partition["session_date"] == session
         ]
         index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
-        source = SpillSource(place, index, self.spec.operator)
+        source = SpillSource(place, index, self.spec)
         found: Counter[Result] = Counter()
         for _, table in clean_ranges(self.spec, source, [Prefix(0, 0)]):
             found.update(self.rows_of(table, session))

@@ -138,12 +138,14 @@ def test_exactly_what_is_missing(case):
         index = spill_all(place, spec, case["rows"], case["bits"], case["files"])
         ranges = [Prefix(case["depth"], v) for v in range(1 << case["depth"])]
         sizes = {"piece_bytes": case["piece_bytes"], "batch_bytes": case["batch_bytes"]}
-        whole, _ = cleaned(spec, SpillSource(place, index, 0), ranges, **sizes)
+        whole, _ = cleaned(spec, SpillSource(place, index, spec), ranges, **sizes)
         assert whole == brute_force(case["rows"], case["inputs"])
         # Every range alone, with no more of the index than it needs, gives its own share.
         apart = Counter()
         for prefix in ranges:
-            own, _ = cleaned(spec, SpillSource(place, index.within([prefix]), 0), [prefix], **sizes)
+            own, _ = cleaned(
+                spec, SpillSource(place, index.within([prefix]), spec), [prefix], **sizes
+            )
             inside = [
                 r for r in case["rows"] if prefix.lo <= narrow(r[1], case["bits"]) < prefix.hi
             ]

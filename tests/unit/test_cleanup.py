@@ -1,5 +1,6 @@
 """Cleanup of ranges: pieces stay small, cost stays linear, damage is named."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -12,7 +13,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.spill import cleanup, spillfile
 from spillway.engine.spill.cleanup import (
-    EncodedRows,
+    SpilledRows,
     SpillIndex,
     SpillSource,
     clean_ranges,
@@ -57,7 +58,7 @@ def spilled(tmp_path, generations) -> SpillSource:
         )
         file = SpillFile(record.path, record.bytes, record.digest)
         surveyed.append((file, survey(place, file, 0)))
-    return SpillSource(place, SpillIndex.of(surveyed), 0)
+    return SpillSource(place, SpillIndex.of(surveyed), SPEC)
 
 
 def count(source, ranges=(ALL,), **sizes):
@@ -65,27 +66,31 @@ def count(source, ranges=(ALL,), **sizes):
 
 
 def test_nothing_spilled_nothing_missing(tmp_path):
-    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), SPEC)
     assert list(clean_ranges(SPEC, source, [ALL])) == []
     assert list(clean_ranges(SPEC, source, [])) == []
 
 
-def test_one_generation_is_complete_and_never_decoded(tmp_path, monkeypatch):
+def test_one_generation_is_complete_and_never_joined(tmp_path, monkeypatch):
     source = spilled(tmp_path, {3: ([1, 1, 2], [1, 2, 2])})
-    monkeypatch.setattr(cleanup, "decode_rows", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr(cleanup, "_rows", lambda *_: pytest.fail("taken apart"))
     assert count(source) == 0
 
 
-def test_only_rows_that_can_give_something_are_decoded(tmp_path, monkeypatch):
+def test_only_rows_that_can_give_something_are_taken_apart(tmp_path, monkeypatch):
     # Hash 1: two generations, both inputs. 2: one generation. 3: one input only.
     source = spilled(tmp_path, {3: ([1, 2, 3], [1, 2]), 5: ([1, 3], [1])})
-    decoded = []
-    real = cleanup.decode_rows
-    monkeypatch.setattr(
-        cleanup, "decode_rows", lambda r, schema: decoded.append(len(r)) or real(r, schema)
-    )
+    taken = []
+    real = cleanup._rows
+
+    def rows_(*args):
+        found = real(*args)
+        taken.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(cleanup, "_rows", rows_)
     assert count(source) == 2 * 2 - 1 - 1
-    assert decoded == [2, 2]
+    assert taken == [2, 2]
 
 
 def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
@@ -178,7 +183,10 @@ def test_rows_between_two_hashes_are_one_run_or_none():
 def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeypatch):
     held = {(1, 0): [4], (0, 3): [5], (1, 2): [6]}
     source = rigged(tmp_path, held, [1, 1, 1])
-    source = SpillSource(source.folder, source.index, 7)
+    groups = replace(source.index.groups, input=np.array([1, 0, 1]))
+    source = replace(
+        source, spec=replace(SPEC, operator=7), index=replace(source.index, groups=groups)
+    )
     asked = []
     monkeypatch.setattr(
         cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
@@ -191,11 +199,20 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
         ((source.folder, files[0], [3], 3, 9), more),
         ((source.folder, files[1], [0, 2], 3, 9), more),
     ]
+    # With the rows themselves: of each row group the column of its own input, of a mixed one all.
+    asked.clear()
+    groups = replace(source.index.groups, input=np.array([1, 0, -1]))
+    list(source.rows(groups, 3, 9, ("x",), whole=True))
+    assert [(args[2], more["columns"]) for args, more in asked] == [
+        ([3], ("x", "a_row")),
+        ([2], ("x", "a_row", "b_row")),
+        ([0], ("x", "b_row")),
+    ]
 
 
 @pytest.mark.parametrize("ranges", [[Prefix(1, 1), Prefix(1, 0)], [Prefix(0, 0), Prefix(1, 1)]])
 def test_ranges_out_of_order_are_refused(tmp_path, ranges):
-    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), SPEC)
     with pytest.raises(ValueError, match=r"^the ranges must be disjoint and in ascending order$"):
         list(clean_ranges(SPEC, source, ranges))
 
@@ -205,7 +222,7 @@ def test_a_task_takes_only_what_its_ranges_need(tmp_path):
     source = spilled(tmp_path, {1: (low, low), 2: (high, high), 3: (low, high)})
     index = source.index.within([Prefix(1, 1)])
     assert len(index.files) == 2
-    own = SpillSource(source.folder, index, 0)
+    own = SpillSource(source.folder, index, SPEC)
     assert len(index.groups) < len(source.index.groups)
     assert count(own, [Prefix(1, 1)]) == count(source, [Prefix(1, 1)]) == 50
 
@@ -284,13 +301,14 @@ def rigged(tmp_path, held: dict, bytes_: list[int]) -> Rigged:
         file=np.array([file for file, _ in held]),
         group=np.array([group for _, group in held]),
         operator=np.zeros(number, np.int64),
+        input=np.zeros(number, np.int64),
         lo=np.array([min(each) for each in held.values()], np.uint64),
         hi=np.array([max(each) for each in held.values()], np.uint64),
         rows=np.array([len(each) for each in held.values()]),
         bytes=np.array(bytes_),
     )
     files = tuple(SpillFile(str(i), 1) for i in range(number))
-    source = Rigged(folder(str(tmp_path)), SpillIndex(files, groups), 0)
+    source = Rigged(folder(str(tmp_path)), SpillIndex(files, groups), SPEC)
     object.__setattr__(source, "held", held)
     object.__setattr__(source, "asked", [])
     return source
@@ -347,6 +365,7 @@ def part_rows(part):
         part.epoch,
         part.input,
         list(zip(part.key_hash.tolist(), table["offset"].to_pylist(), strict=True)),
+        table["row"].to_pylist(),
     )
 
 
@@ -373,32 +392,37 @@ def test_row_groups_of_several_epochs_and_inputs_are_taken_apart(
             "epoch": pa.array(epochs, pa.int64()),
             "partition": [0, 0, 0],
             "offset": [0, 1, 2],
-            "row": [b"a", b"b", b"c"],
+            "a_row": ["a0", "a1", "a2"],
+            "b_row": ["b0", "b1", "b2"],
         }
     )
     asked = []
 
-    def rows_(self, near, lo, hi, columns):
-        asked.append((len(near), lo, hi, columns))
+    def rows_(self, near, lo, hi, columns, *, whole):
+        asked.append((len(near), lo, hi, columns, whole))
         yield 3, 0, table
         yield 5, 1, table.slice(1, 1)
 
     monkeypatch.setattr(SpillSource, "rows", rows_)
-    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), 0)
+    source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), SPEC)
     found = [part_rows(part) for part in load(source, 1, 9)]
-    assert found == [*expected, (5, epochs[1], inputs[1], [(6, 1)])]
-    columns = ("input", "key_hash", "epoch", "partition", "offset", "row")
-    assert asked == [(0, 1, 9, columns)]
+    of_input = [
+        (*each, [f"{'ab'[each[2]]}{offset}" for _, offset in each[3]])
+        for each in (*expected, (5, epochs[1], inputs[1], [(6, 1)]))
+    ]
+    assert found == of_input
+    columns = ("input", "key_hash", "epoch", "partition", "offset")
+    assert asked == [(0, 1, 9, columns, True)]
 
 
 def test_row_groups_of_other_operators_are_not_read(tmp_path):
     source = rigged(tmp_path, {(0, k): [10 * k, 10 * k + 5] for k in range(4)}, [1] * 4)
     groups = replace(source.index.groups, operator=np.array([0, 1, -1, 0]))
-    source = SpillSource(source.folder, SpillIndex(source.index.files, groups), 0)
+    source = SpillSource(source.folder, SpillIndex(source.index.files, groups), SPEC)
     assert source.touching(0, 100).group.tolist() == [0, 2, 3]
     assert source.touching(6, 30).group.tolist() == [2]
     assert source.touching(5, 31).group.tolist() == [0, 2, 3]
-    assert replace(source, operator=1).touching(0, 100).group.tolist() == [1, 2]
+    assert replace(source, spec=replace(SPEC, operator=1)).touching(0, 100).group.tolist() == [1, 2]
 
 
 def test_a_task_s_index_counts_its_own_files(tmp_path):
@@ -430,7 +454,7 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
 def test_rows_that_can_give_nothing_are_left_out():
     def part(epoch, input_, hashes):
         table = pa.table({"partition": [0] * len(hashes)})
-        return EncodedRows(0, epoch, input_, np.array(hashes, np.uint64), table)
+        return SpilledRows(0, epoch, input_, np.array(hashes, np.uint64), table)
 
     parts = [
         part(3, 0, [1, 2, 3, 4, 6]),
@@ -504,35 +528,32 @@ def test_rows_of_a_hot_key_stay_in_their_order(tmp_path):
     )
 
 
-def test_rows_too_large_for_one_chunk_are_decoded_in_several(tmp_path, monkeypatch):
-    source = spilled(tmp_path, {e: ([e + 1], [1]) for e in range(3)})
-    parts = [part for part in load(source, 0, 2**64) if part.input == 0]
-    size = pa.concat_tables([part.table for part in parts])["row"].nbytes
-    seen = []
-    real = cleanup.decode_rows
-    monkeypatch.setattr(
-        cleanup, "decode_rows", lambda r, schema: seen.append(type(r)) or real(r, schema)
-    )
-    for most in (size + 1, size):
-        monkeypatch.setattr(cleanup, "MAX_CHUNK_BYTES", most)
-        table = cleanup._decoded(SPEC, source, parts, 0)
-        assert table["symbol"].to_pylist() == ["k1", "k2", "k3"]
-        assert table.schema == SPEC.row_schema(0)
-    assert [kind is pa.ChunkedArray for kind in seen] == [False, True]
-
-
-def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (pa.array(["?"]), "it has string instead of struct<symbol: string, y: string>"),
+        (pa.array([{"symbol": "k1", "x": 1}]), "it has struct<symbol: string, x: int64> instead"),
+        (pa.nulls(1, spillfile.row_struct(SPEC, 1)), "it is not there"),
+        (pa.array([{"symbol": None, "y": "y"}], spillfile.row_struct(SPEC, 1)), "has no symbol"),
+    ],
+)
+def test_a_file_whose_rows_are_not_the_query_s_is_named(tmp_path, row, why):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
     parts = load(source, 0, 2**64)
     good = [part for part in parts if part.input == 1]
-    text = pa.array([b"?"], pa.binary())
-    table = good[1].table.set_column(2, good[1].table.schema.field("row"), text)
-    bad = replace(good[1], table=table)
-    with pytest.raises(SpillDamaged, match=r"1\.parquet.*row of input 1 is not one of this query"):
-        cleanup._decoded(SPEC, source, [good[0], bad, good[2]], 1)
-    apart = "^rows that cannot be decoded together can be decoded apart$"
-    with pytest.raises(AssertionError, match=apart):
-        cleanup._damaged(source, good, pa.schema(list(SPEC.row_schema(1))[:-2]))
+    assert cleanup._rows(SPEC, source, good, 1).num_rows == 3
+    bad = replace(good[1], table=good[1].table.set_column(2, "row", row))
+    told = rf"1\.parquet.*a row of input 1 is not one of this query: .*{re.escape(why)}"
+    with pytest.raises(SpillDamaged, match=told):
+        cleanup._rows(SPEC, source, [good[0], bad, good[2]], 1)
+
+
+def test_a_file_of_another_query_is_named(tmp_path):
+    source = spilled(tmp_path, {e: ([1], [1]) for e in range(2)})
+    other = replace(SPEC, inputs=(SPEC.inputs[0], replace(SPEC.inputs[1], name="c")))
+    told = r"0\.parquet.*it has no column c_row, which this query's files have"
+    with pytest.raises(SpillDamaged, match=told):
+        load(replace(source, spec=other), 0, 2**64)
 
 
 def test_counts_of_many_inputs(tmp_path):

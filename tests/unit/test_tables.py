@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol.state import begin
 from spillway.tables import (

@@ -1,9 +1,9 @@
 """The tables: columns and partitions of each. Pure (pyarrow only).
 
 `results` and `spill` depend on the query: `spillway.engine.join.results.result_schema(spec)` and
-`spillway.engine.spill.spillfile.spill_schema(spec)`. The others are fixed. Every table is on Delta's plain protocol (reader 1, writer 2). The partition
-column `session_date` is a string `YYYY-MM-DD` and is not stored in the Parquet files;
-`statistics` is not partitioned.
+`spillway.engine.spill.spillfile.spill_schema(spec)`. The others are fixed. Every table is on
+Delta's plain protocol (reader 1, writer 2). The partition column `session_date` is a string
+`YYYY-MM-DD` and is not stored in the Parquet files; `statistics` is not partitioned.
 
 `journal`, `commands` and `sessions` are *numbered* tables: row n is committed with application
 transaction (table's name, n), so that each number is taken exactly once and rows have an order.

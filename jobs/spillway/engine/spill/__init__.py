@@ -3,6 +3,6 @@
 | module | idea |
 |---|---|
 | `spilling` | which groups leave, and where their rows lie |
-| `spillfile`, `rowcodec` | rows of one cut in a file, to be read by hash range |
+| `spillfile` | rows of one cut in a file, to be read by hash range |
 | `cleanup` | the results of a range that spilling has left out, each once |
 """

@@ -343,15 +343,14 @@ def _rows(
     for part in parts:
         if problem := _wrong(spec, part.table["row"], input_):
             where = source.folder.path(source.index.files[part.file].path)
-            raise SpillDamaged(
-                where, f"a row of input {input_} is not one of this query: {problem}"
-            )
-    table = pa.concat_tables([part.table for part in parts]).combine_chunks()
+            problem = f"a row of input {input_} is not one of this query: {problem}"
+            raise SpillDamaged(where, problem)
+    table = pa.concat_tables([part.table for part in parts])
     schema = spec.row_schema(input_)
-    row = table["row"]
-    values = [pc.struct_field(row, k).cast(field.type) for k, field in enumerate(list(schema)[:-2])]
+    values = [pc.struct_field(table["row"], k) for k in range(len(schema) - 2)]
     columns = [*values, table["partition"], table["offset"]]
-    return pa.Table.from_arrays(columns, schema=schema)
+    # A column whose text would overflow one chunk keeps several.
+    return pa.Table.from_arrays(columns, schema=schema).combine_chunks()
 
 
 def _wrong(spec: JoinSpec, rows: pa.ChunkedArray, input_: int) -> str:

@@ -346,10 +346,9 @@ def read_rows(
     _check_size(folder, file)
     source = _open(folder, file)
     if missing := set(columns) - set(source.schema_arrow.names):
-        raise SpillDamaged(
-            folder.path(file.path),
-            f"it has no column {', '.join(sorted(missing))}: not this query's",
-        )
+        lacking = ", ".join(sorted(missing))
+        problem = f"it has no column {lacking}, which this query's files have"
+        raise SpillDamaged(folder.path(file.path), problem)
     wanted = list(dict.fromkeys([*columns, "operator"]))
     for group in groups:
         try:
