@@ -184,9 +184,8 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
     held = {(1, 0): [4], (0, 3): [5], (1, 2): [6]}
     source = rigged(tmp_path, held, [1, 1, 1])
     groups = replace(source.index.groups, input=np.array([1, 0, 1]))
-    source = replace(
-        source, spec=replace(SPEC, operator=7), index=replace(source.index, groups=groups)
-    )
+    index = replace(source.index, groups=groups)
+    source = SpillSource(source.folder, index, replace(SPEC, operator=7))
     asked = []
     monkeypatch.setattr(
         cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]

@@ -197,6 +197,7 @@ def index_of(weights: dict[int, int], depth: int) -> SpillIndex:
             file=zeros,
             group=np.arange(n),
             operator=zeros,
+            input=zeros,
             lo=np.array([p.lo for p in prefixes], np.uint64),
             hi=np.array([p.hi - 1 for p in prefixes], np.uint64),
             rows=zeros + 1,

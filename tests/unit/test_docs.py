@@ -20,6 +20,7 @@ from scripts.settings_page import OF_THE_MACHINE, PAGE, page
 from spillway.cli import app
 from spillway.decode import compile_streams, join_spec
 from spillway.engine.join.results import result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.tables.definitions import definitions
 from spillway_schemas import exits, journal
 from spillway_schemas.expressions import FUNCTIONS
@@ -31,7 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
-TABLES = definitions(result_schema(join_spec(load_query("symbol"))))
+SPEC = join_spec(load_query("symbol"))
+TABLES = definitions(result_schema(SPEC), spill_schema(SPEC))
 SPARK_TYPES = {
     pa.string(): "string",
     pa.int32(): "int",
@@ -66,7 +68,10 @@ def cells(text: str) -> Iterator[list[str]]:
 def test_every_column_is_described(table: str) -> None:
     schema = TABLES[table].schema
     assert schema is not None
-    wanted = [[f.name, SPARK_TYPES[f.type], "yes" if f.nullable else "no"] for f in schema]
+    kinds = {
+        f.name: "struct" if pa.types.is_struct(f.type) else SPARK_TYPES[f.type] for f in schema
+    }
+    wanted = [[f.name, kinds[f.name], "yes" if f.nullable else "no"] for f in schema]
     assert [row[:3] for row in cells(section("tables.md", table, 2))] == wanted
 
 

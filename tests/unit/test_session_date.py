@@ -10,6 +10,7 @@ import pytest
 from spillway.cli import main
 from spillway.decode import join_spec
 from spillway.engine.join.results import result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.stream.genesis import first_entry
 from spillway.tables import Warehouse
 from spillway_schemas.query import load_query
@@ -99,10 +100,12 @@ def test_a_session_that_is_not_open_is_told_alike(
     monkeypatch.setattr("spillway.doctor.check_all", lambda *_, **__: [])
     root = tmp_path / "w"
     query = load_query(load_settings(None, {})[0].query)
-    schema = result_schema(join_spec(query))
+    spec = join_spec(query)
     begun, *more = make_day(3).entries
     begun = begun.model_copy(update={"query": query.fingerprint})
-    fill_journal(Warehouse(str(root), schema, fsync=False), [begun, *more])
+    columns = {"results": result_schema(spec), "spill": spill_schema(spec)}
+    warehouse = Warehouse(str(root), **columns, fsync=False)
+    fill_journal(warehouse, [begun, *more])
     with pytest.raises(SystemExit) as it:
         main(["--set", f"warehouse.root={root}", *command, "--session", session])
     assert it.value.code == 3

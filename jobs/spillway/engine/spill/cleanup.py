@@ -47,9 +47,9 @@ from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
 
 PIECE_BYTES = 32 * 2**20
-"""Rows loaded at a time, as spilled. When all of them join, they take 5.5 times this in memory
-(encoded, decoded, merged), and 25 MiB beside: 45 MiB for pieces of 4, 114 for 16, 263 for 48,
-where 127 MiB of spilled rows in one piece took 483 (`tests/integration/test_cleanup_memory.py`
+"""Rows loaded at a time, as spilled. When all of them join, they take 4.3 times this in memory
+(read, sorted, merged), and 27 MiB beside: 46 MiB for pieces of 4, 95 for 16, 234 for 48,
+where 122 MiB of spilled rows in one piece took 492 (`tests/integration/test_cleanup_memory.py`
 measures it)."""
 
 CUT_BITS = 10
