@@ -403,6 +403,12 @@ def check(recipe: Recipe, columns: list[str], rows: list[Any], day: Day) -> None
     if recipe.heading == "Which generations were spilled?" and "bytes" in columns:
         assert len(got) == EPOCHS * len(SYMBOLS)
         assert {row["row_count"] for row in got} == {6}
+    if recipe.heading == "What is in the rows that left memory?":
+        for line in got:
+            prices = [row["price"] for _, row in day.rows[0] if row["symbol"] == line["symbol"]]
+            wanted_line = (len(prices), min(prices), max(prices))
+            assert (line["row_count"], line["lowest"], line["highest"]) == wanted_line
+        assert {line["symbol"] for line in got} == set(SYMBOLS)
     if "generations" in columns:
         assert {r["group_number"]: r["generations"] for r in got} == {
             group_of(s): EPOCHS for s in SYMBOLS
