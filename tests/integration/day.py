@@ -64,6 +64,35 @@ def messages(seed: int, rows: int, keys: int, malformed: float = 0.01) -> list[t
 
 
 @dataclass
+class JournalReader:
+    """The journal as it grows: every file of it is read once, however often somebody asks."""
+
+    folder: Path
+    version: int = -1
+    by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries in order; none before there is a journal."""
+        logs = self.folder / "_delta_log"
+        while (log := logs / f"{self.version + 1:020d}.json").exists():
+            for action in map(json.loads, log.read_text().splitlines()):
+                self._add(action.get("add"))
+            self.version += 1
+        return [self.by_number[n] for n in sorted(self.by_number)]
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """All epochs in order."""
+        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
+
+    def _add(self, file: dict[str, Any] | None) -> None:
+        # A file that is gone was compacted: its entries are in a later one.
+        with contextlib.suppress(FileNotFoundError):
+            if file is not None:
+                for row in pq.read_table(self.folder / file["path"]).to_pylist():
+                    self.by_number[row["n"]] = json.loads(row["entry"])
+
+
+@dataclass
 class Day:
     """One warehouse, its topics and its settings. `topics` maps streams to fresh topic names."""
 
@@ -86,6 +115,7 @@ class Day:
         self.state = Path("/dev/shm" if os.path.isdir("/dev/shm") else self.folder) / (
             f"spillway-test-{os.getpid()}-{self.folder.name}"
         )
+        self.journal = JournalReader(self.folder / "warehouse" / "journal")
         lines = []
         for stream, topic in self.topics.items():
             lines += [f"[streams.{stream}]", f'schema = "{stream}"', f'topic = "{topic}"', ""]
@@ -260,8 +290,7 @@ class Day:
 
     def entries(self) -> list[dict[str, Any]]:
         """The journal, entry by entry."""
-        rows = delta_rows(self.folder / "warehouse" / "journal", None)
-        return [json.loads(row["entry"]) for row in sorted(rows, key=lambda r: r["n"])]
+        return self.journal.entries()
 
     def sealed(self, session: str) -> dict[str, Any]:
         """The sealed record of a session."""

@@ -139,7 +139,7 @@ def test_a_day_from_open_to_proof(
         answers = [c for e in day.entries() for c in e.get("commands", ()) if c["kind"] == "seal"]
         assert answers[0]["obeyed"]
         assert (answers[0]["by"], answers[0]["reason"]) == ("admin", "the test is over")
-        hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
+        hosts = {s["host"] for e in day.journal.epochs() for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
         # A backfill and a second run of the same day, at the same time: nothing is doubled. The
         # run by hand does not say which day it means: the last that has closed.

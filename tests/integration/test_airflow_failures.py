@@ -64,7 +64,7 @@ class World:
         """Whether no row waits. Looks by itself: a program for each look would take a core."""
         with cluster(self.day.bootstrap) as view:
             ends = view.end_offsets(sorted(self.day.topics.values()))
-        epochs = [entry for entry in self.day.entries() if entry["kind"] == "epoch"]
+        epochs = self.day.journal.epochs()
         return bool(epochs) and reaches(epochs[-1]["end"], ends)
 
     def close(self, **conf: str) -> str:

@@ -50,11 +50,9 @@ def test_a_host_is_lost_and_another_comes(spark_cluster: Cluster, day: Day) -> N
     day.produce(messages(1, 6_000, keys=1_500))
     with running(day, "stream", "--session", FIRST) as stream:
         wait_for(lambda: read(day) >= 6_000, 120, "the first rows are joined")
-        hosts = {s["host"] for e in day.entries() if e["kind"] == "epoch" for s in e["slots"]}
+        hosts = {s["host"] for e in day.journal.epochs() for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
-        placed = [
-            tuple(s["host"] for s in e["slots"]) for e in day.entries() if e["kind"] == "epoch"
-        ]
+        placed = [tuple(s["host"] for s in e["slots"]) for e in day.journal.epochs()]
         assert len(set(placed)) == 1, "slots moved though no host was lost"
         assert spark_cluster.shown(int(day.extra["SPARK__UI_PORT"]))[1] == [], "its secret is seen"
         spark_cluster.lose("127.0.0.3")
@@ -74,9 +72,7 @@ def test_a_host_is_lost_and_another_comes(spark_cluster: Cluster, day: Day) -> N
 def read(day: Day) -> int:
     """Rows that the journal has read."""
     with contextlib.suppress(FileNotFoundError):
-        return sum(
-            sum(count["rows"]) for e in day.entries() if e["kind"] == "epoch" for count in e["read"]
-        )
+        return sum(sum(count["rows"]) for e in day.journal.epochs() for count in e["read"])
     return 0
 
 

@@ -107,7 +107,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
 
 def is_sealed(day: Day, session: str) -> bool:
     """Whether the journal has ended a session."""
-    sealed = [entry["sealed"] for entry in day.entries() if entry["kind"] == "epoch"]
+    sealed = [entry["sealed"] for entry in day.journal.epochs()]
     return any(each and each["session"] == session for each in sealed)
 
 
@@ -129,7 +129,7 @@ def check_figures(day: Day, listen: str) -> None:
     by_day = [day.results(date) for date in (FIRST, SECOND)]
     at_run_time = sum(row["phase"] == "run-time" for rows in by_day for row in rows)
     assert figure(found, "spillway_results_total") == at_run_time
-    epochs = [entry for entry in day.entries() if entry["kind"] == "epoch"]
+    epochs = day.journal.epochs()
     assert figure(found, "spillway_epochs_total") == len(epochs)
     assert figure(found, "spillway_term") == 2
     spills = sum(s["spilled_bytes"] > 0 for e in epochs if not e["sealed"] for s in e["slots"])
@@ -268,15 +268,12 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
 
 def epochs_of(day: Day, term: int) -> int:
     """Epochs that the journal has of a term; 0 when there is no journal yet."""
-    if not (day.folder / "warehouse" / "journal" / "_delta_log").exists():
-        return 0
-    return sum(entry["kind"] == "epoch" and entry["term"] == term for entry in day.entries())
+    return sum(entry["term"] == term for entry in day.journal.epochs())
 
 
 def rows_of(day: Day) -> int:
     """Rows that the journal's epochs have read."""
-    epochs = (entry for entry in day.entries() if entry["kind"] == "epoch")
-    return sum(sum(count["rows"]) for entry in epochs for count in entry["read"])
+    return sum(sum(count["rows"]) for entry in day.journal.epochs() for count in entry["read"])
 
 
 NO_SPACE = "no space is left: free some there, or choose another place in the settings"

@@ -131,7 +131,7 @@ def measured(day: Day, session: str, driver: int, log_bytes: int) -> DayEnd:
     state = warehouse.journal.state()
     refresh_ms = 1e3 * (time.perf_counter() - began)
     assert state is not None
-    entries = [e for e in day.entries() if e["kind"] == "epoch" and e["session"] == session]
+    entries = [e for e in day.journal.epochs() if e["session"] == session]
     # The seal's own epoch belongs to the next session already; one more or less is no matter.
     jobs = [e["seconds"]["job"] for e in entries if any(e["results"].values())]
     files = {name: warehouse.table(name).files() for name in warehouse.names}

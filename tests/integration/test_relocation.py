@@ -35,7 +35,7 @@ def day(
 
 
 def epochs(day: Day) -> list[dict[str, Any]]:
-    return [entry for entry in day.entries() if entry["kind"] == "epoch"]
+    return day.journal.epochs()
 
 
 def owners(day: Day) -> dict[tuple[int, int], int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import random
 import signal
 import subprocess
@@ -16,18 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from spillway.rebalance import by_hand, controller
 from spillway.stream.session import class_archive
 from spillway_schemas.settings import Settings, load_settings
-from tests.integration.day import STREAMS, Day, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, JournalReader, messages, running, wait_for
 from tests.integration.failpoints import MOVING_POINTS, RECEIVER_POINTS, SENDER_POINTS, fired
 from tests.integration.standalone import Cluster, standalone
 
@@ -76,42 +73,13 @@ DRIVERS = (REST, MOVING_POINTS[::2], MOVING_POINTS[1::2])
 days share them, and so do the other policies."""
 
 
-@dataclass
-class Journal:
-    """The journal as it grows: every file of it is read once."""
-
-    folder: Path
-    version: int = -1
-    by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    def entries(self) -> list[dict[str, Any]]:
-        """All entries in order."""
-        logs = self.folder / "_delta_log"
-        while (log := logs / f"{self.version + 1:020d}.json").exists():
-            for action in map(json.loads, log.read_text().splitlines()):
-                self._add(action.get("add"))
-            self.version += 1
-        return [self.by_number[n] for n in sorted(self.by_number)]
-
-    def epochs(self) -> list[dict[str, Any]]:
-        """All epochs in order."""
-        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
-
-    def _add(self, file: dict[str, Any] | None) -> None:
-        # A file that is gone was compacted: its entries are in a later one.
-        with contextlib.suppress(FileNotFoundError):
-            if file is not None:
-                for row in pq.read_table(self.folder / file["path"]).to_pylist():
-                    self.by_number[row["n"]] = json.loads(row["entry"])
-
-
 class Mover:
     """Rows in small batches, a policy that moves groups, a stream that is killed and goes on."""
 
     def __init__(self, day: Day, policy: str) -> None:
         self.day = day
         self.policy = policy
-        self.journal = Journal(day.folder / "warehouse" / "journal")
+        self.journal = day.journal
         self.rng = random.Random(policy)
         self.seeds = itertools.count(1)
         self.asked: dict[str, int] = {}
@@ -383,10 +351,10 @@ def test_killed_while_hosts_come_and_go(make_day: MakeDay, spark_cluster: Cluste
     finish(day)
 
 
-def sealed(journal: Journal) -> bool:
+def sealed(journal: JournalReader) -> bool:
     return any(entry["sealed"] for entry in journal.epochs())
 
 
-def hosts(journal: Journal) -> set[str]:
+def hosts(journal: JournalReader) -> set[str]:
     """Where the slots are now."""
     return {slot["host"] for slot in journal.epochs()[-1]["slots"]}

@@ -127,7 +127,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def epochs(day: Day) -> int:
-    return sum(entry["kind"] == "epoch" for entry in day.entries())
+    return len(day.journal.epochs())
 
 
 def test_ctrl_c(day: Day, terminal: Callable[..., Terminal]) -> None:
