@@ -86,6 +86,13 @@ _BEFORE_OPERAND = _words(
 )
 
 
+_QUALIFIED = re.compile(
+    r"""(?P<kept>'(?:[^']|'')*' | "[^"]+" | \d+(?:\.\d+)?)
+      | (?P<stream>[A-Za-z_][A-Za-z0-9_]*)\.(?=[A-Za-z_"])""",
+    re.VERBOSE,
+)
+
+
 class ExpressionError(ValueError):
     """An expression that is refused; the message says what is allowed."""
 
@@ -97,6 +104,27 @@ def plain_column(text: str) -> str | None:
         name = tokens[0][1].strip('"')
         return None if tokens[0][0] == "name" and name.lower() in KEYWORDS else name
     return None
+
+
+def unqualified(text: str) -> tuple[str | None, str]:
+    """(the stream that the columns are said to be of, the expression with their names alone).
+
+    `date_trunc('minute', c.ts)` gives `("c", "date_trunc('minute', ts)")`; None: it names none.
+    Raises ExpressionError when it names several.
+    """
+    streams: list[str] = []
+
+    def without(found: re.Match[str]) -> str:
+        if found["kept"]:
+            return found["kept"]
+        streams.append(found["stream"])
+        return ""
+
+    expression = _QUALIFIED.sub(without, text)
+    if len(set(streams)) > 1:
+        listed = ", ".join(dict.fromkeys(streams))
+        raise ExpressionError(f"it reads columns of several streams ({listed}): take one of them")
+    return (streams[0] if streams else None), expression
 
 
 def normalised(text: str) -> str:

@@ -20,8 +20,18 @@ A query is a TOML file::
     [results]
     columns = ["trade.price"]        # default: every field that is not itself a join key
 
-The model holds a tree of joins (an input may be a join), so that files written for trees keep
-their form; `leaves` compiles a single join only and says so.
+Several joins have a name each, and one may be an input of another::
+
+    [join.quoted]
+    inputs = ["trade", "quote"]
+    on = ["symbol"]
+
+    [join.named]
+    inputs = ["quoted", "company"]
+    on = [{ name = "company", columns = { quoted = "trade.company_id", company = "id" } }]
+
+`spillway_schemas.join_tree` says what a key may be there. The engine runs a single join so far:
+`spillway.decode.compile_streams` refuses the others.
 
 Invariants: after `load_query` every name that the query uses exists, expressions hold allowed
 tokens only (`spillway_schemas.expressions`), and no two result columns have the same name, whatever
@@ -52,11 +62,14 @@ from pydantic import (
 
 from spillway_schemas.exits import USAGE
 from spillway_schemas.expressions import ExpressionError, columns_of, normalised, plain_column
+from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from spillway_schemas.tomlfile import Key, TomlError, TomlFile, read_toml
 from spillway_schemas.topic_name import topic_name
 
 SHIPPED_QUERIES = Path(__file__).parent / "queries"
+SINGLE = "join"
+"""What a query's only join is called where it has no name."""
 RESULT_COLUMNS = frozenset({"session_date", "epoch", "phase", "committed_at"})
 """Columns that every result has beside those of the query."""
 
@@ -145,19 +158,10 @@ def _key_kind(value: object) -> str:
     return "name" if isinstance(value, str) else "table"
 
 
-def _input_kind(value: object) -> str:
-    return "stream" if isinstance(value, str) else "join"
-
-
 class Join(QueryPart):
-    """An m-way join of streams (and, in the file's form, of joins)."""
+    """An m-way join. An input is a stream, `"<stream> as <name>"`, or the name of a join."""
 
-    inputs: list[
-        Annotated[
-            Annotated[str, Tag("stream")] | Annotated[Join, Tag("join")],
-            Discriminator(_input_kind),
-        ]
-    ] = Field(min_length=2)
+    inputs: list[str] = Field(min_length=2)
     on: list[
         Annotated[
             Annotated[str, Tag("name")] | Annotated[JoinKey, Tag("table")],
@@ -171,15 +175,26 @@ class Join(QueryPart):
         return tuple(key if isinstance(key, JoinKey) else JoinKey(name=key) for key in self.on)
 
     @property
-    def leaves(self) -> tuple[str, ...]:
-        """The streams of this join. Raises NotImplementedError for a join of joins."""
-        for each in self.inputs:
-            if isinstance(each, Join):
-                raise NotImplementedError(
-                    "a join as an input of a join is not supported; supported: one join of two "
-                    "or more streams on common keys"
-                )
-        return tuple(each for each in self.inputs if isinstance(each, str))
+    def named_keys(self) -> tuple[NamedKey, ...]:
+        """The keys with what each is in every input that it says something of."""
+        names = [leaf_of(each).name for each in self.inputs]
+        return tuple(
+            NamedKey(
+                key.name,
+                dict(key.columns)
+                if key.columns is not None
+                else {name: key.source(name) or key.name for name in names},
+            )
+            for key in self.keys
+        )
+
+
+def _join_kind(value: object) -> str:
+    """`[join]` or `[join.NAME]`: only a single join has inputs or keys of its own."""
+    single = isinstance(value, dict) and any(
+        isinstance(value.get(name), list) for name in Join.model_fields
+    )
+    return "join" if single or not isinstance(value, dict) or not value else "joins"
 
 
 class Results(QueryPart):
@@ -192,12 +207,16 @@ class Results(QueryPart):
 class Query(QueryPart):
     """A whole query. Made by `load_query` or `parse_query`."""
 
-    streams: dict[str, StreamInput] = Field(min_length=2)
-    join: Join
+    streams: dict[str, StreamInput] = Field(min_length=1)
+    join: Annotated[
+        Annotated[Join, Tag("join")] | Annotated[dict[str, Join], Tag("joins")],
+        Discriminator(_join_kind),
+    ]
     results: Results = Results()
 
     _name: str = PrivateAttr(default="")
     _file: TomlFile | None = PrivateAttr(default=None)
+    _tree: JoinTree | None = PrivateAttr(default=None)
 
     @property
     def name(self) -> str:
@@ -205,27 +224,73 @@ class Query(QueryPart):
         return self._name
 
     @property
+    def joins(self) -> dict[str, Join]:
+        """The joins by name, in the file's order; a single one is called `join`."""
+        return {SINGLE: self.join} if isinstance(self.join, Join) else self.join
+
+    @property
+    def tree(self) -> JoinTree:
+        """The joins as a tree."""
+        assert self._tree is not None, "made by query_of"
+        return self._tree
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one join of different streams, which is what the engine runs."""
+        one_reading = all(leaf.name == leaf.stream for leaf in self.tree.leaves)
+        return len(self.joins) == 1 and one_reading
+
+    @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the joined streams, in the order of the join's inputs."""
-        return self.join.leaves
+        """Names of the leaves: of the streams as the joins read them, in the tree's order."""
+        return tuple(leaf.name for leaf in self.tree.leaves)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The Kafka topics, in the order of the join's inputs; each once."""
-        return tuple(map(self.topic, self.inputs))
+        """The Kafka topics, in the order of the leaves; each once."""
+        return tuple(dict.fromkeys(map(self.topic, self.inputs)))
 
-    def topic(self, stream: str) -> str:
-        """The Kafka topic of a stream."""
-        return self.streams[stream].topic or stream
+    def stream(self, leaf: str) -> StreamInput:
+        """The stream that a leaf reads."""
+        return self.streams[self._leaf(leaf).stream]
 
-    def payload(self, stream: str) -> tuple[FieldRule, ...]:
-        """Fields of `stream` that results carry, in the contract's order."""
-        rules = self.streams[stream].rules
+    def topic(self, leaf: str) -> str:
+        """The Kafka topic of a leaf, or of a stream."""
+        name = self._leaf(leaf).stream
+        return self.streams[name].topic or name
+
+    def _leaf(self, name: str) -> Leaf:
+        leaves = self._tree.leaves if self._tree is not None else ()
+        return next((leaf for leaf in leaves if leaf.name == name), Leaf(name, name))
+
+    def payload(self, leaf: str) -> tuple[FieldRule, ...]:
+        """Fields of a leaf that results carry, in the contract's order."""
+        rules = self.stream(leaf).rules
         if self.results.columns is not None:
             wanted = set(self.results.columns)
-            return tuple(each for each in rules if f"{stream}.{each.name}" in wanted)
-        keys = {plain_column(key.source(stream) or "") for key in self.join.keys}
+            return tuple(each for each in rules if f"{leaf}.{each.name}" in wanted)
+        keys = {plain_column(text) for text in self.key_sources(leaf)}
         return tuple(each for each in rules if each.name not in keys)
+
+    def key_sources(self, leaf: str) -> tuple[str, ...]:
+        """What a leaf gives to the joins' keys: expressions, those of lower joins first."""
+        return tuple(
+            source.expression
+            for join in self.tree.joins
+            for key in join.keys
+            for each in join.inputs
+            if (source := self.tree.source(key, each)).leaf == leaf
+        )
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The key columns that results carry: those of all joins, lower ones first, each once."""
+        return tuple(dict.fromkeys(key.name for join in self.tree.joins for key in join.keys))
+
+    def place(self, join: str | None, *below: str | int) -> tuple[str | int, ...]:
+        """Where a join stands in the file, for `where`."""
+        named = () if join is None or isinstance(self.join, Join) else (join,)
+        return ("join", *named, *below)
 
     def where(self, *key: str | int) -> str:
         """`file:line` of a place in the query, for messages."""
@@ -235,20 +300,33 @@ class Query(QueryPart):
     def fingerprint(self) -> str:
         """SHA-256 of what the query means: contracts, filters, keys, columns. Not of its
         name, comments, spaces or of whether a contract was shipped or written out."""
-        meaning = {
+        tree = self.tree
+        meaning: dict[str, object] = {
             "streams": [
                 {
-                    "name": stream,
-                    "topic": self.topic(stream),
-                    "fields": [[r.name, r.type, r.ge, r.le] for r in self.streams[stream].rules],
-                    "filter": normalised(self.streams[stream].filter or ""),
-                    "keys": [normalised(key.source(stream) or "") for key in self.join.keys],
-                    "payload": [each.name for each in self.payload(stream)],
+                    "name": leaf,
+                    "topic": self.topic(leaf),
+                    "fields": [[r.name, r.type, r.ge, r.le] for r in self.stream(leaf).rules],
+                    "filter": normalised(self.stream(leaf).filter or ""),
+                    "keys": [normalised(text) for text in self.key_sources(leaf)],
+                    "payload": [each.name for each in self.payload(leaf)],
                 }
-                for stream in self.inputs
+                for leaf in self.inputs
             ],
-            "keys": [key.name for key in self.join.keys],
+            "keys": [key.name for key in tree.root.keys],
         }
+        if len(tree.joins) > 1:
+            meaning["joins"] = [
+                [
+                    join.name,
+                    list(join.inputs),
+                    [
+                        [key.name, *(list(tree.source(key, each)) for each in join.inputs)]
+                        for key in join.keys
+                    ],
+                ]
+                for join in tree.joins
+            ]
         text = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -295,39 +373,39 @@ def query_of(file: TomlFile) -> Query:
 
 def _problems(query: Query) -> Iterator[str]:
     """Everything that no single part can know."""
-    try:
-        inputs = query.inputs
-    except NotImplementedError as error:
-        yield f"{query.where('join', 'inputs')}: {error}"
-        return
-    unknown = [name for name in inputs if name not in query.streams]
-    for name in unknown:
-        yield (
-            f"{query.where('join', 'inputs')}: there is no stream {name!r}; "
-            f"there are: {_list(query.streams)}"
-        )
-    if unknown:
-        return
-    if len(set(inputs)) < len(inputs):
-        yield (
-            f"{query.where('join', 'inputs')}: a stream is joined with itself, which is not "
-            "supported; send its messages to two topics"
-        )
     for name in query.streams:
         if not NAME.fullmatch(name):
             yield f"{query.where('streams', name)}: {name!r} is no name: use letters, digits, _"
-        if name not in inputs:
-            yield f"{query.where('streams', name)}: stream {name} is no input of the join"
+    columns = {
+        name: frozenset(each.name for each in stream.rules)
+        for name, stream in query.streams.items()
+    }
+    joins = {name: (join.inputs, join.named_keys) for name, join in query.joins.items()}
+    tree, found = tree_of(joins, columns)
+    for join, place, message in found:
+        yield f"{query.where(*query.place(join, *place))}: {message}"
+    if tree is None:
+        return
+    read = {leaf.stream for leaf in tree.leaves}
+    for name in query.streams:
+        if name not in read:
+            what = "the join" if isinstance(query.join, Join) else "a join"
+            yield f"{query.where('streams', name)}: stream {name} is no input of {what}"
+        yield from _stream_problems(query, name)
     topics = [query.topic(name) for name in query.streams]
     if twice := {topic for topic in topics if topics.count(topic) > 1}:
         yield (
             f"{query.where('streams')}: topic {_list(twice)} feeds two streams, which is not "
             "supported; one topic is one stream"
         )
-    for name in inputs:
-        yield from _stream_problems(query, name)
-    yield from _key_problems(query)
-    yield from _column_problems(query)
+    for name, each in query.joins.items():
+        for same in _same([key.name for key in each.keys]):
+            where = query.where(*query.place(name, "on"))
+            yield f"{where}: two keys of the same name: {same}"
+    if not found:
+        query._tree = tree
+        yield from _column_problems(query)
+        yield from _key_name_problems(query)
 
 
 def _stream_problems(query: Query, name: str) -> Iterator[str]:
@@ -344,37 +422,34 @@ def _stream_problems(query: Query, name: str) -> Iterator[str]:
         )
 
 
-def _key_problems(query: Query) -> Iterator[str]:
-    for position, key in enumerate(query.join.keys):
-        where = query.where("join", "on", position)
-        for extra in sorted(set(key.columns or ()) - set(query.inputs)):
-            yield f"{where}: key {key.name}: {extra!r} is no input; there are {_list(query.inputs)}"
-        for stream in query.inputs:
-            columns = frozenset(each.name for each in query.streams[stream].rules)
-            source = key.source(stream)
-            if source is None:
-                yield f"{where}: key {key.name}: columns says nothing for input {stream}"
-                continue
-            try:
-                columns_of(source, columns)
-            except ExpressionError as error:
-                yield f"{where}: key {key.name} of {stream}: {error}"
-    for twice in _same([key.name for key in query.join.keys]):
-        yield f"{query.where('join', 'on')}: two keys of the same name: {twice}"
+def _key_name_problems(query: Query) -> Iterator[str]:
+    """Keys of two joins may have one name only where the upper one is the lower one."""
+    tree = query.tree
+    seen: dict[str, set[KeySource]] = {}
+    for join in tree.joins:
+        for position, key in enumerate(join.keys):
+            sources = {tree.source(key, each) for each in join.inputs}
+            if seen.get(key.name, sources).isdisjoint(sources):
+                where = query.where(*query.place(join.name, "on", position))
+                yield (
+                    f"{where}: another join has a key {key.name} of other columns; "
+                    "results have a column for each: choose another name"
+                )
+            seen.setdefault(key.name, set()).update(sources)
 
 
 def _column_problems(query: Query) -> Iterator[str]:
     where = query.where("results", "columns") if query.results.columns else query.where("join")
     for each in query.results.columns or ():
         stream, _, field = each.partition(".")
-        names = [r.name for r in query.streams[stream].rules] if stream in query.inputs else []
+        names = [r.name for r in query.stream(stream).rules] if stream in query.inputs else []
         if field not in names:
-            allowed = [f"{s}.{r.name}" for s in query.inputs for r in query.streams[s].rules]
+            allowed = [f"{s}.{r.name}" for s in query.inputs for r in query.stream(s).rules]
             yield f"{where}: there is no {each!r}; there are: {_list(allowed)}"
     listed = query.results.columns or []
     for each in dict.fromkeys(each for each in listed if listed.count(each) > 1):
         yield f"{where}: {each!r} is there twice; name each column once"
-    names = [key.name for key in query.join.keys] + sorted(RESULT_COLUMNS)
+    names = [*query.key_names, *sorted(RESULT_COLUMNS)]
     for stream in query.inputs:
         names += [f"{stream}_{each.name}" for each in query.payload(stream)]
         names += [f"{stream}_partition", f"{stream}_offset"]
@@ -393,7 +468,7 @@ def _same(names: list[str]) -> list[str]:
     return [", ".join(dict.fromkeys(group)) for group in groups.values() if len(group) > 1]
 
 
-_TAGS = frozenset({"name", "table", "stream", "join"})
+_TAGS = frozenset({"name", "table"})
 
 
 def _explain(error: ValidationError, file: TomlFile) -> list[str]:
@@ -408,10 +483,14 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
         )
         if isinstance(cause := item.get("ctx", {}).get("error"), _Misplaced):
             key = (*key, *cause.place)
+        if len(key) > 1 and key[0] == "join" and key[1] in ("join", "joins"):
+            key = ("join", *key[2:])  # the tag of the one join or the several
         dotted = ".".join(str(part) for part in key)
         text = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             text = f"there is no such key; allowed: {_allowed(key)}"
+        elif item["type"] == "string_type" and key[0] == "join" and "inputs" in key:
+            text = "an input is a stream or the name of a join: write that one as [join.NAME]"
         elif item["type"] == "missing":
             text = "missing"
         elif item["type"] == "too_short":

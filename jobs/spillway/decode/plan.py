@@ -67,22 +67,34 @@ KEY_TYPES = "string, int, bool, date, timestamp or decimal"
 
 
 def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
-    """One plan per input of the query's join. Raises QueryError with file and line."""
+    """One plan per input of the query's join. Raises QueryError with file and line.
+
+    So far the engine runs one join of different streams.
+    """
     problems: list[str] = []
+    if not query.is_single:
+        raise QueryError(
+            f"{query.where('join')}: a join of joins, or one that reads a stream twice, cannot run "
+            "yet; `spillway explain` shows it. What runs: one join of two or more streams"
+        )
     plans = tuple(_compile(query, name, i, problems) for i, name in enumerate(query.inputs))
     _raise(problems)
-    for position, key in enumerate(query.join.keys):
+    for position, key in enumerate(query.tree.root.keys):
         types = {plan.name: plan.keys.field(position).type for plan in plans}
         if len(set(types.values())) > 1:
             listed = ", ".join(f"{name} {type_name(type_)}" for name, type_ in types.items())
             odd = next(plan for plan in plans if not pa.types.is_string(types[plan.name]))
             example = f'{odd.name} = "try_cast({odd.sources[position]} as string)"'
             problems.append(
-                f"{query.where('join', 'on', position)}: key {key.name} is not of one type: "
+                f"{_where_of_key(query, position)}: key {key.name} is not of one type: "
                 f"{listed}; give it columns and cast there, e.g. {example}"
             )
     _raise(problems)
     return plans
+
+
+def _where_of_key(query: Query, position: int) -> str:
+    return query.where(*query.place(query.tree.root.name, "on", position))
 
 
 def _raise(problems: list[str]) -> None:
@@ -98,7 +110,7 @@ def join_spec(query: Query, operator: int = 0) -> JoinSpec:
 
 
 def _compile(query: Query, name: str, index: int, problems: list[str]) -> StreamPlan:
-    stream = query.streams[name]
+    stream = query.stream(name)
     rules = stream.rules
     schema = columns.row_schema(rules)
     names = frozenset(schema.names)
@@ -109,10 +121,10 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
         for problem in _filter_problems(stream.filter, _only(schema, reads)):
             problems.append(f"{where}: filter of {name}: {problem}")
     keys, sources, plain = [], [], []
-    for position, key in enumerate(query.join.keys):
-        source = key.source(name) or key.name
+    for position, key in enumerate(query.tree.root.keys):
+        source = query.tree.source(key, name).expression
         column = plain_column(source)
-        where = f"{query.where('join', 'on', position)}: key {key.name} of {name}"
+        where = f"{_where_of_key(query, position)}: key {key.name} of {name}"
         type_ = pa.string()
         try:
             if column:

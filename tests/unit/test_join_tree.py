@@ -1,0 +1,210 @@
+"""Trees of joins: their form in a query, where keys come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spillway.decode import compile_streams
+from spillway_schemas.expressions import ExpressionError, unqualified
+from spillway_schemas.join_tree import KeySource, Leaf
+from spillway_schemas.query import Query, QueryError, query_of
+from spillway_schemas.tomlfile import parse_toml
+
+STREAMS = """
+[streams.a]
+fields = { a1 = "int", v = "string" }
+[streams.b]
+fields = { a1 = "int", y = "int" }
+[streams.c]
+fields = { a1 = "int", c2 = "int", at = "timestamp" }
+[streams.d]
+fields = { d1 = "int", d2 = "int", hour = "timestamp" }
+[streams.e]
+fields = { e1 = "int" }
+"""
+LEFT_DEEP = (
+    STREAMS
+    + """
+[join.top]
+inputs = ["abcd", "e"]
+on = [{ name = "k3", columns = { abcd = "d.d2", e = "e1" } }]
+[join.abc]
+inputs = ["a", "b", "c"]
+on = ["a1"]
+[join.abcd]
+inputs = ["abc", "d"]
+on = [
+  { name = "k2", columns = { abc = "c2", d = "d1" } },
+  { name = "hour", columns = { abc = "date_trunc('hour', c.at)", d = "hour" } },
+]
+"""
+)
+BUSHY = (
+    STREAMS
+    + """
+[join.left]
+inputs = ["a", "b"]
+on = ["a1"]
+[join.right]
+inputs = ["c", "d", "e"]
+on = [{ name = "k", columns = { c = "c2", d = "d1", e = "e1" } }]
+[join.both]
+inputs = ["right", "left"]
+on = [{ name = "a1", columns = { right = "c.a1", left = "a1" } }]
+"""
+)
+
+
+def query(text: str) -> Query:
+    return query_of(parse_toml(text, Path("q.toml")))
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(QueryError) as caught:
+        query(text)
+    return str(caught.value).splitlines()
+
+
+def test_joins_stand_children_first_and_leaves_as_they_read_them() -> None:
+    tree = query(LEFT_DEEP).tree
+    assert [join.name for join in tree.joins] == ["abc", "abcd", "top"]
+    assert tree.root.name == "top"
+    assert query(LEFT_DEEP).inputs == ("a", "b", "c", "d", "e")
+    assert tree.below("abcd") == ("a", "b", "c", "d")
+    assert tree.joins_below("abcd") == ("abc", "abcd")
+    assert [tree.level(name) for name in ("a", "abc", "abcd", "top")] == [0, 1, 2, 3]
+    bushy = query(BUSHY)
+    assert [join.name for join in bushy.tree.joins] == ["right", "left", "both"]
+    assert bushy.inputs == ("c", "d", "e", "a", "b")
+    assert bushy.tree.below("both") == bushy.inputs
+    assert bushy.tree.level("both") == 2
+
+
+def test_a_key_comes_from_one_leaf_below() -> None:
+    tree = query(LEFT_DEEP).tree
+    abc, abcd, top = tree.joins
+    [a1], [k2, hour], [k3] = abc.keys, abcd.keys, top.keys
+    assert [tree.source(a1, each) for each in abc.inputs] == [
+        KeySource("a", "a1"),
+        KeySource("b", "a1"),
+        KeySource("c", "a1"),
+    ]
+    assert tree.source(k2, "abc") == KeySource("c", "c2")  # no other has such a column
+    assert tree.source(hour, "abc") == KeySource("c", "date_trunc('hour', at)")
+    assert tree.source(hour, "d") == KeySource("d", "hour")
+    assert tree.source(k3, "abcd") == KeySource("d", "d2")
+
+
+def test_the_name_of_a_key_below_is_that_key() -> None:
+    """Though several streams have a column of that name: all have the key's value."""
+    both = query(BUSHY).tree.root.keys[0]
+    assert query(BUSHY).tree.source(both, "left") == KeySource("a", "a1")
+    # `hour` is a key of the join below, and a column of `d` and another of `e`.
+    text = LEFT_DEEP.replace('e1 = "int" }', 'e1 = "int", hour = "timestamp" }')
+    text = text.replace(
+        'on = [{ name = "k3", columns = { abcd = "d.d2", e = "e1" } }]', 'on = ["hour"]'
+    )
+    tree = query(text).tree
+    assert tree.source(tree.root.keys[0], "abcd") == KeySource("c", "date_trunc('hour', at)")
+    assert query(text).key_names == ("a1", "k2", "hour")
+
+
+def test_results_carry_the_keys_of_all_joins_and_no_field_that_is_a_key() -> None:
+    found = query(LEFT_DEEP)
+    assert found.key_names == ("a1", "k2", "hour", "k3")
+    carried = {leaf: [rule.name for rule in found.payload(leaf)] for leaf in found.inputs}
+    assert carried == {"a": ["v"], "b": ["y"], "c": ["at"], "d": [], "e": []}
+
+
+def test_a_stream_is_read_twice_under_two_names() -> None:
+    text = LEFT_DEEP.replace('"abcd", "e"]', '"abcd", "d as later"]').replace(" e = ", " later = ")
+    text = text.replace('later = "e1"', 'later = "d2"').replace(
+        '[streams.e]\nfields = { e1 = "int" }', ""
+    )
+    found = query(text)
+    assert found.tree.leaves[-1] == Leaf("later", "d")
+    assert found.topic("later") == "d"
+    assert found.topics == ("a", "b", "c", "d")
+    assert [rule.name for rule in found.payload("later")] == ["d1", "hour"]
+    own = """
+[streams.trade]
+fields = { id = "int", next = "int" }
+[join]
+inputs = ["trade", "trade as following"]
+on = [{ name = "pair", columns = { trade = "next", following = "id" } }]
+"""
+    assert query(own).inputs == ("trade", "following")
+    assert not query(own).is_single
+
+
+def test_the_fingerprint_is_of_the_shape_of_the_tree() -> None:
+    base = query(BUSHY).fingerprint
+    other = [
+        BUSHY.replace('["right", "left"]', '["left", "right"]'),
+        BUSHY.replace("c.a1", "c.c2"),
+        BUSHY.replace("join.left", "join.lift")
+        .replace('"left"]', '"lift"]')
+        .replace("left =", "lift ="),
+        BUSHY.replace('columns = { right = "c.a1"', 'columns = { right = "d.d2"'),
+    ]
+    assert len({base, *(query(text).fingerprint for text in other)}) == len(other) + 1
+    assert query("# the same\n" + BUSHY).fingerprint == base
+
+
+def test_what_cannot_run_yet_is_told_when_it_is_compiled() -> None:
+    for text in (LEFT_DEEP, BUSHY):
+        with pytest.raises(QueryError, match=r"q\.toml:\d+: a join of joins, .* cannot run yet"):
+            compile_streams(query(text))
+    alone = STREAMS.partition("[streams.c]")[0] + '[join.ab]\ninputs = ["a", "b"]\non = ["a1"]\n'
+    assert [plan.sources for plan in compile_streams(query(alone))] == [("a1",), ("a1",)]
+    named = alone.replace(
+        'on = ["a1"]', 'on = [{ name = "k", columns = { a = "a.a1", b = "a1" } }]'
+    )
+    assert [plan.sources for plan in compile_streams(query(named))] == [("a1",), ("a1",)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('"b", "c"]', '"b", "x"]', 17, "no stream 'x'; there are: a, b, c, d, e; and the joins"),
+        ('["abc", "d"]', '["abc", "top", "d"]', 14, "read each other in a circle: top, abcd"),
+        ('["abcd", "e"]', '["abc", "e"]', 20, "join abc is an input twice"),
+        ('["abc", "d"]', '["a as z", "d"]', 16, "several joins are read by no other: top, abc"),
+        ('"b", "c"]', '"b", "c", "d"]', 20, "stream d is read twice"),
+        ('["abc", "d"]', '["abc as x", "d"]', 20, "abc is a join: only a stream is renamed"),
+        ('["abc", "d"]', '["abc", "d as e"]', 20, "there is a stream e: choose another name"),
+        ('["abc", "d"]', '["abc", "d as abc"]', 20, "there is a join abc: choose another name"),
+        ('["abc", "d"]', '["abc", "d as é"]', 20, "'é' is no name"),
+        ("[join.abc]", "[join.a]", 16, "a is a stream, too: give the join a name of its own"),
+        ('abc = "c2"', 'abc = "a1.c2"', 21, "no stream a1 is below; there are: a, b, c"),
+        ('abc = "c2"', 'abc = "e.e1"', 21, "key k2 of abc: no stream e is below"),
+        ('abc = "c2"', 'abc = "c.c3"', 21, "there is no column c3; there are: a1, at, c2"),
+        ('abc = "c2"', 'abc = "c3"', 21, "there is no column c3"),
+        ('abc = "c2"', 'abc = "y + c2"', 21, "y + c2 reads columns of several streams"),
+        ('abc = "c2"', 'abc = "b.y + c.c2"', 21, "it reads columns of several streams (b, c)"),
+        ('abc = "c2", ', "", 21, "key k2: columns says nothing for input abc"),
+        ('abc = "c2"', 'abcx = "c2"', 21, "key k2: 'abcx' is no input; there are abc, d"),
+        ('y = "int"', 'c2 = "int"', 21, "c2 is ambiguous: write b.c2 or c.c2"),
+        ('"k3"', '"k2"', 15, "another join has a key k2 of other columns"),
+        ('"int", v', '"int", partition', 13, "two columns of the results would be called a_part"),
+        ("[join.abc]", "[join.abc]\nwindow = 1", 17, "allowed: inputs, on"),
+        ('["a1"]', "[]", 18, "join.abc.on: at least one is needed"),
+    ],
+)
+def test_errors_name_the_line_and_what_is_allowed(
+    old: str, new: str, line: int, message: str
+) -> None:
+    assert old in LEFT_DEEP
+    found = problems(LEFT_DEEP.replace(old, new, 1))
+    assert any(f.startswith(f"q.toml:{line}: ") and message in f for f in found), found
+
+
+def test_columns_may_name_their_stream() -> None:
+    assert unqualified("c.y") == ("c", "y")
+    assert unqualified("date_trunc('minute', c.ts)") == ("c", "date_trunc('minute', ts)")
+    assert unqualified("y * 1.5 = 'a.b'") == (None, "y * 1.5 = 'a.b'")
+    assert unqualified('c."a.b" + c.y') == ("c", '"a.b" + y')
+    with pytest.raises(ExpressionError, match=r"\(c, d\)"):
+        unqualified("c.y + d.z")
