@@ -46,6 +46,7 @@ MORE = {
     "doctor": ("quickstart.md#the-same-step-by-step", "runbook.md#after-a-power-loss"),
     "demo": ("quickstart.md#one-command",),
     "topics": ("your-query.md#your-broker",),
+    "explain": ("your-query.md#look-at-it",),
     "produce": (
         "quickstart.md#the-same-step-by-step",
         "your-query.md#your-own-rows-without-producers",

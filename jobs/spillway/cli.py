@@ -23,6 +23,7 @@ from spillway.commands import (
     config,
     demo,
     doctor,
+    explain,
     given,
     kafka,
     maintain,
@@ -80,6 +81,7 @@ COMMANDS = (
     demo.demo,
     setup.setup,
     topics.topics,
+    explain.explain,
     produce.produce,
 )
 """In the order of `--help`."""

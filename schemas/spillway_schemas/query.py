@@ -252,7 +252,11 @@ class Query(QueryPart):
 
     def stream(self, leaf: str) -> StreamInput:
         """The stream that a leaf reads."""
-        return self.streams[self._leaf(leaf).stream]
+        return self.streams[self.stream_name(leaf)]
+
+    def stream_name(self, leaf: str) -> str:
+        """The name of the stream that a leaf reads."""
+        return self._leaf(leaf).stream
 
     def topic(self, leaf: str) -> str:
         """The Kafka topic of a leaf, or of a stream."""

@@ -64,7 +64,7 @@ from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim
 from spillway_schemas.scenario import load_scenario
 from spillway_schemas.settings import load_settings
-from tests.doc_blocks import SHELL, Block, blocks
+from tests.doc_blocks import ROOT, SHELL, Block, blocks
 from tests.page_warehouse import page_day, write_page_warehouse, write_statistics
 from tests.report_journal import (
     DAY,
@@ -516,6 +516,16 @@ def query_errors(stage: Stage) -> None:
     )
     with pytest.raises(SystemExit):
         main(["--set", "query=trades.toml", "stream"])
+
+
+@makes("explain")
+def explain(stage: Stage) -> None:
+    stage.patch.setenv("COLUMNS", "80")
+    page = (ROOT / "docs" / "your-query.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", page, re.S)
+    [tree] = [each for each in examples if "[join.named]" in each]
+    Path("trades.toml").write_text(tree)
+    main_ok(["explain", "trades.toml"])
 
 
 # --- moving ------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""`spillway explain`: what a query's joins are, and what goes from one to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spillway.commands import given
+from spillway.commands.given import AsJson
+from spillway.commands.terminal import out, say, say_json, warn
+
+
+def explain(
+    query: Annotated[
+        str | None,
+        typer.Argument(help="A shipped query or a .toml file. Without it: the settings' query."),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the tree as a picture.")
+    ] = None,
+    json_: AsJson = False,
+) -> None:
+    """Draw a query's tree of joins: keys, what each edge carries and why.
+
+    Reads the query alone: no broker, no warehouse.
+    """
+    from spillway.report.query_tree import as_dict, as_svg, as_text
+    from spillway_schemas.query import load_query
+
+    found = load_query(query or given.settings().query)
+    if svg is not None:
+        svg.write_text(as_svg(found), encoding="utf-8")
+    if json_:
+        say_json(as_dict(found))
+        return
+    if svg is not None:
+        say(f"written: {svg}")
+    else:
+        out.print(as_text(found), highlight=False)
+    if not found.is_single:
+        warn("It cannot run yet: what runs is one join of two or more streams, each read once.")

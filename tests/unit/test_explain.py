@@ -1,0 +1,144 @@
+"""`spillway explain`: the tree of a query as text, picture and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from spillway.cli import main
+
+TREE = """
+[streams.trade]
+fields = { symbol = "string", at = "timestamp", company = "int", price = "double", note = "string" }
+topic = "trades-v2"
+filter = "price > 0"
+[streams.quote]
+fields = { symbol = "string", at = "timestamp", bid = "double" }
+[streams.company]
+fields = { id = "int", name = "string" }
+[join.quoted]
+inputs = ["trade", "quote"]
+on = ["symbol", { name = "minute", expression = "date_trunc('minute', at)" }]
+[join.named]
+inputs = ["quoted", "company"]
+on = [{ name = "company_id", columns = { quoted = "company", company = "id" } }]
+[results]
+columns = ["trade.price", "quote.bid", "company.name"]
+"""
+
+DRAWN = """\
+named joins quoted, company
+├── on company_id: trade.company = company.id
+├── quoted joins trade, quote
+│   ├── trade.company  (key company_id of named)
+│   ├── trade.symbol  (results: symbol)
+│   ├── date_trunc('minute', at) of trade  (results: minute)
+│   ├── trade.price  (results: trade_price)
+│   ├── quote.bid  (results: quote_bid)
+│   ├── coordinates of trade, quote  (identity)
+│   ├── key hashes of quoted  (lineage)
+│   ├── on symbol: trade.symbol = quote.symbol
+│   ├── on minute: date_trunc('minute', at) of trade = date_trunc('minute', at)
+│   │   of quote
+│   ├── trade (topic trades-v2) where price > 0
+│   │   ├── trade.symbol  (key symbol of quoted)
+│   │   ├── date_trunc('minute', at) of trade  (key minute of quoted)
+│   │   ├── trade.company  (key company_id of named)
+│   │   ├── trade.price  (results: trade_price)
+│   │   └── coordinates of trade  (identity)
+│   └── quote
+│       ├── quote.symbol  (key symbol of quoted)
+│       ├── date_trunc('minute', at) of quote  (key minute of quoted)
+│       ├── quote.bid  (results: quote_bid)
+│       └── coordinates of quote  (identity)
+└── company
+    ├── company.id  (key company_id of named)
+    ├── company.name  (results: company_name)
+    └── coordinates of company  (identity)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "trades.toml"
+    path.write_text(TREE)
+    return path
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """What the command prints and says, on a terminal of 80 columns."""
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    assert ended.value.code == 0
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def test_the_tree_is_drawn(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    drawn, said = explained(capsys, str(file))
+    assert [line.rstrip() for line in drawn.splitlines()] == DRAWN.splitlines()
+    assert said.startswith("It cannot run yet")
+
+
+def test_a_query_that_runs_is_explained_without_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drawn, said = explained(capsys, "symbol")
+    assert drawn.startswith("join joins stock, volume, review\n")
+    assert said == ""
+    assert explained(capsys)[0] == drawn, "the settings' query"
+
+
+def test_programs_get_the_same(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(explained(capsys, str(file), "--json")[0])
+    assert [join["name"] for join in found["joins"]] == ["quoted", "named"]
+    assert [join["level"] for join in found["joins"]] == [1, 2]
+    assert found["joins"][1]["keys"] == {
+        "company_id": {"quoted": "trade.company", "company": "company.id"}
+    }
+    assert found["streams"] == {"trade": "trades-v2", "quote": "quote", "company": "company"}
+    assert not found["runs"]
+    lines = [
+        f"{column}  ({'; '.join(why)})"
+        for edge in found["edges"]
+        for column, why in edge["columns"].items()
+    ]
+    drawn = DRAWN.splitlines()
+    assert sorted(lines) == sorted(
+        line.lstrip("│├└─ ")
+        for line in drawn
+        if ("(key " in line and "hashes" not in line) or "(results:" in line
+    )
+
+
+def test_the_picture_says_what_the_text_says(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "tree.svg"
+    assert explained(capsys, str(file), "--svg", str(picture))[0] == f"written: {picture}\n"
+    root = ElementTree.fromstring(picture.read_text())
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    wanted = re.sub(r"\n│   │   of", " of", DRAWN)
+    assert sorted(filter(None, texts)) == sorted(
+        line.lstrip("│├└─ ") for line in wanted.splitlines()
+    )
+    right = float(root.attrib["viewBox"].split()[2])
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(box.attrib["x"]) + float(box.attrib["width"]) <= right
+
+
+def test_what_is_wrong_with_a_query_is_said_with_its_line(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(TREE.replace('"quoted", "company"]', '"quoted", "firm"]'))
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(file)])
+    assert ended.value.code == 2
+    assert "trades.toml:14: there is no stream 'firm'" in capsys.readouterr().err
