@@ -386,10 +386,11 @@ def _problems(query: Query) -> Iterator[str]:
     }
     joins = {name: (join.inputs, join.named_keys) for name, join in query.joins.items()}
     tree, found = tree_of(joins, columns)
-    for join, place, message in found:
-        yield f"{query.where(*query.place(join, *place))}: {message}"
+    wrong = [f"{query.where(*query.place(join, *at))}: {message}" for join, at, message in found]
     if tree is None:
+        yield from wrong
         return
+    query._tree = tree
     read = {leaf.stream for leaf in tree.leaves}
     for name in query.streams:
         if name not in read:
@@ -402,14 +403,15 @@ def _problems(query: Query) -> Iterator[str]:
             f"{query.where('streams')}: topic {_list(twice)} feeds two streams, which is not "
             "supported; one topic is one stream"
         )
+    yield from wrong
     for name, each in query.joins.items():
         for same in _same([key.name for key in each.keys]):
             where = query.where(*query.place(name, "on"))
             yield f"{where}: two keys of the same name: {same}"
+    yield from _column_problems(query)
     if not found:
-        query._tree = tree
-        yield from _column_problems(query)
         yield from _key_name_problems(query)
+        yield from _clashes(query)
 
 
 def _stream_problems(query: Query, name: str) -> Iterator[str]:
@@ -453,6 +455,11 @@ def _column_problems(query: Query) -> Iterator[str]:
     listed = query.results.columns or []
     for each in dict.fromkeys(each for each in listed if listed.count(each) > 1):
         yield f"{where}: {each!r} is there twice; name each column once"
+
+
+def _clashes(query: Query) -> Iterator[str]:
+    """Columns of the results that would have one name."""
+    where = query.where("results", "columns") if query.results.columns else query.where("join")
     names = [*query.key_names, *sorted(RESULT_COLUMNS)]
     for stream in query.inputs:
         names += [f"{stream}_{each.name}" for each in query.payload(stream)]
