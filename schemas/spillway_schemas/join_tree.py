@@ -10,7 +10,7 @@ A key's value in an input that is a join comes from one leaf below it:
 | written | taken from |
 |---|---|
 | `c.y`, or an expression over columns of one leaf: `date_trunc('minute', c.ts)` | that leaf |
-| `y`, the name of a key of a join below | that key; the one nearest to the root |
+| `y`, the name of a key of a join below | that key |
 | `y`, a column that one leaf alone has | that leaf |
 
 Nothing here knows a file or its lines: what is wrong is a `TreeProblem` with its place in the
@@ -143,7 +143,7 @@ class JoinTree:
     def _above_a_join(self, text: str, input_: str) -> KeySource:
         """What an expression means that names no stream, in an input that is a join."""
         below = self.below(input_)
-        for name in reversed(self.joins_below(input_)):
+        for name in self.joins_below(input_):
             found = self._by_name[name]
             for key in found.keys:
                 if key.name == plain_column(text):
