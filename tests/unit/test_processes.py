@@ -92,3 +92,28 @@ def test_a_stream_s_threads_share_few_arenas(words: list[str], few: bool) -> Non
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     arenas = done.stdout.count("<heap nr=")
     assert (arenas <= ARENAS) == few, arenas
+
+
+POOL = """
+import os, sys
+sys.argv = ["spillway", "--set", "query=./none.toml", "stream"]
+from spillway.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 2, "there is no such query"
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name, os.environ.get("ARROW_DEFAULT_MEMORY_POOL"))
+"""
+
+
+@pytest.mark.parametrize("asked", [None, "mimalloc"])
+def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
+    asked: str | None,
+) -> None:
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    env.pop("ARROW_DEFAULT_MEMORY_POOL", None)
+    env |= {} if asked is None else {"ARROW_DEFAULT_MEMORY_POOL": asked}
+    command = [sys.executable, "-c", POOL]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [asked or "system", str(asked)]

@@ -29,12 +29,13 @@ def stream(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
-    from spillway.processes import few_arenas
+    from spillway.processes import few_arenas, one_allocator
     from spillway.stream.interrupts import stop_on_signals
 
     stop = threading.Event()
     stop_on_signals(stop)  # before the slow imports
     few_arenas()
+    one_allocator()
 
     from spillway import doctor as doctors
     from spillway.metrics.serving import serving
