@@ -39,6 +39,16 @@ def one_allocator() -> bool:
         del os.environ[_POOL]
 
 
+def give_back() -> bool:
+    """Give memory that malloc holds and nobody uses back to the system; whether there was any.
+
+    What a thread took may lie below something small that stays, and then the whole of it would
+    stay. Takes some milliseconds. False where malloc is not glibc's.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim is not None and bool(trim(0))
+
+
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 

@@ -117,3 +117,32 @@ def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
     command = [sys.executable, "-c", POOL]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [asked or "system", str(asked)]
+
+
+HELD_BELOW_WHAT_STAYS = """
+import ctypes, os
+from spillway.processes import give_back, stat_fields
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+resident = lambda: int(stat_fields(os.getpid())[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
+pieces = [libc.malloc(100_000) for _ in range(1000)]
+for piece in pieces:
+    ctypes.memset(piece, 1, 100_000)
+stays = libc.malloc(100_000)
+for piece in pieces:
+    libc.free(piece)
+before = resident()
+assert give_back()
+print(before - resident())
+"""
+
+
+def test_what_nobody_uses_is_given_back() -> None:
+    """Kills: no call of malloc_trim. 95 MiB lie below one piece that stays."""
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("malloc is not glibc's here")
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    command = [sys.executable, "-c", HELD_BELOW_WHAT_STAYS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 80

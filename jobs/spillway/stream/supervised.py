@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.private import private_folder
+from spillway.processes import give_back
 from spillway.stream.job import MicroBatch
 from spillway.stream.source import batch_end, stream_rows
 from spillway_schemas.journal import Offsets
@@ -73,6 +74,7 @@ class SupervisedQuery:
         """A new query with a new checkpoint, from these offsets."""
         self._starts += 1
         self._failure = None
+        give_back()  # what the threads of the query before had
         self.max_rows = max_rows
         private_folder(self._folder.parent)
         # With the checkpoints of its earlier starts: a day has several, and a run many days.
