@@ -1,7 +1,8 @@
 """What each edge of a query's tree carries, and why.
 
 Model: an edge leads from an input (a stream or a join) to the join that reads it. A row on it
-carries each column once, however many reasons there are:
+carries each value once, however many reasons there are, and of values that a join below has made
+equal only one (`JoinTree.carrier`):
 
 * keys: of the join that it goes to, and of the joins above that take theirs from a leaf below;
 * results: what the query's results show of the leaves and of the keys below;
@@ -56,16 +57,17 @@ class QueryEdges:
                     if input_ in (each, *self._inputs_below(each)):
                         source = tree.source(key, each)
                         if source.leaf in leaves:
+                            source = tree.carrier(source, input_)
                             reasons.setdefault(source, []).append(f"key {key.name} of {above.name}")
         for name in below:
             found = tree.join(name)
             assert found is not None
             for key in found.keys:
-                source = tree.source(key, found.inputs[0])
+                source = tree.carrier(tree.source(key, found.inputs[0]), input_)
                 reasons.setdefault(source, []).append(f"results: {key.name}")
         for leaf in leaves:
             for field in self.query.payload(leaf):
-                source = KeySource(leaf, field.name)
+                source = tree.carrier(KeySource(leaf, field.name), input_)
                 reasons.setdefault(source, []).append(f"results: {leaf}_{field.name}")
         columns = {source: tuple(dict.fromkeys(why)) for source, why in reasons.items()}
         return Edge(join.name, input_, columns, leaves, below)

@@ -140,6 +140,23 @@ class JoinTree:
             return KeySource(input_, text)
         return self._above_a_join(text, input_)
 
+    def carrier(self, source: KeySource, input_: str) -> KeySource:
+        """Which of the sources that are equal in every row of an input stands for one of them.
+
+        The keys of the joins below make sources equal; the first of those that are stands for all,
+        so that a row carries such a value once.
+        """
+        equal: list[list[KeySource]] = []
+        for name in self.joins_below(input_):
+            join = self._by_name[name]
+            for key in join.keys:
+                merged = [self.source(key, each) for each in join.inputs]
+                for known in [each for each in equal if not set(each).isdisjoint(merged)]:
+                    equal.remove(known)
+                    merged = known + [each for each in merged if each not in known]
+                equal.append(merged)
+        return next((each[0] for each in equal if source in each), source)
+
     def _above_a_join(self, text: str, input_: str) -> KeySource:
         """What an expression means that names no stream, in an input that is a join."""
         below = self.below(input_)

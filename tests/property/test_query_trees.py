@@ -129,7 +129,7 @@ def by_edges(
             if all(
                 len(
                     {
-                        row[tree.source(key, each)]
+                        row[tree.carrier(tree.source(key, each), each)]
                         for each, (_, row) in zip(join.inputs, picked, strict=True)
                     }
                 )
@@ -140,8 +140,9 @@ def by_edges(
         return found
 
     order = tree.below(tree.root.name)
+    asked = [tree.carrier(source, tree.root.name) for source in shown(query)]
     return Counter(
-        (tuple(sorted(zip(order, ids, strict=True))), tuple(row[s] for s in shown(query)))
+        (tuple(sorted(zip(order, ids, strict=True))), tuple(row[source] for source in asked))
         for ids, row in joined(tree.root.name)
     )
 
