@@ -45,7 +45,7 @@ class Rows:
     """Rows of one input sorted by unsigned hash.
 
     `key_hash` uint64 (n,) ascending; `table` has the input's row schema (keys, payload,
-    partition, offset), n rows, in one chunk or more. `kafka_ms` int64 (n,) is given for new
+    identity), n rows, in one chunk or more. `kafka_ms` int64 (n,) is given for new
     rows whose delay is to be measured. Rows of a run with dead rows in it carry the epoch in
     which it was `born`: see `last_drop` of `join_batches`.
     """
@@ -287,13 +287,14 @@ class _Making:
     def _table(self, gathered: list[_Gathered], picks: list[I64]) -> pa.Table:
         keys = len(self.spec.keys)
         payloads: list[pa.ChunkedArray] = []
-        coordinates: list[pa.ChunkedArray] = []
+        identities: list[pa.ChunkedArray] = []
         for i, (each, pick) in enumerate(zip(gathered, picks, strict=True)):
             index = pa.array(pick)
             taken = [column.take(index) for column in each.table.columns[0 if i == 0 else keys :]]
-            payloads.extend(taken[:-2])
-            coordinates.extend(taken[-2:])
-        return pa.Table.from_arrays([*payloads, *coordinates], schema=self.spec.joined_schema)
+            own = len(taken) - len(self.spec.inputs[i].identity)
+            payloads.extend(taken[:own])
+            identities.extend(taken[own:])
+        return pa.Table.from_arrays([*payloads, *identities], schema=self.spec.joined_schema)
 
 
 def _gather(runs: Sequence[Rows], spans: Sequence[Spans], counts: I64) -> _Gathered:

@@ -3,11 +3,14 @@
 Column orders that the whole engine relies on (columns are found by position, never by name, so
 a payload column may be called `offset` or `key_hash`):
 
-* row schema of an input:  keys..., payload..., `partition` int32, `offset` int64
+* row schema of an input:  keys..., payload..., identity...
+* identity of a stream's row: `partition` int32, `offset` int64; of a join's row: the same for each
+  leaf below, `<leaf>_partition`, `<leaf>_offset`, then `<join>_hash` uint64 for each join below
+  (its lineage: the hash of that join's key)
 * state schema:            `key_hash` uint64, then the row schema
 * new-row schema:          the state schema, then `kafka_ms` int64
-* joined schema:           keys..., `<input>_<payload>`... per input, then `<input>_partition`,
-  `<input>_offset` per input
+* joined schema:           keys..., `<input>_<payload>`... per input, then the identity per input,
+  `<input>_partition`, `<input>_offset` for a stream; what comes from a join keeps its name
 """
 
 from __future__ import annotations
@@ -26,10 +29,41 @@ KAFKA_MS = pa.field("kafka_ms", pa.int64(), nullable=False)
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a join: its name (the stream's) and its columns beside the keys."""
+    """One input of a join: its name (the leaf's or the join's) and its columns beside the keys."""
 
     name: str
     payload: pa.Schema
+    leaves: tuple[str, ...] = ()
+    """Of an input that is a join: the leaves below it. Without any it is a stream."""
+    lineage: tuple[str, ...] = ()
+    """The joins below it, itself the last."""
+
+    @property
+    def identity(self) -> pa.Schema:
+        """What tells its rows apart, and the hashes by which they came."""
+        if not self.leaves:
+            return pa.schema([PARTITION, OFFSET])
+        coordinates = [_of(leaf, field) for leaf in self.leaves for field in (PARTITION, OFFSET)]
+        return pa.schema([*coordinates, *(lineage_field(join) for join in self.lineage)])
+
+    @property
+    def joined_payload(self) -> list[pa.Field]:
+        """The payload's columns in the join's rows."""
+        return list(self.payload) if self.leaves else [_of(self.name, f) for f in self.payload]
+
+    @property
+    def joined_identity(self) -> list[pa.Field]:
+        """The identity's columns in the join's rows."""
+        return list(self.identity) if self.leaves else [_of(self.name, f) for f in self.identity]
+
+
+def _of(name: str, field: pa.Field) -> pa.Field:
+    return field.with_name(f"{name}_{field.name}")
+
+
+def lineage_field(join: str) -> pa.Field:
+    """The column of the hash of a join's key, in rows above it."""
+    return pa.field(f"{join}_hash", pa.uint64(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -57,8 +91,8 @@ class JoinSpec:
             )
 
     def row_schema(self, input_: int) -> pa.Schema:
-        """Keys, payload and coordinate of one input."""
-        return pa.schema([*self.keys, *self.inputs[input_].payload, PARTITION, OFFSET])
+        """Keys, payload and identity of one input."""
+        return pa.schema([*self.keys, *self.inputs[input_].payload, *self.inputs[input_].identity])
 
     def state_schema(self, input_: int) -> pa.Schema:
         """A row in state: its hash, then the row schema."""
@@ -70,15 +104,7 @@ class JoinSpec:
 
     @cached_property
     def joined_schema(self) -> pa.Schema:
-        """What the join gives: keys once, prefixed payloads, one coordinate per input."""
-        payloads = [
-            field.with_name(f"{each.name}_{field.name}")
-            for each in self.inputs
-            for field in each.payload
-        ]
-        coordinates = [
-            field.with_name(f"{each.name}_{field.name}")
-            for each in self.inputs
-            for field in (PARTITION, OFFSET)
-        ]
-        return pa.schema([*self.keys, *payloads, *coordinates])
+        """What the join gives: keys once, then the payload and then the identity of each input."""
+        payloads = [field for each in self.inputs for field in each.joined_payload]
+        identities = [field for each in self.inputs for field in each.joined_identity]
+        return pa.schema([*self.keys, *payloads, *identities])
