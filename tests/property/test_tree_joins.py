@@ -41,8 +41,10 @@ def leaf_rows(plan: TreePlan, leaf: str, numbered: list[tuple[int, dict[str, int
 
 
 def run(query: Query, rows: dict[str, list[dict[str, int]]], seed: int) -> pa.Table:
-    """All results of the root, epoch by epoch; small batches, so that a hot key takes several."""
+    """All results of the root, epoch by epoch; in small batches, so that a hot key takes several,
+    or in large ones of many keys."""
     rng = random.Random(seed)
+    batch_bytes = rng.choice([200, 1 << 20])
     plan = tree_plan(query, lambda source: pa.int64())
     epoch_of = {
         leaf.name: [rng.randrange(EPOCHS) for _ in rows[leaf.stream]] for leaf in query.tree.leaves
@@ -60,7 +62,9 @@ def run(query: Query, rows: dict[str, list[dict[str, int]]], seed: int) -> pa.Ta
             operator, input_, _ = plan.leaves[leaf.name]
             new[operator][input_] = [leaf_rows(plan, leaf.name, came)] if came else []
         for operator, (spec, upward) in enumerate(zip(plan.specs, plan.upward, strict=True)):
-            for batch in join_batches(spec, state[operator], new[operator], batch_bytes=200):
+            for batch in join_batches(
+                spec, state[operator], new[operator], batch_bytes=batch_bytes
+            ):
                 if upward is None:
                     results.append(batch.table)
                     continue

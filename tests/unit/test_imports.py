@@ -41,6 +41,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
         {"spillway_schemas", "spillway.jars", "spillway.places", "spillway.private"},
         {"kafka", "psutil"},
     ),
+    "spillway.allocators": (set(), {"pyarrow"}),
     "spillway.processes": (set(), set()),
     "spillway.readmodel": (
         {

@@ -29,7 +29,7 @@ def stream(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
-    from spillway.processes import few_arenas, one_allocator
+    from spillway.allocators import few_arenas, one_allocator
     from spillway.stream.interrupts import stop_on_signals
 
     stop = threading.Event()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spillway.allocators import give_back
 from spillway.private import private_folder
-from spillway.processes import give_back
 from spillway.stream.job import MicroBatch
 from spillway.stream.source import batch_end, stream_rows
 from spillway_schemas.journal import Offsets

@@ -131,7 +131,7 @@ class _Planner:
         for name in join.inputs:
             payload = self._carried(join, name)[len(join.keys) :]
             for source in payload:
-                found.setdefault(self.tree.carrier(source, join.name), at)
+                found[source] = at
                 at += 1
         for n, key in enumerate(join.keys):
             found[self.tree.carrier(self.tree.source(key, join.inputs[0]), join.name)] = n

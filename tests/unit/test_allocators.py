@@ -1,0 +1,104 @@
+"""The driver's memory: few arenas, one allocator, and what nobody uses given back."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spillway.allocators import ARENAS
+from tests.packages import source_paths
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+ARENAS_OF_EIGHT_THREADS = """
+import ctypes, os, sys, threading
+from spillway.allocators import few_arenas
+if "few" in sys.argv:
+    assert few_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+together = threading.Barrier(8)
+def take():
+    together.wait()
+    libc.malloc(100)
+    together.wait()
+threads = [threading.Thread(target=take) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+@pytest.mark.parametrize(("words", "few"), [(["few"], True), ([], False)])
+def test_a_stream_s_threads_share_few_arenas(words: list[str], few: bool) -> None:
+    if not hasattr(ctypes.CDLL(None), "malloc_info"):
+        pytest.skip("malloc is not glibc's here")
+    command = [sys.executable, "-c", ARENAS_OF_EIGHT_THREADS, *words]
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    arenas = done.stdout.count("<heap nr=")
+    assert (arenas <= ARENAS) == few, arenas
+
+
+POOL = """
+import os, sys
+sys.argv = ["spillway", "--set", "query=./none.toml", "stream"]
+from spillway.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 2, "there is no such query"
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name, os.environ.get("ARROW_DEFAULT_MEMORY_POOL"))
+"""
+
+
+@pytest.mark.parametrize("asked", [None, "mimalloc"])
+def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
+    asked: str | None,
+) -> None:
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    env.pop("ARROW_DEFAULT_MEMORY_POOL", None)
+    env |= {} if asked is None else {"ARROW_DEFAULT_MEMORY_POOL": asked}
+    command = [sys.executable, "-c", POOL]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [asked or "system", str(asked)]
+
+
+HELD_BELOW_WHAT_STAYS = """
+import ctypes, os
+from spillway.allocators import give_back
+from spillway.processes import stat_fields
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+resident = lambda: int(stat_fields(os.getpid())[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
+pieces = [libc.malloc(100_000) for _ in range(1000)]
+for piece in pieces:
+    ctypes.memset(piece, 1, 100_000)
+stays = libc.malloc(100_000)
+for piece in pieces:
+    libc.free(piece)
+before = resident()
+assert give_back()
+print(before - resident())
+"""
+
+
+def test_what_nobody_uses_is_given_back() -> None:
+    """Kills: no call of malloc_trim. 95 MiB lie below one piece that stays."""
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("malloc is not glibc's here")
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
+    command = [sys.executable, "-c", HELD_BELOW_WHAT_STAYS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 80
