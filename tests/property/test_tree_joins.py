@@ -76,7 +76,7 @@ def run(query: Query, rows: dict[str, list[dict[str, int]]], seed: int) -> pa.Ta
     return pa.concat_tables(results).combine_chunks()
 
 
-@explored(40, 600, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(40, 300, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_a_tree_gives_every_result_once(number: int, seed: int) -> None:
     """Kills: a column of another position, a parent's hash of the wrong key, rows left unsorted,
     lineage of another join."""
