@@ -13,6 +13,9 @@ belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIV
 `FAILPOINT_AFTER=name` the driver's point counts from when that point has fired.
 
 `WORKER_PAUSE_S=seconds` makes a step rest so long, once (marker `fired-pause`).
+
+`KEEP_LOG_S=seconds` keeps entries of tables' logs, and what they say of removed files, only so long:
+for days that take minutes.
 """
 
 from __future__ import annotations
@@ -281,6 +284,12 @@ def main() -> None:
         job.step_batches = pausing_step_batches
     from spillway import cli
     from spillway.commands import given
+
+    if text := os.environ.get("KEEP_LOG_S"):
+        from spillway.tables import log
+
+        log.KEEP_S = float(text)
+        log.REMOVED_KNOWN_S = int(text)
 
     if text := os.environ.get("EXCHANGE_CLOCK"):
         clock = Path(text)

@@ -28,6 +28,9 @@ from tests.integration.failpoints import THEN
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
 SESSIONS = int(os.environ.get("SPILLWAY_SOAK_SESSIONS", "20"))
+KEEP_LOG_S = 60
+"""A day takes 45 s: what the tables' logs keep for ten minutes, or for two days, would be kept for
+a month."""
 BATCHES, ROWS, KEYS = 12, 2_500, 4_000
 """A session's rows come in so many batches, of so many keys."""
 
@@ -40,7 +43,7 @@ def day(
         tmp_path / "month",
         broker,
         topics(*STREAMS, partitions=2),
-        spark_env,
+        {**spark_env, "KEEP_LOG_S": str(KEEP_LOG_S)},
         budget_bytes=640 << 10,
         max_rows=4_000,
     )
