@@ -44,7 +44,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
 from spillway.engine.wire.datafile import write_data_file
@@ -203,7 +203,7 @@ def _report(slot: int, number: int, session: str) -> SlotReport:
 
 def make(root: Path, count: int) -> None:
     """A warehouse with a journal of `count` epochs. The last snapshot is half its distance back."""
-    warehouse = Warehouse(str(root), result_schema(join_spec(QUERY)), fsync=False)
+    warehouse = Warehouse(str(root), result_schema(tree_spec(QUERY)), fsync=False)
     held: list[Genesis | Claim | Epoch] = []
     commands: list[Command] = []
     asked, proved = 0, set[str]()
@@ -252,7 +252,7 @@ def look(what: str, root: Path) -> None:
 
     before, began, cpu = _memory_mib("VmRSS"), time.perf_counter(), time.process_time()
     if what == "start":
-        warehouse = Warehouse(str(root), result_schema(join_spec(QUERY)), fsync=False)
+        warehouse = Warehouse(str(root), result_schema(tree_spec(QUERY)), fsync=False)
         warehouse.journal.state()
         applied = warehouse.applied_all()
         known, rest = warehouse.journal.read_on(applied)
@@ -359,7 +359,7 @@ def day(root: Path, count: int) -> bool:
     shutil.rmtree(root, ignore_errors=True)
     # Here an epoch takes milliseconds: the log's entries must not wait for ten minutes to go.
     log.KEEP_S = 0.0
-    schema = result_schema(join_spec(QUERY))
+    schema = result_schema(tree_spec(QUERY))
     warehouse = Warehouse(str(root), schema, fsync=False)
     table = warehouse.table("results")
     columns = table.definition.file_schema

@@ -28,17 +28,18 @@ from pydantic import SecretBytes
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Coordinates, route
 from spillway.storage import Folder, folder
 from spillway_schemas.setting_fields import SpillSettings
 
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     tuple(InputSpec(n, pa.schema([("v", pa.int64())])) for n in ("stock", "volume", "review")),
-)
+))
 SESSION = "2026-01-05"
 
 

@@ -19,6 +19,7 @@ from pydantic import SecretBytes
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.statistics import statistics_every_s
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
@@ -28,7 +29,7 @@ from spillway_schemas.setting_fields import SpillSettings
 
 EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     (
@@ -48,7 +49,7 @@ SPEC = JoinSpec(
             ),
         ),
     ),
-)
+))
 
 
 def rows_of(

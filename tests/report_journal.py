@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.wire.datafile import write_data_file
 from spillway.readmodel.kept import followed
 from spillway.readmodel.model import ReadModel
@@ -49,11 +50,11 @@ DAY, NEXT = "2026-01-05", "2026-01-06"
 BEGAN = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
 QUERY = load_query("symbol")
 """The default one, which the settings name when nobody says otherwise."""
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     operator=0,
     keys=pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     inputs=tuple(InputSpec(name, pa.schema([("value", pa.int64())])) for name in TOPICS),
-)
+))
 
 
 @dataclass

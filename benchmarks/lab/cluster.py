@@ -20,6 +20,7 @@ from spillway.cleanup.task import CleanTask, run_clean
 from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, survey
@@ -38,7 +39,7 @@ count state only, not the files of the epoch before and those that a merge write
 ROW_BYTES = 40
 """Of a row in state: its hash, a symbol of 8 characters and its end, a number, its coordinate."""
 
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     (
@@ -46,7 +47,7 @@ SPEC = JoinSpec(
         InputSpec("volume", pa.schema([("shares", pa.float64())])),
         InputSpec("review", pa.schema([("rating", pa.float64())])),
     ),
-)
+))
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,10 @@ class Prefix(NamedTuple):
         """Whether the two ranges share a hash (prefixes do so only when one covers the other)."""
         return self.covers(other) or other.covers(self)
 
+    def part(self, inner: Prefix) -> Prefix:
+        """The part of this range that `inner` is of all hashes."""
+        return Prefix(self.depth + inner.depth, (self.value << inner.depth) + inner.value)
+
     @property
     def text(self) -> str:
         """As it is written for people: `9/17`, the hashes whose first 9 bits are the number 17."""
@@ -315,6 +319,8 @@ class Genesis(Record):
     inputs: int
     groups: list[tuple[Prefix, int]]
     """The first assignment: each group with its slot; together they cover all hashes."""
+    parents: list[int] = [-1]
+    """Of each join of the query, children first, the join that reads it; -1: the root, none does."""
     written_at: str
 
 

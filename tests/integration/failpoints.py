@@ -214,12 +214,12 @@ def extract_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
 
 def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     """`spillway.stream.worker.step_batches` with failpoints; both ends of a relocation have one."""
-    from spillway.engine import step as engine
+    from spillway.engine import probe as engine
     from spillway.stream import worker
 
     epoch = next(iter(job.tasks.values())).epoch
     _once("before-step", epoch)
-    original_step, original_adopt = engine.step, engine.adopt
+    original_step, original_adopt = worker.step, engine.adopt
     tasks: list[Any] = []
 
     def once(name: str, *, sender: bool) -> None:

@@ -20,6 +20,7 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows, join
 from spillway.engine.join.results import complete, file_schema, result_schema
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spillfile import spill_schema, write_spill
 from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
@@ -29,7 +30,7 @@ from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed,
 AT = "2026-01-05T21:00:00+00:00"
 DAY, NEXT = "2026-01-05", "2026-01-06"
 
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     (
@@ -37,7 +38,7 @@ SPEC = JoinSpec(
         InputSpec("volume", pa.schema([("shares", pa.int64())])),
         InputSpec("review", pa.schema([("text", pa.string())])),
     ),
-)
+))
 
 Row = tuple[int, str, int]
 

@@ -19,6 +19,7 @@ import numpy as np, pyarrow as pa
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
@@ -29,8 +30,8 @@ def peak_mb():
     return int(line.split()[1]) / 1024
 
 case, piece_mb = sys.argv[1], float(sys.argv[2])
-spec = JoinSpec(0, pa.schema([pa.field("k", pa.int64(), nullable=False)]),
-                tuple(InputSpec(n, pa.schema([("v", pa.string())])) for n in "ab"))
+spec = one_join(JoinSpec(0, pa.schema([pa.field("k", pa.int64(), nullable=False)]),
+                tuple(InputSpec(n, pa.schema([("v", pa.string())])) for n in "ab")))
 rng = np.random.default_rng(1)
 
 def rows(i, hashes):
@@ -62,8 +63,8 @@ with tempfile.TemporaryDirectory() as root:
     pa.default_memory_pool().release_unused()
     open("/proc/self/clear_refs", "w").write("5")  # the peak so far is forgotten
     before = peak_mb()
-    results = sum(t.num_rows for _, t in clean_ranges(
-        spec, source, [Prefix(1, 0)], piece_bytes=int(piece_mb * 2**20), batch_bytes=2**20))
+    results = sum(t.table.num_rows for _, t in clean_ranges(
+        source, [Prefix(1, 0)], piece_bytes=int(piece_mb * 2**20), batch_bytes=2**20))
     print(spilled, int(source.index.groups.bytes.sum()) / 2**20, results, peak_mb() - before)
 """
 

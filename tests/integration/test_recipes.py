@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.results import file_schema, result_schema
@@ -42,7 +42,7 @@ CLOSED = datetime(2026, 1, 5, 21, 5, tzinfo=UTC)
 SYMBOLS = ("AAPL", "MSFT", "BRK.B")
 EPOCHS = 3
 DEPTH = 9
-SPEC = join_spec(load_query("symbol"))
+SPEC = tree_spec(load_query("symbol"))
 STREAMS = tuple(each.name for each in SPEC.inputs)
 QUARANTINED: dict[str, bytes | None] = {
     "not JSON: EOF while parsing an object at line 1 column 1": b"{",

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from spillway.decode import compile_streams, join_spec
+from spillway.decode import compile_streams, tree_spec
 from spillway.engine.join.results import file_schema, result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.datafile import write_data_file
@@ -146,7 +146,7 @@ class HandMadeDay:
 
     def warehouse(self, results: list[Result], *, rejected: int | None = None) -> Warehouse:
         """A warehouse whose results table holds just these rows."""
-        spec = join_spec(self.query)
+        spec = tree_spec(self.query)
         root = self.root / uuid.uuid4().hex
         w = Warehouse(str(root), result_schema(spec), spill=spill_schema(spec), fsync=False)
         ids = self.cluster.topics(sorted(self.topics.values()))

@@ -24,6 +24,7 @@ from pydantic import SecretBytes
 from spillway.engine.groups import U64, GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.spillfile import SpillFile, row_column, survey
@@ -55,12 +56,12 @@ DAYS = ("2026-01-05", "2026-01-06")
 AFTER = {DAYS[0]: DAYS[1], DAYS[1]: "2026-01-07", "2026-01-07": "2026-01-08"}
 
 
-def spec_of(inputs: int, *, composite: bool) -> JoinSpec:
+def spec_of(inputs: int, *, composite: bool) -> TreeSpec:
     keys = [pa.field("symbol", pa.string(), nullable=False)]
     if composite:
         keys.append(pa.field("minute", pa.int64(), nullable=False))
     payload = pa.schema([pa.field("text", pa.string()), pa.field("price", pa.float64())])
-    return JoinSpec(0, pa.schema(keys), tuple(InputSpec(f"s{i}", payload) for i in range(inputs)))
+    return one_join(JoinSpec(0, pa.schema(keys), tuple(InputSpec(f"s{i}", payload) for i in range(inputs))))
 
 
 def narrow(bits: int, columns: list[pa.Array]) -> U64:
@@ -79,8 +80,8 @@ def payload_of(row: Row) -> tuple[str | None, float]:
     return text, row.offset / 8
 
 
-def batch_of(spec: JoinSpec, rows: list[Row]) -> tuple[pa.RecordBatch, Coordinates]:
-    schema = pa.schema([*spec.keys, *spec.inputs[rows[0].input].payload])
+def batch_of(spec: TreeSpec, rows: list[Row]) -> tuple[pa.RecordBatch, Coordinates]:
+    schema = pa.schema([*spec.root.keys, *spec.inputs[rows[0].input].payload])
     values = [(*row.key, *payload_of(row)) for row in rows]
     columns = [
         pa.array([value[i] for value in values], field.type) for i, field in enumerate(schema)
@@ -105,7 +106,7 @@ def by_partition(rows: Iterable[Row]) -> list[tuple[tuple[int, int], list[Row]]]
 class Slots:
     """The system under test."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     root: str
     groups: GroupMap
     hash_: Callable[[list[pa.Array]], U64]
@@ -172,7 +173,7 @@ class Slots:
 
     def hash_of(self, row: Row) -> int:
         if row.key not in self.hashes:
-            fields = list(self.spec.keys)
+            fields = list(self.spec.root.keys)
             columns = [pa.array([v], f.type) for v, f in zip(row.key, fields, strict=True)]
             self.hashes[row.key] = int(self.hash_(columns)[0])
         return self.hashes[row.key]
@@ -347,7 +348,7 @@ class Slots:
             Block(
                 task.slot_of_partition(partition),
                 "count",
-                self.spec.operator,
+                self.spec.root.operator,
                 again,
                 encode_counts(
                     [
@@ -430,7 +431,7 @@ class Slots:
         names = [each.name for each in self.spec.inputs]
         results = []
         for line in table.to_pylist():
-            key = tuple(line[name] for name in self.spec.keys.names)
+            key = tuple(line[name] for name in self.spec.root.keys.names)
             result = tuple(
                 Row(session, i, key, line[f"{n}_partition"], line[f"{n}_offset"])
                 for i, n in enumerate(names)
@@ -450,7 +451,7 @@ class Slots:
                 mine = table.filter(pa.array(table["input"].to_numpy() == input_))
                 for line in mine.to_pylist():
                     values = line[row_column(self.spec, input_)]
-                    key = tuple(values[name] for name in self.spec.keys.names)
+                    key = tuple(values[name] for name in self.spec.root.keys.names)
                     session = record.partition["session_date"]
                     row = Row(session, input_, key, line["partition"], line["offset"])
                     assert line["epoch"] == self.epoch
@@ -470,7 +471,7 @@ class Slots:
         index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
         source = SpillSource(place, index, self.spec)
         found: Counter[Result] = Counter()
-        for _, table in clean_ranges(self.spec, source, [Prefix(0, 0)]):
-            found.update(self.rows_of(table, session))
+        for _, batch in clean_ranges(source, [Prefix(0, 0)]):
+            found.update(self.rows_of(batch.table, session))
         self.clean_results += found
         return found

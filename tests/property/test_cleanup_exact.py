@@ -12,6 +12,7 @@ from hypothesis import HealthCheck
 
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.spill import spillfile
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
@@ -22,12 +23,12 @@ from tests.lanes import explored
 DAY = "2026-01-05"
 
 
-def spec_of(inputs: int) -> JoinSpec:
-    return JoinSpec(
+def spec_of(inputs: int) -> TreeSpec:
+    return one_join(JoinSpec(
         0,
         pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
         tuple(InputSpec(f"s{i}", pa.schema([("v", pa.string())])) for i in range(inputs)),
-    )
+    ))
 
 
 def narrow(key: int, bits: int) -> int:
@@ -88,10 +89,11 @@ def cleaned(spec, source, ranges, **sizes):
     found = Counter()
     by_range = Counter()
     last = -1
-    for position, table in clean_ranges(spec, source, ranges, **sizes):
+    for position, batch in clean_ranges(source, ranges, **sizes):
+        table = batch.table
         assert position >= last
         last = position
-        assert table.schema == spec.joined_schema
+        assert table.schema == spec.root.joined_schema
         by_range[position] += table.num_rows
         for row in table.to_pylist():
             offsets = [row[f"{i.name}_offset"] for i in spec.inputs]

@@ -11,6 +11,7 @@ import pytest
 
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.spill import cleanup, spillfile
 from spillway.engine.spill.cleanup import (
     SpilledRows,
@@ -26,14 +27,14 @@ from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, 
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     (
         InputSpec("a", pa.schema([("x", pa.int64())])),
         InputSpec("b", pa.schema([("y", pa.string())])),
     ),
-)
+))
 ALL = Prefix(0, 0)
 
 
@@ -62,13 +63,13 @@ def spilled(tmp_path, generations) -> SpillSource:
 
 
 def count(source, ranges=(ALL,), **sizes):
-    return sum(table.num_rows for _, table in clean_ranges(SPEC, source, ranges, **sizes))
+    return sum(batch.table.num_rows for _, batch in clean_ranges(source, ranges, **sizes))
 
 
 def test_nothing_spilled_nothing_missing(tmp_path):
     source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), SPEC)
-    assert list(clean_ranges(SPEC, source, [ALL])) == []
-    assert list(clean_ranges(SPEC, source, [])) == []
+    assert list(clean_ranges(source, [ALL])) == []
+    assert list(clean_ranges(source, [])) == []
 
 
 def test_one_generation_is_complete_and_never_joined(tmp_path, monkeypatch):
@@ -98,7 +99,7 @@ def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
     source = spilled(tmp_path, {e: ([e // 2], [e // 2]) for e in range(100)})
     parts = load(source, 0, 2**64)
     assert len({part.epoch for part in parts}) == 100
-    assert len(cleanup.generations(SPEC, source, parts)) == 2
+    assert len(cleanup.generations(source, parts)) == 2
     assert count(source) == 50 * 2
 
 
@@ -145,8 +146,8 @@ def test_a_hot_key_larger_than_a_piece_leaves_in_small_batches(tmp_path):
     hot = [2**40] * 80
     source = spilled(tmp_path, dict.fromkeys((1, 2, 3), (hot, hot)))
     batches = [
-        (table.num_rows, table.nbytes)
-        for _, table in clean_ranges(SPEC, source, [ALL], piece_bytes=1000, batch_bytes=20_000)
+        (batch.table.num_rows, batch.table.nbytes)
+        for _, batch in clean_ranges(source, [ALL], piece_bytes=1000, batch_bytes=20_000)
     ]
     rows, sizes = zip(*batches, strict=True)
     assert sum(rows) == 240**2 - 3 * 80**2
@@ -159,9 +160,9 @@ def test_ranges_give_their_own_results_in_order(tmp_path):
     ranges = [Prefix(4, v) for v in (1, 3, 4, 9, 15)]
     for piece_bytes in (1, 400, 10**9):
         found: dict[int, int] = {}
-        for position, table in clean_ranges(SPEC, source, ranges, piece_bytes=piece_bytes):
+        for position, batch in clean_ranges(source, ranges, piece_bytes=piece_bytes):
             assert position >= max(found, default=0)
-            found[position] = found.get(position, 0) + table.num_rows
+            found[position] = found.get(position, 0) + batch.table.num_rows
         assert found == {1: 1, 2: 1, 3: 2, 4: 2}
 
 
@@ -185,7 +186,7 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
     source = rigged(tmp_path, held, [1, 1, 1])
     groups = replace(source.index.groups, input=np.array([1, 0, 1]))
     index = replace(source.index, groups=groups)
-    source = SpillSource(source.folder, index, replace(SPEC, operator=7))
+    source = SpillSource(source.folder, index, SPEC, operator=7)
     asked = []
     monkeypatch.setattr(
         cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
@@ -213,7 +214,7 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
 def test_ranges_out_of_order_are_refused(tmp_path, ranges):
     source = SpillSource(folder(str(tmp_path)), SpillIndex.of([]), SPEC)
     with pytest.raises(ValueError, match=r"^the ranges must be disjoint and in ascending order$"):
-        list(clean_ranges(SPEC, source, ranges))
+        list(clean_ranges(source, ranges))
 
 
 def test_a_task_takes_only_what_its_ranges_need(tmp_path):
@@ -270,14 +271,14 @@ def test_rows_of_another_query_are_named_not_misread(tmp_path):
         (InputSpec("a", pa.schema([("x", pa.string())])), SPEC.inputs[1]),
     )
     with pytest.raises(SpillDamaged, match=r"1\.parquet.*input 0 is not one of this query"):
-        list(clean_ranges(other, source, [ALL]))
+        list(clean_ranges(replace(source, spec=other), [ALL]))
 
 
 def test_a_file_that_vanishes_is_named(tmp_path):
     source = spilled(tmp_path, {1: ([1], [1]), 2: ([1], [1])})
     source.folder.delete("session_date=2026-01-05/2.parquet")
     with pytest.raises(SpillDamaged, match=r"2\.parquet: it is missing"):
-        list(clean_ranges(SPEC, source, [ALL]))
+        list(clean_ranges(source, [ALL]))
 
 
 class Rigged(SpillSource):
@@ -463,21 +464,21 @@ def test_rows_that_can_give_nothing_are_left_out():
         part(2, 0, [2**63]),
     ]
     # 3 is of one input, the others have both, in two epochs each.
-    assert productive(parts, 2).tolist() == [1, 2, 4, 5, 6, 9, 2**63]
+    assert productive(parts, range(2)).tolist() == [1, 2, 4, 5, 6, 9, 2**63]
     # Every input counts, also the last of three, which none of these is of.
-    assert productive(parts, 3).tolist() == []
-    assert productive([*parts, part(3, 2, [9, 3, 6])], 3).tolist() == [6, 9]
+    assert productive(parts, range(3)).tolist() == []
+    assert productive([*parts, part(3, 2, [9, 3, 6])], range(3)).tolist() == [6, 9]
     # In one epoch each: nothing.
-    assert productive(parts[:2], 2).tolist() == []
-    assert productive(parts[:1], 2).tolist() == []
-    assert productive(parts[:1], 1).tolist() == []
-    assert productive([], 2).tolist() == []
-    assert productive([part(0, 0, [7]), part(9, 1, [7])], 2).tolist() == [7]
+    assert productive(parts[:2], range(2)).tolist() == []
+    assert productive(parts[:1], range(2)).tolist() == []
+    assert productive(parts[:1], range(1)).tolist() == []
+    assert productive([], range(2)).tolist() == []
+    assert productive([part(0, 0, [7]), part(9, 1, [7])], range(2)).tolist() == [7]
 
 
 def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
     source = spilled(tmp_path, {5: ([1, 2], [2, 3, 7]), 3: ([2, 3, 7, 7], [1]), 9: ([3], [3, 7])})
-    steps = cleanup.generations(SPEC, source, load(source, 0, 2**64))
+    steps = cleanup.generations(source, load(source, 0, 2**64))
     assert [[each.key_hash.tolist() for each in step] for step in steps] == [
         [[2, 3, 7, 7], [1]],
         [[1, 2], [2, 3, 7]],
@@ -489,7 +490,7 @@ def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
         [["k3"], ["k3", "k7"]],
     ]
     assert steps[0][0].table.schema == SPEC.row_schema(0)
-    assert cleanup.generations(SPEC, source, []) == []
+    assert cleanup.generations(source, []) == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from spillway.decode import (
     _outside_years,
     compile_streams,
     decode,
-    join_spec,
+    tree_spec,
     partition_digest,
     templates,
     value_digest,
@@ -698,9 +698,9 @@ def test_a_plan_says_where_everything_comes_from() -> None:
     assert (first.reads, second.reads) == (("currency", "price", "ts"), ("at",))
     assert first.schema.names == ["symbol", "minute", "price"]
     assert [rule.name for rule in second.rules] == ["ticker", "at", "size", "price", "ok"]
-    spec = join_spec(query_of(parse_toml(OWN, Path("q.toml"))), 3)
+    spec = tree_spec(query_of(parse_toml(OWN, Path("q.toml"))), 3)
     assert (spec.operator, spec.keys) == (3, first.keys)
-    assert join_spec(query_of(parse_toml(OWN, Path("q.toml")))).operator == 0
+    assert tree_spec(query_of(parse_toml(OWN, Path("q.toml")))).operator == 0
 
 
 def test_every_allowed_function_is_known_to_the_library() -> None:
@@ -836,7 +836,7 @@ def test_plans_and_specs_travel() -> None:
         assert again == plan
         assert len(pickle.dumps(plan)) < 4000
         decode(again, pa.array([b"x"], pa.binary()))
-    spec = join_spec(load_query("symbol_minute"))
+    spec = tree_spec(load_query("symbol_minute"))
     assert spec.keys.names == ["symbol", "minute"]
     assert [each.name for each in spec.inputs] == ["stock", "volume", "review"]
     assert spec.inputs[1].payload.names == ["ts", "shares"]

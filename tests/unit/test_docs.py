@@ -18,7 +18,7 @@ from typer.core import TyperOption
 from scripts import commands_page
 from scripts.settings_page import OF_THE_MACHINE, PAGE, page
 from spillway.cli import app
-from spillway.decode import compile_streams, join_spec
+from spillway.decode import compile_streams, tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.tables.definitions import definitions
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
-SPEC = join_spec(load_query("symbol"))
+SPEC = tree_spec(load_query("symbol"))
 TABLES = definitions(result_schema(SPEC), spill_schema(SPEC))
 SPARK_TYPES = {
     pa.string(): "string",
@@ -236,7 +236,7 @@ def test_the_example_query_works(tmp_path: Path) -> None:
     query = load_query(str(file))
     assert [plan.topic for plan in compile_streams(query)] == ["stock", "trades-v2"]
     names = re.findall(r"`(\w+)`", text.split("Its results have the columns")[1])
-    assert names == result_schema(join_spec(query)).names
+    assert names == result_schema(tree_spec(query)).names
 
 
 def test_every_function_is_listed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
 from spillway.protocol.state import AnotherQuery, JournalState, fold
@@ -119,7 +119,7 @@ def test_another_query_is_refused() -> None:
 def test_what_a_stream_would_find(tmp_path: Path, before: str | None) -> None:
     """Nothing, the journal of its own query, or one that it is refused."""
     root = str(tmp_path / "w")
-    of_query = Warehouse(root, result_schema(join_spec(QUERY)), fsync=False)
+    of_query = Warehouse(root, result_schema(tree_spec(QUERY)), fsync=False)
     if before is None:
         assert state_of_query(of_query, QUERY) is None
         return

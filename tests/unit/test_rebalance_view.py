@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
 from spillway.engine.wire.datafile import write_data_files
@@ -33,7 +33,7 @@ from tests.report_journal import (
 )
 
 SESSION = "2026-01-05"
-RESULTS = result_schema(join_spec(load_query("symbol")))
+RESULTS = result_schema(tree_spec(load_query("symbol")))
 at = datetime.fromisoformat
 
 

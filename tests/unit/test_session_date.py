@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spillway.cli import main
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.stream.genesis import first_entry
@@ -100,7 +100,7 @@ def test_a_session_that_is_not_open_is_told_alike(
     monkeypatch.setattr("spillway.doctor.check_all", lambda *_, **__: [])
     root = tmp_path / "w"
     query = load_query(load_settings(None, {})[0].query)
-    spec = join_spec(query)
+    spec = tree_spec(query)
     begun, *more = make_day(3).entries
     begun = begun.model_copy(update={"query": query.fingerprint})
     columns = {"results": result_schema(spec), "spill": spill_schema(spec)}

@@ -17,6 +17,7 @@ import pytest
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spilling import (
     Limits,
     Victims,
@@ -48,11 +49,11 @@ from tests.property.slots import KEY
 DAY = "2026-01-05"
 THRESHOLD, FRACTION = 0.8, 0.3
 GROUPS = GroupMap.initial(64, 1)
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("k", pa.string(), nullable=False)]),
     tuple(InputSpec(name, pa.schema([("v", pa.float64()), ("t", pa.string())])) for name in "ab"),
-)
+))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.spill import spillfile
 from spillway.engine.spill.spillfile import (
     RowGroups,
@@ -24,14 +25,14 @@ from spillway.engine.spill.spillfile import (
 )
 from spillway.storage import folder
 
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     3,
     pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
     (
         InputSpec("stock", pa.schema([("price", pa.float64()), ("key_hash", pa.string())])),
         InputSpec("volume", pa.schema([("shares", pa.int64())])),
     ),
-)
+))
 EVERYTHING = (0, 2**64)
 
 

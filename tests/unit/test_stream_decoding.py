@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import chunks as chunking
-from spillway.decode import compile_streams, join_spec, partition_digest, value_digest
+from spillway.decode import compile_streams, tree_spec, partition_digest, value_digest
 from spillway.decode.chunks import COLUMNS, chunks
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
@@ -58,7 +58,7 @@ on = ["symbol"]
 )
 ALL, HIGH, OTHER = compile_streams(QUERY)
 # A query refuses a topic that feeds two streams, but decoders take one.
-STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), join_spec(QUERY, 4)
+STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), tree_spec(QUERY, 4)
 GROUPS = GroupMap([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 1)])
 SALTS = (70, 71, 72)
 DAY, NEXT = "2026-01-05", "2026-01-06"

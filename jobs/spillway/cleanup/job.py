@@ -33,15 +33,25 @@ from functools import partial
 from typing import Any
 
 from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
-from spillway.cleanup.plan import CleanupRefused, Share, owed, sealed_session, shares, spill_files
+from spillway.cleanup.plan import (
+    CleanupRefused,
+    Share,
+    owed,
+    sealed_session,
+    shares,
+    spill_files,
+    stages,
+    stored_files,
+)
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.engine.join.kernel import BATCH_BYTES
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
-from spillway_schemas.journal import Sealed
+from spillway_schemas.hash_space import join_of
+from spillway_schemas.journal import Prefix, Sealed
 
 WAIT_S = 60.0
 """How long to wait for a running stream to apply the seal's epoch to the tables."""
@@ -85,7 +95,7 @@ OnProgress = Callable[[CleanupProgress], None]
 def run_cleanup(
     start_spark: Callable[[], Any],
     warehouse: Warehouse,
-    spec: JoinSpec,
+    spec: TreeSpec,
     session: str,
     *,
     fingerprint: str = "",
@@ -115,11 +125,7 @@ def run_cleanup(
         return _summary(sealed, event, already=True)
     entries = warehouse.journal.read_session(sealed)
     _wait_for_tables(warehouse, entries, sealed, wait_s)
-    in_table = {
-        file.path: file.bytes
-        for file in warehouse.files("spill")
-        if file.partition["session_date"] == session
-    }
+    in_table = _spilled(warehouse, session)
     # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
     if event := _cleaned_event(warehouse, session):
         return _summary(sealed, event, already=True)
@@ -179,6 +185,15 @@ def run_cleanup(
     return _summary(sealed, event, already=False)
 
 
+def _spilled(warehouse: Warehouse, session: str) -> dict[str, int]:
+    """Path and bytes of the session's files in the `spill` table now."""
+    return {
+        file.path: file.bytes
+        for file in warehouse.files("spill")
+        if file.partition["session_date"] == session
+    }
+
+
 def _cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:
     events = [e for e in warehouse.sessions.read() if (e.event, e.session) == ("cleaned", session)]
     return events[-1] if events else None
@@ -221,7 +236,7 @@ class _Run:
         self,
         spark: Any,
         warehouse: Warehouse,
-        spec: JoinSpec,
+        spec: TreeSpec,
         sealed: Sealed,
         files: Sequence[SpillFile],
         lease: Lease,
@@ -243,6 +258,7 @@ class _Run:
         self._batch_bytes = batch_bytes
         self._cores = max(1, int(self._context.defaultParallelism))
         self._job_group = f"cleanup/{sealed.session}/{uuid.uuid4().hex[:8]}"
+        self._surveyed: dict[SpillFile, RowGroups] = {}
         self._applied = -1
         """The last range that is known to be committed, by whomever. Read by the pool's threads."""
 
@@ -251,15 +267,40 @@ class _Run:
         self._applied = first - 1
         rows = 0
         self._report(rows)
+        numbered = list(enumerate(self._sealed.ranges))
+        for stage in stages(self._sealed.ranges, self._spec.parents):
+            units = [
+                [(n, each) for n, each in numbered if self._join_of(each) == join and n >= first]
+                for join in stage
+            ]
+            if any(units):
+                rows += self._stage(stage, units, rows)
+        return rows
+
+    def _join_of(self, range_: Prefix) -> int:
+        return join_of(range_, len(self._spec.joins))
+
+    def _stage(
+        self, joins: Sequence[int], units: Sequence[Sequence[tuple[int, Prefix]]], done: int
+    ) -> int:
+        """Do the units of joins that do not wait for each other; the results that were committed.
+
+        What the joins below them lacked is committed by then, by whomever.
+        """
         index = self._survey()
-        todo = shares(self._sealed.ranges, first, index, self._cores)
+        todo = [
+            (join, share)
+            for join, mine in zip(joins, units, strict=True)
+            for share in shares(mine, index, self._cores)
+        ]
+        rows = 0
         pool = ThreadPoolExecutor(self._cores, thread_name_prefix="cleanup")
         try:
-            running = [pool.submit(self._clean, share, index) for share in todo]
+            running = [pool.submit(self._clean, join, share, index) for join, share in todo]
             for future in running:
-                for done in future.result():
-                    rows += self._commit(done)
-                    self._report(rows)
+                for each in future.result():
+                    rows += self._commit(each)
+                    self._report(done + rows)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             self._context.cancelJobGroup(self._job_group)
@@ -268,7 +309,7 @@ class _Run:
         return rows
 
     def _commit(self, done: RangeDone) -> int:
-        """Commit one range unless it is in; its number of results."""
+        """Commit one range unless it is in; how many results of the query that was."""
         session = self._sealed.session
         if done.n > self._applied:
             self._applied = self._warehouse.cleanup_applied(session)
@@ -276,9 +317,11 @@ class _Run:
             return 0  # another cleanup was faster, and may be further
         self._lease.check()
         # It may still be faster: then this does nothing, and the rows are counted here too.
-        self._warehouse.apply_cleanup(session, done.n, done.files)
+        is_root = self._join_of(self._sealed.ranges[done.n]) == self._spec.root.operator
+        table = "results" if is_root else "spill"
+        self._warehouse.apply_cleanup(session, done.n, done.files, table)
         self._applied = done.n
-        return done.rows
+        return done.rows if is_root else 0
 
     def _report(self, rows: int) -> None:
         self._on_progress(
@@ -291,32 +334,34 @@ class _Run:
         )
 
     def _survey(self) -> SpillIndex:
-        """Verify every file once, in parallel; what they hold."""
+        """Verify every file, in parallel, that was not verified before; what all of them hold."""
         place = self._warehouse.folder("spill")
-        tasks = [SurveyTask(place, file) for file in self._files]
-        if not tasks:
+        stored = stored_files(_spilled(self._warehouse, self._sealed.session))
+        files = [file for file in (*self._files, *stored) if file not in self._surveyed]
+        tasks = [SurveyTask(place, file) for file in files]
+        if not self._files:
             raise CleanupRefused(
                 f"session {self._sealed.session} was cut in {len(self._sealed.ranges)} range(s), "
                 "but the journal names no spill file of it: restore the journal"
             )
-        total = sum(file.bytes for file in self._files)
-        parts = min(len(tasks), max(self._cores, total // (256 * 2**20)))
+        total = sum(file.bytes for file in files)
+        parts = max(1, min(len(tasks), max(self._cores, total // (256 * 2**20))))
         found: list[RowGroups | SpillDamaged | StorageError] = self._job(
             "verify spilled files", tasks, parts, run_survey
         )
-        surveyed = []
-        for file, groups in zip(self._files, found, strict=True):
+        for file, groups in zip(files, found, strict=True):
             if isinstance(groups, Exception):
                 raise groups
-            surveyed.append((file, groups))
-        return SpillIndex.of(surveyed)
+            self._surveyed[file] = groups
+        return SpillIndex.of(list(self._surveyed.items()))
 
-    def _clean(self, share: Share, index: SpillIndex) -> list[RangeDone]:
+    def _clean(self, join: int, share: Share, index: SpillIndex) -> list[RangeDone]:
         """Compute the share's ranges in one Spark job. Runs in a thread of the pool."""
         if share.last <= self._applied:
             return []  # another cleanup was faster
         task = CleanTask(
             spec=self._spec,
+            operator=join,
             session=self._sealed.session,
             epoch=self._sealed.epoch,
             units=share.units,

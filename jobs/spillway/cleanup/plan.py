@@ -20,6 +20,8 @@ from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query
 from spillway_schemas.commands import CommandLine
+from spillway_schemas.filenames import origin
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 
 TASKS_PER_CORE = 6
@@ -64,6 +66,8 @@ def spill_files(
 
     Raises `CleanupRefused` when table and journal do not name the same files.
     """
+    # What a cleanup has stored for the joins above is no entry's.
+    in_table = {path: size for path, size in in_table.items() if not _made_by_cleanup(path)}
     named = {
         file.path: file
         for entry in entries
@@ -85,6 +89,31 @@ def spill_files(
     )
 
 
+def _made_by_cleanup(path: str) -> bool:
+    made = origin(path)
+    return made is not None and made.writer == "cleanup"
+
+
+def stored_files(in_table: Mapping[str, int]) -> tuple[SpillFile, ...]:
+    """Of a session's files in the `spill` table, those with missing results of joins below the root,
+    as rows of the joins above. No journal has their digests."""
+    made = sorted(path for path in in_table if _made_by_cleanup(path))
+    return tuple(SpillFile(path, in_table[path]) for path in made)
+
+
+def stages(ranges: Sequence[Prefix], parents: Sequence[int]) -> list[list[int]]:
+    """The joins that have ranges, in order, in stages: all below a join are done in stages before.
+    """
+    found: list[list[int]] = []
+    for join in sorted({join_of(each, len(parents)) for each in ranges}):
+        # Ranges are numbered join after join, so a stage is of neighbours.
+        if found and all(parents[each] != join for each in found[-1]):
+            found[-1].append(join)
+        else:
+            found.append([join])
+    return found
+
+
 @dataclass(frozen=True)
 class Share:
     """Consecutive units of work that one task does."""
@@ -100,9 +129,10 @@ class Share:
         return self.units[-1][0]
 
 
-def shares(ranges: Sequence[Prefix], first: int, index: SpillIndex, cores: int) -> list[Share]:
-    """Cut the units of work from number `first` on into tasks of about equal bytes."""
-    units = [(n, prefix) for n, prefix in enumerate(ranges) if n >= first]
+def shares(
+    units: Sequence[tuple[int, Prefix]], index: SpillIndex, cores: int
+) -> list[Share]:
+    """Cut units of work, (n, range) of one join, into tasks of about equal bytes."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     most = max(TASK_BYTES, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))
     found: list[Share] = []

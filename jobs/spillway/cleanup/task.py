@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
-
-from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.kernel import BATCH_BYTES, Joined
 from spillway.engine.join.results import complete, file_schema
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges
-from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey
+from spillway.engine.spill.spillfile import (
+    RowGroups,
+    SpillDamaged,
+    SpillFile,
+    survey,
+    write_generation,
+)
 from spillway.engine.wire.datafile import FILE_BYTES, write_data_files
 from spillway.storage import Folder, StorageError
 from spillway_schemas.filenames import cleanup_name
@@ -39,9 +43,11 @@ class SurveyTask:
 
 @dataclass(frozen=True)
 class CleanTask:
-    """Write the missing results of some ranges."""
+    """Write the missing results of some ranges of one join."""
 
-    spec: JoinSpec
+    spec: TreeSpec
+    operator: int
+    """The join that the ranges are of."""
     session: str
     epoch: int
     """The seal's: what cleanup's rows carry."""
@@ -80,9 +86,8 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = SpillSource(task.spill, task.index, task.spec)
+    source = SpillSource(task.spill, task.index, task.spec, task.operator)
     found = clean_ranges(
-        task.spec,
         source,
         [prefix for _, prefix in task.units],
         piece_bytes=task.piece_bytes,
@@ -92,42 +97,69 @@ def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     done = []
     for position, (n, _) in enumerate(task.units):
         began = time.perf_counter()
-        attempt = uuid.uuid4().hex[:12]
         try:
-            files = write_data_files(
-                task.results,
-                "results",
-                partial(cleanup_name, task.session, n, attempt),
-                file_schema(task.spec),
-                (
-                    complete(
-                        table, epoch=task.epoch, phase="cleanup", committed_us=task.committed_us
-                    )
-                    for table in ahead.of(position)
-                ),
-                {"session_date": task.session},
-                file_bytes=task.file_bytes,
-            )
+            files = _written(task, n, ahead.of(position))
         except (SpillDamaged, StorageError) as problem:
             return problem
         done.append(RangeDone(n, tuple(files), time.perf_counter() - began))
     return done
 
 
+def generation_of(epoch: int, operator: int) -> int:
+    """The generation that a join's missing results are in the join above: after all that were
+    spilled until the seal's `epoch`, and each child's one of its own."""
+    return epoch + 1 + operator
+
+
+def _written(task: CleanTask, n: int, found: Iterable[Joined]) -> list[FileRecord]:
+    """Write range n's missing results: as results, or as rows of the join above."""
+    spec = task.spec
+    name = partial(cleanup_name, task.session, n, uuid.uuid4().hex[:12])
+    up = spec.upward[task.operator]
+    if up is not None:
+        return write_generation(
+            task.spill,
+            name,
+            spec,
+            task.session,
+            generation_of(task.epoch, task.operator),
+            up.input,
+            (spec.rows_up(task.operator, batch) for batch in found),
+            file_bytes=task.file_bytes,
+        )
+    return write_data_files(
+        task.results,
+        "results",
+        name,
+        file_schema(spec),
+        (
+            complete(
+                spec.results(batch.table),
+                epoch=task.epoch,
+                phase="cleanup",
+                committed_us=task.committed_us,
+            )
+            for batch in found
+        ),
+        {"session_date": task.session},
+        file_bytes=task.file_bytes,
+    )
+
+
 class _Ahead:
     """Hands out the batches of one range after the other."""
 
-    def __init__(self, found: Iterator[tuple[int, pa.Table]]) -> None:
+    def __init__(self, found: Iterator[tuple[int, Joined]]) -> None:
         self._found = found
-        self._next: tuple[int, pa.Table] | None = None
+        self._next: tuple[int, Joined] | None = None
 
-    def of(self, position: int) -> Iterator[pa.Table]:
+    def of(self, position: int) -> Iterator[Joined]:
         """The batches of range `position`; positions are asked for in ascending order."""
         while True:
             if self._next is None:
                 self._next = next(self._found, None)
             if self._next is None or self._next[0] != position:
                 return
-            table = self._next[1]
+            batch = self._next[1]
             self._next = None
-            yield table
+            yield batch

@@ -19,7 +19,7 @@ def cleanup(
     """Append a sealed session's missing results, each once. It may be killed and run again."""
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
-    from spillway.decode import join_spec
+    from spillway.decode import tree_spec
     from spillway.stream.session import spark_on_demand
 
     settings = given.settings()
@@ -36,7 +36,7 @@ def cleanup(
         cleaned = run_cleanup(
             start_spark,
             warehouse,
-            join_spec(query),
+            tree_spec(query),
             session,
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,

@@ -38,17 +38,25 @@ from spillway.decode.digest import partition_digest, value_digest
 from spillway.decode.expressions import evaluate, is_true
 from spillway.decode.layout import Layout
 from spillway.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
-from spillway.decode.plan import StreamPlan, compile_streams, join_spec
+from spillway.decode.plan import (
+    CompiledQuery,
+    StreamPlan,
+    compile_query,
+    compile_streams,
+    tree_spec,
+)
 from spillway.decode.rules import check, columns_of, row_schema
 from spillway_schemas.messages import OUTSIDE_YEARS, YEARS_US, FieldRule, Rejected, read
 
 __all__ = [
+    "CompiledQuery",
     "Decoded",
     "StreamPlan",
+    "compile_query",
     "compile_streams",
     "decode",
-    "join_spec",
     "partition_digest",
+    "tree_spec",
     "value_digest",
 ]
 
@@ -105,12 +113,15 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
         keep = is_true(verdict)
         filtered = len(rows) - int(np.count_nonzero(keep)) - len(failed)
         rows, table = rows[keep], table.filter(pa.array(keep))
-    keys, keep = [], np.ones(len(rows), np.bool_)
-    for field, source, plain in zip(plan.keys, plan.sources, plan.plain, strict=True):
+    columns, keep = [], np.ones(len(rows), np.bool_)
+    for field, source, plain in zip(plan.schema, plan.sources, plan.plain, strict=True):
         if plain:
             key, failed = _whole(table.column(source)), {}
         else:
             key, failed = evaluate(source, table.select(plan.reads), field.type)
+        columns.append(key)
+        if field.nullable:
+            continue
         _note(reasons, rows, failed, field.name)
         if key.null_count:
             null = key.is_null().to_numpy(zero_copy_only=False)
@@ -121,9 +132,7 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
             for at in np.flatnonzero(outside):
                 reasons.setdefault(int(rows[at]), f"{field.name}: {OUTSIDE_YEARS}")
             keep &= ~outside
-        keys.append(key)
-    arrays = [*keys, *(_whole(table.column(name)) for name in plan.payload.names)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
+    batch = pa.RecordBatch.from_arrays(columns, schema=plan.schema)
     if not keep.all():
         rows, batch = rows[keep], batch.filter(pa.array(keep))
     rejected = np.array(sorted(reasons), np.int64)

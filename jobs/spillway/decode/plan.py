@@ -6,7 +6,7 @@ Everything that can be wrong with a query is found here, before the first row is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,32 +16,38 @@ import pyarrow as pa
 
 from spillway.decode import rules as columns
 from spillway.decode.expressions import EvaluationError, type_of
+from spillway.engine.join.planning import tree_plan
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import TreeSpec, one_join
 from spillway_schemas.expressions import columns_of, plain_column
+from spillway_schemas.join_tree import KeySource, NamedKey, TreeJoin
 from spillway_schemas.messages import FieldRule, Message, contract
 from spillway_schemas.query import Query, QueryError
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """How one stream's values become rows of the join's input number `index`."""
+    """How the values of one leaf become rows of the tree's input number `index`."""
 
     name: str
+    """The leaf's."""
     topic: str
     index: int
     keys: Any
-    """pa.Schema: the join-key columns, not null, in the join's order, under the join's names."""
+    """pa.Schema: the key columns of the join that reads the leaf, not null, in its order."""
     payload: Any
-    """pa.Schema: the other columns that results carry, under their field names."""
+    """pa.Schema: the other columns that go into the join. Those that are not null are keys of joins
+    above."""
     rules: tuple[FieldRule, ...] = ()
     """The contract's fields."""
     sources: tuple[str, ...] = ()
-    """For each key the column, or the expression, that it comes from."""
+    """For each key, then each column of the payload, the column or the expression that it comes
+    from."""
     plain: tuple[bool, ...] = ()
-    """For each key whether its source is a column."""
+    """For each of them whether its source is a column."""
     filter: str | None = None
     reads: tuple[str, ...] = field(default=())
-    """Columns that filter and key expressions read."""
+    """Columns that filter and expressions read."""
 
     @property
     def schema(self) -> Any:
@@ -66,92 +72,176 @@ def _contract(rules: tuple[FieldRule, ...]) -> type[Message]:
 KEY_TYPES = "string, int, bool, date, timestamp or decimal"
 
 
+@dataclass(frozen=True)
+class CompiledQuery:
+    """What the engine needs of a query."""
+
+    spec: TreeSpec
+    streams: tuple[StreamPlan, ...]
+    """One for each leaf."""
+
+
 def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
-    """One plan per input of the query's join. Raises QueryError with file and line.
+    """One plan per leaf of the query. Raises QueryError with file and line."""
+    return compile_query(query).streams
 
-    So far the engine runs one join of different streams.
-    """
-    problems: list[str] = []
-    if not query.is_single:
-        raise QueryError(
-            f"{query.where('join')}: a join of joins, or one that reads a stream twice, cannot run "
-            "yet; `spillway explain` shows it. What runs: one join of two or more streams"
-        )
-    plans = tuple(_compile(query, name, i, problems) for i, name in enumerate(query.inputs))
-    _raise(problems)
-    for position, key in enumerate(query.tree.root.keys):
-        types = {plan.name: plan.keys.field(position).type for plan in plans}
-        if len(set(types.values())) > 1:
-            listed = ", ".join(f"{name} {type_name(type_)}" for name, type_ in types.items())
-            odd = next(plan for plan in plans if not pa.types.is_string(types[plan.name]))
-            example = f'{odd.name} = "try_cast({odd.sources[position]} as string)"'
-            problems.append(
-                f"{_where_of_key(query, position)}: key {key.name} is not of one type: "
-                f"{listed}; give it columns and cast there, e.g. {example}"
+
+def tree_spec(query: Query) -> TreeSpec:
+    """The query's joins as the engine knows them. Raises QueryError."""
+    return compile_query(query).spec
+
+
+def compile_query(query: Query) -> CompiledQuery:
+    """Compile a query. Raises QueryError with file and line, all problems at once."""
+    compiler = _Compiler(query)
+    compiler.check()
+    if query.is_single:
+        single = tuple(
+            compiler.stream(
+                name,
+                i,
+                [(key.name, query.tree.source(key, name)) for key in query.tree.root.keys],
+                [(each.name, KeySource(name, each.name)) for each in query.payload(name)],
             )
-    _raise(problems)
-    return plans
+            for i, name in enumerate(query.inputs)
+        )
+        inputs = tuple(InputSpec(each.name, each.payload) for each in single)
+        return CompiledQuery(one_join(JoinSpec(0, single[0].keys, inputs)), single)
+    plan = tree_plan(query, compiler.type_of)
+    streams = []
+    for name in query.inputs:
+        leaf = plan.leaves[name]
+        join = plan.spec.join_of_input(leaf.input)
+        payload = plan.spec.inputs[leaf.input].payload
+        streams.append(
+            compiler.stream(
+                name,
+                leaf.input,
+                list(zip(join.keys.names, leaf.keys, strict=True)),
+                list(zip(payload.names, leaf.payload, strict=True)),
+            )
+        )
+    return CompiledQuery(plan.spec, tuple(streams))
 
 
-def _where_of_key(query: Query, position: int) -> str:
-    return query.where(*query.place(query.tree.root.name, "on", position))
+class _Compiler:
+    """The types of a query's expressions, and what is wrong with them."""
 
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.rules = {name: query.stream(name).rules for name in query.inputs}
+        self.schemas = {name: columns.row_schema(rules) for name, rules in self.rules.items()}
+        self.problems: list[str] = []
 
-def _raise(problems: list[str]) -> None:
-    if problems:
-        raise QueryError("\n".join(dict.fromkeys(problems)))
+    def type_of(self, source: KeySource) -> pa.DataType:
+        """The type of an expression over a leaf's columns. Raises EvaluationError."""
+        schema = self.schemas[source.leaf]
+        if column := plain_column(source.expression):
+            return schema.field(column).type
+        return type_of(
+            source.expression, _only(schema, columns_of(source.expression, frozenset(schema.names)))
+        )
 
+    def check(self) -> None:
+        """Raise QueryError for filters that are no conditions and keys that cannot be compared."""
+        for name in self.query.inputs:
+            self._check_filter(name)
+            for join in self.query.tree.joins:
+                if name in join.inputs:
+                    self._check_keys(join, [name])
+        for join in self.query.tree.joins:
+            self._check_keys(join, [i for i in join.inputs if i not in self.query.inputs])
+        self._raise()
+        for join in self.query.tree.joins:
+            for position, key in enumerate(join.keys):
+                self._check_types(join, position, key)
+        self._raise()
 
-def join_spec(query: Query, operator: int = 0) -> JoinSpec:
-    """The query's join as the engine knows it. Raises QueryError."""
-    plans = compile_streams(query)
-    inputs = tuple(InputSpec(plan.name, plan.payload) for plan in plans)
-    return JoinSpec(operator, plans[0].keys, inputs)
+    def _raise(self) -> None:
+        if self.problems:
+            raise QueryError("\n".join(dict.fromkeys(self.problems)))
 
+    def _where(self, join: TreeJoin, position: int) -> str:
+        return self.query.where(*self.query.place(join.name, "on", position))
 
-def _compile(query: Query, name: str, index: int, problems: list[str]) -> StreamPlan:
-    stream = query.stream(name)
-    rules = stream.rules
-    schema = columns.row_schema(rules)
-    names = frozenset(schema.names)
-    reads: set[str] = set()
-    if stream.filter is not None:
-        reads |= columns_of(stream.filter, names)
-        where = query.where("streams", name, "filter")
-        for problem in _filter_problems(stream.filter, _only(schema, reads)):
-            problems.append(f"{where}: filter of {name}: {problem}")
-    keys, sources, plain = [], [], []
-    for position, key in enumerate(query.tree.root.keys):
-        source = query.tree.source(key, name).expression
-        column = plain_column(source)
-        where = f"{_where_of_key(query, position)}: key {key.name} of {name}"
-        type_ = pa.string()
-        try:
-            if column:
-                type_ = schema.field(column).type
-            else:
-                used = columns_of(source, names)
-                reads |= used
-                type_ = type_of(source, _only(schema, used))
-            if not _may_be_key(type_):
-                problems.append(f"{where}: a join key is {KEY_TYPES}, not {type_name(type_)}")
-        except EvaluationError as error:
-            problems.append(f"{where}: {error}")
-        keys.append(pa.field(key.name, type_, nullable=False))
-        sources.append(column or source)
-        plain.append(column is not None)
-    return StreamPlan(
-        name=name,
-        topic=query.topic(name),
-        index=index,
-        keys=pa.schema(keys),
-        payload=pa.schema([(rule.name, columns.arrow_type(rule)) for rule in query.payload(name)]),
-        rules=rules,
-        sources=tuple(sources),
-        plain=tuple(plain),
-        filter=stream.filter,
-        reads=tuple(sorted(reads)),
-    )
+    def _check_filter(self, name: str) -> None:
+        stream = self.query.stream(name)
+        if stream.filter is None:
+            return
+        where = self.query.where("streams", self.query.stream_name(name), "filter")
+        used = columns_of(stream.filter, frozenset(self.schemas[name].names))
+        for problem in _filter_problems(stream.filter, _only(self.schemas[name], used)):
+            self.problems.append(f"{where}: filter of {name}: {problem}")
+
+    def _check_keys(self, join: TreeJoin, inputs: Sequence[str]) -> None:
+        for name in inputs:
+            for position, key in enumerate(join.keys):
+                where = f"{self._where(join, position)}: key {key.name} of {name}"
+                try:
+                    type_ = self.type_of(self.query.tree.source(key, name))
+                except EvaluationError as error:
+                    self.problems.append(f"{where}: {error}")
+                    continue
+                if not _may_be_key(type_):
+                    problem = f"a join key is {KEY_TYPES}, not {type_name(type_)}"
+                    self.problems.append(f"{where}: {problem}")
+
+    def _check_types(self, join: TreeJoin, position: int, key: NamedKey) -> None:
+        sources = {name: self.query.tree.source(key, name) for name in join.inputs}
+        types = {name: self.type_of(source) for name, source in sources.items()}
+        if len(set(types.values())) == 1:
+            return
+        listed = ", ".join(f"{name} {type_name(type_)}" for name, type_ in types.items())
+        odd = next(name for name in join.inputs if not pa.types.is_string(types[name]))
+        written = sources[odd].expression
+        if self.query.tree.join(odd) is not None and plain_column(written):
+            written = f"{sources[odd].leaf}.{written}"
+        example = f'{odd} = "try_cast({written} as string)"'
+        self.problems.append(
+            f"{self._where(join, position)}: key {key.name} is not of one type: "
+            f"{listed}; give it columns and cast there, e.g. {example}"
+        )
+
+    def stream(
+        self,
+        name: str,
+        index: int,
+        keys: Sequence[tuple[str, KeySource]],
+        payload: Sequence[tuple[str, KeySource]],
+    ) -> StreamPlan:
+        """The plan of a leaf, by the names and sources of its columns."""
+        schema, query = self.schemas[name], self.query
+        named = [*keys, *payload]
+        plain = [plain_column(source.expression) for _, source in named]
+        reads: set[str] = set()
+        texts = [source.expression for (_, source), column in zip(named, plain, strict=True) if not column]
+        for text in [*texts, *filter(None, [query.stream(name).filter])]:
+            reads |= columns_of(text, frozenset(schema.names))
+        of_keys = set(query.key_sources(name))
+        return StreamPlan(
+            name=name,
+            topic=query.topic(name),
+            index=index,
+            keys=pa.schema([pa.field(key, self.type_of(source), False) for key, source in keys]),
+            payload=pa.schema(
+                [
+                    pa.field(
+                        column,
+                        self.type_of(source),
+                        query.is_single or source.expression not in of_keys,
+                    )
+                    for column, source in payload
+                ]
+            ),
+            rules=self.rules[name],
+            sources=tuple(
+                column or source.expression
+                for column, (_, source) in zip(plain, named, strict=True)
+            ),
+            plain=tuple(column is not None for column in plain),
+            filter=query.stream(name).filter,
+            reads=tuple(sorted(reads)),
+        )
 
 
 def _only(schema: Any, names: AbstractSet[str]) -> Any:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spillway.engine.groups import I64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import Segments, SessionState
 
@@ -18,7 +19,7 @@ MOST_GROUPS = 8
 
 
 def hot_keys(
-    spec: JoinSpec, session: SessionState, segments: Segments, sizes: I64, most: int = MOST_GROUPS
+    spec: TreeSpec, session: SessionState, segments: Segments, sizes: I64, most: int = MOST_GROUPS
 ) -> dict[int, tuple[str, int]]:
     """Of the `most` largest groups by bytes (g,), the key with the most rows, all inputs, and how
     many those are. A key is written as its only column, or as a JSON list of its columns."""
@@ -27,13 +28,16 @@ def hot_keys(
     for group in largest[sizes[largest] > 0].tolist():
         wanted = np.zeros(segments.buckets, dtype=np.bool_)
         wanted[group] = True
-        pieces = [piece for pieces in rows_of(session, segments, wanted) for piece in pieces]
+        by_input = rows_of(session, segments, wanted)
+        pieces = [piece for pieces in by_input for piece in pieces]
         if pieces:
-            found[group] = hottest(spec, pieces)
+            # A group is of one join.
+            join = spec.join_of_input(next(i for i, some in enumerate(by_input) if some))
+            found[group] = hottest(join, pieces)
     return found
 
 
-def hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
+def hottest(join: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
     """Two keys of one hash are taken for one: with 64 bits that does not happen."""
     hashes, counts = zip(*(_runs(piece) for piece in pieces), strict=True)
     distinct, at = np.unique(np.concatenate(hashes), return_inverse=True)
@@ -42,7 +46,7 @@ def hottest(spec: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
     for piece in pieces:
         first = int(np.searchsorted(piece.key_hash, distinct[hottest]))
         if first < len(piece.key_hash) and piece.key_hash[first] == distinct[hottest]:
-            key = [_value(piece.table.column(i)[first]) for i in range(len(spec.keys))]
+            key = [_value(piece.table.column(i)[first]) for i in range(len(join.keys))]
             return _text(key), int(rows[hottest])
     raise AssertionError("a hash that was counted is in no piece")
 

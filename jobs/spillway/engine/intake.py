@@ -9,7 +9,7 @@ end at 2 GiB), disjoint in their hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import quantiles
 from spillway.engine.state.runs import merge, part_of
 from spillway.engine.wire.blocks import (
+    ROW_KINDS,
     Block,
     Moved,
     decode_counts,
@@ -44,16 +45,22 @@ class Intake:
     """(session, rows of `REJECTED_SCHEMA`)."""
     read: list[PartitionCount] = field(default_factory=list)
     restored: list[PartitionCount] = field(default_factory=list)
-    moved: dict[int, Moved] = field(default_factory=dict)
-    """Per slot that groups come from, what it says it gave."""
+    moved: dict[tuple[int, int], Moved] = field(default_factory=dict)
+    """Per slot that groups come from and join, what it says it gave."""
     moved_rows: int = 0
     """Rows of groups that moved here, as far as they came through the shuffle."""
     figures: list[pa.Table] = field(default_factory=list)
     """Of groups that moved here."""
+    given: list[pa.Table] = field(default_factory=list)
+    """`GIVEN_SCHEMA`: what the joins below the root gave."""
+    unfound: dict[int, str] = field(default_factory=dict)
+    """Slots whose state a probe of this slot did not find, and what was not there."""
 
-    def lacking(self, arriving: Iterable[int]) -> list[int]:
-        """Of the slots that groups shall come from, those whose state was not found."""
-        return [s for s in arriving if s not in self.moved or not self.moved[s].found]
+    def lacking(self, arriving: Iterable[int], joins: Collection[int] = (0,)) -> list[int]:
+        """Of the slots that groups shall come from, those whose state was not found. `joins`: those
+        that are looked at."""
+        told = {key for key, moved in self.moved.items() if moved.found}
+        return [s for s in arriving if any((s, join) not in told for join in joins)]
 
     def demand_all_moved(self, slot: int) -> None:
         """Raise ValueError unless as many rows of groups that moved came as their givers say."""
@@ -70,7 +77,7 @@ class Intake:
 
 
 def take_in(
-    spec: JoinSpec, groups: GroupMap, slot: int, blocks: Iterable[Block], piece_bytes: int
+    spec: TreeSpec, groups: GroupMap, slot: int, blocks: Iterable[Block], piece_bytes: int
 ) -> Intake:
     """Decode the slot's blocks. Raises ValueError for a block that is not for this slot."""
     intake = Intake()
@@ -78,19 +85,25 @@ def take_in(
     for block in blocks:
         if block.kind == "anchor":
             continue
-        if block.slot != slot or block.operator != spec.operator:
+        if block.slot != slot:
+            raise ValueError(f"slot {slot} got a block for slot {block.slot}")
+        if block.kind in ROW_KINDS and block.operator != spec.operators[block.input]:
             raise ValueError(
-                f"slot {slot} of operator {spec.operator} got a block for slot {block.slot} "
-                f"of operator {block.operator}"
+                f"a block of input {block.input} says that it is for join {block.operator}, not "
+                f"{spec.operators[block.input]}"
             )
         if block.kind == "count":
             (intake.restored if block.input == 1 else intake.read).extend(decode_counts(block))
         elif block.kind == "moved":
-            intake.moved[block.input] = decode_moved(block)
+            intake.moved[block.input, block.operator] = decode_moved(block)
         elif block.kind == "figures":
             intake.figures.append(decode_table(block))
         elif block.kind == "rejected":
             intake.rejected.append(decode_rejected(block))
+        elif block.kind == "given":
+            intake.given.append(decode_table(block))
+        elif block.kind == "missing":
+            intake.unfound[block.input] = bytes(block.data).decode()
         else:
             session, table = decode_rows(spec, block)
             kind = "new" if block.kind == "new" else "installed"

@@ -27,6 +27,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ import pyarrow as pa
 
 from spillway.engine.intake import merge_bounded
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import RunWindow, Segments
 from spillway.engine.state.loading import Loaded, load
@@ -66,7 +67,7 @@ def nobody(_: int) -> None:
 
 
 def extract(
-    spec: JoinSpec, task: StepTask, state: Folder, neighbour: Neighbour = nobody
+    spec: TreeSpec, task: StepTask, state: Folder, neighbour: Neighbour = nobody
 ) -> Iterator[Block]:
     """Blocks for the new owners of the ranges in `task.leaving` (`task.groups` names them).
 
@@ -90,7 +91,8 @@ def extract(
         found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key)
     except Missing:
         for each in giving.values():
-            yield each.block("moved", encode_moved(Moved(found=False)))
+            for join in range(len(spec.joins)):
+                yield each.block("moved", encode_moved(Moved(found=False)), join)
         return
     for session in found.sessions.values():
         segments = Segments.of_ranges(ranges, session.drops)
@@ -105,11 +107,13 @@ def extract(
         theirs = (at >= 0) & (owners[np.maximum(at, 0)] == owner)
         if theirs.any():
             figures = found.manifest.figures.filter(pa.array(theirs))
-            yield each.block("figures", encode_table(figures))
-        yield each.block("moved", encode_moved(Moved(True, each.rows, tuple(each.files))))
+            yield each.block("figures", encode_table(figures), spec.root.operator)
+        for join in range(len(spec.joins)):
+            files = tuple(f for f in each.files if spec.operators[f.input] == join)
+            yield each.block("moved", encode_moved(Moved(True, each.rows[join], files)), join)
 
 
-def _shelf(spec: JoinSpec, task: StepTask, theirs: StepTask, folder: Folder) -> RunWriter | None:
+def _shelf(spec: TreeSpec, task: StepTask, theirs: StepTask, folder: Folder) -> RunWriter | None:
     """The new owner's folder with this slot's share of its room; None: it is not on this host."""
     sizes = {info.name: info.bytes for info in folder.list()}
     if not lies_in(sizes, theirs.manifest):
@@ -133,18 +137,19 @@ def lies_in(names: Container[str], manifest: str | None) -> bool:
 class _Giving:
     """What one slot gives to another."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     task: StepTask
     owner: int
     shelf: RunWriter | None
     most_bytes: int
     """Of one piece."""
-    rows: int = 0
+    rows: Counter[int] = field(default_factory=Counter)
+    """By join."""
     files: list[RunFile] = field(default_factory=list)
 
     def give(self, session: str, input_: int, rows: Rows) -> Iterator[Block]:
         """Write the sorted rows as files, and give blocks of what finds no room."""
-        self.rows += len(rows.key_hash)
+        self.rows[self.spec.operators[input_]] += len(rows.key_hash)
         for piece in merge_bounded([rows], self.most_bytes):
             part = self.shelf.write_if_room(session, input_, 0, piece) if self.shelf else None
             if part is not None:
@@ -159,11 +164,11 @@ class _Giving:
                 stream=self.spec.inputs[input_].name,
                 compressed=True,
             )
-            yield Block(self.owner, "state", self.spec.operator, input_, data)
+            yield Block(self.owner, "state", self.spec.operators[input_], input_, data)
 
-    def block(self, kind: str, data: object) -> Block:
+    def block(self, kind: str, data: object, join: int) -> Block:
         """A block that says which slot it comes from."""
-        return Block(self.owner, kind, self.spec.operator, self.task.slot, data)
+        return Block(self.owner, kind, join, self.task.slot, data)
 
 
 def _joined(pieces: list[Rows]) -> Rows:
@@ -175,7 +180,7 @@ def _joined(pieces: list[Rows]) -> Rows:
 
 
 def adopt(
-    spec: JoinSpec,
+    spec: TreeSpec,
     task: StepTask,
     state: Folder,
     found: Loaded,

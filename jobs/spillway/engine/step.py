@@ -39,8 +39,8 @@ from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import join_batches
 from spillway.engine.join.results import complete, file_schema
-from spillway.engine.join.spec import JoinSpec
-from spillway.engine.relocation import adopt
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.probe import install
 from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.spill.spilling import (
     Limits,
@@ -77,6 +77,7 @@ from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
 
 FITS = 8
@@ -86,7 +87,7 @@ SAMPLE_EVERY = 64
 
 
 def step(
-    spec: JoinSpec,
+    spec: TreeSpec,
     task: StepTask,
     blocks: Iterable[Block],
     state: Folder,
@@ -106,10 +107,12 @@ def step(
     work = _Step(spec, task, state, tables, found, began)
     with work.timed("install"):
         intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
-        if lacking := intake.lacking(task.arriving):
+        if intake.unfound:
+            told = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
+            return _missing(task, told, sorted(intake.unfound))
+        if lacking := intake.lacking(task.arriving, range(len(spec.joins))):
             return _missing(task, f"the groups that come from the slots {lacking}", lacking)
-        for sender, moved in sorted(intake.moved.items()):
-            adopt(spec, task, state, found, sender, moved.files)
+        install(spec, task, state, found, intake)
     return work.run(intake)
 
 
@@ -130,7 +133,7 @@ class _Step:
 
     def __init__(
         self,
-        spec: JoinSpec,
+        spec: TreeSpec,
         task: StepTask,
         state: Folder,
         tables: Callable[[str], Folder],
@@ -181,18 +184,12 @@ class _Step:
             )
         with self.timed("install"):
             self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
-            for name in sorted(intake.sessions()):
-                session = self.found.session(name)
-                session.new = intake.new.get(name, session.new)
-                session.installed = intake.installed.get(name, session.installed)
             # A session of which everything was spilled has no files, but counts go on.
             for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
                 self.found.session(name)
-            for session in self.sessions.values():
-                session.drops = session.drops.drop(task.leaving, task.epoch)
         with self.timed("quarantine"):
             self._quarantine(intake)
-        generated = {name: self._join(name) for name in self.sessions}
+        generated = {name: self._join(name) + self._given(intake, name) for name in self.sessions}
         with self.timed("spill"):
             for name in [s for s in self.sessions if s in task.flush]:
                 self._flush(self.sessions[name], task.flush[name])
@@ -255,15 +252,14 @@ class _Step:
         """Join a session's new rows and write the results; results per group, int64 (g,)."""
         session = self.sessions[name]
         generated = np.zeros(len(self.task.groups), dtype=np.int64)
-        if not any(session.new):
+        inputs = self.spec.inputs_of(self.spec.root.operator)
+        new = [session.new[i] for i in inputs]
+        if not any(new):
             return generated
-        old = [
-            [*(part.rows for part in session.parts[i]), *session.installed[i]] for i in self.inputs
-        ]
         batches = join_batches(
-            self.spec,
-            old,
-            session.new,
+            self.spec.root,
+            session.old(inputs),
+            new,
             batch_bytes=self.task.batch_bytes,
             sample_every=SAMPLE_EVERY,
             last_drop=session.drops.last,
@@ -275,7 +271,7 @@ class _Step:
                 np.add.at(generated, groups, batch.results)
                 self._note_delays(batch.newest_ms)
                 yield complete(
-                    batch.table,
+                    self.spec.results(batch.table),
                     epoch=self.task.epoch,
                     phase="run-time",
                     committed_us=self.task.written_at_us,
@@ -296,6 +292,14 @@ class _Step:
         if total := int(generated.sum()):
             self.results[name] = total
         return generated
+
+    def _given(self, intake: Intake, session: str) -> I64:
+        """Results per group, int64 (g,), that the joins below the root have given."""
+        given = np.zeros(len(self.task.groups), dtype=np.int64)
+        for table in intake.given:
+            mine = table.filter(pc.equal(table["session"], session))
+            np.add.at(given, mine["group"].to_numpy(), mine["results"].to_numpy())
+        return given
 
     def _timing(self, phase: str, items: Iterator[Any]) -> Iterator[Any]:
         """The same items, with the time that it takes to make them noted."""
@@ -447,9 +451,8 @@ class _Step:
         self.spilled_bytes += int(size[wanted].sum())
 
     def _cut(self, session: str, range_: Prefix) -> Cut:
-        return Cut(
-            session=session, operator=self.spec.operator, range=range_, epoch=self.task.epoch
-        )
+        join = join_of(range_, len(self.spec.joins))
+        return Cut(session=session, operator=join, range=range_, epoch=self.task.epoch)
 
     # --- tables and report ----------------------------------------------------------------
 
@@ -510,6 +513,7 @@ class _Step:
                 len(rows.key_hash) for inputs in intake.new.values() for rows in inputs[i]
             )
             for i in self.inputs
+            if not self.spec.inputs[i].leaves
         }
         stamps = [
             int(rows.kafka_ms.max(initial=0))

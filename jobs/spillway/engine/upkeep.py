@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import SecretBytes
 
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import quantiles
 from spillway.engine.state.arrangement import ALL, RunWindow, Segments, SessionState, everything
 from spillway.engine.state.digests import keyed_digest
@@ -78,7 +78,7 @@ def manifest_bytes(files: int, groups: int) -> int:
 class RunWriter:
     """The slot's folder as one attempt of one epoch writes to it."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     folder: Folder
     warehouse_id: str
     epoch: int

@@ -39,6 +39,7 @@ from spillway_schemas.commands import (
     SpillCommand,
     SplitCommand,
 )
+from spillway_schemas.hash_space import joins_of
 from spillway_schemas.journal import CommandOutcome, Move, Prefix, SlotTotals
 
 DEEPEST = 40
@@ -76,6 +77,8 @@ class _PendingAssignment:
     """In order, and by group, for each command asks whether its group moves."""
     present: frozenset[int]
     """The slots that there are now."""
+    joins: int
+    """Of the query."""
     budgets: dict[int, int]
     memory: Mapping[int, SlotTotals]
     forced: dict[int, int] = field(default_factory=dict)
@@ -111,6 +114,7 @@ def adapt(state: JournalState, commands: Iterable[AdaptationCommand], now: str) 
         busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
         queue={move.group: move for move in state.moves},
         present=frozenset(present.values()),
+        joins=len(state.genesis.parents),
         budgets=dict(state.budgets),
         memory=state.memory,
     )
@@ -328,6 +332,8 @@ def _merge(pending: _PendingAssignment, command: MergeCommand) -> str | None:
     group = command.group
     if group.depth >= DEEPEST:
         return f"{_named(group)} has no halves"
+    if len(joins_of(group, pending.joins)) > 1:
+        return f"the halves of {_named(group)} are of different joins"
     halves = _halves(group)
     if any(half not in pending.owners for half in halves):
         return f"the halves of {_named(group)} are not two groups"

@@ -67,6 +67,7 @@ def entry_of(
             cuts,
             results.get(date, 0),
             spilled.get(date, 0),
+            state.genesis.parents,
         )
     return Epoch(
         n=plan.n,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, restore_of
-from spillway.protocol.seal import obey
+from spillway.protocol.seal import flushed, obey
 from spillway.protocol.state import Groups, JournalState
 from spillway_schemas.commands import (
     AdaptationCommand,
@@ -48,7 +48,7 @@ class Plan:
     sealing: bool
     """Whether this epoch ends the open session."""
     flush: tuple[Prefix, ...]
-    """When sealing: every range of the session that was ever cut before this epoch."""
+    """When sealing: the ranges of which what is in memory becomes a generation; see `flushed`."""
     before: Groups
     """The assignment of the epoch before."""
     groups: Groups
@@ -116,7 +116,7 @@ def plan_epoch(
         accepted=accepted,
         withdrawn=obeyed.withdrawn,
         sealing=sealing,
-        flush=tuple(sorted(state.session.last_cuts)) if sealing else (),
+        flush=flushed(state.genesis.parents, state.session.last_cuts) if sealing else (),
         before=state.groups,
         groups=groups,
         moved=adapted.queue[:count],

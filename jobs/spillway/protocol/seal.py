@@ -18,12 +18,13 @@ session's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
 from spillway.protocol.state import JournalState, OpenSession
 from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
+from spillway_schemas.hash_space import ROOT, above, joins_of, spaces
 from spillway_schemas.journal import CommandOutcome, Cut, Prefix, Sealed, SealRequest
 
 CLEANUP_DEPTH = 6
@@ -171,30 +172,59 @@ def not_withdrawable(
     )
 
 
-def cleanup_ranges(cut: Iterable[Prefix]) -> list[Prefix]:
-    """Disjoint ranges of one width that cover every range given, in ascending order."""
-    units: set[int] = set()
-    for prefix in cut:
-        if prefix.depth >= CLEANUP_DEPTH:
-            units.add(prefix.value >> (prefix.depth - CLEANUP_DEPTH))
-        else:
-            width = CLEANUP_DEPTH - prefix.depth
-            units.update(range(prefix.value << width, (prefix.value + 1) << width))
-    return [Prefix(CLEANUP_DEPTH, value) for value in sorted(units)]
+def flushed(parents: Sequence[int], cut: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    """The ranges that a seal flushes, when `cut` were ever cut: what they hold in memory becomes
+    their last generation.
+
+    All else is complete, and dropped. A join above one that was cut is flushed whole: what that one
+    still lacks will be rows of it, and may join any.
+    """
+    ranges = set(cut)
+    joins = {join for each in ranges for join in joins_of(each, len(parents))}
+    own = spaces(len(parents))
+    return tuple(sorted(ranges | {own[join] for join in above(parents, joins)}))
+
+
+def cleanup_ranges(cut: Iterable[Prefix], joins: int = 1) -> list[Prefix]:
+    """Disjoint ranges, of one width in each join, that cover every range given, in ascending order:
+    those of a join come after those of the joins below it."""
+    units: list[Prefix] = []
+    given = set(cut)
+    for space in spaces(joins):
+        depth = space.depth + CLEANUP_DEPTH
+        values: set[int] = set()
+        for prefix in given:
+            if not prefix.overlaps(space):
+                continue
+            own = max(prefix, space)  # the finer of the two: one covers the other
+            if own.depth >= depth:
+                values.add(own.value >> (own.depth - depth))
+            else:
+                width = depth - own.depth
+                values.update(range(own.value << width, (own.value + 1) << width))
+        units += [Prefix(depth, value) for value in sorted(values)]
+    return units
 
 
 def seal_session(
-    session: OpenSession, end: SealRequest, epoch: int, cuts: Iterable[Cut], results: int, rows: int
+    session: OpenSession,
+    end: SealRequest,
+    epoch: int,
+    cuts: Iterable[Cut],
+    results: int,
+    rows: int,
+    parents: Sequence[int] = (ROOT,),
 ) -> Sealed:
     """The record of a session that ends in `epoch`, with this epoch's cuts and counts."""
     mine = [c for c in cuts if c.session == session.date]
+    cut = flushed(parents, [*session.last_cuts, *(c.range for c in mine)])
     return Sealed(
         session=session.date,
         epoch=epoch,
         base=session.base,
         start=session.start,
         end=end.end,
-        ranges=cleanup_ranges([*session.last_cuts, *(c.range for c in mine)]),
+        ranges=cleanup_ranges(cut, len(parents)),
         results=session.results + results,
         spilled_rows=session.spilled_rows + rows,
         generations=session.cuts + len(mine),

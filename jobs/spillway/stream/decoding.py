@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spillway.decode import StreamPlan, decode, partition_digest, value_digest
 from spillway.decode.chunks import Chunk, chunks
 from spillway.engine.groups import U64, Bool, GroupMap
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.wire.blocks import (
     REJECTED_SCHEMA,
     Block,
@@ -40,7 +40,7 @@ I64 = npt.NDArray[np.int64]
 class DecodeTask:
     """What a decoder needs to know of the epoch."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     streams: tuple[StreamPlan, ...]
     groups: GroupMap
     salts: tuple[int, ...]
@@ -74,7 +74,8 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
             )
             blocks += decoded
         again = int(task.restore is not None)
-        blocks.append(Block(slot, "count", task.spec.operator, again, encode_counts(counts)))
+        root = task.spec.root.operator
+        blocks.append(Block(slot, "count", root, again, encode_counts(counts)))
         yield salted(task.salts, blocks)
 
 
@@ -113,7 +114,8 @@ def _decode_chunk(
         if len(positions):
             data = _rejected(chunk, positions, reasons, session, stream)
             slot = task.slot_of_partition(chunk.partition)
-            blocks.append(Block(slot, "rejected", task.spec.operator, stream.index, data))
+            root = task.spec.root.operator
+            blocks.append(Block(slot, "rejected", root, stream.index, data))
     return count, blocks
 
 

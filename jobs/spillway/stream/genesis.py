@@ -8,7 +8,7 @@ from datetime import datetime
 
 from spillway import calendar
 from spillway.clock import rfc3339
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
@@ -16,7 +16,8 @@ from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
-from spillway_schemas.journal import Genesis, Offsets, Topic
+from spillway_schemas.hash_space import ROOT, spaces
+from spillway_schemas.journal import Genesis, Offsets, Prefix, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
@@ -36,8 +37,11 @@ def first_entry(
     *,
     session: str | None,
     now_ms: int,
+    parents: Sequence[int] = (ROOT,),
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
+
+    `parents`: of each join of the query, the one that reads it.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -60,18 +64,23 @@ def first_entry(
         start=start,
         start_rule=rule,
         inputs=len(topics),
-        groups=_groups(settings).assignment(),
+        groups=_groups(settings, len(parents)),
+        parents=list(parents),
         written_at=rfc3339(now_ms),
     )
 
 
-def _groups(settings: Settings) -> GroupMap:
+def _groups(settings: Settings, joins: int) -> list[tuple[Prefix, int]]:
+    """The first assignment: `state.groups` groups of each join, shared out over all slots."""
     shares = settings.state.shares
     weights = () if shares == "even" else tuple(map(float, shares.split(",")))
     try:
-        return GroupMap.initial(settings.state.groups, settings.state.slots, weights)
+        each = GroupMap.initial(settings.state.groups, settings.state.slots, weights)
     except ValueError as error:
         raise StartRefused(f"state.shares = {shares!r}: {error}") from None
+    return [
+        (space.part(group), slot) for space in spaces(joins) for group, slot in each.assignment()
+    ]
 
 
 def _start(
@@ -101,7 +110,7 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
     state = warehouse.journal.state()
     if state is not None:
         check_query(state, query.fingerprint, begins=True)
-    spec = join_spec(query)
+    spec = tree_spec(query)
     warehouse.compare_columns(result_schema(spec), spill_schema(spec))
     return state
 

@@ -4,6 +4,13 @@
     lost rows, read again --> decode_batches --+--> repartition(slot) --> union(anchors) --> step
     anchors --> extract_batches --> state -----+
 
+A tree of joins has a shuffle and a probe more for each level below the root's. What the probe of a
+slot gives goes to the slots that own it in the joins above; the step gets everything that came:
+
+    came ----> those of level 1 --> union(anchors) --> probe --> repartition(slot) --> given 1
+    came + given 1 --> those of level 2 --> union(anchors) --> probe --> ...  --> given 2
+    came + given 1 + given 2 --> union(anchors) --> step
+
 Reports come from `collect()`: a task that ran twice is counted once.
 """
 
@@ -18,7 +25,7 @@ from functools import reduce
 from typing import Any
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.wire.blocks import BLOCK_SCHEMA
+from spillway.engine.wire.blocks import BLOCK_SCHEMA, PROBED
 from spillway.policy.batches import batching
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import rows_between
@@ -32,6 +39,7 @@ from spillway.stream.worker import (
     REPORT_SCHEMA,
     StepJob,
     extract_batches,
+    probe_batches,
     step_batches,
 )
 from spillway_schemas.journal import SlotReport
@@ -229,7 +237,7 @@ class EpochJob:
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
-            frame = anchors.unionAll(arriving.repartition(parts, "slot"))
+            frame = self._with_levels(anchors, arriving.repartition(parts, "slot"), job, parts)
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
         with self.placement.watched(wanted, self.spark.sparkContext.cancelAllJobs):
             rows_found = reports.collect()
@@ -238,6 +246,36 @@ class EpochJob:
         if total := sum(part.rows for part in read):
             self._bytes_per_row = sum(part.bytes for part in read) / total
         return [hosted(report, hosts) for report in found]
+
+    def _with_levels(self, anchors: Any, came: Any, job: StepJob, parts: int) -> Any:
+        """The anchors with all blocks that came, and what the joins below the root make of them."""
+        frame = anchors.unionAll(came)
+        arrived = [came]
+        for level in range(1, job.spec.height):
+            wanted = reduce(
+                lambda one, other: one.unionAll(other),
+                [each.where(self._probed(job, level)) for each in arrived],
+            )
+            given = (
+                anchors.unionAll(wanted)
+                .mapInArrow(_prober(job, level), self.block_type)
+                .repartition(parts, "slot")
+            )
+            arrived.append(given)
+            frame = frame.unionAll(given)
+        return frame
+
+    def _probed(self, job: StepJob, level: int) -> Any:
+        """Whether a block is for the probe of a level.
+
+        The JVM passes over the others. As a condition that Spark takes for random: any other it
+        would look at before the shuffle, which would then be another one for each level, with
+        everything before it.
+        """
+        from pyspark.sql import functions as F
+
+        kinds, joins = F.col("kind").isin(*PROBED), F.col("operator").isin(*job.spec.at_level(level))
+        return F.when(F.monotonically_increasing_id() >= 0, kinds & joins)
 
     def _salts(self, slots: int) -> tuple[int, ...]:
         if slots not in self._known_salts:
@@ -272,3 +310,8 @@ class EpochJob:
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:
         few = rows.coalesce(self.decoders)
         return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
+
+
+def _prober(job: StepJob, level: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The probes of a level, for `mapInArrow`."""
+    return lambda batches: probe_batches(job, level, batches)

@@ -19,9 +19,9 @@ from typing import Any
 
 from spillway import calendar
 from spillway.clock import Clock
-from spillway.decode import join_spec
+from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
@@ -71,9 +71,9 @@ class Stream:
         """Whether it was said that the calendar's seal waits for Kafka."""
 
     @cached_property
-    def spec(self) -> JoinSpec:
-        """The join that the query stands for; compiled once."""
-        return join_spec(self.query)
+    def spec(self) -> TreeSpec:
+        """The joins that the query stands for; compiled once."""
+        return tree_spec(self.query)
 
     @cached_property
     def warehouse(self) -> Warehouse:
@@ -109,7 +109,7 @@ class Stream:
         if self.settings.spark.master.startswith("local"):
             private(self.settings.state.root)  # before anything is written
         state = open_journal(
-            self.warehouse, self.settings, self.query, self.query.topics, self.wanted, self.clock
+            self.warehouse, self.settings, self.query, self.spec.parents, self.wanted, self.clock
         )
         check_session(self.wanted, state)
         self.watcher.on_progress(f"starting Spark ({self.settings.spark.master})")

@@ -9,7 +9,7 @@ from typing import Any
 from spillway import calendar
 from spillway.clock import Clock
 from spillway.decode import compile_streams
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import cluster
 from spillway.protocol.state import JournalState, check_query, fold
 from spillway.stream.genesis import first_entry
@@ -26,11 +26,13 @@ def open_journal(
     warehouse: Warehouse,
     settings: Settings,
     query: Query,
-    topics: Sequence[str],
+    parents: Sequence[int],
     wanted: Wanted,
     clock: Clock,
 ) -> JournalState:
     """The journal's state, after its first entry when there is none.
+
+    `parents`: of each join of the query, the one that reads it.
 
     Raises `AnotherQuery`, `StreamFailed`, and what `first_entry` raises.
     """
@@ -39,7 +41,13 @@ def open_journal(
         session = wanted.session or wanted.until_sealed
         with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
             genesis = first_entry(
-                settings, query.fingerprint, topics, view, session=session, now_ms=clock()
+                settings,
+                query.fingerprint,
+                query.topics,
+                view,
+                session=session,
+                now_ms=clock(),
+                parents=parents,
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:
@@ -92,7 +100,7 @@ def start_spark(settings: Settings) -> Any:
 def job_settings(
     settings: Settings,
     query: Query,
-    spec: JoinSpec,
+    spec: TreeSpec,
     warehouse: Warehouse,
     state: JournalState,
     kafka: Options,

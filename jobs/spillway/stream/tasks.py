@@ -11,7 +11,7 @@ from pydantic import SecretBytes
 
 from spillway.decode import StreamPlan
 from spillway.engine.groups import GroupMap, relocations
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.task import StepTask
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import padded
@@ -26,7 +26,7 @@ from spillway_schemas.secret import Options
 class JobSettings:
     """What every epoch of a stream has in common."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     streams: tuple[StreamPlan, ...]
     warehouse_id: str
     warehouse_root: str

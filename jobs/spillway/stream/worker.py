@@ -21,7 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.probe import probe
 from spillway.engine.relocation import extract, nobody
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
@@ -40,7 +41,7 @@ REPORT_SCHEMA = pa.schema([pa.field("slot", pa.int32()), pa.field("report", pa.b
 class StepJob:
     """What the steps of an epoch need to know. `tasks[i]` is slot i's; attempts are filled in."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     tasks: dict[int, StepTask]
     salts: tuple[int, ...]
     state_root: str
@@ -85,6 +86,18 @@ def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
                     yield salted(job.salts, [block])
 
 
+def probe_batches(job: StepJob, level: int, batches: Iterable[Any]) -> Iterator[Any]:
+    """The blocks of one slot for the joins of a level (its anchor among them) to blocks of what
+    they give, for the slots that own it. Of partitions and anchors holds what `step_batches` says.
+    """
+    slot, blocks = _of_slot(job, batches)
+    if slot is None:
+        return
+    task = job.tasks[slot]
+    for block in probe(job.spec, task, level, blocks, job.state(task)):
+        yield salted(job.salts, [block])
+
+
 def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     """The blocks of one slot (its anchor among them) to its report.
 
@@ -92,25 +105,9 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     other that has not exactly one anchor fails: blocks met the wrong partition, or a slot ran as
     two tasks, and going on would lose or double rows.
     """
-    freeze()
-    slot_of = {salt: slot for slot, salt in enumerate(job.salts)}
-    blocks: list[Block] = []
-    anchors: list[int] = []
-    for batch in batches:
-        for block in from_batch(batch):
-            if block.kind == "anchor":
-                anchors.append(slot_of[block.slot])
-            else:
-                blocks.append(replace(block, slot=slot_of[block.slot]))
-    if not blocks and not job.tasks.keys() & set(anchors):
+    slot, blocks = _of_slot(job, batches)
+    if slot is None:
         return
-    if len(anchors) != 1 or any(block.slot != anchors[0] for block in blocks):
-        raise RuntimeError(
-            f"A step met the anchors {anchors} and blocks of slots "
-            f"{sorted({b.slot for b in blocks})}: Spark's partitions are not aligned. Nothing "
-            "was written. Check that spark.sql.unionOutputPartitioning is true."
-        )
-    slot = anchors[0]
     # The time of the results: now that their rows are decoded, not when the driver planned.
     now_us = time.time_ns() // 1000
     task = replace(job.tasks[slot], attempt=_fresh_attempt(), written_at_us=now_us)
@@ -125,3 +122,26 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
         [pa.array([slot], pa.int32()), pa.array([report.model_dump_json().encode()], pa.binary())],
         schema=REPORT_SCHEMA,
     )
+
+
+def _of_slot(job: StepJob, batches: Iterable[Any]) -> tuple[int | None, list[Block]]:
+    """The slot of a partition and its blocks; None for a partition that has none."""
+    freeze()
+    slot_of = {salt: slot for slot, salt in enumerate(job.salts)}
+    blocks: list[Block] = []
+    anchors: list[int] = []
+    for batch in batches:
+        for block in from_batch(batch):
+            if block.kind == "anchor":
+                anchors.append(slot_of[block.slot])
+            else:
+                blocks.append(replace(block, slot=slot_of[block.slot]))
+    if not blocks and not job.tasks.keys() & set(anchors):
+        return None, []
+    if len(anchors) != 1 or any(block.slot != anchors[0] for block in blocks):
+        raise RuntimeError(
+            f"A step met the anchors {anchors} and blocks of slots "
+            f"{sorted({b.slot for b in blocks})}: Spark's partitions are not aligned. Nothing "
+            "was written. Check that spark.sql.unionOutputPartitioning is true."
+        )
+    return anchors[0], blocks

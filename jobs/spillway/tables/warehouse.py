@@ -57,6 +57,9 @@ APP = "spillway"
 
 APPLY_ATTEMPTS = 100
 
+CLEANED_INTO = ("results", "spill")
+"""Tables that a cleanup writes; each of its ranges has its commit in one of them."""
+
 
 @dataclass
 class Compacted:
@@ -200,12 +203,18 @@ class Warehouse:
 
     def cleanup_applied(self, session: str) -> int:
         """Return the last of the session's ranges whose missing results are in; -1 when none."""
-        results = self.table("results")
-        results.refresh()
-        return results.transaction(f"cleanup/{session}")
+        return max(self._cleaned_to(name, session) for name in CLEANED_INTO)
 
-    def apply_cleanup(self, session: str, n: int, files: Sequence[FileRecord]) -> None:
-        """Commit the missing results of the session's range `n` (none is fine).
+    def _cleaned_to(self, name: str, session: str) -> int:
+        table = self.table(name)
+        table.refresh()
+        return table.transaction(f"cleanup/{session}")
+
+    def apply_cleanup(
+        self, session: str, n: int, files: Sequence[FileRecord], table: str = "results"
+    ) -> None:
+        """Commit what the session's range `n` lacked (nothing is fine): to `results`, or, of a join
+        below the root, to `spill` as rows of the join above.
 
         Does nothing when that was done already. Raises ValueError when range n - 1 is not in,
         `FileMismatch`, `OutcomeUnknown`.
@@ -216,8 +225,8 @@ class Warehouse:
                 f"range {n} of session {session} cannot be committed: {before + 1} comes first"
             )
         if n > before:
-            self.table("results").sync_files(files)
-        self._commit_once("results", f"cleanup/{session}", n, files)
+            self.table(table).sync_files(files)
+        self._commit_once(table, f"cleanup/{session}", n, files)
 
     # --- upkeep --------------------------------------------------------------------------
 

@@ -23,17 +23,18 @@ import pyarrow as pa
 from spillway.engine.groups import U64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
+from spillway.engine.join.tree import one_join
 from spillway.engine.state.arrangement import RunWindow
 from spillway.engine.state.statefiles import Manifest
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"
-SPEC = JoinSpec(
+SPEC = one_join(JoinSpec(
     0,
     pa.schema([pa.field("key", pa.int64(), nullable=False)]),
     (InputSpec("all", pa.schema([])), InputSpec("none", pa.schema([]))),
-)
+))
 """Rows of all inputs lie in one arrangement here, the first one's: they go and move alike."""
 KEY_BITS = 8
 REJECTED = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 
 PHASES = ("run-time", "cleanup")
 SESSION_DATE = pa.field("session_date", pa.string(), nullable=False)
@@ -15,14 +15,14 @@ _TAIL = (
 )
 
 
-def file_schema(spec: JoinSpec) -> pa.Schema:
+def file_schema(spec: TreeSpec) -> pa.Schema:
     """Columns of a results file: the table's without the partition column `session_date`."""
-    return pa.schema([*spec.joined_schema, *_TAIL])
+    return pa.schema([*spec.result_schema, *_TAIL])
 
 
-def result_schema(spec: JoinSpec) -> pa.Schema:
+def result_schema(spec: TreeSpec) -> pa.Schema:
     """Columns of the `results` table (partitioned by `session_date`)."""
-    return pa.schema([*spec.joined_schema, SESSION_DATE, *_TAIL])
+    return pa.schema([*spec.result_schema, SESSION_DATE, *_TAIL])
 
 
 def complete(joined: pa.Table, *, epoch: int, phase: str, committed_us: int) -> pa.Table:

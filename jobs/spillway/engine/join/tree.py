@@ -1,28 +1,33 @@
-"""A query's tree as joins that the kernel can run, and the way of rows from one to the next.
+"""A query's joins as the engine keeps them, and the way of rows from one join to the next.
 
-Model: each join of the tree is a `JoinSpec` with an operator number, children first. What a join
-gives goes on as rows of the one input that it is of its parent: `Upward` picks the columns that the
-edge carries (`spillway_schemas.edges`) by their positions, adds the hash of the join's own key (its
-lineage) and hashes the parent's key. Rows are not decoded or looked at on the way.
+Model: each join is a `JoinSpec`, children first, the root last; a query of one join is a tree of
+one. All that a slot keeps is of one *tree*: the inputs of all joins are numbered through, join
+after join, and run files, blocks and spilled rows name an input by that number. The joins share the
+hashes (`spillway_schemas.hash_space`), so what is known of a hash range is known of one join.
 
-Of the root's rows the results show some columns only: `TreePlan.shown` says which.
+What a join gives goes on as new rows of the one input that it is of its parent: `Upward` picks the
+columns that the edge carries (`spillway_schemas.edges`) by their positions, adds the hash of the
+join's own key (its lineage) and hashes the parent's key. Rows are not decoded or looked at on the
+way. Of the root's rows the results show some columns only: `TreeSpec.shown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from spillway.engine.groups import I64, U64
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Joined, Rows
-from spillway.engine.join.spec import InputSpec, JoinSpec
-from spillway_schemas.edges import Edge, QueryEdges
-from spillway_schemas.expressions import plain_column
-from spillway_schemas.join_tree import KeySource, TreeJoin
-from spillway_schemas.query import Query
+from spillway.engine.join.spec import KAFKA_MS, KEY_HASH, InputSpec, JoinSpec
+from spillway_schemas.hash_space import ROOT, levels, spaces
+from spillway_schemas.journal import HASH_BITS, Prefix
+
+Hash = Callable[[Sequence[pa.Array]], U64]
 
 
 @dataclass(frozen=True)
@@ -34,131 +39,127 @@ class Upward:
     the first on, are the parent's keys.
     """
 
-    operator: int
-    """The parent's."""
     input: int
+    """The tree's number of the input."""
     columns: tuple[int, ...]
     keys: int
 
-    def rows(self, schema: pa.Schema, batch: Joined) -> Rows:
-        """The parent's new rows, sorted by its key's hash. `schema`: the input's row schema."""
-        picked = [batch.table.column(i) for i in self.columns]
-        own = pa.array(np.repeat(batch.hashes, batch.results), pa.uint64())
-        table = pa.Table.from_arrays([*picked, own], schema=schema)
-        hashes = xxhash64(table.columns[: self.keys])
-        order = np.argsort(hashes, kind="stable")
-        return Rows(hashes[order], table.take(pa.array(order)))
-
 
 @dataclass(frozen=True)
-class TreePlan:
-    """A whole tree. `specs` and `upward` by operator number; the root's `upward` is None."""
+class TreeSpec:
+    """All joins of a query. Picklable. `upward` by join; the root's is None."""
 
-    specs: tuple[JoinSpec, ...]
+    joins: tuple[JoinSpec, ...]
     upward: tuple[Upward | None, ...]
-    leaves: dict[str, tuple[int, int, tuple[KeySource, ...]]]
-    """Of each leaf: operator and input that read it, and what its rows carry: the keys' sources,
-    then the payload's."""
     shown: tuple[tuple[str, int], ...]
     """Columns of the results: names, and positions in the root's joined schema."""
 
+    @property
+    def root(self) -> JoinSpec:
+        """The join whose rows are the results."""
+        return self.joins[-1]
 
-def tree_plan(query: Query, type_of: Callable[[KeySource], pa.DataType]) -> TreePlan:
-    """The tree of a query. `type_of` gives the type of an expression over a leaf's columns."""
-    return _Planner(query, type_of).plan()
+    @cached_property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """The inputs of all joins."""
+        return tuple(each for join in self.joins for each in join.inputs)
+
+    @cached_property
+    def operators(self) -> tuple[int, ...]:
+        """The join of each input."""
+        return tuple(n for n, join in enumerate(self.joins) for _ in join.inputs)
+
+    def inputs_of(self, operator: int) -> range:
+        """The numbers of a join's inputs."""
+        first = self.operators.index(operator)
+        return range(first, first + len(self.joins[operator].inputs))
+
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        """The join that reads each join; the root: `ROOT`."""
+        return tuple(ROOT if up is None else self.operators[up.input] for up in self.upward)
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """How many joins lie on the longest way below each join, itself included."""
+        return levels(self.parents)
+
+    @property
+    def height(self) -> int:
+        """The root's level."""
+        return self.levels[-1]
+
+    def at_level(self, level: int) -> tuple[int, ...]:
+        """The joins of a level."""
+        return tuple(n for n, each in enumerate(self.levels) if each == level)
+
+    @cached_property
+    def spaces(self) -> tuple[Prefix, ...]:
+        """The hashes of each join."""
+        return spaces(len(self.joins))
+
+    def join_of_input(self, input_: int) -> JoinSpec:
+        """The join that has an input."""
+        return self.joins[self.operators[input_]]
+
+    def _local(self, input_: int) -> tuple[JoinSpec, int]:
+        operator = self.operators[input_]
+        return self.joins[operator], input_ - self.inputs_of(operator).start
+
+    def row_schema(self, input_: int) -> pa.Schema:
+        """Keys, payload and identity of one input."""
+        join, at = self._local(input_)
+        return join.row_schema(at)
+
+    def state_schema(self, input_: int) -> pa.Schema:
+        """A row in state: its hash, then the row schema."""
+        return pa.schema([KEY_HASH, *self.row_schema(input_)])
+
+    def new_schema(self, input_: int) -> pa.Schema:
+        """A new row on its way to a slot: the state schema, then its Kafka timestamp."""
+        return pa.schema([*self.state_schema(input_), KAFKA_MS])
+
+    @cached_property
+    def result_schema(self) -> pa.Schema:
+        """The columns of the results that come from the joins."""
+        found = self.root.joined_schema
+        return pa.schema([found.field(at).with_name(name) for name, at in self.shown])
+
+    def results(self, joined: pa.Table) -> pa.Table:
+        """The root's rows with the columns that results show."""
+        picked = [joined.column(at) for _, at in self.shown]
+        return pa.Table.from_arrays(picked, schema=self.result_schema)
+
+    def hashes(self, operator: int, keys: Sequence[pa.Array], hash_: Hash = xxhash64) -> U64:
+        """The hashes of rows in a join, uint64 (n,), by the columns of its keys."""
+        return placed(self.spaces[operator], hash_(keys))
+
+    def rows_up(self, operator: int, batch: Joined, hash_: Hash = xxhash64) -> Rows:
+        """What a batch of a join's results is to its parent: new rows, sorted by hash.
+
+        A new row has the Kafka time of its newest part, where `batch` has one for every result
+        (`sample_every` 1).
+        """
+        up = self.upward[operator]
+        assert up is not None, "the root's rows are the results"
+        own = pa.array(np.repeat(batch.hashes, batch.results), pa.uint64())
+        picked = [batch.table.column(at) for at in up.columns]
+        table = pa.Table.from_arrays([*picked, own], schema=self.row_schema(up.input))
+        hashes = self.hashes(self.operators[up.input], table.columns[: up.keys], hash_)
+        order: I64 = np.argsort(hashes, kind="stable")
+        stamps = batch.newest_ms[order] if len(batch.newest_ms) else None
+        return Rows(hashes[order], table.take(pa.array(order)), stamps)
 
 
-class _Planner:
-    def __init__(self, query: Query, type_of: Callable[[KeySource], pa.DataType]) -> None:
-        self.query = query
-        self.tree = query.tree
-        self.type_of = type_of
-        self.numbers = {join.name: n for n, join in enumerate(self.tree.joins)}
-        self.edges = {(edge.join, edge.input): edge for edge in QueryEdges(query).edges}
-
-    def plan(self) -> TreePlan:
-        specs = tuple(self._spec(join) for join in self.tree.joins)
-        upward: list[Upward | None] = [None for _ in specs]
-        leaves = {}
-        for join in self.tree.joins:
-            for position, name in enumerate(join.inputs):
-                number = self.numbers[join.name]
-                carried = self._carried(join, name)
-                if self.tree.join(name) is None:
-                    leaves[name] = (number, position, carried)
-                    continue
-                child = self.numbers[name]
-                have = self._positions(self.tree.joins[child])
-                columns = [have[source] for source in carried]
-                identity = specs[number].inputs[position].identity.names[:-1]
-                columns += [specs[child].joined_schema.get_field_index(each) for each in identity]
-                upward[child] = Upward(number, position, tuple(columns), len(join.keys))
-        return TreePlan(specs, tuple(upward), leaves, self._shown(specs[-1]))
-
-    def _carried(self, join: TreeJoin, input_: str) -> tuple[KeySource, ...]:
-        """Sources of an input's columns: its keys', then its payload's."""
-        keys = [self.tree.carrier(self.tree.source(key, input_), input_) for key in join.keys]
-        payload = [each for each in self._edge(join, input_).columns if each not in keys]
-        return (*keys, *payload)
-
-    def _edge(self, join: TreeJoin, input_: str) -> Edge:
-        return self.edges[join.name, input_]
-
-    def _spec(self, join: TreeJoin) -> JoinSpec:
-        keys = pa.schema(
-            [
-                pa.field(key.name, self.type_of(self.tree.source(key, join.inputs[0])), False)
-                for key in join.keys
-            ]
-        )
-        inputs = []
-        for name in join.inputs:
-            payload = self._carried(join, name)[len(join.keys) :]
-            below = self.tree.join(name)
-            # A stream's own columns are prefixed with its name where they are joined.
-            named = [
-                pa.field(_name(each, prefixed=below is not None), self.type_of(each))
-                for each in payload
-            ]
-            leaves = self.tree.below(name) if below is not None else ()
-            inputs.append(InputSpec(name, pa.schema(named), leaves, self.tree.joins_below(name)))
-        return JoinSpec(self.numbers[join.name], keys, tuple(inputs))
-
-    def _positions(self, join: TreeJoin) -> dict[KeySource, int]:
-        """Where a join's rows have each value that goes up, by what stands for it there."""
-        found: dict[KeySource, int] = {}
-        at = len(join.keys)
-        for name in join.inputs:
-            payload = self._carried(join, name)[len(join.keys) :]
-            for source in payload:
-                found[source] = at
-                at += 1
-        for n, key in enumerate(join.keys):
-            found[self.tree.carrier(self.tree.source(key, join.inputs[0]), join.name)] = n
-        return found
-
-    def _shown(self, root: JoinSpec) -> tuple[tuple[str, int], ...]:
-        """Keys of all joins, the fields of each leaf, its coordinate."""
-        join = self.tree.root
-        have = self._positions(join)
-
-        def at(source: KeySource) -> int:
-            return have[self.tree.carrier(source, join.name)]
-
-        shown: dict[str, int] = {}
-        for each in self.tree.joins:
-            for key in each.keys:
-                shown.setdefault(key.name, at(self.tree.source(key, each.inputs[0])))
-        for leaf in self.query.inputs:
-            for field in self.query.payload(leaf):
-                shown[f"{leaf}_{field.name}"] = at(KeySource(leaf, field.name))
-        for leaf in self.query.inputs:
-            for part in ("partition", "offset"):
-                shown[f"{leaf}_{part}"] = root.joined_schema.get_field_index(f"{leaf}_{part}")
-        return tuple(shown.items())
+def placed(space: Prefix, hashes: U64) -> U64:
+    """Hashes of a join's key moved into the join's space."""
+    if not space.depth:
+        return hashes
+    found: U64 = hashes >> np.uint64(space.depth)
+    return found | np.uint64(space.value << (HASH_BITS - space.depth))
 
 
-def _name(source: KeySource, *, prefixed: bool) -> str:
-    """A name for a carried column that no other of the join has."""
-    column = plain_column(source.expression) or f"({source.expression})"
-    return f"{source.leaf}_{column}" if prefixed else column
+def one_join(join: JoinSpec) -> TreeSpec:
+    """A tree of one join, whose results show all that it gives."""
+    shown = tuple((name, at) for at, name in enumerate(join.joined_schema.names))
+    return TreeSpec((join,), (None,), shown)

@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.join.kernel import BATCH_BYTES, Rows, join
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,
@@ -89,12 +89,19 @@ class SpillSource:
 
     folder: Folder
     index: SpillIndex
-    spec: JoinSpec
+    spec: TreeSpec
+    operator: int = 0
+    """The join whose rows are wanted."""
+
+    @property
+    def inputs(self) -> range:
+        """The join's inputs."""
+        return self.spec.inputs_of(self.operator)
 
     def touching(self, lo: int, hi: int) -> RowGroups:
         """Row groups that may hold rows of the operator with a hash in [lo, hi)."""
         near = self.index.groups.touching(lo, hi)
-        return near.pick((near.operator == self.spec.operator) | (near.operator == -1))
+        return near.pick((near.operator == self.operator) | (near.operator == -1))
 
     def rows(
         self, near: RowGroups, lo: int, hi: int, columns: Sequence[str], *, whole: bool = False
@@ -106,7 +113,7 @@ class SpillSource:
         for file, input_ in np.unique(np.stack([near.file, near.input]), axis=1).T.tolist():
             wanted = columns
             if whole:
-                inputs = range(len(self.spec.inputs)) if input_ < 0 else [input_]
+                inputs = self.inputs if input_ < 0 else [input_]
                 wanted = (*columns, *(row_column(self.spec, i) for i in inputs))
             groups = near.group[(near.file == file) & (near.input == input_)].tolist()
             for group, table in read_rows(
@@ -115,7 +122,7 @@ class SpillSource:
                 groups,
                 lo,
                 hi,
-                operator=self.spec.operator,
+                operator=self.operator,
                 columns=wanted,
             ):
                 yield file, group, table
@@ -130,7 +137,7 @@ class SpilledRows:
     input: int
     key_hash: U64
     table: pa.Table
-    """`partition`, `offset`, and the struct of keys and payload as `row`."""
+    """`partition`, `offset`, and the input's struct as `row`."""
 
     def only(self, mask: Bool) -> SpilledRows:
         """The rows where `mask` is true."""
@@ -141,16 +148,15 @@ class SpilledRows:
 
 
 def clean_ranges(
-    spec: JoinSpec,
     source: SpillSource,
     ranges: Sequence[Prefix],
     *,
     piece_bytes: int = PIECE_BYTES,
     batch_bytes: int = BATCH_BYTES,
-) -> Iterator[tuple[int, pa.Table]]:
+) -> Iterator[tuple[int, Joined]]:
     """Yield (position of the range, missing results) for disjoint ranges in ascending order.
 
-    Tables have `spec.joined_schema` and about `batch_bytes` bytes at most; a range without
+    Batches are of the source's join and have about `batch_bytes` bytes at most; a range without
     missing results yields nothing. Raises `SpillDamaged`; ValueError for ranges out of order.
     """
     if any(a.hi > b.lo for a, b in pairwise(ranges)):
@@ -162,10 +168,10 @@ def clean_ranges(
         if last - first == 1:
             pieces = cut(source, lo, hi, piece_bytes)
         for piece_lo, piece_hi in pieces:
-            steps = generations(spec, source, load(source, piece_lo, piece_hi))
+            steps = generations(source, load(source, piece_lo, piece_hi))
             for i, prefix in enumerate(window, first):
-                for table in missing(spec, steps, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
-                    yield i, table
+                for batch in missing(source, steps, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
+                    yield i, batch
 
 
 def windows(
@@ -246,15 +252,13 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
     return parts
 
 
-def generations(
-    spec: JoinSpec, source: SpillSource, parts: Sequence[SpilledRows]
-) -> list[list[Rows]]:
-    """The rows that can give a result: `[k][i]` is input i of every hash's generation k.
+def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[list[Rows]]:
+    """The rows that can give a result: `[k][i]` is the join's input i of every hash's generation k.
 
     Generations are counted for each hash by itself (its first one is 0), which keeps their order
     and makes as many steps as the hash with the most generations needs.
     """
-    hashes = productive(parts, len(spec.inputs))
+    hashes = productive(parts, source.inputs)
     if not len(hashes):
         return []
     kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
@@ -270,12 +274,12 @@ def generations(
     first = np.searchsorted(pairs, pairs // len(epochs) * len(epochs))
     generation = np.arange(len(pairs)) - first
     steps: list[list[Rows]] = [[] for _ in range(int(generation.max()) + 1)]
-    for i in range(len(spec.inputs)):
+    for i in source.inputs:
         own = [(p, n) for p, n in zip(kept, numbers, strict=True) if p.input == i]
         of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
         own_hashes = np.concatenate([p.key_hash for p, _ in own])
         order = np.lexsort((own_hashes, of_row))
-        table = _permuted(_rows(spec, source, [p for p, _ in own], i), order)
+        table = _permuted(_rows(source, [p for p, _ in own], i), order)
         own_hashes = own_hashes[order]
         bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
         for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
@@ -284,19 +288,20 @@ def generations(
 
 
 def missing(
-    spec: JoinSpec,
+    source: SpillSource,
     steps: Sequence[Sequence[Rows]],
     lo: int,
     hi: int,
     *,
     batch_bytes: int = BATCH_BYTES,
-) -> Iterator[pa.Table]:
+) -> Iterator[Joined]:
     """Yield the combinations with a hash in [lo, hi) that are not all of one generation."""
-    base: list[list[Rows]] = [[] for _ in spec.inputs]
+    join = source.spec.joins[source.operator]
+    base: list[list[Rows]] = [[] for _ in source.inputs]
     for step in steps:
         new = [_between(rows, lo, hi) for rows in step]
         if any(base):
-            yield from join(spec, base, new, need_old=True, batch_bytes=batch_bytes)
+            yield from join_batches(join, base, new, need_old=True, batch_bytes=batch_bytes)
         base = [_merged([*old, *rows]) for old, rows in zip(base, new, strict=True)]
 
 
@@ -309,10 +314,10 @@ def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
     return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
 
 
-def productive(parts: Sequence[SpilledRows], inputs: int) -> U64:
+def productive(parts: Sequence[SpilledRows], inputs: range) -> U64:
     """Hashes (ascending) that have rows of every input, and rows of two generations."""
     found: U64 | None = None
-    for i in range(inputs):
+    for i in inputs:
         own = [part.key_hash for part in parts if part.input == i]
         distinct = np.unique(np.concatenate(own)) if own else np.empty(0, np.uint64)
         found = distinct if found is None else np.intersect1d(found, distinct, assume_unique=True)
@@ -336,10 +341,9 @@ def _member(ascending: U64, hashes: U64) -> Bool:
     return is_in
 
 
-def _rows(
-    spec: JoinSpec, source: SpillSource, parts: Sequence[SpilledRows], input_: int
-) -> pa.Table:
+def _rows(source: SpillSource, parts: Sequence[SpilledRows], input_: int) -> pa.Table:
     """The parts' rows, all of one input, as its row schema."""
+    spec = source.spec
     for part in parts:
         if problem := _wrong(spec, part.table["row"], input_):
             where = source.folder.path(source.index.files[part.file].path)
@@ -347,20 +351,21 @@ def _rows(
             raise SpillDamaged(where, problem)
     table = pa.concat_tables([part.table for part in parts])
     schema = spec.row_schema(input_)
-    values = [pc.struct_field(table["row"], k) for k in range(len(schema) - 2)]
-    columns = [*values, table["partition"], table["offset"]]
+    columns = [pc.struct_field(table["row"], k) for k in range(table["row"].type.num_fields)]
+    if not spec.inputs[input_].leaves:
+        columns += [table["partition"], table["offset"]]
     # A column whose text would overflow one chunk keeps several.
     return pa.Table.from_arrays(columns, schema=schema).combine_chunks()
 
 
-def _wrong(spec: JoinSpec, rows: pa.ChunkedArray, input_: int) -> str:
+def _wrong(spec: TreeSpec, rows: pa.ChunkedArray, input_: int) -> str:
     """Why these structs are no rows of an input; empty when they are."""
     wanted = row_struct(spec, input_)
     if not rows.type.equals(wanted):
         return f"it has {rows.type} instead of {wanted}"
     if rows.null_count:
         return "it is not there"
-    for k, field in enumerate(spec.keys):
+    for k, field in enumerate(spec.join_of_input(input_).keys):
         if not field.nullable and pc.struct_field(rows, k).null_count:
             return f"it has no {field.name}"
     return ""

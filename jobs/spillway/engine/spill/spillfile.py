@@ -1,6 +1,6 @@
 """Spill files: rows of one slot that left memory in one cut, ordered to be read by hash range.
 
-Model: one file holds rows of all inputs of one operator, input after input, each sorted by
+Model: one file holds rows of all inputs of all joins, input after input, each sorted by
 *unsigned* `key_hash`. A row is its coordinate and a struct of its keys and payload, in the column
 of its input; the columns of the other inputs are null. The epoch of the cut is the row's
 generation. A row group holds rows of one input and one sign of `key_hash`, so that the signed
@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import JoinSpec
-from spillway.engine.wire.datafile import DataFileWriter
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.wire.datafile import FILE_BYTES, DataFileWriter
 from spillway.storage import Folder
 from spillway_schemas.journal import FileRecord
 
@@ -61,22 +61,28 @@ READ_BYTES = 4 * 2**20
 """How much `survey` reads at a time."""
 
 
-def row_column(spec: JoinSpec, input_: int) -> str:
+def row_column(spec: TreeSpec, input_: int) -> str:
     """The column that has the rows of an input. No column of every row has such a name."""
     return f"{spec.inputs[input_].name}_row"
 
 
-def row_struct(spec: JoinSpec, input_: int) -> pa.DataType:
-    """Keys and payload of an input. Rows of other inputs are null, so any part may be."""
-    parts = (*spec.keys, *spec.inputs[input_].payload)
+def row_struct(spec: TreeSpec, input_: int) -> pa.DataType:
+    """Keys and payload of an input; of one that is a join its coordinates and lineage, too. Rows of
+    other inputs are null, so any part may be."""
+    parts = list(spec.row_schema(input_))
+    if not spec.inputs[input_].leaves:
+        parts = parts[:-2]
     return pa.struct([field.with_nullable(True) for field in parts])
 
 
-def spill_schema(spec: JoinSpec) -> pa.Schema:
+def spill_schema(spec: TreeSpec) -> pa.Schema:
     """Columns of a spill file; the table adds its partition column `session_date`."""
     inputs = range(len(spec.inputs))
     rows = [pa.field(row_column(spec, i), row_struct(spec, i)) for i in inputs]
-    return pa.schema([*SPILL_COLUMNS, *rows])
+    every = list(SPILL_COLUMNS)
+    if len(spec.joins) > 1:  # what a join gave has a coordinate for each leaf, in its struct
+        every[-2:] = [field.with_nullable(True) for field in every[-2:]]
+    return pa.schema([*every, *rows])
 
 
 class SpillDamaged(Exception):
@@ -102,7 +108,7 @@ class SpillDamaged(Exception):
 def write_spill(
     folder: Folder,
     name: str,
-    spec: JoinSpec,
+    spec: TreeSpec,
     session: str,
     epoch: int,
     inputs: Sequence[Sequence[Rows]],
@@ -123,20 +129,65 @@ def write_spill(
         row_group_rows=ROW_GROUP_ROWS,
     ) as writer:
         for input_, runs in enumerate(inputs):
-            for piece in _merged(spec, input_, epoch, runs):
-                hashes = piece["key_hash"].to_numpy()
-                # Unsigned order: the non-negative ones come first.
-                split = int(np.searchsorted(hashes < 0, True))
-                writer.write(piece.slice(0, split))
-                if split < len(hashes):
-                    if split:
-                        writer.end_row_group()
-                    writer.write(piece.slice(split))
-            writer.end_row_group()
+            _write_runs(writer, spec, input_, epoch, runs)
     return writer.record
 
 
-def _merged(spec: JoinSpec, input_: int, epoch: int, runs: Sequence[Rows]) -> Iterator[pa.Table]:
+def write_generation(
+    folder: Folder,
+    name: Callable[[int], str],
+    spec: TreeSpec,
+    session: str,
+    epoch: int,
+    input_: int,
+    batches: Iterable[Rows],
+    *,
+    file_bytes: int = FILE_BYTES,
+) -> list[FileRecord]:
+    """Write rows of one input that come in sorted batches, as the generation `epoch`, into as many
+    files `name(k)` as `file_bytes` asks for. What is not finished when it fails goes away.
+    """
+    records: list[FileRecord] = []
+    rest = iter(batches)
+    more = True
+    while more:
+        more = False
+        with DataFileWriter(
+            folder,
+            "spill",
+            name(len(records)),
+            spill_schema(spec),
+            {"session_date": session},
+            row_group_bytes=ROW_GROUP_BYTES,
+            row_group_rows=ROW_GROUP_ROWS,
+        ) as writer:
+            for rows in rest:
+                _write_runs(writer, spec, input_, epoch, [rows])
+                if writer.bytes >= file_bytes:
+                    more = True
+                    break
+        if writer.record is not None:
+            records.append(writer.record)
+    return records
+
+
+def _write_runs(
+    writer: DataFileWriter, spec: TreeSpec, input_: int, epoch: int, runs: Sequence[Rows]
+) -> None:
+    """Write sorted runs of one input, merged, in row groups of their own."""
+    for piece in _merged(spec, input_, epoch, runs):
+        hashes = piece["key_hash"].to_numpy()
+        # Unsigned order: the non-negative ones come first.
+        split = int(np.searchsorted(hashes < 0, True))
+        writer.write(piece.slice(0, split))
+        if split < len(hashes):
+            if split:
+                writer.end_row_group()
+            writer.write(piece.slice(split))
+    writer.end_row_group()
+
+
+def _merged(spec: TreeSpec, input_: int, epoch: int, runs: Sequence[Rows]) -> Iterator[pa.Table]:
     """The runs' rows as tables of `spill_schema`, sorted by unsigned hash over all of them."""
     filled = [r for r in runs if len(r.key_hash)]
     rows = sum(len(r.key_hash) for r in filled)
@@ -159,7 +210,7 @@ def _merged(spec: JoinSpec, input_: int, epoch: int, runs: Sequence[Rows]) -> It
 
 
 def _pieces(
-    spec: JoinSpec, input_: int, epoch: int, hashes: list[U64], table: pa.Table, piece_rows: int
+    spec: TreeSpec, input_: int, epoch: int, hashes: list[U64], table: pa.Table, piece_rows: int
 ) -> Iterator[pa.Table]:
     joined = np.concatenate(hashes)
     order = np.argsort(joined, kind="stable") if len(hashes) > 1 else None
@@ -173,15 +224,18 @@ def _pieces(
         n = len(ordered)
         schema = spill_schema(spec)
         rows: list[Any] = [pa.nulls(n, each.type) for each in list(schema)[len(SPILL_COLUMNS) :]]
-        rows[input_] = _as_struct(part.select(range(part.num_columns - 2)), rows[input_].type)
+        kept, where = part, [pa.nulls(n, each.type) for each in list(SPILL_COLUMNS)[-2:]]
+        if not spec.inputs[input_].leaves:
+            width = part.num_columns - 2
+            kept, where = part.select(range(width)), part.columns[width:]
+        rows[input_] = _as_struct(kept, rows[input_].type)
         yield pa.Table.from_arrays(
             [
-                pa.repeat(pa.scalar(spec.operator, pa.int32()), n),
+                pa.repeat(pa.scalar(spec.operators[input_], pa.int32()), n),
                 pa.repeat(pa.scalar(input_, pa.int32()), n),
                 pa.array(ordered.view(np.int64)),
                 pa.repeat(pa.scalar(epoch, pa.int64()), n),
-                part.column(part.num_columns - 2),
-                part.column(part.num_columns - 1),
+                *where,
                 *rows,
             ],
             schema=schema,

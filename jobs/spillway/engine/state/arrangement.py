@@ -93,6 +93,10 @@ class SessionState:
     new: list[list[Rows]] = field(default_factory=list)
     """The epoch's new rows."""
 
+    def old(self, inputs: Iterable[int]) -> list[list[Rows]]:
+        """Per input the rows that were there before the epoch's new ones."""
+        return [[*(part.rows for part in self.parts[i]), *self.installed[i]] for i in inputs]
+
     def pieces(self, input_: int) -> Iterator[tuple[Rows, int]]:
         """All rows of an input as (sorted rows, epoch in which their file was born)."""
         for part in self.parts[input_]:

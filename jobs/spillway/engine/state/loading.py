@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pydantic import SecretBytes
 
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.arrangement import Drops, RunWindow, SessionState
 from spillway.engine.state.runs import map_run
 from spillway.engine.state.statefiles import Manifest, load_manifest
@@ -17,7 +18,7 @@ from spillway.storage import Folder
 class Loaded:
     """The named state. `sizes` lists the folder: bytes of every file by name."""
 
-    spec: JoinSpec
+    spec: TreeSpec
     manifest: Manifest
     sizes: dict[str, int]
     next_run: int
@@ -39,16 +40,24 @@ class Loaded:
 
 
 def load(
-    spec: JoinSpec, folder: Folder, slot: int, epoch: int, name: str | None, key: SecretBytes
+    spec: TreeSpec,
+    folder: Folder,
+    slot: int,
+    epoch: int,
+    name: str | None,
+    key: SecretBytes,
+    joins: Collection[int] | None = None,
 ) -> Loaded:
     """Map exactly the state that manifest `name` names (None: an empty one of this epoch).
 
-    Raises Missing when anything of it is not as it was written; changes nothing.
+    `joins`: those whose rows are needed; None: all. Raises Missing when anything of it is not as it was written; changes nothing.
     """
     sizes = {info.name: info.bytes for info in folder.list()}
     manifest = load_manifest(folder, name, sizes, key) or Manifest(slot, epoch)
     found = Loaded(spec, manifest, sizes, manifest.next_run)
     for file in manifest.runs:
+        if joins is not None and spec.operators[file.input] not in joins:
+            continue
         part = RunWindow(file, map_run(spec, folder, file, key))
         found.session(file.session).parts[file.input].append(part)
     return found

@@ -28,7 +28,7 @@ from pydantic import SecretBytes
 
 from spillway.engine.groups import I64, U64
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import JoinSpec
+from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.digests import is_genuine
 from spillway.storage import Folder
 
@@ -88,7 +88,7 @@ def born_of(warehouse_id: str, name: str) -> int | None:
     return int(match["epoch"])
 
 
-def encode_run(spec: JoinSpec, input_: int, rows: Rows) -> pa.Buffer:
+def encode_run(spec: TreeSpec, input_: int, rows: Rows) -> pa.Buffer:
     """The bytes of a run file. `rows` is sorted and not empty."""
     schema = spec.state_schema(input_)
     arrays = [pa.array(rows.key_hash), *(_one(column) for column in rows.table.columns)]
@@ -108,7 +108,7 @@ def _write_ipc(sink: Any, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
-def map_run(spec: JoinSpec, folder: Folder, file: RunFile, key: SecretBytes) -> Rows:
+def map_run(spec: TreeSpec, folder: Folder, file: RunFile, key: SecretBytes) -> Rows:
     """Map a run file and give the rows in its window, zero-copy.
 
     Raises Missing when the file is not there or its bytes are not those that were written.

@@ -9,11 +9,17 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `state` | IPC stream of the input's state schema, sorted: rows of groups that moved here |
 | `restore` | the same: rows read again from Kafka for groups that were lost; no output |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
-| `moved` | JSON of a `Moved`, one from each slot that groups come from (`input` is its number) |
+| `moved` | JSON of a `Moved`, one for each join from each slot that groups come from (`input` is
+  the slot's number) |
+| `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch, for the step
+  of the same slot |
+| `missing` | the reason, as text: a probe of the same slot did not find the state (`input` is the
+  slot whose state it was) |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 
-The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and decoding
+`operator` is the join that a block is for, `input` the tree's number of an input unless the table says
+otherwise. The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and decoding
 stand side by side; the layout of every kind is checked when it is read (ValueError).
 """
 
@@ -30,7 +36,8 @@ import pyarrow as pa
 
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.hashing import xxhash64
-from spillway.engine.join.spec import KAFKA_MS, KEY_HASH, OFFSET, PARTITION, JoinSpec
+from spillway.engine.join.spec import KAFKA_MS, OFFSET, PARTITION
+from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.state.runs import RunFile
 from spillway_schemas.journal import PartitionCount
 
@@ -43,8 +50,18 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("block", pa.binary()),
     ]
 )
-KINDS = ("anchor", "new", "state", "figures", "moved", "restore", "rejected", "count")
 ROW_KINDS = ("new", "state", "restore")
+PROBED = (*ROW_KINDS, "moved")
+"""Kinds of blocks that the probe of a join needs; all others are for the step alone."""
+
+GIVEN_SCHEMA = pa.schema(
+    [
+        pa.field("session", pa.string(), nullable=False),
+        pa.field("group", pa.int64(), nullable=False),
+        pa.field("results", pa.int64(), nullable=False),
+    ]
+)
+"""Results of a join by session and group (its index in the assignment)."""
 
 REJECTED_SCHEMA = pa.schema(
     [
@@ -56,8 +73,6 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("kafka_ms", pa.int64(), nullable=False),
     ]
 )
-
-Hash = Callable[[Sequence[pa.Array]], U64]
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ def encode_rows(
     return encode_table(batch.replace_schema_metadata(metadata), compressed=compressed)
 
 
-def decode_rows(spec: JoinSpec, block: Block) -> tuple[str, pa.Table]:
+def decode_rows(spec: TreeSpec, block: Block) -> tuple[str, pa.Table]:
     """(session, rows) of a `new`, `state` or `restore` block, zero-copy.
 
     Raises ValueError when the block's columns are not those of its kind and input.
@@ -201,7 +216,7 @@ def decode_counts(block: Block) -> list[PartitionCount]:
 
 
 def route(
-    spec: JoinSpec,
+    spec: TreeSpec,
     input_: int,
     groups: GroupMap,
     rows: pa.RecordBatch,
@@ -220,11 +235,12 @@ def route(
     """
     if kind not in ROW_KINDS:
         raise ValueError(f"kind must be one of {ROW_KINDS}, got {kind!r}")
-    keys = [rows.column(i) for i in range(len(spec.keys))]
-    for field, column in zip(spec.keys, keys, strict=True):
+    join = spec.join_of_input(input_)
+    keys = [rows.column(i) for i in range(len(join.keys))]
+    for field, column in zip(join.keys, keys, strict=True):
         if column.null_count:
             raise ValueError(f"null in key column {field.name!r} of {spec.inputs[input_].name}")
-    hashes = hash_(keys)
+    hashes = spec.hashes(join.operator, keys, hash_)
     if keep is None:
         order = np.argsort(hashes, kind="stable")
     else:
@@ -245,12 +261,11 @@ def route(
         arrays.append(pa.array(coordinates.kafka_ms[order], KAFKA_MS.type))
         schema = spec.new_schema(input_)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    assert batch.schema.field(0).equals(KEY_HASH)
     return list(cut_by_slot(spec, input_, groups, hashes, batch, session=session, kind=kind))
 
 
 def cut_by_slot(
-    spec: JoinSpec,
+    spec: TreeSpec,
     input_: int,
     groups: GroupMap,
     hashes: U64,
@@ -264,7 +279,7 @@ def cut_by_slot(
         pieces = [batch.slice(a, b - a) for a, b in spans]
         whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
         data = encode_rows(whole, session=session, stream=spec.inputs[input_].name)
-        yield Block(slot, kind, spec.operator, input_, data)
+        yield Block(slot, kind, spec.operators[input_], input_, data)
 
 
 def spans_by_slot(groups: GroupMap, hashes: U64) -> dict[int, list[tuple[int, int]]]:

@@ -1,0 +1,115 @@
+"""The joins below the root, one level of them in one slot's part of an epoch.
+
+Model: a probe is a function of (task, blocks, the files that the task's manifest names) that writes
+nothing. It joins the new rows of the level's joins with what the slot holds of them, and gives what
+comes out as blocks of new rows for the slots that own them in the parents. The rows themselves are
+kept by the step of the same slot, after the last level, which gets the same blocks: so all of an
+epoch's decisions about memory are taken in one place, and a probe may run any number of times.
+
+Failure path: state that is not as it was named is told to the step of the same slot (`missing`),
+which reports it. Nothing else is given then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spillway.engine.groups import I64
+from spillway.engine.intake import Intake, take_in
+from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.kernel import join_batches
+from spillway.engine.join.tree import Hash, TreeSpec
+from spillway.engine.relocation import adopt
+from spillway.engine.state.arrangement import SessionState
+from spillway.engine.state.loading import Loaded, load
+from spillway.engine.state.runs import Missing
+from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import GIVEN_SCHEMA, Block, cut_by_slot, encode_table
+from spillway.storage import Folder
+
+
+def probe(
+    spec: TreeSpec,
+    task: StepTask,
+    level: int,
+    blocks: Iterable[Block],
+    state: Folder,
+    *,
+    hash_: Hash = xxhash64,
+) -> Iterator[Block]:
+    """Blocks of what the slot's joins of a level give, and how much that was.
+
+    `blocks`: those of the slot that are for these joins (`PROBED` kinds). Raises what `step` raises.
+    """
+    joins = spec.at_level(level)
+    try:
+        found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key, joins)
+    except Missing as lost:
+        yield _missing(spec, task, task.slot, str(lost))
+        return
+    intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
+    if lacking := intake.lacking(task.arriving, joins):
+        for sender in lacking:
+            yield _missing(spec, task, sender, "groups that come from there were not found")
+        return
+    install(spec, task, state, found, intake)
+    for name, session in found.sessions.items():
+        for join in joins:
+            yield from _joined(spec, task, join, name, session, hash_)
+
+
+def install(
+    spec: TreeSpec, task: StepTask, state: Folder, found: Loaded, intake: Intake
+) -> None:
+    """Add what came in an epoch to a slot's state, without what leaves it."""
+    for (sender, _), moved in sorted(intake.moved.items()):
+        adopt(spec, task, state, found, sender, moved.files)
+    for name in sorted(intake.sessions()):
+        session = found.session(name)
+        session.new = intake.new.get(name, session.new)
+        session.installed = intake.installed.get(name, session.installed)
+    for session in found.sessions.values():
+        session.drops = session.drops.drop(task.leaving, task.epoch)
+
+
+def _joined(
+    spec: TreeSpec, task: StepTask, join: int, name: str, session: SessionState, hash_: Hash
+) -> Iterator[Block]:
+    up = spec.upward[join]
+    assert up is not None, "a probe is of joins below the root"
+    inputs = spec.inputs_of(join)
+    if not any(session.new[i] for i in inputs):
+        return
+    given: I64 = np.zeros(len(task.groups), dtype=np.int64)
+    for batch in join_batches(
+        spec.joins[join],
+        session.old(inputs),
+        [session.new[i] for i in inputs],
+        batch_bytes=task.batch_bytes,
+        sample_every=1,
+        last_drop=session.drops.last,
+    ):
+        np.add.at(given, task.groups.group_of(batch.hashes), batch.results)
+        rows = spec.rows_up(join, batch, hash_)
+        columns = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
+        table = pa.Table.from_arrays(
+            [*columns, pa.array(rows.kafka_ms)], schema=spec.new_schema(up.input)
+        )
+        for piece in table.combine_chunks().to_batches():
+            yield from cut_by_slot(
+                spec, up.input, task.groups, rows.key_hash, piece, session=name, kind="new"
+            )
+    groups = np.flatnonzero(given)
+    if len(groups):
+        told = pa.table(
+            [pa.repeat(name, len(groups)), pa.array(groups), pa.array(given[groups])],
+            schema=GIVEN_SCHEMA,
+        )
+        yield Block(task.slot, "given", join, 0, encode_table(told))
+
+
+def _missing(spec: TreeSpec, task: StepTask, slot: int, what: str) -> Block:
+    return Block(task.slot, "missing", spec.root.operator, slot, what.encode())

@@ -1,0 +1,68 @@
+"""How the joins of a query share the 64-bit hashes: each has a part of them to itself.
+
+Model: joins are numbered children first, the root last. Join k of n has the hashes that begin with
+its *space*, a prefix; the spaces are in the order of the joins and cover every hash once. A row's
+hash in a join is the space's bits, followed by the first bits of XXH64 of the join's key. So a
+partition group, a cut, a unit of cleanup is a prefix as it is for a single join (whose space is
+every hash), belongs to one join, and ranges in ascending order go from the leaves to the root.
+
+| joins | spaces |
+|---|---|
+| 1 | `0/0` |
+| 2 | `1/0`, `1/1` |
+| 3 | `2/0`, `2/1`, `1/1` |
+| 5 | `3/0`, `3/1`, `2/1`, `2/2`, `2/3` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from spillway_schemas.journal import Prefix
+
+ROOT = -1
+"""Stands for the parent that the root does not have."""
+
+
+@cache
+def spaces(joins: int) -> tuple[Prefix, ...]:
+    """The space of each join. Raises ValueError for less than one join."""
+    if joins < 1:
+        raise ValueError(f"a query has one join or more, not {joins}")
+    depth = (joins - 1).bit_length()
+    deep = 2 * joins - (1 << depth)
+    return tuple(
+        Prefix(depth, k) if k < deep else Prefix(depth - 1, k - deep // 2) for k in range(joins)
+    )
+
+
+def join_of(range_: Prefix, joins: int) -> int:
+    """The join that a hash range belongs to. Raises ValueError when it is not of one join."""
+    for number, space in enumerate(spaces(joins)):
+        if space.covers(range_):
+            return number
+    raise ValueError(f"{range_.text} is no range of one of {joins} joins")
+
+
+def joins_of(range_: Prefix, joins: int) -> list[int]:
+    """The joins that have hashes in a range, in order."""
+    return [number for number, space in enumerate(spaces(joins)) if space.overlaps(range_)]
+
+
+def above(parents: Sequence[int], joins: Iterable[int]) -> list[int]:
+    """The joins above any of these, in order. `parents[k]` is join k's parent, `ROOT` the root's."""
+    found: set[int] = set()
+    for number in joins:
+        while (number := parents[number]) != ROOT and number not in found:
+            found.add(number)
+    return sorted(found)
+
+
+def levels(parents: Sequence[int]) -> tuple[int, ...]:
+    """How many joins lie on the longest way below each join, itself included: 1 reads leaves."""
+    found = [1] * len(parents)
+    for number, parent in enumerate(parents):  # children come first
+        if parent != ROOT:
+            found[parent] = max(found[parent], found[number] + 1)
+    return tuple(found)
