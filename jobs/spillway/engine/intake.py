@@ -22,6 +22,7 @@ from spillway.engine.spill.spillfile import quantiles
 from spillway.engine.state.runs import merge, part_of
 from spillway.engine.wire.blocks import (
     ROW_KINDS,
+    STAMPED,
     Block,
     Moved,
     decode_counts,
@@ -34,6 +35,9 @@ from spillway_schemas.journal import PartitionCount, added
 
 PIECE_BYTES = 256 << 20
 
+INTO = {"new": "new", "state": "installed", "restore": "installed", "replay": "replayed"}
+"""Where the rows of a block go, by its kind."""
+
 
 @dataclass
 class Intake:
@@ -41,6 +45,8 @@ class Intake:
 
     new: dict[str, list[list[Rows]]] = field(default_factory=dict)
     installed: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    replayed: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    """Of a probe: rows of old, with their intervals."""
     rejected: list[tuple[str, pa.Table]] = field(default_factory=list)
     """(session, rows of `REJECTED_SCHEMA`)."""
     read: list[PartitionCount] = field(default_factory=list)
@@ -106,10 +112,10 @@ def take_in(
             intake.unfound[block.input] = bytes(block.data).decode()
         else:
             session, table = decode_rows(spec, block)
-            kind = "new" if block.kind == "new" else "installed"
+            kind = INTO[block.kind]
             intake.moved_rows += table.num_rows if block.kind == "state" else 0
             inputs = parts.setdefault((kind, session), [[] for _ in spec.inputs])
-            inputs[block.input].append(_rows(table, new=block.kind == "new"))
+            inputs[block.input].append(_rows(table, stamped=block.kind in STAMPED))
     for (kind, session), inputs in parts.items():
         pieces = [merge_bounded(rows, piece_bytes) for rows in inputs]
         for piece in (piece for input_ in pieces for piece in input_):
@@ -146,9 +152,9 @@ def merge_bounded(parts: Sequence[Rows], piece_bytes: int) -> list[Rows]:
     return [piece for piece in pieces if len(piece.key_hash)]
 
 
-def _rows(table: pa.Table, *, new: bool) -> Rows:
+def _rows(table: pa.Table, *, stamped: bool) -> Rows:
     hashes = table.column(0).combine_chunks().to_numpy()
-    if not new:
+    if not stamped:
         return Rows(hashes, table.select(range(1, table.num_columns)))
     stamps = table.column(table.num_columns - 1).combine_chunks().to_numpy()
     return Rows(hashes, table.select(range(1, table.num_columns - 1)), stamps)

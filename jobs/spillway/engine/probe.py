@@ -12,7 +12,7 @@ which reports it. Nothing else is given then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,12 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.relocation import adopt
+from spillway.engine.replay import replayed
 from spillway.engine.state.arrangement import SessionState
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing
 from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import GIVEN_SCHEMA, Block, cut_by_slot, encode_table
+from spillway.engine.wire.blocks import GIVEN_SCHEMA, Block, encode_table, rows_by_slot
 from spillway.storage import Folder
 
 
@@ -40,9 +41,10 @@ def probe(
     *,
     hash_: Hash = xxhash64,
 ) -> Iterator[Block]:
-    """Blocks of what the slot's joins of a level give, and how much that was.
+    """Blocks of what the slot's joins of a level give, and how much that was; and of what they gave
+    of old, where it was lost.
 
-    `blocks`: those of the slot that are for these joins (`PROBED` kinds). Raises what `step` raises.
+    `blocks`: those of the slot that are for these joins (`PROBED` kinds). Raises what `step` does.
     """
     joins = spec.at_level(level)
     try:
@@ -55,6 +57,9 @@ def probe(
         for sender in lacking:
             yield _missing(spec, task, sender, "groups that come from there were not found")
         return
+    yield from replayed(
+        spec, task.groups, task.replays, level, intake.replayed, task.batch_bytes, hash_
+    )
     install(spec, task, state, found, intake)
     for name, session in found.sessions.items():
         for join in joins:
@@ -94,14 +99,7 @@ def _joined(
     ):
         np.add.at(given, task.groups.group_of(batch.hashes), batch.results)
         rows = spec.rows_up(join, batch, hash_)
-        columns = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
-        table = pa.Table.from_arrays(
-            [*columns, pa.array(rows.kafka_ms)], schema=spec.new_schema(up.input)
-        )
-        for piece in table.combine_chunks().to_batches():
-            yield from cut_by_slot(
-                spec, up.input, task.groups, rows.key_hash, piece, session=name, kind="new"
-            )
+        yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="new")
     groups = np.flatnonzero(given)
     if len(groups):
         told = pa.table(

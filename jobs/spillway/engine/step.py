@@ -106,7 +106,8 @@ def step(
         return _missing(task, str(lost))
     work = _Step(spec, task, state, tables, found, began)
     with work.timed("install"):
-        intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
+        kept = (block for block in blocks if block.kind != "replay")
+        intake = take_in(spec, task.groups, task.slot, kept, task.piece_bytes)
         if intake.unfound:
             told = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
             return _missing(task, told, sorted(intake.unfound))

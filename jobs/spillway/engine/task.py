@@ -10,6 +10,7 @@ from pydantic import SecretBytes
 from spillway.engine.groups import GroupMap
 from spillway.engine.intake import PIECE_BYTES
 from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.replay import SessionReplay
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.policy.sampling import SlotFigures
 from spillway.policy.victims import DEFAULT
@@ -40,6 +41,8 @@ class StepTask:
     """Ranges of this slot that move away in this epoch."""
     arriving: tuple[int, ...] = ()
     """Slots that ranges come from in this epoch: each must say what it gave."""
+    replays: Mapping[str, SessionReplay] = field(default_factory=dict)
+    """Sessions of which joins below the root make again what they gave, for slots that lost it."""
     forced_bytes: int = 0
     """State to spill whatever the memory."""
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)

@@ -5,7 +5,8 @@
     Conflict on the claim         -> ReadJournal(what is new), Append(claim) again
     Appended(claim)               -> Apply for every table that is behind, in order; then Ready
     Offered(end, commands)        -> RunJob(plan)
-    Reported, some slot missing   -> Look; then RunJob(plan with the lost slots restored)
+    Reported, some slot missing   -> Look; then RunJob(plan with the lost slots restored); of a tree
+                                     of joins ReadHistory before that
     JobFailed                     -> Look; then RunJob(the same plan), or End (see `failing`)
     Reported, all done            -> Sync(files), Append(entry)
     Appended(entry)               -> Apply for each table that the entry names; then Ready
@@ -47,6 +48,7 @@ from dataclasses import dataclass, replace
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.failing import JobFailed, give_up
 from spillway.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
+from spillway.protocol.recovery import history_wanted
 from spillway.protocol.redo import Apply, applies_of, redo
 from spillway.protocol.snapshot import is_settled
 from spillway.protocol.state import JournalState, changed_topics, fold
@@ -54,6 +56,7 @@ from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import (
     Claim,
     Epoch,
+    EpochFacts,
     FileRecord,
     Genesis,
     Offsets,
@@ -98,6 +101,13 @@ class Looked:
 
 
 @dataclass(frozen=True)
+class HistoryRead:
+    """The epochs that `ReadHistory` asked for, in order."""
+
+    epochs: Sequence[EpochFacts]
+
+
+@dataclass(frozen=True)
 class Unknown:
     """Whether the entry is in the journal cannot be known."""
 
@@ -138,7 +148,16 @@ class Reported:
 
 
 Event = (
-    JournalRead | Appended | Conflict | Looked | Unknown | Applied | Offered | Reported | JobFailed
+    JournalRead
+    | Appended
+    | Conflict
+    | Looked
+    | HistoryRead
+    | Unknown
+    | Applied
+    | Offered
+    | Reported
+    | JobFailed
 )
 
 
@@ -153,6 +172,13 @@ class ReadJournal:
 @dataclass(frozen=True)
 class Look:
     """See whether another driver has written the journal; `Looked` answers."""
+
+
+@dataclass(frozen=True)
+class ReadHistory:
+    """Read the journal's epochs after this one: what was lost can be made again only with them."""
+
+    after_epoch: int
 
 
 @dataclass(frozen=True)
@@ -191,7 +217,7 @@ class End:
     """Whether another driver took over (which is no failure of this one)."""
 
 
-Instruction = ReadJournal | Look | Sync | Append | Apply | RunJob | Ready | End
+Instruction = ReadJournal | Look | ReadHistory | Sync | Append | Apply | RunJob | Ready | End
 
 MAX_CLAIMS = 100
 """How often a claim may lose to another driver's epoch. Reading what is new takes far less
@@ -214,6 +240,8 @@ class Driver:
     attempt: int = 0
     failures: tuple[JobFailed, ...] = ()
     """Of the epoch under way."""
+    history: tuple[EpochFacts, ...] = ()
+    """What `restore_of` needs of the past; read once for the epoch under way."""
     claims: int = 0
     """Claims that met a conflict."""
     ahead: str = ""
@@ -238,6 +266,8 @@ def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
             return _conflict(driver, event)
         case Looked():
             return _looked(driver, event)
+        case HistoryRead():
+            return _planned_again(replace(driver, history=tuple(event.epochs)))
         case Unknown():
             return driver, [
                 End(f"the outcome of a journal commit is unknown: {event.detail}", fenced=False)
@@ -307,6 +337,7 @@ def _appended(driver: Driver) -> tuple[Driver, list[Instruction]]:
         lost=frozenset(),
         attempt=0,
         failures=(),
+        history=(),
     )
     return moved, list(applying) or [Ready()]
 
@@ -389,12 +420,27 @@ def _again(
     failures = (*driver.failures, failure)
     if reason := give_up(driver.plan, driver.attempt, failures):
         return driver, [End(reason, fenced=False)]
-    plan = _planned(driver.state, driver.offer, lost)
-    again = replace(driver, plan=plan, lost=lost, attempt=driver.attempt + 1, failures=failures)
-    return again, [Look()]
+    again = replace(driver, lost=lost, attempt=driver.attempt + 1, failures=failures)
+    wanted = history_wanted(driver.state, lost)
+    if wanted is not None and not driver.history:
+        return again, [ReadHistory(wanted)]
+    return _planned_again(again)
 
 
-def _planned(state: JournalState, offer: Offered, lost: frozenset[int] = frozenset()) -> Plan:
+def _planned_again(driver: Driver) -> tuple[Driver, list[Instruction]]:
+    """The plan of a repeated attempt, and a look whether it is still this driver's to make."""
+    if driver.state is None or driver.offer is None:
+        raise ValueError("history came for no plan")
+    plan = _planned(driver.state, driver.offer, driver.lost, driver.history)
+    return replace(driver, plan=plan), [Look()]
+
+
+def _planned(
+    state: JournalState,
+    offer: Offered,
+    lost: frozenset[int] = frozenset(),
+    history: Sequence[EpochFacts] = (),
+) -> Plan:
     return plan_epoch(
         state,
         offer.end,
@@ -404,4 +450,5 @@ def _planned(state: JournalState, offer: Offered, lost: frozenset[int] = frozens
         now=offer.now,
         most_moved_bytes=offer.most_moved_bytes,
         commands_n=offer.commands_n,
+        history=history,
     )

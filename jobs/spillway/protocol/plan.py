@@ -21,7 +21,7 @@ from spillway_schemas.commands import (
     SessionCommand,
     UnreadableCommand,
 )
-from spillway_schemas.journal import CommandOutcome, Move, Offsets, Prefix, SealRequest
+from spillway_schemas.journal import CommandOutcome, EpochFacts, Move, Offsets, Prefix, SealRequest
 
 MOST_MOVED_BYTES = 64 << 20
 
@@ -80,6 +80,7 @@ def plan_epoch(
     now: str = "",
     most_moved_bytes: int = MOST_MOVED_BYTES,
     commands_n: int = -1,
+    history: Iterable[EpochFacts] = (),
 ) -> Plan:
     """Plan the epoch after `state`.
 
@@ -87,7 +88,8 @@ def plan_epoch(
     one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
     that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
     `commands_n`: number up to which all commands are given, or seen by the journal.
-    Raises `ValueError` when `end` lies before the journal's end.
+    `history`: what `restore_of` needs of the past. Raises `ValueError` when `end` lies before the
+    journal's end.
     """
     end = padded(end, greater(state.end, end))
     if not reaches(end, state.end):
@@ -128,7 +130,7 @@ def plan_epoch(
         ),
         outcomes=tuple(outcomes[command.id] for command in new),
         commands_n=max(state.commands_n, commands_n),
-        restore=restore_of(state, lost),
+        restore=restore_of(state, lost, history),
     )
 
 

@@ -5,6 +5,9 @@ were in memory at the end of epoch b-1 are, per hash, those of the current gener
 hash's last cut (or the session's start) to the end of b-1. They are read again from Kafka and
 installed without output, for every result among them has been emitted.
 
+Rows of an input that is a join are in no topic. They are made again from the leaves below it, as the
+journal's cuts say that they had met (`Replay`): that takes all rows of the session.
+
 Offsets are read from one epoch's boundary to another's, so the counts and digests of what is
 read can be held against the journal: a topic that was emptied or made anew is noticed instead
 of answered with a state that looks right.
@@ -12,12 +15,13 @@ of answered with a state that looks right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import partitions
-from spillway.protocol.state import JournalState
-from spillway_schemas.journal import Offsets, PartitionCount, Prefix
+from spillway.protocol.state import JournalState, OpenSession
+from spillway_schemas.hash_space import above, join_of
+from spillway_schemas.journal import EpochFacts, Offsets, PartitionCount, Prefix
 
 
 class InputChanged(Exception):
@@ -33,6 +37,18 @@ class Since:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """What joins below the root gave in a session, to be made again (`spillway.engine.replay`)."""
+
+    joins: frozenset[int]
+    """Those whose rows are made again: all below a join of which rows were lost."""
+    marks: tuple[Offsets, ...]
+    """Where the input stood after each epoch in which the session was cut, in order."""
+    cuts: tuple[tuple[Prefix, int], ...]
+    """All cuts of the session, each with the number of its mark."""
+
+
+@dataclass(frozen=True)
 class SessionRestore:
     """One open session's rows: from `start`, up to (not including) `end`."""
 
@@ -41,6 +57,8 @@ class SessionRestore:
     end: Offsets
     cuts: tuple[Since, ...]
     """Of all that cover a hash the last one holds, which has the greatest offsets."""
+    replay: Replay | None = None
+    """None: only rows of leaves were lost."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +72,38 @@ class Restore:
     expected: tuple[PartitionCount, ...]
 
 
-def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
-    """What must be read again for the lost slots; None when they held nothing."""
+def history_wanted(state: JournalState, lost: Iterable[int]) -> int | None:
+    """The epoch after which `restore_of` needs all epochs; None: it needs none."""
+    slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
+    if not _replayed(state, slots):
+        return None
+    return min(session.base for session in state.sessions)
+
+
+def _replayed(state: JournalState, slots: Container[int]) -> frozenset[int]:
+    """The joins below one of which slots hold rows."""
+    parents = state.genesis.parents
+    if len(parents) == 1:
+        return frozenset()
+    held = {join_of(prefix, len(parents)) for prefix, slot in state.groups if slot in slots}
+    return frozenset(j for j in range(len(parents)) if held & set(above(parents, [j])))
+
+
+def restore_of(
+    state: JournalState, lost: Iterable[int], history: Iterable[EpochFacts] = ()
+) -> Restore | None:
+    """What must be read again for the lost slots; None when they held nothing.
+
+    `history`: every epoch after `history_wanted`, in order; others are passed over. Raises
+    ValueError when one is lacking.
+    """
     slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
     if not slots:
         return None
     lost_ranges = [prefix for prefix, slot in state.groups if slot in slots]
     sessions, first = [], state.epoch
+    joins = _replayed(state, slots)
+    epochs = _complete(state, history) if joins else []
     ends = [*(session.start for session in state.sessions[1:]), state.end]
     for session, end in zip(state.sessions, ends, strict=True):
         cuts = sorted(
@@ -81,8 +124,11 @@ def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
                 start=session.start,
                 end=end,
                 cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
+                replay=_replay(session, joins, epochs) if joins else None,
             )
         )
+        if joins:
+            first = min(first, session.base)
     mark = state.marks[first]
     return Restore(
         slots=slots,
@@ -91,6 +137,26 @@ def restore_of(state: JournalState, lost: Iterable[int]) -> Restore | None:
         sessions=tuple(sessions),
         expected=tuple(_between(state, first)),
     )
+
+
+def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochFacts]:
+    """The epochs since the first open session began. Raises ValueError when one is lacking."""
+    base = min(session.base for session in state.sessions)
+    epochs = [each for each in history if each.epoch > base]
+    if [each.epoch for each in epochs] != list(range(base + 1, state.epoch + 1)):
+        raise ValueError(f"restoring needs all epochs from {base + 1} to {state.epoch}")
+    return epochs
+
+
+def _replay(session: OpenSession, joins: frozenset[int], epochs: Iterable[EpochFacts]) -> Replay:
+    marks: list[Offsets] = []
+    cuts: list[tuple[Prefix, int]] = []
+    for epoch in epochs:
+        mine = [cut.range for cut in epoch.cuts if cut.session == session.date]
+        if mine:
+            cuts += [(each, len(marks)) for each in mine]
+            marks.append(epoch.end)
+    return Replay(joins, tuple(marks), tuple(cuts))
 
 
 def _between(state: JournalState, first: int) -> Iterable[PartitionCount]:

@@ -101,6 +101,7 @@ def _decode_chunk(
     if task.restore is not None:
         for restored in task.restore.sessions:
             blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
+            blocks += _replayed(task, stream, chunk, restored, decoded.rows, where)
         return count, blocks
     bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
     for session, mine in _by_session(task, bound, where.offset):
@@ -180,6 +181,42 @@ def _restored(
     )
 
 
+def _replayed(
+    task: DecodeTask,
+    stream: StreamPlan,
+    chunk: Chunk,
+    session: SessionRestore,
+    rows: Any,
+    where: Coordinates,
+) -> list[Block]:
+    """Blocks of a session's rows for a join that makes again what it gave, each with its interval
+    (`spillway.engine.replay`)."""
+    replay = session.replay
+    if replay is None or task.spec.operators[stream.index] not in replay.joins:
+        return []
+    first = session.start[chunk.topic][chunk.partition]
+    mine = (where.offset >= first) & (where.offset < session.end[chunk.topic][chunk.partition])
+    ends = [_at(mark, chunk.topic, chunk.partition) for mark in replay.marks]
+    intervals = np.searchsorted(np.array(ends, np.int64), where.offset, side="right")
+    dated = Coordinates(where.partition, where.offset, intervals.astype(np.int64))
+    some, part = _only(rows, dated, mine)
+    return route(
+        task.spec,
+        stream.index,
+        task.groups,
+        some,
+        part,
+        session=session.session,
+        kind="replay",
+    )
+
+
+def _at(offsets: Offsets, topic: str, partition: int) -> int:
+    """An offset; of a partition that was not known then, 0."""
+    ends = offsets.get(topic, [])
+    return ends[partition] if partition < len(ends) else 0
+
+
 def were_held(
     task: DecodeTask,
     session: SessionRestore,
@@ -207,8 +244,7 @@ def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callab
     first = np.full(len(starts), session.start[topic][partition], dtype=np.int64)
     place = {edge: i for i, edge in enumerate(edges)}
     for cut in session.cuts:
-        ends = cut.start.get(topic, [])
-        offset = ends[partition] if partition < len(ends) else 0
+        offset = _at(cut.start, topic, partition)
         a, b = place[cut.range.lo], place.get(cut.range.hi, len(edges))
         first[a:b] = np.maximum(first[a:b], offset)
     return lambda hashes: first[np.searchsorted(starts, hashes, side="right") - 1]

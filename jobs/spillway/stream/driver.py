@@ -31,7 +31,7 @@ from spillway.readmodel.kept import keep
 from spillway.stream.job import EpochJob, MicroBatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
-from spillway_schemas.journal import Epoch, Genesis, Offsets, SlotReport, Topic
+from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
 from spillway_schemas.secret import Options, hide
 
 
@@ -129,6 +129,8 @@ class StreamDriver:
                 return self.read_journal(instruction.after)
             case protocol.Look():
                 return self.looked()
+            case protocol.ReadHistory():
+                return self.read_history(instruction.after_epoch)
             case protocol.Sync():
                 self.sync(instruction)
                 return None
@@ -151,6 +153,15 @@ class StreamDriver:
         journal, applied = self._warehouse.journal, self._warehouse.applied_all()
         known, entries = (None, journal.read(after + 1)) if after >= 0 else journal.read_on(applied)
         return protocol.JournalRead(entries, applied, self._topics, self._cores, known)
+
+    def read_history(self, after_epoch: int) -> protocol.HistoryRead:
+        """The journal's epochs after one, as this driver knows the journal."""
+        # Epoch e is never before entry e + 1.
+        heads = (head for _, head in self._warehouse.journal.heads(after_epoch + 2))
+        found = [head for head in heads if isinstance(head, EpochHead)]
+        return protocol.HistoryRead(
+            [each for each in found if after_epoch < each.epoch <= self.state.epoch]
+        )
 
     def look(self) -> None:
         """See whether another driver has taken over. Raises `Ended` when one has."""

@@ -78,6 +78,11 @@ def _groups(settings: Settings, joins: int) -> list[tuple[Prefix, int]]:
         each = GroupMap.initial(settings.state.groups, settings.state.slots, weights)
     except ValueError as error:
         raise StartRefused(f"state.shares = {shares!r}: {error}") from None
+    return shared_out(each, joins)
+
+
+def shared_out(each: GroupMap, joins: int) -> list[tuple[Prefix, int]]:
+    """The same groups, with the same slots, in the space of every join."""
     return [
         (space.part(group), slot) for space in spaces(joins) for group, slot in each.assignment()
     ]

@@ -12,6 +12,7 @@ from pydantic import SecretBytes
 from spillway.decode import StreamPlan
 from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.replay import SessionReplay
 from spillway.engine.task import StepTask
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import padded
@@ -99,6 +100,7 @@ def step_tasks(
             key=settings.state_key,
             leaving=tuple(r for (a, _), ranges in moves.items() if a == slot for r in ranges),
             arriving=tuple(a for a, b in moves if b == slot),
+            replays=_replays(plan.restore),
             forced_bytes=forced.get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
             budget_bytes=plan.budgets.get(slot, settings.budget_bytes),
@@ -112,6 +114,19 @@ def step_tasks(
             seed=plan.epoch,
         )
         for slot, manifest in plan.manifests
+    }
+
+
+def _replays(restore: Restore | None) -> dict[str, SessionReplay]:
+    """What the probes make again, by session."""
+    if restore is None:
+        return {}
+    return {
+        each.session: SessionReplay(
+            each.replay.joins, restore.slots, each.replay.cuts, len(each.replay.marks)
+        )
+        for each in restore.sessions
+        if each.replay is not None
     }
 
 

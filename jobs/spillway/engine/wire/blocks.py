@@ -7,7 +7,9 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `anchor` | null; one a slot, pins the slot's task to its host |
 | `new` | IPC stream of the input's new-row schema (`spec`), sorted by unsigned `key_hash` |
 | `state` | IPC stream of the input's state schema, sorted: rows of groups that moved here |
-| `restore` | the same: rows read again from Kafka for groups that were lost; no output |
+| `restore` | the same: rows made again for groups that were lost; no output |
+| `replay` | IPC stream of the new-row schema, its last column the row's interval (see
+  `spillway.engine.replay`): for the probe alone |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
 | `moved` | JSON of a `Moved`, one for each join from each slot that groups come from (`input` is
   the slot's number) |
@@ -36,6 +38,7 @@ import pyarrow as pa
 
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.hashing import xxhash64
+from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import KAFKA_MS, OFFSET, PARTITION
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.state.runs import RunFile
@@ -50,7 +53,9 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("block", pa.binary()),
     ]
 )
-ROW_KINDS = ("new", "state", "restore")
+ROW_KINDS = ("new", "state", "restore", "replay")
+STAMPED = ("new", "replay")
+"""Kinds of blocks whose rows have one column more, the last."""
 PROBED = (*ROW_KINDS, "moved")
 """Kinds of blocks that the probe of a join needs; all others are for the step alone."""
 
@@ -152,9 +157,8 @@ def decode_rows(spec: TreeSpec, block: Block) -> tuple[str, pa.Table]:
     Raises ValueError when the block's columns are not those of its kind and input.
     """
     reader = pa.ipc.open_stream(pa.py_buffer(block.data))
-    expected = (
-        spec.new_schema(block.input) if block.kind == "new" else spec.state_schema(block.input)
-    )
+    stamped = block.kind in STAMPED
+    expected = spec.new_schema(block.input) if stamped else spec.state_schema(block.input)
     if reader.schema.names != expected.names or reader.schema.types != expected.types:
         raise ValueError(
             f"a {block.kind!r} block of input {block.input} has the columns "
@@ -257,7 +261,7 @@ def route(
         pa.array(coordinates.offset[order], OFFSET.type),
     ]
     schema = spec.state_schema(input_)
-    if kind == "new":
+    if kind in STAMPED:
         arrays.append(pa.array(coordinates.kafka_ms[order], KAFKA_MS.type))
         schema = spec.new_schema(input_)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -280,6 +284,22 @@ def cut_by_slot(
         whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
         data = encode_rows(whole, session=session, stream=spec.inputs[input_].name)
         yield Block(slot, kind, spec.operators[input_], input_, data)
+
+
+def rows_by_slot(
+    spec: TreeSpec, input_: int, groups: GroupMap, rows: Rows, *, session: str, kind: str
+) -> Iterator[Block]:
+    """Sorted rows that a join gave as one block a slot."""
+    columns = [pa.array(rows.key_hash), *rows.table.combine_chunks().columns]
+    schema = spec.state_schema(input_)
+    if kind in STAMPED:
+        columns.append(pa.array(rows.kafka_ms))
+        schema = spec.new_schema(input_)
+    table = pa.Table.from_arrays(columns, schema=schema).combine_chunks()
+    for batch in table.to_batches():
+        yield from cut_by_slot(
+            spec, input_, groups, rows.key_hash, batch, session=session, kind=kind
+        )
 
 
 def spans_by_slot(groups: GroupMap, hashes: U64) -> dict[int, list[tuple[int, int]]]:

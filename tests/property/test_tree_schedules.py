@@ -1,0 +1,110 @@
+"""Random days of random trees: the engine's probes and steps on real folders against brute force.
+
+A schedule draws a tree (2 to 6 leaves, bushy or deep, streams that are read twice), groups and
+slots, budgets from far too small to ample, and epochs with rows, moves, forced spills, lost slots,
+attempts that are thrown away and zombies. At the end the day is sealed and cleaned: results at run
+time and by cleanup together must be each combination of rows once. Without a cut there must be
+nothing to clean.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import event
+from hypothesis import strategies as st
+
+from spillway.engine.state.merging import Shape
+from spillway.policy.victims import POLICIES
+from spillway_schemas.query import query_of
+from spillway_schemas.tomlfile import parse_toml
+from tests.lanes import explored
+from tests.property.test_query_trees import FIELDS, text_of
+from tests.property.tree_slots import TreeSlots, everything
+
+SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
+MOST_RESULTS = 20_000
+SLOTS = 3
+
+
+def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
+    """One day: `number` is the tree's, `seed` that of all that happens."""
+    rng = random.Random(seed)
+    query = query_of(parse_toml(text_of(number), Path("q.toml")))
+    values = rng.choice([2, 2, 3, 5])
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(
+            query,
+            root,
+            slots=rng.randint(1, SLOTS),
+            groups=rng.choice([4, 8]),
+            options={
+                "threshold": rng.choice([0.9, 0.05]),
+                "budget_bytes": 10**8 if calm else rng.choice([10**8, 10**8, 60_000, 25_000]),
+                "victims": rng.choice(sorted(POLICIES)),
+                "batch_bytes": rng.choice([10**6, 3_000]),
+                "inactive_ms": 1_000,
+                "shape": rng.choice([Shape(), Shape(fan_in=2, smallest_class_rows=4)]),
+            },
+            elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
+        )
+        for _ in range(rng.randint(2, 6)):
+            happens = {
+                "forced_bytes": 0 if calm else rng.choice([0, 0, 300, 10**9]),
+                "thrown_away": rng.choice([0, 0, 0, 1]),
+                "zombie": rng.random() < 0.1,
+            }
+            if rng.random() < 0.3:
+                happens["moves"] = {
+                    rng.randrange(64): rng.randrange(SLOTS) for _ in range(rng.randint(1, 4))
+                }
+            elif rng.random() < 0.3 and day.journal.epoch >= 0:
+                slots = {slot for _, slot in day.journal.groups}
+                happens["lost"] = frozenset(rng.sample(sorted(slots), rng.randint(1, len(slots))))
+            day.epoch(rows_of(day, rng, values), **happens)
+        day.epoch([], seal=True)
+        expected = everything(query, day.kafka)
+        at_run_time = Counter(day.results)
+        assert not at_run_time - expected, "a result that cannot be, or one twice"
+        cleaned = day.clean(piece_bytes=rng.choice([10**6, 400]))
+        assert at_run_time + cleaned == expected
+        if not day.cuts:
+            assert not cleaned
+        day.cleaned = cleaned
+        return day
+
+
+def rows_of(
+    day: TreeSlots, rng: random.Random, values: int
+) -> list[tuple[str, int, dict[str, int]]]:
+    """New rows, as many as leave the day's results few enough to compare."""
+    rows = []
+    topics = day.query.topics
+    for _ in range(rng.choice([0, 2, 4, 8])):
+        if sum(map(len, day.kafka.values())) + len(rows) >= 6 * len(topics):
+            break
+        value = {name: rng.randrange(values) for name in FIELDS}
+        rows.append((rng.choice(topics), rng.randrange(day.partitions), value))
+    return rows
+
+
+@explored(30, 300, st.integers(0, 2**32), st.integers(0, 2**32))
+def test_days_of_trees_are_exact(number: int, seed: int) -> None:
+    day = run(number, seed)
+    event(f"height {day.spec.height}, cuts {bool(day.cuts)}, restored {bool(day.restored)}")
+    event(f"by cleanup {bool(day.cleaned)}")
+
+
+@pytest.mark.soak
+def test_many_days_of_trees_are_exact() -> None:
+    first = random.SystemRandom().randrange(2**40)
+    for n in range(50_000):
+        try:
+            run(first + n, first - n)
+        except AssertionError as error:
+            raise AssertionError(f"run({first + n}, {first - n})") from error

@@ -1,0 +1,380 @@
+"""A day of a query's tree on real folders, without Spark: the job of an epoch, level by level.
+
+The journal's fold, the plan, decoding, the tasks, the probes, the step, the entry, the seal and
+cleanup are the product's. The test decides what happens: rows, moves, spills, lost slots,
+thrown-away attempts, the seal. Kafka is a list of values for each topic partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import SecretBytes
+
+from spillway.cleanup.plan import stages
+from spillway.cleanup.task import CleanTask, run_clean
+from spillway.decode import compile_query
+from spillway.engine.groups import GroupMap
+from spillway.engine.probe import probe
+from spillway.engine.relocation import extract
+from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.spillfile import SpillFile, survey
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import PROBED, Block, from_batch
+from spillway.policy.victims import DEFAULT
+from spillway.protocol.entry import entry_of, missing_slots
+from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.state import fold
+from spillway.storage import Folder, folder
+from spillway.stream.decoding import decode_batches
+from spillway.stream.genesis import shared_out
+from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway_schemas.hash_space import join_of
+from spillway_schemas.journal import (
+    Claim,
+    Cut,
+    Epoch,
+    FileRecord,
+    Genesis,
+    Offsets,
+    SlotReport,
+    Topic,
+)
+from spillway_schemas.query import Query
+from tests.commands import command_of
+
+WAREHOUSE = "w-1"
+KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
+DAY, NEXT = "2026-01-05", "2026-01-06"
+
+Identity = tuple[tuple[str, int, int], ...]
+"""A result: (leaf, partition, offset) of each of its rows, in the order of the leaves."""
+
+
+@dataclass
+class TreeSlots:
+    """The system under test."""
+
+    query: Query
+    root: str
+    slots: int = 2
+    groups: int = 4
+    """Of each join."""
+    partitions: int = 2
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of every step's task."""
+    elsewhere: frozenset[int] = frozenset()
+    """Slots on another host: what they get goes through the shuffle."""
+    kafka: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    """The values of each topic partition."""
+    files: list[FileRecord] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    entries: list[Genesis | Claim | Epoch] = field(default_factory=list)
+    results: Counter[Identity] = field(default_factory=Counter)
+    """At run time."""
+    attempts: Iterable[int] = field(default_factory=itertools.count)
+    cleaned: Counter[Identity] = field(default_factory=Counter)
+    """By cleanup."""
+    moved_rows: int = 0
+    """Blocks of state that went through the shuffle."""
+    restored: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.compiled = compile_query(self.query)
+        self.spec = self.compiled.spec
+        self.settings = JobSettings(
+            spec=self.spec,
+            streams=self.compiled.streams,
+            warehouse_id=WAREHOUSE,
+            warehouse_root="",
+            state_root="",
+            state_key=KEY,
+            executor_may_override_state_root=False,
+            budget_bytes=10**8,
+            threshold=0.9,
+            fraction=0.3,
+            inactive_ms=60_000,
+            victims=DEFAULT,
+            kafka={},
+        )
+        self.warehouse = folder(self.root).child("warehouse")
+        each = GroupMap.initial(self.groups, self.slots)
+        topics = self.query.topics
+        self.state = None
+        self._append(
+            Genesis(
+                warehouse_id=WAREHOUSE,
+                cluster_id="c",
+                topics=[Topic(name=t, id=t, partitions=self.partitions) for t in topics],
+                query="q",
+                session=DAY,
+                start={t: [0] * self.partitions for t in topics},
+                start_rule="earliest",
+                inputs=len(topics),
+                groups=shared_out(each, len(self.spec.joins)),
+                parents=list(self.spec.parents),
+                written_at="",
+            )
+        )
+        self._append(Claim(n=1, term=1, driver="d", written_at=""))
+
+    def _append(self, entry: Genesis | Claim | Epoch) -> None:
+        self.state = fold(self.state, entry)
+        self.entries.append(entry)
+
+    @property
+    def journal(self):
+        assert self.state is not None
+        return self.state
+
+    def folder_of(self, slot: int) -> Folder:
+        return folder(self.root).child(f"slot-{slot}")
+
+    # --- an epoch -------------------------------------------------------------------------
+
+    def epoch(
+        self,
+        rows: Sequence[tuple[str, int, Mapping[str, object]]],
+        *,
+        moves: Mapping[int, int] | None = None,
+        lost: frozenset[int] = frozenset(),
+        forced_bytes: int = 0,
+        seal: bool = False,
+        thrown_away: int = 0,
+        zombie: bool = False,
+    ) -> None:
+        """One epoch. `rows`: (topic, partition, value). `moves`: groups, by their index, and the
+        slots that they go to. `lost`: slots whose folders are gone, which the steps must find."""
+        for topic, partition, value in rows:
+            self.kafka.setdefault((topic, partition), []).append(json.dumps(value).encode())
+        for slot in lost:
+            shutil.rmtree(self.folder_of(slot).path(), ignore_errors=True)
+        plan = self._plan(moves, forced_bytes, seal)
+        for _ in range(thrown_away):
+            self._attempt(plan)
+        reports = self._attempt(plan)
+        gone: frozenset[int] = frozenset()
+        while missing := missing_slots(plan, reports):
+            assert missing - gone, "a slot was lost that is being restored"
+            gone |= missing
+            plan = self._plan(moves, forced_bytes, seal, gone)
+            reports = self._attempt(plan)
+        self.restored |= gone
+        if zombie:
+            self._attempt(plan)
+        entry = entry_of(self.journal, plan, reports, started_at="", written_at="", seconds={})
+        self._append(entry)
+        self.cuts += entry.cuts
+        self.files += [f for f in entry.files if f.table == "spill"]
+        found = [f for f in entry.files if f.table == "results"]
+        self.results.update(self._identities(found))
+
+    def _plan(
+        self,
+        moves: Mapping[int, int] | None,
+        forced_bytes: int,
+        seal: bool,
+        lost: frozenset[int] = frozenset(),
+    ) -> Plan:
+        state = self.journal
+        end: Offsets = {
+            topic: [len(self.kafka.get((topic, p), [])) for p in range(self.partitions)]
+            for topic in self.query.topics
+        }
+        commands = [command_of("seal", DAY, session=DAY, offsets=end)] if seal else []
+        plan = plan_epoch(state, end, commands, NEXT, lost, history=[e for e in self.entries if isinstance(e, Epoch)])
+        groups = list(plan.groups)
+        if moves and not lost:
+            for at, to in moves.items():
+                groups[at % len(groups)] = (groups[at % len(groups)][0], to)
+        numbers = range(1 + max(slot for _, slot in (*state.groups, *groups)))
+        return replace(
+            plan,
+            groups=tuple(groups),
+            manifests=tuple((s, None if s in lost else state.manifests.get(s)) for s in numbers),
+            forced=tuple((s, forced_bytes) for s in numbers if forced_bytes),
+        )
+
+    def _attempt(self, plan: Plan) -> list[SlotReport]:
+        """The job, as `spillway.stream.job` builds it."""
+        groups = GroupMap(plan.groups)
+        tasks = {
+            slot: replace(
+                task,
+                **self.options,
+                attempt=f"{next(self.attempts):016x}",  # type: ignore[call-overload]
+                written_at_us=1_700_000_000_000_000,
+            )
+            for slot, task in step_tasks(
+                self.settings, plan, groups, now_ms=plan.epoch * 1000
+            ).items()
+        }
+        salts = tuple(range(len(tasks)))
+
+        def neighbour(slot: int) -> tuple[StepTask, Folder] | None:
+            return None if slot in self.elsewhere else (tasks[slot], self.folder_of(slot))
+
+        came: list[Block] = []
+        for slot, task in tasks.items():
+            if task.leaving:
+                came += extract(self.spec, task, self.folder_of(slot), neighbour)
+        work = decode_task(self.settings, plan, groups, salts)
+        came += self._decoded(work, plan.start, plan.end)
+        if plan.restore is not None:
+            again = decode_task(self.settings, plan, groups, salts, plan.restore)
+            came += self._decoded(again, plan.restore.read_from, plan.restore.read_to)
+        self.moved_rows += sum(block.kind == "state" for block in came)
+        for level in range(1, self.spec.height):
+            joins = self.spec.at_level(level)
+            wanted = [b for b in came if b.kind in PROBED and b.operator in joins]
+            for slot, task in tasks.items():
+                mine = [b for b in wanted if b.slot == slot]
+                came += list(probe(self.spec, task, level, mine, self.folder_of(slot)))
+        return [
+            step(
+                self.spec,
+                task,
+                [b for b in came if b.slot == slot],
+                self.folder_of(slot),
+                self.warehouse.child,
+            )
+            for slot, task in tasks.items()
+        ]
+
+    def _decoded(self, task: Any, start: Offsets, end: Offsets) -> list[Block]:
+        batches = []
+        for (topic, partition), values in sorted(self.kafka.items()):
+            first, last = start[topic][partition], end[topic][partition]
+            if first < last:
+                batches.append(batch_of(topic, partition, first, values[first:last]))
+        return [block for batch in decode_batches(task, batches) for block in from_batch(batch)]
+
+    # --- after the close ------------------------------------------------------------------
+
+    def clean(self, *, piece_bytes: int = 10**6) -> Counter[Identity]:
+        """All that cleanup adds to a sealed day, stage by stage."""
+        sealed = self.journal.sealed[DAY]
+        place = self.warehouse.child("spill")
+        spilled = [SpillFile(f.path, f.bytes, f.digest) for f in self.files]
+        found: list[FileRecord] = []
+        for stage in stages(sealed.ranges, self.spec.parents):
+            index = SpillIndex.of([(file, survey(place, file, 0)) for file in spilled])
+            for join in stage:
+                units = tuple(
+                    (n, each)
+                    for n, each in enumerate(sealed.ranges)
+                    if join_of(each, len(self.spec.joins)) == join
+                )
+                task = CleanTask(
+                    spec=self.spec,
+                    operator=join,
+                    session=DAY,
+                    epoch=sealed.epoch,
+                    units=units,
+                    index=index.within([each for _, each in units]),
+                    spill=place,
+                    results=self.warehouse.child("results"),
+                    committed_us=0,
+                    piece_bytes=piece_bytes,
+                )
+                done = run_clean(task)
+                assert not isinstance(done, Exception), done
+                files = [file for each in done for file in each.files]
+                spilled += [SpillFile(f.path, f.bytes) for f in files if f.table == "spill"]
+                found += [f for f in files if f.table == "results"]
+        return Counter(self._identities(found))
+
+    def _identities(self, files: Iterable[FileRecord]) -> list[Identity]:
+        place = self.warehouse.child("results")
+        found: list[Identity] = []
+        for record in files:
+            table = pq.read_table(place.path(record.path), partitioning=None)
+            found += identities(self.query, table)
+            self._check_values(table)
+        return found
+
+    def _check_values(self, table: pa.Table) -> None:
+        """Every shown field is the one of the row that its coordinate names."""
+        for leaf in self.query.inputs:
+            topic = self.query.topic(leaf)
+            where = [table[f"{leaf}_{part}"].to_pylist() for part in ("partition", "offset")]
+            for name in [each.name for each in self.query.payload(leaf)]:
+                shown = table[f"{leaf}_{name}"].to_pylist()
+                for value, partition, offset in zip(shown, *where, strict=True):
+                    assert value == json.loads(self.kafka[topic, partition][offset])[name]
+
+
+def batch_of(topic: str, partition: int, first: int, values: Sequence[bytes]) -> pa.RecordBatch:
+    """Kafka's rows as the source gives them."""
+    n = len(values)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([topic] * n),
+            pa.array(np.full(n, partition, np.int32)),
+            pa.array(np.arange(first, first + n)),
+            pa.array(values, pa.binary()),
+            pa.array(1_700_000_000_000 + np.arange(first, first + n), pa.timestamp("ms", "UTC")),
+        ],
+        names=["topic", "partition", "offset", "value", "timestamp"],
+    )
+
+
+def identities(query: Query, table: pa.Table) -> list[Identity]:
+    """Result rows by their coordinates."""
+    columns = [
+        list(
+            zip(
+                itertools.repeat(leaf),
+                table[f"{leaf}_partition"].to_pylist(),
+                table[f"{leaf}_offset"].to_pylist(),
+                strict=False,
+            )
+        )
+        for leaf in query.inputs
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def everything(query: Query, kafka: Mapping[tuple[str, int], list[bytes]]) -> Counter[Identity]:
+    """Brute force: each combination of rows, one of each leaf, in which all keys are equal."""
+    rows = {
+        leaf.name: [
+            ((leaf.name, p, o), json.loads(value))
+            for (topic, p), values in kafka.items()
+            if topic == query.topic(leaf.name)
+            for o, value in enumerate(values)
+        ]
+        for leaf in query.tree.leaves
+    }
+    tree = query.tree
+    found: list[dict[str, Any]] = [{}]
+    for leaf in tree.leaves:  # one leaf after the other, keys compared as soon as they can be
+        more = []
+        for one, (where, value) in itertools.product(found, rows[leaf.name]):
+            picked = {**one, leaf.name: (where, value)}
+            if _agree(query, {name: row for name, (_, row) in picked.items()}):
+                more.append(picked)
+        found = more
+    return Counter(tuple(one[leaf][0] for leaf in query.inputs) for one in found)
+
+
+def _agree(query: Query, values: Mapping[str, Mapping[str, object]]) -> bool:
+    for join in query.tree.joins:
+        for key in join.keys:
+            sources = [query.tree.source(key, each) for each in join.inputs]
+            have = {values[s.leaf][s.expression] for s in sources if s.leaf in values}
+            if len(have) > 1:
+                return False
+    return True
+
+
