@@ -51,7 +51,7 @@ def joins_of(range_: Prefix, joins: int) -> list[int]:
 
 
 def above(parents: Sequence[int], joins: Iterable[int]) -> list[int]:
-    """The joins above any of these, in order. `parents[k]` is join k's parent, `ROOT` the root's."""
+    """The joins above any of these, in order. `parents[k]` is join k's parent; `ROOT`: none."""
     found: set[int] = set()
     for number in joins:
         while (number := parents[number]) != ROOT and number not in found:

@@ -320,7 +320,7 @@ class Genesis(Record):
     groups: list[tuple[Prefix, int]]
     """The first assignment: each group with its slot; together they cover all hashes."""
     parents: list[int] = [-1]
-    """Of each join of the query, children first, the join that reads it; -1: the root, none does."""
+    """Of each join of the query, children first, the join that reads it; -1: the root."""
     written_at: str
 
 

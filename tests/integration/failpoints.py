@@ -14,8 +14,8 @@ belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIV
 
 `WORKER_PAUSE_S=seconds` makes a step rest so long, once (marker `fired-pause`).
 
-`KEEP_LOG_S=seconds` keeps entries of tables' logs, and what they say of removed files, only so long:
-for days that take minutes.
+`KEEP_LOG_S=seconds` keeps entries of tables' logs, and what they say of removed files, only so
+long: for days that take minutes.
 """
 
 from __future__ import annotations

@@ -30,15 +30,17 @@ from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed,
 AT = "2026-01-05T21:00:00+00:00"
 DAY, NEXT = "2026-01-05", "2026-01-06"
 
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    (
-        InputSpec("stock", pa.schema([("price", pa.float64())])),
-        InputSpec("volume", pa.schema([("shares", pa.int64())])),
-        InputSpec("review", pa.schema([("text", pa.string())])),
-    ),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        (
+            InputSpec("stock", pa.schema([("price", pa.float64())])),
+            InputSpec("volume", pa.schema([("shares", pa.int64())])),
+            InputSpec("review", pa.schema([("text", pa.string())])),
+        ),
+    )
+)
 
 Row = tuple[int, str, int]
 
@@ -146,7 +148,7 @@ def make_day(
         files = []
         batches = [
             complete(table, epoch=epoch, phase="run-time", committed_us=0)
-            for table in join(SPEC, [[], [], []], [[r] for r in inputs])
+            for table in join(SPEC.root, [[], [], []], [[r] for r in inputs])
         ]
         record = write_data_file(
             warehouse.folder("results"),

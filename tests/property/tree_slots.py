@@ -192,7 +192,14 @@ class TreeSlots:
             for topic in self.query.topics
         }
         commands = [command_of("seal", DAY, session=DAY, offsets=end)] if seal else []
-        plan = plan_epoch(state, end, commands, NEXT, lost, history=[e for e in self.entries if isinstance(e, Epoch)])
+        plan = plan_epoch(
+            state,
+            end,
+            commands,
+            NEXT,
+            lost,
+            history=[e for e in self.entries if isinstance(e, Epoch)],
+        )
         groups = list(plan.groups)
         if moves and not lost:
             for at, to in moves.items():
@@ -376,5 +383,3 @@ def _agree(query: Query, values: Mapping[str, Mapping[str, object]]) -> bool:
             if len(have) > 1:
                 return False
     return True
-
-

@@ -95,15 +95,14 @@ def _made_by_cleanup(path: str) -> bool:
 
 
 def stored_files(in_table: Mapping[str, int]) -> tuple[SpillFile, ...]:
-    """Of a session's files in the `spill` table, those with missing results of joins below the root,
-    as rows of the joins above. No journal has their digests."""
+    """Of a session's files in the `spill` table, those of a cleanup: missing results of joins below
+    the root, as rows of the joins above. No journal has their digests."""
     made = sorted(path for path in in_table if _made_by_cleanup(path))
     return tuple(SpillFile(path, in_table[path]) for path in made)
 
 
 def stages(ranges: Sequence[Prefix], parents: Sequence[int]) -> list[list[int]]:
-    """The joins that have ranges, in order, in stages: all below a join are done in stages before.
-    """
+    """The joins that have ranges, in order, in stages: those below a join come in stages before."""
     found: list[list[int]] = []
     for join in sorted({join_of(each, len(parents)) for each in ranges}):
         # Ranges are numbered join after join, so a stage is of neighbours.
@@ -129,9 +128,7 @@ class Share:
         return self.units[-1][0]
 
 
-def shares(
-    units: Sequence[tuple[int, Prefix]], index: SpillIndex, cores: int
-) -> list[Share]:
+def shares(units: Sequence[tuple[int, Prefix]], index: SpillIndex, cores: int) -> list[Share]:
     """Cut units of work, (n, range) of one join, into tasks of about equal bytes."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     most = max(TASK_BYTES, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))

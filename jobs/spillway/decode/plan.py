@@ -214,7 +214,11 @@ class _Compiler:
         named = [*keys, *payload]
         plain = [plain_column(source.expression) for _, source in named]
         reads: set[str] = set()
-        texts = [source.expression for (_, source), column in zip(named, plain, strict=True) if not column]
+        texts = [
+            source.expression
+            for (_, source), column in zip(named, plain, strict=True)
+            if not column
+        ]
         for text in [*texts, *filter(None, [query.stream(name).filter])]:
             reads |= columns_of(text, frozenset(schema.names))
         of_keys = set(query.key_sources(name))

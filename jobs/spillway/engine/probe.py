@@ -66,9 +66,7 @@ def probe(
             yield from _joined(spec, task, join, name, session, hash_)
 
 
-def install(
-    spec: TreeSpec, task: StepTask, state: Folder, found: Loaded, intake: Intake
-) -> None:
+def install(spec: TreeSpec, task: StepTask, state: Folder, found: Loaded, intake: Intake) -> None:
     """Add what came in an epoch to a slot's state, without what leaves it."""
     for (sender, _), moved in sorted(intake.moved.items()):
         adopt(spec, task, state, found, sender, moved.files)

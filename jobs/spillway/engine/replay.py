@@ -114,7 +114,9 @@ def _again(
         ):
             found = spec.rows_up(join, batch, hash_)
             if parent in replay.joins:
-                yield from rows_by_slot(spec, up.input, groups, found, session=session, kind="replay")
+                yield from rows_by_slot(
+                    spec, up.input, groups, found, session=session, kind="replay"
+                )
             lost = np.isin(groups.slot_of(found.key_hash), sorted(replay.slots))
             assert found.kafka_ms is not None
             held = generations.of(found.key_hash, found.kafka_ms) == generations.now(found.key_hash)

@@ -5,8 +5,8 @@ were in memory at the end of epoch b-1 are, per hash, those of the current gener
 hash's last cut (or the session's start) to the end of b-1. They are read again from Kafka and
 installed without output, for every result among them has been emitted.
 
-Rows of an input that is a join are in no topic. They are made again from the leaves below it, as the
-journal's cuts say that they had met (`Replay`): that takes all rows of the session.
+Rows of an input that is a join are in no topic. They are made again from the leaves below it, as
+the journal's cuts say that they had met (`Replay`): that takes all rows of the session.
 
 Offsets are read from one epoch's boundary to another's, so the counts and digests of what is
 read can be held against the journal: a topic that was emptied or made anew is noticed instead

@@ -31,7 +31,7 @@ from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import Plan
 from spillway.stream.decoding import DecodeTask, decode_batches
-from spillway.stream.pins import pinned, salts
+from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
 from spillway.stream.source import batch_rows
 from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
@@ -237,7 +237,7 @@ class EpochJob:
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
-            frame = self._with_levels(anchors, arriving.repartition(parts, "slot"), job, parts)
+            frame = self._with_levels(spark, anchors, arriving, job, parts)
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
         with self.placement.watched(wanted, self.spark.sparkContext.cancelAllJobs):
             rows_found = reports.collect()
@@ -247,35 +247,19 @@ class EpochJob:
             self._bytes_per_row = sum(part.bytes for part in read) / total
         return [hosted(report, hosts) for report in found]
 
-    def _with_levels(self, anchors: Any, came: Any, job: StepJob, parts: int) -> Any:
+    def _with_levels(self, spark: Any, anchors: Any, came: Any, job: StepJob, parts: int) -> Any:
         """The anchors with all blocks that came, and what the joins below the root make of them."""
-        frame = anchors.unionAll(came)
-        arrived = [came]
+        if job.spec.height == 1:
+            return anchors.unionAll(came.repartition(parts, "slot"))
+        arrived = [shuffled(spark, came, parts)]
         for level in range(1, job.spec.height):
-            wanted = reduce(
-                lambda one, other: one.unionAll(other),
-                [each.where(self._probed(job, level)) for each in arrived],
-            )
-            given = (
-                anchors.unionAll(wanted)
-                .mapInArrow(_prober(job, level), self.block_type)
-                .repartition(parts, "slot")
-            )
-            arrived.append(given)
-            frame = frame.unionAll(given)
-        return frame
-
-    def _probed(self, job: StepJob, level: int) -> Any:
-        """Whether a block is for the probe of a level.
-
-        The JVM passes over the others. As a condition that Spark takes for random: any other it
-        would look at before the shuffle, which would then be another one for each level, with
-        everything before it.
-        """
-        from pyspark.sql import functions as F
-
-        kinds, joins = F.col("kind").isin(*PROBED), F.col("operator").isin(*job.spec.at_level(level))
-        return F.when(F.monotonically_increasing_id() >= 0, kinds & joins)
+            frame = anchors
+            for each in arrived:
+                kinds, joins = each.kind.isin(*PROBED), each.operator
+                frame = frame.unionAll(each.where(kinds & joins.isin(*job.spec.at_level(level))))
+            given = frame.mapInArrow(_prober(job, level), self.block_type)
+            arrived.append(shuffled(spark, given, parts))
+        return reduce(lambda one, other: one.unionAll(other), arrived, anchors)
 
     def _salts(self, slots: int) -> tuple[int, ...]:
         if slots not in self._known_salts:

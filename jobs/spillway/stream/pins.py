@@ -43,8 +43,6 @@ def pinned(spark: Any, schema: Any, salt: Sequence[int], locations: Sequence[str
     `locations[i]` is a host name, `executor_<host>_<id>` for one executor, or empty for no
     preference.
     """
-    from pyspark.sql import DataFrame
-
     jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
     output = spark.createDataFrame([], schema)._jdf.queryExecution().analyzed().output()
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
@@ -58,8 +56,28 @@ def pinned(spark: Any, schema: Any, salt: Sequence[int], locations: Sequence[str
     row_class = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
     tag = jvm.scala.reflect.ClassTag.apply(row_class)
     rdd = spark.sparkContext._jsc.sc().makeRDD(to_seq(rows), tag)
+    return _by_slot(spark, output, rdd, len(salt))
+
+
+def shuffled(spark: Any, frame: Any, partitions: int) -> Any:
+    """The rows of a frame of blocks, repartitioned by `slot`, as a frame that may be read often.
+
+    All of its readers share one shuffle. Of a frame that a plan holds several times Spark's planner
+    makes one only where it knows the parts for the same, which it does not with `pinned` below
+    them, nor with conditions that it has moved to the other side of the shuffle.
+    """
+    planned = frame.repartition(partitions, "slot")._jdf.queryExecution()
+    return _by_slot(spark, planned.analyzed().output(), planned.toRdd(), partitions)
+
+
+def _by_slot(spark: Any, output: Any, rdd: Any, partitions: int) -> Any:
+    """A frame over rows of Spark's own, which are partitioned by the first column."""
+    from pyspark.sql import DataFrame
+
+    jvm = spark.sparkContext._jvm
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
     partitioning = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning(
-        to_seq([output.apply(0)]), len(salt)
+        to_seq([output.apply(0)]), partitions
     )
     none = jvm.scala.Option.empty()
     plan = jvm.org.apache.spark.sql.execution.LogicalRDD(

@@ -1,7 +1,7 @@
-"""From a query's tree to the joins that the engine runs: `TreeSpec`, and what each leaf's rows carry.
+"""From a query's tree to the joins that the engine runs, and what each leaf's rows carry.
 
-Columns that go up are found by what they come from (`KeySource`), never by name; their names are for
-people who read `spill`, and are made different from each other.
+Columns that go up are found by what they come from (`KeySource`), never by name; their names are
+for people who read `spill`, and are made different from each other.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def load(
 ) -> Loaded:
     """Map exactly the state that manifest `name` names (None: an empty one of this epoch).
 
-    `joins`: those whose rows are needed; None: all. Raises Missing when anything of it is not as it was written; changes nothing.
+    `joins`: those whose rows are needed; None: all. Raises Missing
+    when anything of it is not as it was written; changes nothing.
     """
     sizes = {info.name: info.bytes for info in folder.list()}
     manifest = load_manifest(folder, name, sizes, key) or Manifest(slot, epoch)

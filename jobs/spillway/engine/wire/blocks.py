@@ -11,18 +11,18 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `replay` | IPC stream of the new-row schema, its last column the row's interval (see
   `spillway.engine.replay`): for the probe alone |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
-| `moved` | JSON of a `Moved`, one for each join from each slot that groups come from (`input` is
-  the slot's number) |
-| `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch, for the step
-  of the same slot |
+| `moved` | JSON of a `Moved`, for each join from each slot that groups come from (its number is
+  `input`) |
+| `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch; for the
+  step of the same slot |
 | `missing` | the reason, as text: a probe of the same slot did not find the state (`input` is the
   slot whose state it was) |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 
-`operator` is the join that a block is for, `input` the tree's number of an input unless the table says
-otherwise. The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and decoding
-stand side by side; the layout of every kind is checked when it is read (ValueError).
+`operator` is the join that a block is for, `input` the tree's number of an input unless the table
+says otherwise. The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and
+decoding stand side by side; the layout of every kind is checked when it is read (ValueError).
 """
 
 from __future__ import annotations
