@@ -105,6 +105,12 @@ class JoinTree:
         """The join of a name; None: it is a leaf's."""
         return self._by_name.get(name)
 
+    @property
+    def parents(self) -> dict[str, int]:
+        """Per join, children first, the number of the join that reads it; the root: -1."""
+        reader = {each: n for n, join in enumerate(self.joins) for each in join.inputs}
+        return {join.name: reader.get(join.name, -1) for join in self.joins}
+
     def below(self, name: str) -> tuple[str, ...]:
         """Names of the leaves below an input (a leaf: itself), from left to right."""
         found = self.join(name)

@@ -321,6 +321,8 @@ class Genesis(Record):
     """The first assignment: each group with its slot; together they cover all hashes."""
     parents: list[int] = [-1]
     """Of each join of the query, children first, the join that reads it; -1: the root."""
+    joins: list[str] = ["join"]
+    """Their names."""
     written_at: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from spillway import calendar
@@ -18,9 +18,13 @@ from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
 from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import Genesis, Offsets, Prefix, Topic
-from spillway_schemas.query import Query
+from spillway_schemas.query import SINGLE, Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
+
+
+ONE = {SINGLE: ROOT}
+"""The joins of a query of one join."""
 
 
 class StartRefused(Exception):
@@ -37,11 +41,11 @@ def first_entry(
     *,
     session: str | None,
     now_ms: int,
-    parents: Sequence[int] = (ROOT,),
+    joins: Mapping[str, int] = ONE,
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
-    `parents`: of each join of the query, the one that reads it.
+    `joins`: the query's, children first, each with the number of the one that reads it.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -64,8 +68,9 @@ def first_entry(
         start=start,
         start_rule=rule,
         inputs=len(topics),
-        groups=_groups(settings, len(parents)),
-        parents=list(parents),
+        groups=_groups(settings, len(joins)),
+        parents=list(joins.values()),
+        joins=list(joins),
         written_at=rfc3339(now_ms),
     )
 

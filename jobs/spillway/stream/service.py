@@ -109,7 +109,7 @@ class Stream:
         if self.settings.spark.master.startswith("local"):
             private(self.settings.state.root)  # before anything is written
         state = open_journal(
-            self.warehouse, self.settings, self.query, self.spec.parents, self.wanted, self.clock
+            self.warehouse, self.settings, self.query, self.wanted, self.clock
         )
         check_session(self.wanted, state)
         self.watcher.on_progress(f"starting Spark ({self.settings.spark.master})")

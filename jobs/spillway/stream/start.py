@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,13 +25,10 @@ def open_journal(
     warehouse: Warehouse,
     settings: Settings,
     query: Query,
-    parents: Sequence[int],
     wanted: Wanted,
     clock: Clock,
 ) -> JournalState:
     """The journal's state, after its first entry when there is none.
-
-    `parents`: of each join of the query, the one that reads it.
 
     Raises `AnotherQuery`, `StreamFailed`, and what `first_entry` raises.
     """
@@ -47,7 +43,7 @@ def open_journal(
                 view,
                 session=session,
                 now_ms=clock(),
-                parents=parents,
+                joins=query.tree.parents,
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:
