@@ -50,11 +50,13 @@ DAY, NEXT = "2026-01-05", "2026-01-06"
 BEGAN = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
 QUERY = load_query("symbol")
 """The default one, which the settings name when nobody says otherwise."""
-SPEC = one_join(JoinSpec(
-    operator=0,
-    keys=pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    inputs=tuple(InputSpec(name, pa.schema([("value", pa.int64())])) for name in TOPICS),
-))
+SPEC = one_join(
+    JoinSpec(
+        operator=0,
+        keys=pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        inputs=tuple(InputSpec(name, pa.schema([("value", pa.int64())])) for name in TOPICS),
+    )
+)
 
 
 @dataclass

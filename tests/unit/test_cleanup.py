@@ -26,15 +26,18 @@ from spillway.engine.spill.cleanup import (
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
+from tests.two_joins import TWO_JOINS
 
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    (
-        InputSpec("a", pa.schema([("x", pa.int64())])),
-        InputSpec("b", pa.schema([("y", pa.string())])),
-    ),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        (
+            InputSpec("a", pa.schema([("x", pa.int64())])),
+            InputSpec("b", pa.schema([("y", pa.string())])),
+        ),
+    )
+)
 ALL = Prefix(0, 0)
 
 
@@ -184,29 +187,30 @@ def test_rows_between_two_hashes_are_one_run_or_none():
 def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeypatch):
     held = {(1, 0): [4], (0, 3): [5], (1, 2): [6]}
     source = rigged(tmp_path, held, [1, 1, 1])
-    groups = replace(source.index.groups, input=np.array([1, 0, 1]))
+    groups = replace(source.index.groups, input=np.array([3, 2, 3]))
     index = replace(source.index, groups=groups)
-    source = SpillSource(source.folder, index, SPEC, operator=7)
+    source = SpillSource(source.folder, index, TWO_JOINS, operator=1)
     asked = []
     monkeypatch.setattr(
         cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
     )
     found = list(source.rows(source.index.groups, 3, 9, ("x",)))
     assert found == [(0, 8, "rows"), (1, 8, "rows")]
-    more = {"operator": 7, "columns": ("x",)}
+    more = {"operator": 1, "columns": ("x",)}
     files = source.index.files
     assert asked == [
         ((source.folder, files[0], [3], 3, 9), more),
         ((source.folder, files[1], [0, 2], 3, 9), more),
     ]
-    # With the rows themselves: of each row group the column of its own input, of a mixed one all.
+    # With the rows themselves: of each row group the column of its own input, of a mixed one those
+    # of all inputs of the join.
     asked.clear()
-    groups = replace(source.index.groups, input=np.array([1, 0, -1]))
+    groups = replace(source.index.groups, input=np.array([3, 2, -1]))
     list(source.rows(groups, 3, 9, ("x",), whole=True))
     assert [(args[2], more["columns"]) for args, more in asked] == [
-        ([3], ("x", "a_row")),
-        ([2], ("x", "a_row", "b_row")),
-        ([0], ("x", "b_row")),
+        ([3], ("x", "ab_row")),
+        ([2], ("x", "ab_row", "d_row")),
+        ([0], ("x", "d_row")),
     ]
 
 
@@ -265,10 +269,12 @@ def test_the_merged_base_is_kept_in_few_runs(tmp_path, monkeypatch):
 
 def test_rows_of_another_query_are_named_not_misread(tmp_path):
     source = spilled(tmp_path, {1: ([1], [1]), 2: ([1], [1])})
-    other = JoinSpec(
-        0,
-        SPEC.keys,
-        (InputSpec("a", pa.schema([("x", pa.string())])), SPEC.inputs[1]),
+    other = one_join(
+        JoinSpec(
+            0,
+            SPEC.root.keys,
+            (InputSpec("a", pa.schema([("x", pa.string())])), SPEC.inputs[1]),
+        )
     )
     with pytest.raises(SpillDamaged, match=r"1\.parquet.*input 0 is not one of this query"):
         list(clean_ranges(replace(source, spec=other), [ALL]))
@@ -422,7 +428,7 @@ def test_row_groups_of_other_operators_are_not_read(tmp_path):
     assert source.touching(0, 100).group.tolist() == [0, 2, 3]
     assert source.touching(6, 30).group.tolist() == [2]
     assert source.touching(5, 31).group.tolist() == [0, 2, 3]
-    assert replace(source, spec=replace(SPEC, operator=1)).touching(0, 100).group.tolist() == [1, 2]
+    assert replace(source, operator=1).touching(0, 100).group.tolist() == [1, 2]
 
 
 def test_a_task_s_index_counts_its_own_files(tmp_path):
@@ -541,16 +547,17 @@ def test_a_file_whose_rows_are_not_the_query_s_is_named(tmp_path, row, why):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
     parts = load(source, 0, 2**64)
     good = [part for part in parts if part.input == 1]
-    assert cleanup._rows(SPEC, source, good, 1).num_rows == 3
+    assert cleanup._rows(source, good, 1).num_rows == 3
     bad = replace(good[1], table=good[1].table.set_column(2, "row", row))
     told = rf"1\.parquet.*a row of input 1 is not one of this query: .*{re.escape(why)}"
     with pytest.raises(SpillDamaged, match=told):
-        cleanup._rows(SPEC, source, [good[0], bad, good[2]], 1)
+        cleanup._rows(source, [good[0], bad, good[2]], 1)
 
 
 def test_a_file_of_another_query_is_named(tmp_path):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(2)})
-    other = replace(SPEC, inputs=(SPEC.inputs[0], replace(SPEC.inputs[1], name="c")))
+    inputs = (SPEC.inputs[0], replace(SPEC.inputs[1], name="c"))
+    other = one_join(replace(SPEC.root, inputs=inputs))
     told = r"0\.parquet.*it has no column c_row, which this query's files have"
     with pytest.raises(SpillDamaged, match=told):
         load(replace(source, spec=other), 0, 2**64)

@@ -212,24 +212,24 @@ MB = 2**20
 def test_shares_balance_bytes_and_keep_the_numbers_in_order():
     weights = dict.fromkeys(range(16), 10 * MB) | {5: 200 * MB}
     ranges = [Prefix(4, v) for v in range(16)]
-    found = shares(ranges, 3, index_of(weights, 4), cores=2)
+    found = shares(list(enumerate(ranges))[3:], index_of(weights, 4), cores=2)
     units = [unit for share in found for unit in share.units]
     assert units == [(n, ranges[n]) for n in range(3, 16)]
     assert any(share.units == ((5, ranges[5]),) for share in found)
     assert 5 <= len(found) <= 13
-    assert shares(ranges, 16, index_of(weights, 4), cores=2) == []
+    assert shares([], index_of(weights, 4), cores=2) == []
 
 
 def test_little_work_is_one_share():
     ranges = [Prefix(4, v) for v in range(16)]
-    found = shares(ranges, 0, index_of({3: 1000}, 4), cores=8)
+    found = shares(list(enumerate(ranges)), index_of({3: 1000}, 4), cores=8)
     assert len(found) == 1
     assert found[0].last == 15
 
 
 def test_numbers_that_are_not_in_hash_order_stay_as_they_are():
     ranges = [Prefix(2, 1), Prefix(2, 3), Prefix(2, 0), Prefix(2, 2)]
-    found = shares(ranges, 0, SpillIndex.of([]), cores=2)
+    found = shares(list(enumerate(ranges)), SpillIndex.of([]), cores=2)
     assert [[n for n, _ in share.units] for share in found] == [[0, 1], [2, 3]]
 
 

@@ -24,9 +24,9 @@ from spillway.decode import (
     _outside_years,
     compile_streams,
     decode,
-    tree_spec,
     partition_digest,
     templates,
+    tree_spec,
     value_digest,
 )
 from spillway.decode.expressions import EvaluationError, _evaluate, evaluate, type_of
@@ -691,16 +691,19 @@ def test_a_plan_says_where_everything_comes_from() -> None:
     first, second = plans(OWN)
     assert (first.name, first.topic, first.index) == ("stock", "stock", 0)
     assert (second.name, second.topic, second.index) == ("trade", "trade", 1)
-    assert first.sources == ("symbol", "date_trunc('minute', ts)")
-    assert second.sources == ("ticker", "date_trunc('minute', at)")
-    assert first.plain == second.plain == (True, False)
+    assert first.sources == ("symbol", "date_trunc('minute', ts)", "price")
+    assert second.sources[:2] == ("ticker", "date_trunc('minute', at)")
+    # What is no key comes from the field of its name.
+    assert second.sources[2:] == tuple(second.payload.names)
+    assert first.plain == (True, False, True)
+    assert second.plain == (True, False, *(True for _ in second.payload))
     assert (first.filter, second.filter) == ("price > 1 and currency = 'USD'", None)
     assert (first.reads, second.reads) == (("currency", "price", "ts"), ("at",))
     assert first.schema.names == ["symbol", "minute", "price"]
     assert [rule.name for rule in second.rules] == ["ticker", "at", "size", "price", "ok"]
-    spec = tree_spec(query_of(parse_toml(OWN, Path("q.toml"))), 3)
-    assert (spec.operator, spec.keys) == (3, first.keys)
-    assert tree_spec(query_of(parse_toml(OWN, Path("q.toml")))).operator == 0
+    spec = tree_spec(query_of(parse_toml(OWN, Path("q.toml"))))
+    assert [join.operator for join in spec.joins] == [0]
+    assert spec.root.keys == first.keys
 
 
 def test_every_allowed_function_is_known_to_the_library() -> None:
@@ -837,7 +840,7 @@ def test_plans_and_specs_travel() -> None:
         assert len(pickle.dumps(plan)) < 4000
         decode(again, pa.array([b"x"], pa.binary()))
     spec = tree_spec(load_query("symbol_minute"))
-    assert spec.keys.names == ["symbol", "minute"]
+    assert spec.root.keys.names == ["symbol", "minute"]
     assert [each.name for each in spec.inputs] == ["stock", "volume", "review"]
     assert spec.inputs[1].payload.names == ["ts", "shares"]
 

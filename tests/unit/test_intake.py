@@ -51,13 +51,13 @@ def took(blocks: list[Block], slot: int = 0, groups: GroupMap = GROUPS) -> Intak
 
 def test_a_block_of_another_slot_is_refused(slots: Slots) -> None:
     blocks = slots.blocks(rows(0, 40), "new")
-    with pytest.raises(ValueError, match="slot 0 of operator 0 got a block for slot 1"):
+    with pytest.raises(ValueError, match=r"^slot 0 got a block for slot 1$"):
         took(blocks)
 
 
 def test_a_block_of_another_operator_is_refused(slots: Slots) -> None:
     blocks = [replace(b, operator=3) for b in slots.blocks(rows(0, 40), "new") if b.slot == 0]
-    with pytest.raises(ValueError, match="got a block for slot 0 of operator 3"):
+    with pytest.raises(ValueError, match=r"^a block of input 0 says that it is for join 3, not 0$"):
         took(blocks)
 
 
@@ -88,7 +88,7 @@ def test_everything_that_came_is_in_its_place(slots: Slots) -> None:
     blocks += [Block(0, "count", 0, i, encode_counts(counts[i:])) for i in (0, 1)]
     found = took([*blocks, given(moved)])
     assert found.moved_rows == moved
-    assert found.moved == {1: Moved(True, moved)}
+    assert found.moved == {(1, 0): Moved(True, moved)}
     assert found.sessions() == {*DAYS}
     assert found.lacking([0, 1, 2]) == [0, 2]
 

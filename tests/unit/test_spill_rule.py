@@ -49,11 +49,15 @@ from tests.property.slots import KEY
 DAY = "2026-01-05"
 THRESHOLD, FRACTION = 0.8, 0.3
 GROUPS = GroupMap.initial(64, 1)
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("k", pa.string(), nullable=False)]),
-    tuple(InputSpec(name, pa.schema([("v", pa.float64()), ("t", pa.string())])) for name in "ab"),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("k", pa.string(), nullable=False)]),
+        tuple(
+            InputSpec(name, pa.schema([("v", pa.float64()), ("t", pa.string())])) for name in "ab"
+        ),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def epochs(
         for input_ in (0, 1):
             keys = pa.array([f"key-{k:06d}" for k in draw.integers(0, 100_000, each).tolist()])
             texts = pa.array([f"text of row {i % 97}" for i in range(each)])
-            schema = pa.schema([*SPEC.keys, *SPEC.inputs[input_].payload])
+            schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
             columns = [keys, pa.array(draw.random(each)), texts]
             batch = pa.RecordBatch.from_arrays(columns, schema=schema)
             where = Coordinates(

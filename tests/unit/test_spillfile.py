@@ -19,20 +19,24 @@ from spillway.engine.spill.spillfile import (
     quantiles,
     read_rows,
     row_column,
+    row_struct,
     spill_schema,
     survey,
     write_spill,
 )
 from spillway.storage import folder
+from tests.two_joins import TWO_JOINS
 
-SPEC = one_join(JoinSpec(
-    3,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    (
-        InputSpec("stock", pa.schema([("price", pa.float64()), ("key_hash", pa.string())])),
-        InputSpec("volume", pa.schema([("shares", pa.int64())])),
-    ),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        (
+            InputSpec("stock", pa.schema([("price", pa.float64()), ("key_hash", pa.string())])),
+            InputSpec("volume", pa.schema([("shares", pa.int64())])),
+        ),
+    )
+)
 EVERYTHING = (0, 2**64)
 
 
@@ -67,7 +71,7 @@ def expected(inputs, lo=0, hi=2**64):
 def read_back(place, file, groups, lo=0, hi=2**64):
     found = Counter()
     columns = spill_schema(SPEC).names
-    for _, table in read_rows(place, file, groups.group, lo, hi, operator=3, columns=columns):
+    for _, table in read_rows(place, file, groups.group, lo, hi, operator=0, columns=columns):
         inputs = table["input"].unique().to_pylist()
         assert len(inputs) == 1
         i = inputs[0]
@@ -134,7 +138,7 @@ def test_one_order_over_all_runs(tmp_path, small_pieces):
     )
     assert keys == sorted(keys)
     assert set(table["epoch"].to_pylist()) == {7}
-    assert set(table["operator"].to_pylist()) == {3}
+    assert set(table["operator"].to_pylist()) == {0}
     # Bounds are exact, also around the sign.
     metadata = pq.ParquetFile(place.path(file.path)).metadata
     start = 0
@@ -186,7 +190,7 @@ def test_reading_does_not_rely_on_order_or_on_one_epoch_a_file(tmp_path, small_p
     lo, hi = 2**62, 2**63 + 2**61
     found = Counter()
     columns = ("input", "offset", "key_hash")
-    for _, part in read_rows(place, odd, groups.group, lo, hi, operator=3, columns=columns):
+    for _, part in read_rows(place, odd, groups.group, lo, hi, operator=0, columns=columns):
         for i, o, h in zip(
             part["input"].to_pylist(),
             part["offset"].to_pylist(),
@@ -203,6 +207,66 @@ def test_rows_of_another_operator_are_left_out(tmp_path):
     columns = ("key_hash",)
     found = read_rows(place, file, groups.group, *EVERYTHING, operator=4, columns=columns)
     assert not list(found)
+
+
+def of_two(input_: int, numbers: list[int]) -> Rows:
+    """Rows of an input of `TWO_JOINS`, whose hashes are their numbers."""
+    schema = TWO_JOINS.row_schema(input_)
+    columns = [
+        pa.array([f"{field.name} {n}" for n in numbers])
+        if pa.types.is_string(field.type)
+        else pa.array([100 * at + n for n in numbers], field.type)
+        for at, field in enumerate(schema)
+    ]
+    return Rows(np.array(numbers, np.uint64), pa.Table.from_arrays(columns, schema=schema))
+
+
+def test_rows_of_every_join_of_a_tree_come_back(tmp_path):
+    """Each says which join it is for; what a join gave has all its coordinates in its struct."""
+    inputs = [[of_two(0, [1, 4])], [of_two(1, [4])], [of_two(2, [2, 3])], [of_two(3, [5])]]
+    place = folder(str(tmp_path))
+    record = write_spill(place, "a.parquet", TWO_JOINS, "2026-01-05", 7, inputs)
+    file = SpillFile(record.path, record.bytes, record.digest)
+    groups = survey(place, file, 0)
+    assert list(zip(groups.input.tolist(), groups.operator.tolist(), strict=True)) == [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (3, 1),
+    ]
+    columns = spill_schema(TWO_JOINS).names
+    for operator in (0, 1):
+        found = {}
+        for _, table in read_rows(
+            place, file, groups.group, *EVERYTHING, operator=operator, columns=columns
+        ):
+            for row in table.to_pylist():
+                assert (row["operator"], row["epoch"]) == (operator, 7)
+                where = [] if row["offset"] is None else [row["partition"], row["offset"]]
+                own = [*row[row_column(TWO_JOINS, row["input"])].values(), *where]
+                found.setdefault(row["input"], []).append((row["key_hash"], own))
+                others = [i for i in range(4) if i != row["input"]]
+                assert all(row[row_column(TWO_JOINS, i)] is None for i in others)
+        assert found == {
+            i: [
+                (int(hash_), list(row.values()))
+                for runs in inputs[i]
+                for hash_, row in zip(runs.key_hash, runs.table.to_pylist(), strict=True)
+            ]
+            for i in TWO_JOINS.inputs_of(operator)
+        }
+    # Of a stream the coordinate stands beside the struct, of a join's rows in it.
+    stream, joined = row_struct(TWO_JOINS, 3), row_struct(TWO_JOINS, 2)
+    assert [field.name for field in stream] == ["c", "w"]
+    assert [field.name for field in joined][-5:] == [
+        "a_partition",
+        "a_offset",
+        "b_partition",
+        "b_offset",
+        "ab_hash",
+    ]
+    # With one join each row has its coordinate.
+    assert [spill_schema(s).field("offset").nullable for s in (SPEC, TWO_JOINS)] == [False, True]
 
 
 @pytest.mark.parametrize(

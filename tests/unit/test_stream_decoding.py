@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import chunks as chunking
-from spillway.decode import compile_streams, tree_spec, partition_digest, value_digest
+from spillway.decode import compile_streams, partition_digest, tree_spec, value_digest
 from spillway.decode.chunks import COLUMNS, chunks
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
@@ -58,7 +58,7 @@ on = ["symbol"]
 )
 ALL, HIGH, OTHER = compile_streams(QUERY)
 # A query refuses a topic that feeds two streams, but decoders take one.
-STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), tree_spec(QUERY, 4)
+STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), tree_spec(QUERY)
 GROUPS = GroupMap([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 1)])
 SALTS = (70, 71, 72)
 DAY, NEXT = "2026-01-05", "2026-01-06"
@@ -112,7 +112,7 @@ def found(given: DecodeTask, rows: Sequence[Row], size: int = 4) -> tuple[Counte
     counts: list[Any] = []
     for batch in decode_batches(given, batches(rows, size)):
         for block in from_batch(batch):
-            assert block.operator == 4
+            assert block.operator == 0
             slot = SALTS.index(block.slot)
             if block.kind == "count":
                 counts.append((slot, block.input, decode_counts(block)))
