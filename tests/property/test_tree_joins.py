@@ -16,9 +16,9 @@ import pyarrow as pa
 from hypothesis import event
 from hypothesis import strategies as st
 
-from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows, join_batches
-from spillway.engine.join.tree import TreePlan, tree_plan
+from spillway.engine.join.planning import TreePlan, tree_plan
+from spillway.engine.join.tree import TreeSpec
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
@@ -29,15 +29,20 @@ EPOCHS = 3
 
 def leaf_rows(plan: TreePlan, leaf: str, numbered: list[tuple[int, dict[str, int]]]) -> Rows:
     """Rows of a leaf as decoding would make them. `numbered`: offsets and values."""
-    operator, input_, carried = plan.leaves[leaf]
-    spec = plan.specs[operator]
+    spec, own = plan.spec, plan.leaves[leaf]
+    carried = (*own.keys, *own.payload)
     columns = [pa.array([row[s.expression] for _, row in numbered], pa.int64()) for s in carried]
     columns.append(pa.array([7] * len(numbered), pa.int32()))
     columns.append(pa.array([offset for offset, _ in numbered], pa.int64()))
-    table = pa.Table.from_arrays(columns, schema=spec.row_schema(input_))
-    hashes = xxhash64(table.columns[: len(spec.keys)])
+    table = pa.Table.from_arrays(columns, schema=spec.row_schema(own.input))
+    hashes = spec.hashes(spec.operators[own.input], table.columns[: len(own.keys)])
     order = np.argsort(hashes, kind="stable")
-    return Rows(hashes[order], table.take(pa.array(order)))
+    return Rows(hashes[order], table.take(pa.array(order)), came_ms(numbered)[order])
+
+
+def came_ms(numbered: list[tuple[int, dict[str, int]]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The Kafka times of rows: one a row, in the order of their offsets."""
+    return np.array([1000 + offset for offset, _ in numbered], np.int64)
 
 
 def run(query: Query, rows: dict[str, list[dict[str, int]]], seed: int) -> pa.Table:
@@ -46,34 +51,54 @@ def run(query: Query, rows: dict[str, list[dict[str, int]]], seed: int) -> pa.Ta
     rng = random.Random(seed)
     batch_bytes = rng.choice([200, 1 << 20])
     plan = tree_plan(query, lambda source: pa.int64())
+    spec = plan.spec
     epoch_of = {
         leaf.name: [rng.randrange(EPOCHS) for _ in rows[leaf.stream]] for leaf in query.tree.leaves
     }
-    state: list[list[list[Rows]]] = [[[] for _ in spec.inputs] for spec in plan.specs]
-    results = [plan.specs[-1].joined_schema.empty_table()]
+    state: list[list[Rows]] = [[] for _ in spec.inputs]
+    results = [spec.root.joined_schema.empty_table()]
     for epoch in range(EPOCHS):
-        new: list[list[list[Rows]]] = [[[] for _ in spec.inputs] for spec in plan.specs]
+        new: list[list[Rows]] = [[] for _ in spec.inputs]
         for leaf in query.tree.leaves:
             came = [
                 (offset, row)
                 for offset, row in enumerate(rows[leaf.stream])
                 if epoch_of[leaf.name][offset] == epoch
             ]
-            operator, input_, _ = plan.leaves[leaf.name]
-            new[operator][input_] = [leaf_rows(plan, leaf.name, came)] if came else []
-        for operator, (spec, upward) in enumerate(zip(plan.specs, plan.upward, strict=True)):
+            new[plan.leaves[leaf.name].input] = [leaf_rows(plan, leaf.name, came)] if came else []
+        for number, (join, upward) in enumerate(zip(spec.joins, spec.upward, strict=True)):
+            inputs = spec.inputs_of(number)
             for batch in join_batches(
-                spec, state[operator], new[operator], batch_bytes=batch_bytes
+                join,
+                [state[i] for i in inputs],
+                [new[i] for i in inputs],
+                batch_bytes=batch_bytes,
+                sample_every=1,
             ):
                 if upward is None:
                     results.append(batch.table)
                     continue
-                parent = plan.specs[upward.operator]
-                schema = parent.row_schema(upward.input)
-                new[upward.operator][upward.input].append(upward.rows(schema, batch))
-            for input_, pieces in enumerate(new[operator]):
-                state[operator][input_] += pieces
+                up = spec.rows_up(number, batch)
+                check_rows_up(spec, number, up)
+                new[upward.input].append(up)
+            for i in inputs:
+                state[i] += new[i]
     return pa.concat_tables(results).combine_chunks()
+
+
+def check_rows_up(spec: TreeSpec, join: int, rows: Rows) -> None:
+    """Rows of a parent: sorted, in its space, each with the time of a row that it comes from."""
+    upward = spec.upward[join]
+    assert upward is not None
+    space = spec.spaces[spec.operators[upward.input]]
+    assert (rows.key_hash[1:] >= rows.key_hash[:-1]).all()
+    assert all(space.lo <= h < space.hi for h in rows.key_hash.tolist())
+    assert rows.kafka_ms is not None
+    offsets = [name for name in rows.table.column_names if name.endswith("_offset")]
+    for came, row in zip(
+        rows.kafka_ms.tolist(), rows.table.select(offsets).to_pylist(), strict=True
+    ):
+        assert came - 1000 in row.values()
 
 
 @explored(40, 300, st.integers(0, 2**32), st.integers(0, 2**32))
@@ -83,9 +108,10 @@ def test_a_tree_gives_every_result_once(number: int, seed: int) -> None:
     query = query_of(parse_toml(text_of(number), Path("q.toml")))
     rows = rows_of(query, seed)
     plan = tree_plan(query, lambda source: pa.int64())
+    spec = plan.spec
     table = run(query, rows, seed)
-    shown = dict(plan.shown)
-    columns = {name: table.column(at).to_pylist() for name, at in shown.items()}
+    results = spec.results(table)
+    columns = {name: results.column(name).to_pylist() for name in spec.result_schema.names}
     fields = [*query.key_names]
     fields += [f"{leaf}_{f.name}" for leaf in query.inputs for f in query.payload(leaf)]
     leaves = sorted(query.inputs)
@@ -97,11 +123,12 @@ def test_a_tree_gives_every_result_once(number: int, seed: int) -> None:
         for n in range(table.num_rows)
     )
     assert got == brute_force(query, rows)
-    event(f"joins: {len(plan.specs)}, results: {bool(got)}")
-    assert list(shown)[: len(fields)] == fields
+    event(f"joins: {len(spec.joins)}, results: {bool(got)}")
+    assert spec.result_schema.names[: len(fields)] == fields
     for leaf in leaves:
         assert set(columns[f"{leaf}_partition"]) <= {7}
-    for join in query.tree.joins[:-1]:
+    for number, join in enumerate(query.tree.joins[:-1]):
         lineage = table.column(f"{join.name}_hash").to_pylist()
         keys = [pa.array(columns[key.name], pa.int64()) for key in join.keys]
-        assert lineage == xxhash64(keys).tolist() if table.num_rows else not lineage
+        assert lineage == (spec.hashes(number, keys).tolist() if table.num_rows else [])
+        assert all(spec.spaces[number].lo <= h < spec.spaces[number].hi for h in lineage)

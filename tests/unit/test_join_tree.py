@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from spillway.decode import compile_streams
+from spillway.decode import compile_query, compile_streams, decode, tree_spec
 from spillway_schemas.expressions import ExpressionError, unqualified
 from spillway_schemas.join_tree import KeySource, Leaf
 from spillway_schemas.query import Query, QueryError, query_of
@@ -153,16 +154,112 @@ def test_the_fingerprint_is_of_the_shape_of_the_tree() -> None:
     assert query("# the same\n" + BUSHY).fingerprint == base
 
 
-def test_what_cannot_run_yet_is_told_when_it_is_compiled() -> None:
-    for text in (LEFT_DEEP, BUSHY):
-        with pytest.raises(QueryError, match=r"q\.toml:\d+: a join of joins, .* cannot run yet"):
-            compile_streams(query(text))
+def test_leaves_are_decoded_for_the_joins_that_read_them() -> None:
+    """Expressions over a leaf's columns are keys of its own join, or go up as keys of one above."""
+    found = compile_query(query(LEFT_DEEP))
+    assert [(plan.name, plan.index) for plan in found.streams] == [
+        ("a", 0),
+        ("b", 1),
+        ("c", 2),
+        ("d", 4),
+        ("e", 6),
+    ]
+    by_name = {plan.name: plan for plan in found.streams}
+    assert by_name["c"].keys.names == ["a1"]
+    assert by_name["c"].sources == ("a1", "c2", "date_trunc('hour', at)", "at")
+    assert by_name["c"].plain == (True, True, False, True)
+    assert by_name["c"].reads == ("at",)
+    assert by_name["d"].keys.names == ["k2", "hour"]
+    assert by_name["d"].sources == ("d1", "hour", "d2")
+    # A key of a join above is never null; a column that results show alone may be.
+    assert [field.nullable for field in by_name["c"].schema] == [False, False, False, True]
+    for plan in found.streams:
+        assert plan.schema.names == found.spec.row_schema(plan.index).names[:-2]
+        assert plan.schema.types == found.spec.row_schema(plan.index).types[:-2]
+    assert found.spec.parents == (1, 2, -1)
+    assert [join.keys.names for join in found.spec.joins] == [["a1"], ["k2", "hour"], ["k3"]]
+    assert found.spec.joins[1].keys.types == [pa.int64(), pa.timestamp("us", "UTC")]
+    assert found.spec.result_schema.names[:7] == ["a1", "k2", "hour", "k3", "a_v", "b_y", "c_at"]
+    assert found.spec == tree_spec(query(LEFT_DEEP))
+    bushy = compile_query(query(BUSHY))
+    assert bushy.spec.parents == (2, 2, -1)
+    assert [plan.name for plan in bushy.streams] == ["c", "d", "e", "a", "b"]
+
+
+def test_one_join_is_a_tree_of_one() -> None:
     alone = STREAMS.partition("[streams.c]")[0] + '[join.ab]\ninputs = ["a", "b"]\non = ["a1"]\n'
-    assert [plan.sources for plan in compile_streams(query(alone))] == [("a1",), ("a1",)]
+    found = compile_query(query(alone))
+    assert [plan.sources for plan in found.streams] == [("a1", "v"), ("a1", "y")]
+    assert (len(found.spec.joins), found.spec.parents) == (1, (-1,))
+    assert found.spec.result_schema == found.spec.root.joined_schema
     named = alone.replace(
         'on = ["a1"]', 'on = [{ name = "k", columns = { a = "a.a1", b = "a1" } }]'
     )
-    assert [plan.sources for plan in compile_streams(query(named))] == [("a1",), ("a1",)]
+    assert [plan.sources[0] for plan in compile_streams(query(named))] == ["a1", "a1"]
+
+
+def test_a_row_without_a_key_of_a_join_above_is_rejected() -> None:
+    """It can give no result. What is only shown may be null."""
+    text = LEFT_DEEP.replace('abc = "c2"', 'abc = "try_cast(a.v as int)"')
+    (plan, *_) = compile_streams(query(text))
+    assert plan.sources == ("a1", "try_cast(v as int)", "v")
+    values = [b'{"a1":1,"v":"7"}', b'{"a1":2,"v":"seven"}']
+    found = decode(plan, pa.array(values, pa.binary()))
+    assert found.kept.tolist() == [0]
+    assert [column.to_pylist() for column in found.rows.columns] == [[1], [7], ["7"]]
+    assert found.rejected.tolist() == [1]
+    assert found.reasons == ["key: the join key is null"]
+
+
+ONE_OF = "a join key is string, int, bool, date, timestamp or decimal, not double"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (
+            'a1 = "int", y',
+            'a1 = "string", y',
+            18,
+            "key a1 is not of one type: a int, b string, c int; give it columns and cast there, "
+            'e.g. a = "try_cast(a1 as string)"',
+        ),
+        (
+            'hour = "timestamp"',
+            'hour = "int"',
+            21,
+            "key hour is not of one type: abc timestamp, d int; give it columns and cast there, "
+            "e.g. abc = \"try_cast(date_trunc('hour', at) as string)\"",
+        ),
+        (
+            'e1 = "int"',
+            'e1 = "string"',
+            15,
+            "key k3 is not of one type: abcd int, e string; give it columns and cast there, "
+            'e.g. abcd = "try_cast(d.d2 as string)"',
+        ),
+        ("date_trunc('hour', c.at)", "c.c2 / 2", 21, f"key hour of abc: {ONE_OF}"),
+        ('d1 = "int"', 'd1 = "double"', 21, f"key k2 of d: {ONE_OF}"),
+        ('e1 = "int"', 'e1 = "double"', 15, f"key k3 of e: {ONE_OF}"),
+        ("'hour', c.at", "'blink', c.at", 21, "key hour of abc: DATE_TRUNC does not support"),
+    ],
+)
+def test_key_types_are_checked_at_every_join(old: str, new: str, line: int, message: str) -> None:
+    assert old in LEFT_DEEP
+    with pytest.raises(QueryError) as caught:
+        compile_query(query(LEFT_DEEP.replace(old, new, 1)))
+    assert str(caught.value).startswith(f"q.toml:{line}: {message}")
+
+
+def test_mistakes_of_all_joins_are_told_at_once() -> None:
+    text = LEFT_DEEP.replace('a1 = "int", y', 'a1 = "string", y')
+    text = text.replace('e1 = "int"', 'e1 = "bool"')
+    with pytest.raises(QueryError) as caught:
+        compile_query(query(text))
+    assert [line.partition(" is not")[0] for line in str(caught.value).splitlines()] == [
+        "q.toml:18: key a1",
+        "q.toml:15: key k3",
+    ]
 
 
 @pytest.mark.parametrize(
