@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from spillway.protocol.adapt import DEEPEST, adapt, carried_out, moved
 from spillway.protocol.plan import plan_epoch
 from spillway.protocol.state import JournalState, begin, fold
 from spillway_schemas.commands import Command
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import (
     Claim,
     CommandOutcome,
@@ -34,7 +36,9 @@ FOUR = [(Prefix(2, v), v // 2) for v in range(4)]
 """Groups 2/0 and 2/1 at slot 0, 2/2 and 2/3 at slot 1."""
 
 
-def state(groups: Any = FOUR, moves: tuple[Move, ...] = ()) -> JournalState:
+def state(
+    groups: Any = FOUR, moves: tuple[Move, ...] = (), parents: Sequence[int] = (ROOT,)
+) -> JournalState:
     genesis = Genesis(
         warehouse_id="w",
         cluster_id="c",
@@ -45,6 +49,7 @@ def state(groups: Any = FOUR, moves: tuple[Move, ...] = ()) -> JournalState:
         start_rule="earliest",
         inputs=2,
         groups=list(groups),
+        parents=list(parents),
         written_at="now",
     )
     found = begin(genesis)
@@ -777,6 +782,35 @@ def test_halves_that_are_in_use_are_not_merged() -> None:
     both = command_of("merge", "d/1", group=Prefix(1, 0))
     assert answers(state(moves=(leaving,)), both)[0] != "obeyed"
     assert answers(state(), both) == ["obeyed"]
+
+
+@pytest.mark.parametrize(
+    ("parents", "groups", "merged", "answer"),
+    [
+        ([ROOT], "1/0 1/1", "0/0", "obeyed"),
+        ([1, ROOT], "1/0 1/1", "0/0", "the halves of group 0/0 are of different joins"),
+        ([1, ROOT], "2/0 2/1 1/1", "1/0", "obeyed"),
+        ([1, 2, ROOT], "2/0 2/1 1/1", "1/0", "the halves of group 1/0 are of different joins"),
+        ([1, 2, ROOT], "2/0 2/1 2/2 2/3", "1/1", "obeyed"),
+        (
+            [3, 3, 3, ROOT],
+            "2/0 2/1 2/2 2/3",
+            "1/1",
+            "the halves of group 1/1 are of different joins",
+        ),
+    ],
+)
+def test_halves_of_different_joins_are_not_merged(
+    parents: list[int], groups: str, merged: str, answer: str
+) -> None:
+    """A group is of one join, and so is all that is known of it."""
+
+    def range_of(text: str) -> Prefix:
+        depth, value = map(int, text.split("/"))
+        return Prefix(depth, value)
+
+    found = state([(range_of(each), 0) for each in groups.split()], parents=parents)
+    assert answers(found, command_of("merge", "d/s", group=range_of(merged))) == [answer]
 
 
 def test_what_several_commands_touch_is_touched_by_each_of_them() -> None:

@@ -49,6 +49,7 @@ from .rules import Rules
 from .slot import Blocks, Work, listed, run, written_run
 from .world import (
     APP,
+    JOIN,
     REJECTED,
     SPEC,
     WAREHOUSE,
@@ -385,7 +386,7 @@ class Shell:
                 found = context.rules.load(folder, source, plan.epoch - 1, task.manifest)
             except Missing:
                 self.say(f"slot {source} on host {host} gives nothing: lacks {task.manifest}")
-                blocks[target].told[source] = Moved(found=False)
+                blocks[target].told[source, JOIN] = Moved(found=False)
                 continue
             theirs = world.hosts[host].folder(target)
             beside = attempt == 1 and context.rules.beside(theirs.sizes(), tasks[target].manifest)
@@ -403,7 +404,7 @@ class Shell:
                     files.append(theirs.runs[file].file)
                 else:
                     blocks[target].moved += [(session.name, row) for row in rows]
-            blocks[target].told[source] = Moved(True, given, tuple(files))
+            blocks[target].told[source, JOIN] = Moved(True, given, tuple(files))
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
 

@@ -48,8 +48,8 @@ class Blocks:
     new: list[tuple[str, Row]] = field(default_factory=list)
     restored: list[tuple[str, Row]] = field(default_factory=list)
     moved: list[tuple[str, Row]] = field(default_factory=list)
-    told: dict[int, Moved] = field(default_factory=dict)
-    """Per slot that groups come from, what it says it gave."""
+    told: dict[tuple[int, int], Moved] = field(default_factory=dict)
+    """Per slot that groups come from and join (there is one), what it says it gave."""
     rejected: list[tuple[str, Rejected]] = field(default_factory=list)
     read: list[PartitionCount] = field(default_factory=list)
     read_again: list[PartitionCount] = field(default_factory=list)

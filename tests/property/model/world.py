@@ -30,12 +30,16 @@ from spillway_schemas.commands import Command
 from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("key", pa.int64(), nullable=False)]),
-    (InputSpec("all", pa.schema([])), InputSpec("none", pa.schema([]))),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("key", pa.int64(), nullable=False)]),
+        (InputSpec("all", pa.schema([])), InputSpec("none", pa.schema([]))),
+    )
+)
 """Rows of all inputs lie in one arrangement here, the first one's: they go and move alike."""
+JOIN = 0
+"""The only one."""
 KEY_BITS = 8
 REJECTED = -1
 GAP = -2
