@@ -35,11 +35,13 @@ from spillway.engine.wire.blocks import Coordinates, route
 from spillway.storage import Folder, folder
 from spillway_schemas.setting_fields import SpillSettings
 
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    tuple(InputSpec(n, pa.schema([("v", pa.int64())])) for n in ("stock", "volume", "review")),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        tuple(InputSpec(n, pa.schema([("v", pa.int64())])) for n in ("stock", "volume", "review")),
+    )
+)
 SESSION = "2026-01-05"
 
 
@@ -49,7 +51,7 @@ def peak_mib() -> float:
 
 
 def rows_of(input_: int, rows: int) -> tuple[pa.RecordBatch, Coordinates]:
-    schema = pa.schema([*SPEC.keys, *SPEC.inputs[input_].payload])
+    schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
     columns = [pa.repeat("HOT", rows), pa.array(np.arange(rows))]
     where = Coordinates(np.zeros(rows, np.int32), np.arange(rows), np.zeros(rows, np.int64))
     return pa.RecordBatch.from_arrays(columns, schema=schema), where

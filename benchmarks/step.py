@@ -29,27 +29,29 @@ from spillway_schemas.setting_fields import SpillSettings
 
 EPOCH_S = 2
 TS = pa.timestamp("us", tz="UTC")
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    (
-        InputSpec(
-            "stock", pa.schema([("ts", TS), ("price", pa.float64()), ("currency", pa.string())])
-        ),
-        InputSpec("volume", pa.schema([("ts", TS), ("shares", pa.int64())])),
-        InputSpec(
-            "review",
-            pa.schema(
-                [
-                    ("ts", TS),
-                    ("reviewer", pa.string()),
-                    ("rating", pa.int64()),
-                    ("text", pa.string()),
-                ]
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        (
+            InputSpec(
+                "stock", pa.schema([("ts", TS), ("price", pa.float64()), ("currency", pa.string())])
+            ),
+            InputSpec("volume", pa.schema([("ts", TS), ("shares", pa.int64())])),
+            InputSpec(
+                "review",
+                pa.schema(
+                    [
+                        ("ts", TS),
+                        ("reviewer", pa.string()),
+                        ("rating", pa.int64()),
+                        ("text", pa.string()),
+                    ]
+                ),
             ),
         ),
-    ),
-))
+    )
+)
 
 
 def rows_of(
@@ -68,7 +70,7 @@ def rows_of(
             pa.array([None] * rows, pa.string()),
         ],
     }[input_]
-    schema = pa.schema([*SPEC.keys, *SPEC.inputs[input_].payload])
+    schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
     where = Coordinates(
         np.zeros(rows, np.int32),
         np.arange(offset, offset + rows),

@@ -39,15 +39,17 @@ count state only, not the files of the epoch before and those that a merge write
 ROW_BYTES = 40
 """Of a row in state: its hash, a symbol of 8 characters and its end, a number, its coordinate."""
 
-SPEC = one_join(JoinSpec(
-    0,
-    pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-    (
-        InputSpec("stock", pa.schema([("price", pa.float64())])),
-        InputSpec("volume", pa.schema([("shares", pa.float64())])),
-        InputSpec("review", pa.schema([("rating", pa.float64())])),
-    ),
-))
+SPEC = one_join(
+    JoinSpec(
+        0,
+        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+        (
+            InputSpec("stock", pa.schema([("price", pa.float64())])),
+            InputSpec("volume", pa.schema([("shares", pa.float64())])),
+            InputSpec("review", pa.schema([("rating", pa.float64())])),
+        ),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ class Cluster:
         )
         for input_, keys in enumerate(self.day.arrivals[:, start:end]):
             columns = [self.day.symbols.take(pa.array(keys)), pa.array(keys / 7)]
-            schema = pa.schema([*SPEC.keys, *SPEC.inputs[input_].payload])
+            schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
             rows = pa.RecordBatch.from_arrays(columns, schema=schema)
             found += route(SPEC, input_, self.groups, rows, where, session=SESSION)
         return found
