@@ -1,9 +1,14 @@
 """What a cleanup does and refuses to do, from the journal alone."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spillway.cleanup.job import CleanupProgress
 from spillway.cleanup.plan import (
@@ -12,14 +17,19 @@ from spillway.cleanup.plan import (
     sealed_session,
     shares,
     spill_files,
+    stages,
+    stored_files,
 )
 from spillway.cleanup.progress import ProgressLines
 from spillway.cleanup.task import RangeDone
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.spillfile import RowGroups, SpillFile
-from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, not_sealed
+from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, flushed, not_sealed
 from spillway.protocol.state import AnotherQuery, replay
+from spillway_schemas.filenames import cleanup_name
+from spillway_schemas.hash_space import ROOT, above, join_of, spaces
 from spillway_schemas.journal import (
+    HASH_BITS,
     Claim,
     Epoch,
     FileRecord,
@@ -264,3 +274,136 @@ def test_ranges_of_any_depth_are_cleaned_up_in_ranges_of_one() -> None:
     assert cleanup_ranges([deep]) == [Prefix(CLEANUP_DEPTH, 1)]
     wide = Prefix(CLEANUP_DEPTH - 1, 5)
     assert cleanup_ranges([deep, wide]) == [Prefix(CLEANUP_DEPTH, value) for value in (1, 10, 11)]
+
+
+def texts(ranges: Sequence[Prefix]) -> str:
+    return " ".join(each.text for each in ranges)
+
+
+def ranges_of(text: str) -> list[Prefix]:
+    return [Prefix.parse(each) for each in text.split()]
+
+
+CHAIN, BUSHY = (1, 2, ROOT), (2, 2, ROOT)
+"""Spaces are 2/0, 2/1 and 1/1: joins 0, 1 and the root."""
+
+
+@pytest.mark.parametrize(
+    ("parents", "cut", "expected"),
+    [
+        ((ROOT,), "", ""),
+        ((ROOT,), "2/3 9/17 0/0", "0/0 2/3 9/17"),
+        (CHAIN, "", ""),
+        # Of the root nothing lies above.
+        (CHAIN, "3/7", "3/7"),
+        (CHAIN, "4/5", "1/1 4/5"),
+        (CHAIN, "4/1", "1/1 2/1 4/1"),
+        (CHAIN, "4/1 4/5 3/7", "1/1 2/1 3/7 4/1 4/5"),
+        (BUSHY, "4/1", "1/1 4/1"),
+        (BUSHY, "4/1 4/5", "1/1 4/1 4/5"),
+        # A cut of several joins is one of each.
+        (CHAIN, "1/0", "1/0 1/1 2/1"),
+    ],
+)
+def test_joins_above_one_that_was_cut_are_flushed_whole(
+    parents: tuple[int, ...], cut: str, expected: str
+) -> None:
+    assert texts(flushed(parents, ranges_of(cut))) == expected
+
+
+@pytest.mark.parametrize(
+    ("joins", "cut", "expected"),
+    [
+        (1, "9/17", "6/2"),
+        (2, "9/17", "7/4"),
+        (3, "9/17", "8/8"),
+        (3, "9/17 40/1", "8/0 8/8"),
+        # Of the root wider ones: it has twice as many hashes.
+        (3, "9/511 9/0 9/130", "8/0 8/65 7/127"),
+        (3, "7/66 7/65", "7/65 7/66"),
+        (3, "6/33 9/511 9/510", "7/66 7/67 7/127"),
+        (3, "", ""),
+    ],
+)
+def test_units_of_a_tree_are_those_of_its_joins_one_after_the_other(
+    joins: int, cut: str, expected: str
+) -> None:
+    assert texts(cleanup_ranges(ranges_of(cut), joins)) == expected
+
+
+@pytest.mark.parametrize("joins", [1, 2, 3, 4, 5])
+def test_all_hashes_are_as_many_units_of_each_join(joins: int) -> None:
+    found = cleanup_ranges([Prefix(0, 0)], joins)
+    assert Counter(join_of(each, joins) for each in found) == dict.fromkeys(range(joins), 64)
+    assert found[0].lo == 0
+    assert [a.hi for a in found] == [*(b.lo for b in found[1:]), 1 << HASH_BITS]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[Prefix]]:
+    """Parents of a tree's joins, children first, and ranges of them that were cut."""
+    joins = draw(st.integers(1, 6))
+    parents = [*(draw(st.integers(k + 1, joins - 1)) for k in range(joins - 1)), ROOT]
+    depths = st.integers(0, 9)
+    cut = [
+        spaces(joins)[draw(st.integers(0, joins - 1))].part(Prefix(depth, (1 << depth) // 3))
+        for depth in draw(st.lists(depths, max_size=4))
+    ]
+    return parents, cut
+
+
+@given(trees())
+def test_what_a_seal_flushes_is_cleaned_up_from_the_leaves_to_the_root(
+    tree: tuple[list[int], list[Prefix]],
+) -> None:
+    parents, cut = tree
+    kept = flushed(parents, cut)
+    units = cleanup_ranges(kept, len(parents))
+    owners = [join_of(each, len(parents)) for each in units]
+    was_cut = {join_of(each, len(parents)) for each in cut}
+    assert set(owners) == was_cut | set(above(parents, was_cut))
+    # Every row that is flushed lies in one unit, and a join above one that was cut in 64.
+    assert all(a.hi <= b.lo for a, b in pairwise(units))
+    for each in kept:
+        inside = [unit for unit in units if unit.overlaps(each)]
+        assert inside
+        assert inside[0].lo <= each.lo
+        assert each.hi <= inside[-1].hi
+    for join in above(parents, was_cut):
+        assert owners.count(join) == 64
+    # Numbered in this order: a join comes after all below it, also in stages.
+    assert owners == sorted(owners)
+    found = stages(units, parents)
+    assert [join for stage in found for join in stage] == sorted(set(owners))
+    stage_of = {join: n for n, stage in enumerate(found) for join in stage}
+    for join in stage_of:
+        assert all(stage_of[each] > stage_of[join] for each in above(parents, [join]))
+
+
+@pytest.mark.parametrize(
+    ("parents", "cut", "expected"),
+    [
+        ((ROOT,), "6/1 6/2", [[0]]),
+        ((ROOT,), "", []),
+        (CHAIN, "8/0 8/65 7/127", [[0], [1], [2]]),
+        (BUSHY, "8/0 8/65 7/127", [[0, 1], [2]]),
+        (BUSHY, "7/127", [[2]]),
+    ],
+)
+def test_joins_that_do_not_read_each_other_are_cleaned_at_once(
+    parents: tuple[int, ...], cut: str, expected: list[list[int]]
+) -> None:
+    assert stages(ranges_of(cut), parents) == expected
+
+
+def test_what_a_cleanup_has_stored_is_no_entry_s() -> None:
+    """Rows of the joins above: the journal does not name them, and who goes on needs them."""
+    stored = f"session_date={DAY}/{cleanup_name(DAY, 3, 'aaaaaaaaaaaa', 0)}"
+    other = f"session_date={DAY}/{cleanup_name(DAY, 12, 'bbbbbbbbbbbb', 1)}"
+    in_table = {"a": 10, other: 7, stored: 9}
+    entries = journal(files=[record("spill", "a")])
+    assert spill_files(entries, in_table, DAY) == (SpillFile("a", 10, "sha256:a"),)
+    assert stored_files(in_table) == tuple(
+        SpillFile(p, in_table[p]) for p in sorted((stored, other))
+    )
+    assert stored_files({"a": 10}) == ()
