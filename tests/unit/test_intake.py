@@ -19,16 +19,20 @@ from spillway.engine.state.loading import load
 from spillway.engine.state.runs import bytes_of
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import (
+    GIVEN_SCHEMA,
     Block,
     Moved,
     decode_moved,
     decode_rows,
     encode_counts,
     encode_moved,
+    encode_rows,
+    encode_table,
 )
 from spillway_schemas.journal import PartitionCount, Prefix
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, batch_of, key_of, narrow, spec_of
+from tests.two_joins import TWO_JOINS
 
 SPEC = spec_of(2, composite=False)
 GROUPS = GroupMap.initial(8, 2)
@@ -126,6 +130,57 @@ def test_everything_that_came_is_in_its_place(slots: Slots) -> None:
     # Of a partition one count: what was read apart from what was read again.
     assert [(c.topic, c.partition, c.rows) for c in found.read] == [("s", 0, 4), ("t", 0, 8)]
     assert [(c.topic, c.partition, c.rows) for c in found.restored] == [("s", 0, 4), ("t", 0, 5)]
+
+
+def test_a_block_of_another_join_of_the_tree_is_refused() -> None:
+    """Its join and its input must agree: rows lie by the input and are probed by the join."""
+    groups = GroupMap((space, 0) for space in TWO_JOINS.spaces)
+    for input_ in range(len(TWO_JOINS.inputs)):
+        schema = TWO_JOINS.state_schema(input_)
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
+        data = encode_rows(empty, session=DAYS[0], stream=TWO_JOINS.inputs[input_].name)
+        own = TWO_JOINS.operators[input_]
+        for kind in ("state", "restore"):
+            take_in(TWO_JOINS, groups, 0, [Block(0, kind, own, input_, data)], PIECE_BYTES)
+            wrong = Block(0, kind, 1 - own, input_, data)
+            told = f"^a block of input {input_} says that it is for join {1 - own}, not {own}$"
+            with pytest.raises(ValueError, match=told):
+                take_in(TWO_JOINS, groups, 0, [wrong], PIECE_BYTES)
+
+
+def test_what_a_probe_tells_the_step() -> None:
+    """What the joins below the root gave, and whose state they did not find."""
+    counted = pa.table(
+        [pa.array([DAYS[0]]), pa.array([3], pa.int64()), pa.array([7], pa.int64())],
+        schema=GIVEN_SCHEMA,
+    )
+    blocks = [
+        Block(0, "given", 0, 0, encode_table(counted)),
+        Block(0, "missing", 0, 4, b"a manifest is not there"),
+    ]
+    found = took(blocks)
+    assert [table.to_pylist() for table in found.given] == [counted.to_pylist()]
+    assert found.unfound == {4: "a manifest is not there"}
+
+
+def test_a_slot_that_groups_come_from_is_asked_about_each_join() -> None:
+    """It lacks what it says nothing of, and what it did not find, in any of the joins."""
+    there, gone = Moved(True, 5), Moved(found=False)
+    found = Intake(
+        moved={
+            (1, 0): there,
+            (1, 1): gone,
+            (2, 0): there,
+            (2, 1): there,
+            (3, 1): there,
+            (5, 0): gone,
+            (5, 1): gone,
+        }
+    )
+    assert found.lacking([5, 3, 2, 1, 4], (0, 1)) == [5, 3, 1, 4]
+    assert found.lacking([1, 2, 3, 4, 5], (0,)) == [3, 4, 5]
+    assert found.lacking([1, 2, 3, 4, 5], (1,)) == [1, 4, 5]
+    assert found.lacking([], (0, 1)) == []
 
 
 def held(hashes: list[int], first: int = 0) -> Rows:

@@ -15,10 +15,18 @@ from pathlib import Path
 import pytest
 
 from spillway.protocol import driver as protocol
-from spillway.protocol.driver import Appended, Applied, JournalRead, Offered, Reported, step
+from spillway.protocol.driver import (
+    Appended,
+    Applied,
+    HistoryRead,
+    JournalRead,
+    Offered,
+    Reported,
+    step,
+)
 from spillway.protocol.entry import ReportsWrong, entry_of
 from spillway.protocol.failing import JobFailed
-from spillway.protocol.plan import plan_epoch
+from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import (
     AnotherQuery,
@@ -28,6 +36,7 @@ from spillway.protocol.state import (
     fold,
     replay,
 )
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
 from tests.protocol_entries import (
     DAY,
@@ -111,6 +120,13 @@ def unsealed() -> Epoch:
     plan = replace(plan_epoch(state, ends(5, 5, 5), [], NEXT), sealing=True)
     done = [report(0, 1), report(1, 1)]
     return entry_of(state, plan, done, started_at="", written_at="", seconds={})
+
+
+def unread() -> Plan:
+    """Slot 1 has rows of the root, which join 0 gave it before it lost them."""
+    state = replay([genesis(parents=[1, ROOT], joins=["ab", "abc"]), claim(1, 1), ONE])
+    assert state is not None
+    return plan_epoch(state, ends(5, 5, 5), [], NEXT, frozenset({1}))
 
 
 RESTORED = [count("a", 0, 4, 7), count("a", 1, 4), count("b", 0, 4)]
@@ -367,6 +383,13 @@ CASES = [
         report(0, 1, restored=[count("a", 0, 4, 8), *RESTORED[1:]]),
         report(1, 1),
     ),
+    Case(
+        "a past that was not read",
+        ValueError,
+        "restoring needs all epochs from 0 to 0$",
+        unread,
+    ),
+    driver("a past that nobody asked for", "history came for no plan$", HistoryRead([])),
     driver(
         "an empty journal",
         "the journal is empty: it must begin with a genesis$",
