@@ -22,11 +22,13 @@ from spillway.protocol.driver import (
     Driver,
     End,
     Event,
+    HistoryRead,
     Instruction,
     JournalRead,
     Look,
     Looked,
     Offered,
+    ReadHistory,
     ReadJournal,
     Ready,
     Reported,
@@ -39,7 +41,7 @@ from spillway.protocol.driver import (
 from spillway.protocol.entry import ReportsWrong
 from spillway.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from spillway.protocol.plan import Plan, waits
-from spillway.protocol.recovery import Restore, SessionRestore, Since
+from spillway.protocol.recovery import Replay, Restore, SessionRestore, Since
 from spillway.protocol.redo import Apply, settled_epoch
 from spillway.protocol.seal import not_sealable
 from spillway.protocol.state import (
@@ -52,6 +54,7 @@ from spillway.protocol.state import (
     replay,
 )
 from spillway_schemas.commands import Command
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import (
     Claim,
     CommandOutcome,
@@ -911,6 +914,78 @@ def test_rows_are_read_again_only_from_their_ranges_last_cut() -> None:
     (job,) = instructions
     assert isinstance(job, RunJob)
     assert job.plan.restore == restore
+
+
+def of_a_tree(*entries: Epoch) -> Driver:
+    """A driver of a tree: slot 0 has the groups of join 0, slot 1 those of the root."""
+    tree = (genesis(parents=[1, ROOT], joins=["ab", "abc"]), claim(1, 1))
+    return told(begun(), reading([*tree, *entries], {}), Appended())[0]
+
+
+PAST = (
+    epoch(2, 0, ends(4, 4, 4), read=READ_0, cuts=[cut(0, 0), cut(1, 0)]),
+    epoch(3, 1, ends(5, 5, 5), read=[count("a", 0, 1, 9)]),
+    epoch(4, 2, ends(6, 5, 5), read=[count("a", 0, 1, 3)], cuts=[cut(0, 2)]),
+)
+"""Of join 0 ranges were cut in the epochs 0 and 2."""
+MADE_AGAIN = Replay(
+    joins=frozenset({0}),
+    marks=(ends(4, 4, 4), ends(6, 5, 5)),
+    cuts=((Prefix(2, 0), 0), (Prefix(2, 1), 0), (Prefix(2, 0), 1)),
+)
+
+
+def test_rows_that_a_join_gave_are_made_again_by_all_cuts_of_the_past() -> None:
+    """They are in no topic: the journal is read for them, once for all attempts of the epoch."""
+    driver, instructions = told(of_a_tree(*PAST), offered(), reported(report(0, 3), lost(1, 3)))
+    assert instructions == [ReadHistory(-1)]
+    driver, instructions = told(driver, HistoryRead(PAST))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert (job.attempt, job.plan.manifests) == (2, ((0, "m-2-0"), (1, None)))
+    assert job.plan.restore == Restore(
+        slots=frozenset({1}),
+        read_from=ends(0, 0, 0),
+        read_to=ends(6, 5, 5),
+        sessions=(replace(SESSION, end=ends(6, 5, 5), replay=MADE_AGAIN),),
+        expected=(count("a", 0, 6, 19), count("a", 1, 4, 1), count("b", 0, 4, 2)),
+    )
+    driver, instructions = told(driver, JobFailed("an executor died"))
+    assert instructions == [RunJob(job.plan, 3)]
+    # The next epoch knows nothing of it.
+    driver, _ = told(
+        driver, reported(report(0, 3), report(1, 3, restored=job.plan.restore.expected))
+    )
+    driver, _ = told(driver, Appended())
+    assert driver.history == ()
+
+
+def test_rows_of_leaves_alone_are_restored_without_the_past() -> None:
+    """What join 0 holds has come from topics."""
+    _, instructions = told(of_a_tree(*PAST), offered(), reported(lost(0, 3), report(1, 3)))
+    (job,) = instructions
+    assert isinstance(job, RunJob)
+    assert job.plan.restore is not None
+    (session,) = job.plan.restore.sessions
+    assert session.replay is None
+    assert session.cuts == (
+        Since(Prefix(2, 1), ends(4, 4, 4)),
+        Since(Prefix(2, 0), ends(6, 5, 5)),
+    )
+
+
+def test_a_past_is_looked_for_again_after_another_driver() -> None:
+    """The plan that follows is tried only while nobody else has claimed."""
+    driver, _ = told(of_a_tree(*PAST), offered(), reported(report(0, 3), lost(1, 3)))
+    driver, instructions = step(driver, HistoryRead(PAST))
+    assert instructions == [Look()]
+
+
+@pytest.mark.parametrize("past", [PAST[:2], PAST[1:], (PAST[0], PAST[2]), ()])
+def test_a_past_with_a_gap_is_refused(past: Sequence[Epoch]) -> None:
+    driver, _ = told(of_a_tree(*PAST), offered(), reported(report(0, 3), lost(1, 3)))
+    with pytest.raises(ValueError, match=r"^restoring needs all epochs from 0 to 2$"):
+        step(driver, HistoryRead(past))
 
 
 def test_two_open_sessions_are_restored_each_from_its_own_start() -> None:

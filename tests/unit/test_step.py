@@ -160,6 +160,18 @@ def test_one_result_in_so_many_is_looked_at(slots: Slots) -> None:
     assert (report.totals.results, sum(report.totals.delay_ms)) == (81, 2)
 
 
+def test_a_step_whose_probe_found_no_state_does_nothing(slots: Slots) -> None:
+    """What the joins below the root would have given is lacking: the rest of the epoch, too."""
+    blocks = [
+        Block(0, "missing", 0, 3, b"no groups came from slot 3"),
+        Block(0, "missing", 0, 0, b"a manifest is not there"),
+    ]
+    report = did(slots, [row(0, 1, 0)], blocks)
+    assert (report.status, report.lacking, report.files) == ("missing", [0, 3], [])
+    assert report.detail == "a manifest is not there; no groups came from slot 3"
+    assert report.manifest is None
+
+
 def test_a_step_whose_givers_have_lost_their_state_does_nothing(slots: Slots) -> None:
     report = did(slots, [row(0, 1, 0)], arriving=(2, 3))
     assert (report.status, report.lacking, report.files) == ("missing", [2, 3], [])

@@ -36,6 +36,7 @@ from spillway.verify.workers import decoded as verified
 from spillway_schemas.journal import Offsets, PartitionCount, Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
+from tests.two_joins import TEXT, TWO_JOINS
 
 QUERY = query_of(
     parse_toml(
@@ -61,6 +62,7 @@ ALL, HIGH, OTHER = compile_streams(QUERY)
 STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), tree_spec(QUERY)
 GROUPS = GroupMap([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 1)])
 SALTS = (70, 71, 72)
+HALVES = (Prefix(1, 0), Prefix(1, 1))
 DAY, NEXT = "2026-01-05", "2026-01-06"
 
 Row = tuple[str, int, int, bytes | None]
@@ -371,6 +373,39 @@ def test_a_chunk_that_has_its_bytes_takes_no_more(monkeypatch: pytest.MonkeyPatc
         2,
         2,
     ]
+
+
+def test_a_tree_s_rows_go_to_the_joins_that_read_them() -> None:
+    """By the hash of that join's key, in its space; what is no row goes to the root's step."""
+    query = query_of(parse_toml(TEXT, Path("q.toml")))
+    spec, streams = TWO_JOINS, compile_streams(query)
+    groups = GroupMap([(space.part(half), half.value) for space in spec.spaces for half in HALVES])
+    given = DecodeTask(spec, streams, groups, SALTS, session=DAY, next_session=NEXT, bound=None)
+    values = {
+        "a": [b'{"k":%d,"v":"x"}' % n for n in range(20)],
+        "b": [b'{"k":%d,"c":%d}' % (n, n % 7) for n in range(20)],
+        "d": [b'{"c":%d,"w":"y"}' % n for n in range(20)],
+    }
+    rows = [(topic, 0, n, value) for topic, each in values.items() for n, value in enumerate(each)]
+    rows += [("b", 0, 20, b"oops")]
+    seen: Counter[str] = Counter()
+    for batch in decode_batches(given, batches(rows, 7)):
+        for block in from_batch(batch):
+            if block.kind != "new":
+                assert block.operator == 1
+                seen[block.kind] += block.kind == "rejected"
+                continue
+            (leaf,) = [each for each in streams if each.index == block.input]
+            join = spec.operators[block.input]
+            assert (block.operator, _stream(block)) == (join, leaf.name)
+            _, table = decode_rows(spec, block)
+            hashes = table.column("key_hash").to_numpy()
+            keys = table.columns[1 : 1 + len(leaf.keys)]
+            assert hashes.tolist() == spec.hashes(join, keys).tolist()
+            assert all(spec.spaces[join].lo <= h < spec.spaces[join].hi for h in hashes.tolist())
+            assert set(groups.slot_of(hashes).tolist()) == {SALTS.index(block.slot)}
+            seen[leaf.name] += len(hashes)
+    assert seen == {"a": 20, "b": 20, "d": 20, "rejected": 1, "count": 0}
 
 
 # --------------------------------------------------------------------------------------- verify
