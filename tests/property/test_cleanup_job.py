@@ -36,11 +36,11 @@ class Interrupted(Warehouse):
         self.countdown, self.how = countdown, how
         return self
 
-    def apply_cleanup(self, session, n, files):
+    def apply_cleanup(self, session, n, files, table="results"):
         self.countdown -= 1
         if self.countdown == 0 and self.how == "before":
             raise Killed
-        super().apply_cleanup(session, n, files)
+        super().apply_cleanup(session, n, files, table)
         if self.countdown == 0 and self.how == "after":
             raise Killed
         if self.countdown == 0 and self.how == "unknown":
