@@ -16,7 +16,7 @@ For trees of joins (Liu, Zhu & Rundensteiner, SIGMOD 2006, section 3):
 
 | policy | first victim | section |
 |---|---|---|
-| `bottom-up` | any group of the joins furthest from the root, drawn with the seed; then the next level | 3.1.1 |
+| `bottom-up` | any group of the joins furthest from the root, drawn; then the next level | 3.1.1 |
 | `local-output` | least P_output / P_size, P_output being what the group's own join gives | 3.2.1 |
 | `global-output` | the same with the final results that the group took part in | 3.2.2 |
 | `global-output-penalty` | least P_output / (P_size + P_inter), P_output as before | 3.2.3 |
