@@ -300,7 +300,7 @@ class Scenario(ScenarioPart):
         for kind in self.malformed if values else ():
             if lacks.get(kind):
                 what = "a time" if kind == "no-offset" else "a price or a size"
-                raise ValueError(f"malformed.{kind}: the fields of streams.{name} have not {what}")
+                raise ValueError(f"malformed.{kind}: no field of streams.{name} is {what}")
 
     def topic(self, stream: str) -> str:
         """The topic of a stream."""
