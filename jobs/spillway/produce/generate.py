@@ -84,20 +84,20 @@ class StreamGenerator:
         self.scenario = scenario
         self.stream = stream
         self.topic = scenario.topic(stream)
-        self._plan = scenario.streams[stream]
+        self._described = scenario.streams[stream]
         self._volume = scenario.volume(stream)
         # By name, not by place: another stream in the scenario changes nothing here.
         self._seed = Seed(scenario.seed, (zlib.crc32(stream.encode()),))
         alternate = (
-            scenario.keys.alternate if scenario.keys and KEYS in self._plan.domains else None
+            scenario.keys.alternate if scenario.keys and KEYS in self._described.domains else None
         )
         self._alternate = alternate
         self._parts = alternate.ranges if alternate else 1
         self._domains = {
             name: domains[name] if domains is not None else domain(scenario.domain(name))
-            for name in self._plan.domains
+            for name in self._described.domains
         }
-        self._draws = {name: self._drawn(name) for name in self._plan.domains}
+        self._draws = {name: self._drawn(name) for name in self._described.domains}
 
     def _drawn(self, name: str) -> list[Draws]:
         """The keys of one domain that come next, for each part of its hash range."""
@@ -112,12 +112,12 @@ class StreamGenerator:
     @property
     def domain(self) -> Domain:
         """The domain of the Kafka keys."""
-        return self._domains[self._plan.domains[0]]
+        return self._domains[self._described.domains[0]]
 
     @cached_property
     def record_keys(self) -> pa.Array:
         """The Kafka key of each key of that domain: Arrow strings."""
-        texts = self._plan.fields.values()
+        texts = self._described.fields.values()
         face = next((text for text in texts if text not in MADE_UP), f"{KEYS}.symbol")
         return pc.cast(self._face(face, None), pa.string())
 
@@ -201,7 +201,7 @@ class StreamGenerator:
     def _arrivals(self, number: int, begins_s: float) -> tuple[F64, float]:
         """Arrivals of a full chunk, and when the next chunk begins."""
         rate = self._volume.rate
-        if self._plan.arrival == "constant":
+        if self._described.arrival == "constant":
             due = (np.arange(CHUNK_ROWS) + number * CHUNK_ROWS) / rate
             return due, (number + 1) * CHUNK_ROWS / rate
         rng = self._seed.rng(_ARRIVAL, number)
@@ -223,7 +223,7 @@ class StreamGenerator:
         return np.asarray(np.where(elsewhere, (busy + step) % self._parts, busy))
 
     def _keys(self, plan: ChunkPlan, due: F64) -> I64:
-        return self._keys_of_domain(self._plan.domains[0], plan, due)
+        return self._keys_of_domain(self._described.domains[0], plan, due)
 
     def _keys_of_domain(self, name: str, plan: ChunkPlan, due: F64) -> I64:
         """Positions in a domain of a chunk's keys, int64 (n,)."""
@@ -240,18 +240,18 @@ class StreamGenerator:
     def _values(self, plan: ChunkPlan, due: F64, keys: I64, ts_us: I64) -> pa.Array:
         """The messages of a chunk."""
         rng = self._seed.rng(_TEXT, plan.number)
-        if self._plan.kind is not None:
-            return messages(self._plan.kind, self._face(f"{KEYS}.symbol", keys), ts_us, rng)
+        if self._described.kind is not None:
+            return messages(self._described.kind, self._face(f"{KEYS}.symbol", keys), ts_us, rng)
         drawn = {
             name: keys if position == 0 else self._keys_of_domain(name, plan, due)
-            for position, name in enumerate(self._plan.domains)
+            for position, name in enumerate(self._described.domains)
         }
         shown = {
             text: self._face(text, drawn[text.partition(".")[0]])
-            for text in self._plan.fields.values()
+            for text in self._described.fields.values()
             if text not in MADE_UP
         }
-        return own_messages(self._plan.fields, shown, ts_us, rng)
+        return own_messages(self._described.fields, shown, ts_us, rng)
 
     def _timestamps(self, number: int, due: F64) -> tuple[I64, npt.NDArray[np.bool_]]:
         start_us = round(self.scenario.start.timestamp() * 1_000_000)
@@ -279,7 +279,7 @@ class StreamGenerator:
         if not len(rows):
             return values, kinds
         names = list(self.scenario.malformed)
-        places = places_of(self._plan.fields) if self._plan.fields else None
+        places = places_of(self._described.fields) if self._described.fields else None
         bad = pa.array(
             [
                 broken(names[kind], message, places)
