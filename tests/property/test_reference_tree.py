@@ -13,9 +13,11 @@ import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 
+from spillway.decode import tree_spec
 from spillway.engine.join.hashing import xxhash64
 from spillway.policy.lineage import Grouping, downstream_bytes, final_results, merged
 from spillway.produce.generate import StreamGenerator, sources
+from spillway_schemas import scenario
 from spillway_schemas.query import Query, load_query, query_of
 from spillway_schemas.scenario import load_scenario
 from spillway_schemas.tomlfile import parse_toml
@@ -32,6 +34,7 @@ from tests.property.reference_tree import (
 from tests.property.test_query_trees import FIELDS, brute_force, rows_of, text_of
 
 SHIPPED = {"five_way": "five-way", "bushy": "bushy", "quoted_trades": "quoted-trades"}
+SCENARIOS = Path(scenario.__file__).parent / "scenarios"
 Rows = dict[str, pl.DataFrame]
 
 
@@ -105,9 +108,8 @@ def test_null_keys_join_nothing_and_derived_keys_are_evaluated() -> None:
 @cache
 def shipped(name: str) -> tuple[Query, Rows, dict[str, StreamGenerator]]:
     """A shipped tree, with the decoded rows of its scenario: partitions by row, in turn."""
-    query, scenario = load_query(name), load_scenario(SHIPPED[name])
-    frames, made = {}, {}
-    for source in sources(scenario):
+    query, frames, made = load_query(name), {}, {}
+    for source in sources(load_scenario(SHIPPED[name])):
         assert source.topic == query.topic(source.stream)
         values = [v for p in source.plan for v in source.chunk(p.number).values.to_pylist()]
         messages = ((n % 4, n // 4, value) for n, value in enumerate(values))
@@ -140,23 +142,45 @@ def test_a_shipped_tree_has_a_sane_number_of_results_each_once(
     found = identities(query, rows)
     assert least < found.height < most
     assert found.n_unique() == found.height
+    assert found.columns == tree_spec(query).result_schema.names[-found.width :]
+
+
+def by_arithmetic(rows: Rows) -> list[int]:
+    """How many rows the joins of the five-way tree give: a row of C meets all of A and B with its
+    c1, and a row of D all of these rows of C and all of E."""
+
+    def times(frame: pl.DataFrame, key: str, other: str) -> pl.DataFrame:
+        counts = rows[other].group_by(pl.col(f"{other}1").alias(key)).agg(met=pl.len())
+        found = frame.join(counts, on=key)
+        return found.with_columns(n=pl.col("n") * pl.col("met").cast(pl.Int64)).drop("met")
+
+    abc = times(times(rows["c"].with_columns(n=pl.lit(1, pl.Int64)), "c1", "a"), "c1", "b")
+    of_c2 = abc.group_by(pl.col("c2").alias("d1")).agg(pl.col("n").sum())
+    abcd = rows["d"].join(of_c2, on="d1")
+    return [int(frame["n"].sum()) for frame in (abc, abcd, times(abcd, "d2", "e"))]
 
 
 def test_the_results_of_the_five_way_tree_by_arithmetic() -> None:
-    """A row of C meets all of A and B with its c1, and a row of D all of E with its d2."""
-    _, rows, _ = shipped("five_way")
-    query = load_query("five_way")
-    tables = joined(query.tree, rows)
-    a, b, e = (Counter(rows[stream][f"{stream}1"].to_list()) for stream in "abe")
-    ab = {key: a[key] * b[key] for key in a}
-    of_c = [(c2, ab.get(c1, 0)) for c1, c2 in rows["c"].select("c1", "c2").iter_rows()]
-    assert tables["abc"].height == sum(n for _, n in of_c)
-    d, de = Counter[int](), Counter[int]()
-    for d1, d2 in rows["d"].select("d1", "d2").iter_rows():
-        d[d1] += 1
-        de[d1] += e.get(d2, 0)
-    assert tables["abcd"].height == sum(n * d[c2] for c2, n in of_c)
-    assert tables["abcde"].height == sum(n * de[c2] for c2, n in of_c)
+    query, rows, _ = shipped("five_way")
+    assert [table.height for table in joined(query.tree, rows).values()] == by_arithmetic(rows)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("ratios", "millions"),
+    [("3-1-1", [2.8, 5.6, 11.2]), ("1-3-3", [0.4, 2.2, 12.9]), ("3-2-3", [2.8, 11.2, 67.2])],
+)
+def test_the_papers_scenarios_give_as_many_rows_as_their_files_say(
+    ratios: str, millions: list[float]
+) -> None:
+    name = f"papers-five-way-{ratios}"
+    query, rows = load_query("five_way"), {}
+    for source in sources(load_scenario(name)):
+        values = [v for p in source.plan for v in source.chunk(p.number).values.to_pylist()]
+        rows[source.stream] = decoded(query, source.stream, ((0, 0, value) for value in values))
+    assert [round(count / 1e6, 1) for count in by_arithmetic(rows)] == millions
+    said = f"The joins give {millions[0]}, {millions[1]} and {millions[2]} million rows."
+    assert said in (SCENARIOS / f"{name}.toml").read_text()
 
 
 # ----------------------------------------------------------------- lineage by what results vanish

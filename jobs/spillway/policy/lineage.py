@@ -22,6 +22,9 @@ Where we differ from the paper:
   the root is a join like the others, and is counted when its hashes are given.
 * P_inter is bytes, not rows, because P_size is bytes.
 
+Known limitation: rows that a join further up has spilled meanwhile still count in P_inter, as they
+do in the paper, where it is a running count. It is exact until the first spill.
+
 Invariant: each row counts once in every join that has hashes of it. So of each such join the counts
 over all groups add up to the rows (or their weights), and counts of parts of the rows add up to the
 counts of all of them, however they are shared out.
@@ -42,6 +45,8 @@ Bool = npt.NDArray[np.bool_]
 
 Lineage = Mapping[int, U64]
 """By the join's number the hash of its key in each row: uint64 (n,), one n for all."""
+Weights = F64 | I64 | float
+"""Of each row, (n,), or one for all."""
 Counts = Mapping[int, F64]
 """By the join's number a figure of each of its groups: float64 (g,), exact for whole numbers up to
 2^53."""
@@ -58,14 +63,15 @@ class Grouping:
 
 
 def traced(
-    lineage: Lineage, groupings: Mapping[int, Grouping], weights: F64 | float = 1.0
+    lineage: Lineage, groupings: Mapping[int, Grouping], weights: Weights = 1.0
 ) -> dict[int, F64]:
     """Of each join the sum of its rows' weights in each group.
 
     Args:
         lineage: hashes of n rows, by join.
         groupings: of every join that `lineage` has; of others, too.
-        weights: of each row, float64 (n,), or one for all.
+        weights: of each row, float64 or int64 (n,), or one for all. A row may so stand for
+            several that are alike.
 
     Returns float64 (g,) for each join of `lineage`, g its number of groups. Raises KeyError for a
     join without a grouping, and ValueError for hashes or weights of different lengths and for a
@@ -85,13 +91,13 @@ def final_results(lineage: Lineage, groupings: Mapping[int, Grouping]) -> dict[i
 
 
 def downstream_bytes(
-    lineage: Lineage, groupings: Mapping[int, Grouping], row_bytes: F64 | float
+    lineage: Lineage, groupings: Mapping[int, Grouping], row_bytes: Weights
 ) -> dict[int, F64]:
     """P_inter: bytes of these intermediate rows for each group that they came through.
 
     `lineage` has the join that gave the rows and those below it; `row_bytes` is what each takes in
-    the state of the parent, float64 (n,), or one size for all (section 3.2.3). Arrays and errors as
-    of `traced`.
+    the state of the parent, (n,), or one size for all (section 3.2.3). Arrays and errors as of
+    `traced`.
     """
     return traced(lineage, groupings, row_bytes)
 
@@ -122,7 +128,7 @@ def sampled(
     groupings: Mapping[int, Grouping],
     most: int,
     seed: int | tuple[int, ...],
-    weights: F64 | float = 1.0,
+    weights: Weights = 1.0,
 ) -> Estimate:
     """`traced` of at most `most` rows, drawn with the seed, extrapolated to all.
 
@@ -143,7 +149,7 @@ def sampled(
     drawn = np.random.default_rng(seed).choice(rows, most, replace=False, shuffle=False)
     few = {join: hashes[drawn] for join, hashes in lineage.items()}
     of_few = weights[drawn] if isinstance(weights, np.ndarray) else weights
-    sums, squares = traced(few, groupings, of_few), traced(few, groupings, of_few**2)
+    sums, squares = traced(few, groupings, of_few), traced(few, groupings, np.square(of_few))
     spread = rows * (rows - most) / (most - 1)  # s^2 has most - 1 in it, too
     return Estimate(
         {join: each * (rows / most) for join, each in sums.items()},
@@ -209,7 +215,7 @@ def local_and_remote(
 # --------------------------------------------------------------------------------------- parts
 
 
-def _rows(lineage: Lineage, weights: F64 | float) -> int:
+def _rows(lineage: Lineage, weights: Weights) -> int:
     """How many rows there are. Raises ValueError when the lengths differ."""
     lengths = {len(each) for each in lineage.values()}
     if isinstance(weights, np.ndarray):
@@ -219,7 +225,7 @@ def _rows(lineage: Lineage, weights: F64 | float) -> int:
     return lengths.pop() if lengths else 0
 
 
-def _sums(grouping: Grouping, hashes: U64, weights: F64 | float) -> F64:
+def _sums(grouping: Grouping, hashes: U64, weights: Weights) -> F64:
     groups = grouping.group_of(hashes)
     of_each, factor = (weights, 1.0) if isinstance(weights, np.ndarray) else (None, weights)
     found = np.bincount(groups, of_each, minlength=grouping.groups)
