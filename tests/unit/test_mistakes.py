@@ -277,7 +277,8 @@ MISTAKES = [
     Mistake(
         "a shipped query with a typing error",
         ("--set", "query=symbl", "topics"),
-        "there is no shipped query 'symbl'; did you mean symbol? Shipped: symbol, symbol_minute",
+        "there is no shipped query 'symbl'; did you mean symbol? Shipped: bushy, five_way, "
+        "quoted_trades, symbol, symbol_minute",
     ),
     # --- commands -------------------------------------------------------------------------------
     Mistake("a command with a typing error", ("stram",), "No such command 'stram'. Did you mean"),
@@ -298,7 +299,7 @@ MISTAKES = [
     Mistake(
         "a scenario that does not exist",
         ("produce", "nosuch"),
-        "spillway: no scenario 'nosuch'; shipped are bench, demo,",
+        "spillway: no scenario 'nosuch'; shipped are bench, bushy, demo,",
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
     Mistake(
