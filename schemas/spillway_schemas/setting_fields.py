@@ -391,6 +391,17 @@ class SpillSettings(Section):
             "`bottom-up` is `random`, and the other three are `productivity`.",
         ),
     )
+    traced_rows: int = Field(
+        default=0,
+        ge=0,
+        description="Of each batch of results so many are drawn to count the groups that they came "
+        "through; 0: all are counted.",
+        json_schema_extra=_about(
+            "rows",
+            "Only `global-output` and `global-output-penalty` count them. With n rows drawn, the "
+            "standard error of a group's share p is at most sqrt(p (1 - p) / n).",
+        ),
+    )
 
 
 class StreamSettings(Section):

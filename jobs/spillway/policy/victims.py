@@ -160,6 +160,10 @@ POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {
 DEFAULT = "inactive-then-productivity"
 
 
+TRACING = frozenset({"global-output", "global-output-penalty"})
+"""Policies that need to know through which groups results came."""
+
+
 def victim_order(policy: str, figures: GroupFigures, context: VictimContext) -> I64:
     """Indices of all groups, int64 (g,), first victim first. Raises ValueError: unknown policy."""
     try:

@@ -84,6 +84,14 @@ class TreeSpec:
         """How many joins lie on the longest way below each join, itself included."""
         return levels(self.parents)
 
+    @cached_property
+    def distances(self) -> tuple[int, ...]:
+        """How many joins lie between each join and the root, itself included; the root: 0."""
+        found = [0] * len(self.joins)
+        for number in reversed(range(len(self.joins) - 1)):  # parents come last
+            found[number] = found[self.parents[number]] + 1
+        return tuple(found)
+
     @property
     def height(self) -> int:
         """The root's level."""
