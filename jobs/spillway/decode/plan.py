@@ -45,6 +45,9 @@ class StreamPlan:
     from."""
     plain: tuple[bool, ...] = ()
     """For each of them whether its source is a column."""
+    also: tuple[tuple[str, Any], ...] = ()
+    """Expressions, with their types, that are keys of other readings of the stream: a message in
+    which one is null is rejected by all readings alike."""
     filter: str | None = None
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
@@ -219,6 +222,8 @@ class _Compiler:
             for (_, source), column in zip(named, plain, strict=True)
             if not column
         ]
+        also = self._keys_elsewhere(name)
+        texts += also
         for text in [*texts, *filter(None, [query.stream(name).filter])]:
             reads |= columns_of(text, frozenset(schema.names))
         of_keys = set(query.key_sources(name))
@@ -243,9 +248,21 @@ class _Compiler:
                 for column, (_, source) in zip(plain, named, strict=True)
             ),
             plain=tuple(column is not None for column in plain),
+            also=tuple((text, self.type_of(KeySource(name, text))) for text in also),
             filter=query.stream(name).filter,
             reads=tuple(sorted(reads)),
         )
+
+    def _keys_elsewhere(self, name: str) -> list[str]:
+        """Keys that other readings of a leaf's stream have, and this one has not."""
+        query = self.query
+        others = [n for n in query.inputs if query.stream_name(n) == query.stream_name(name)]
+        own = set(query.key_sources(name))
+        return [
+            text
+            for text in dict.fromkeys(t for other in others for t in query.key_sources(other))
+            if text not in own
+        ]
 
 
 def _only(schema: Any, names: AbstractSet[str]) -> Any:
