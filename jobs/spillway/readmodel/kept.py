@@ -1,7 +1,7 @@
-"""The read models that a warehouse keeps beside its tables, for who looks for the first time.
+"""The read models that a warehouse keeps beside its tables, for those who look for the first time.
 
 The stream keeps one when it keeps a snapshot of the journal: so a first look reads a few hundred
-entries, not all that there ever were. Whoever had to read many keeps what it has found as well.
+entries, not all that there ever were. A reader that had to read many keeps what it has found, too.
 """
 
 from __future__ import annotations
