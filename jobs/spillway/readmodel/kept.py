@@ -15,7 +15,7 @@ from spillway_schemas.journal import Claim, Epoch, EpochHead, Genesis
 
 FOLDER = "readmodels"
 
-MOST = 2048
+MOST_ENTRIES = 2048
 """Entries that the stream reads at most to keep one. More of them (after an upgrade, or where the
 folder was lost) would hold it up for seconds; the next look makes up for that."""
 
@@ -30,7 +30,7 @@ def keep(warehouse: Warehouse) -> None:
     """
     known, entries = begun(warehouse)
     first = 0 if known is None else known.state.n
-    if warehouse.journal.last_n() - first <= MOST:
+    if warehouse.journal.last_n() - first <= MOST_ENTRIES:
         model = followed(known, entries)
         if model is not None:
             keep_found(warehouse, model)
