@@ -72,7 +72,9 @@ class Prefix(NamedTuple):
             raise ValueError(f"{text!r} is not a group: write DEPTH/VALUE, for example 9/17")
         found = cls(int(depth), int(value))
         if found.value >= 1 << found.depth:
-            raise ValueError(f"{text!r} is not a group: its number has more than {found.depth} bits")
+            raise ValueError(
+                f"{text!r} is not a group: its number has more than {found.depth} bits"
+            )
         return found
 
 
