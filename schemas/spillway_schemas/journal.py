@@ -66,13 +66,15 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Prefix:
-        """The inverse of `text`. Raises ValueError for what is no hash range."""
+        """The inverse of `text`. Raises ValueError for what is not a hash range."""
         depth, slash, value = text.partition("/")
         if not slash or not depth.isdecimal() or not value.isdecimal():
-            raise ValueError(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
+            raise ValueError(f"{text!r} is not a group: write DEPTH/VALUE, for example 9/17")
         found = cls(int(depth), int(value))
         if found.value >= 1 << found.depth:
-            raise ValueError(f"{text!r} is no group: its number has more than {found.depth} bits")
+            raise ValueError(
+                f"{text!r} is not a group: its number has more than {found.depth} bits"
+            )
         return found
 
 

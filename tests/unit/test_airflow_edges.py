@@ -45,7 +45,7 @@ from spillway_airflow.launchers import (
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator, SealOperator
 from spillway_airflow.operators.session import before_all
-from spillway_airflow.operators.stream import gets_on, works
+from spillway_airflow.operators.stream import makes_progress, works
 from spillway_airflow.sections import SectionError
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
@@ -474,6 +474,10 @@ def test_the_launcher_is_a_setting(settings: Settings, tmp_path: Path) -> None:
     assert launchers.launcher() == CommandLauncher("a", "b", "c")
     settings |= {"launcher": "kubernetes", "kubernetes_deployment": "stream"}
     assert launchers.launcher() == KubernetesLauncher("default", "stream")
+    more = {"launcher": "kubernetes", "kubernetes_deployment": "l", "kubernetes_server": "http://l"}
+    settings |= {f"spillway_london.{name}": value for name, value in more.items()}
+    with pytest.raises(LaunchFailed, match=r"^\[spillway_london\] kubernetes_server = http://l:"):
+        launchers.launcher(section="spillway_london").is_running()
     settings["launcher"] = "magic"
     with pytest.raises(LaunchFailed, match="use process, command or kubernetes"):
         launchers.launcher()
@@ -486,7 +490,7 @@ def test_each_section_is_a_warehouse_of_its_own(settings: Settings) -> None:
     mine, other = launchers.launcher(), launchers.launcher(section="london")
     assert isinstance(mine, ProcessLauncher)
     assert isinstance(other, ProcessLauncher)
-    assert (mine.config, other.config, other.section) == ("here.toml", "there.toml", "london")
+    assert (mine.section, other.section) == ("spillway", "london")
     assert (mine.folder.name, other.folder.name) == ("service", "service-london")
     settings["london.launcher"] = "command"
     with pytest.raises(LaunchFailed, match=r"\[london\] start, stop and status"):
@@ -533,7 +537,7 @@ def status(term: int, epoch: int, lag: int | None = 0) -> dict[str, Any]:
         (status(3, 9), status(4, 9, None), True),  # Kafka does not answer: the claim has to do
     ],
 )
-def test_a_stream_works_once_it_has_claimed_and_gets_on(
+def test_a_stream_works_once_it_has_claimed_and_makes_progress(
     before: Any, now: Any, *, wanted: bool
 ) -> None:
     assert works(before, now) == wanted
@@ -552,7 +556,7 @@ def test_a_stream_works_once_it_has_claimed_and_gets_on(
     ],
 )
 def test_a_stream_that_runs_may_not_work_yet(now: Any, *, wanted: bool) -> None:
-    assert gets_on(now) == wanted
+    assert makes_progress(now) == wanted
 
 
 def test_sealed_sessions_are_found() -> None:

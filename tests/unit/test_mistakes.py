@@ -498,7 +498,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
         (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
-        (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is no size, such as 100MiB"),
+        (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is not a size such as 100MiB"),
         (("rebalance", "--slots", "0"), 2, "slots must be between 1 and the 16 groups, got 0"),
     ],
 )

@@ -21,7 +21,7 @@ from spillway_schemas.journal import entry_from, entry_texts
 from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
-GOLDEN = Path(__file__).parent / "golden" / "readmodel-1.json"
+GOLDEN = Path(__file__).parent / "golden" / "readmodel-2.json"
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_one_that_does_not_fit_is_passed_over(tmp_path: Path, what: str, read: l
         {
             "another journal's": another_days(),
             "another entry's": fitting.model_copy(update={"journal": journal}),
-            "another format's": fitting.model_copy(update={"format": 2}),
+            "another format's": fitting.model_copy(update={"format": 99}),
         }[what]
     )
     whole = model_of(made.entries)
@@ -143,8 +143,8 @@ def test_the_stream_is_not_held_up_by_a_long_history(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks makes up for it."""
-    monkeypatch.setattr(keeping, "MOST", 20)
-    monkeypatch.setattr(cache, "MOST", 20)
+    monkeypatch.setattr(keeping, "MOST_ENTRIES", 20)
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 20)
     root = tmp_path / "w"
     made = make_day(30)
     fill_journal(open_warehouse(str(root)), made.entries)
@@ -161,7 +161,7 @@ def test_the_stream_is_not_held_up_by_a_long_history(
 
 
 def test_a_look_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST", 2)
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 2)
     root = tmp_path / "w"
     made = make_day(5)
     fill_journal(open_warehouse(str(root)), made.entries)

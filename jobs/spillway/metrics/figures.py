@@ -58,7 +58,7 @@ class Days:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ScrapeFigures:
     """Everything that a scrape shows. None: not known now."""
 
     at_s: float | None = None
