@@ -43,7 +43,7 @@ def counted_for(
     if not joins or not table.num_rows:
         return counts
     lineage = {
-        number: table.column(lineage_field(name).name).to_numpy()
+        number: table.column(lineage_field(name).name).to_numpy().view(np.uint64)
         for number, name in enumerate(joins)
     }
     groupings = dict.fromkeys(lineage, Grouping(groups.group_of, len(groups)))

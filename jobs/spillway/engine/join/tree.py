@@ -150,7 +150,7 @@ class TreeSpec:
         """
         up = self.upward[operator]
         assert up is not None, "the root's rows are the results"
-        own = pa.array(np.repeat(batch.hashes, batch.results), pa.uint64())
+        own = pa.array(np.repeat(batch.hashes, batch.results).view(np.int64))
         picked = [batch.table.column(at) for at in up.columns]
         table = pa.Table.from_arrays([*picked, own], schema=self.row_schema(up.input))
         hashes = self.hashes(self.operators[up.input], table.columns[: up.keys], hash_)
