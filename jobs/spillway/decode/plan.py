@@ -6,11 +6,11 @@ Everything that can be wrong with a query is found here, before the first row is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -77,7 +77,23 @@ def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
             f"{query.where('join')}: a join of joins, or one that reads a stream twice, cannot run "
             "yet; `spillway explain` shows it. What runs: one join of two or more streams"
         )
-    plans = tuple(_compile(query, name, i, problems) for i, name in enumerate(query.inputs))
+    plans = tuple(
+        compile_leaf(
+            query,
+            name,
+            i,
+            [
+                WantedKey(
+                    key.name,
+                    query.tree.source(key, name).expression,
+                    f"{_where_of_key(query, position)}: key {key.name} of {name}",
+                )
+                for position, key in enumerate(query.tree.root.keys)
+            ],
+            problems,
+        )
+        for i, name in enumerate(query.inputs)
+    )
     _raise(problems)
     for position, key in enumerate(query.tree.root.keys):
         types = {plan.name: plan.keys.field(position).type for plan in plans}
@@ -109,7 +125,18 @@ def join_spec(query: Query, operator: int = 0) -> JoinSpec:
     return JoinSpec(operator, plans[0].keys, inputs)
 
 
-def _compile(query: Query, name: str, index: int, problems: list[str]) -> StreamPlan:
+class WantedKey(NamedTuple):
+    """A key of a plan: its column's name, what it is, and where that stands, for messages."""
+
+    name: str
+    source: str
+    where: str
+
+
+def compile_leaf(
+    query: Query, name: str, index: int, wanted: Sequence[WantedKey], problems: list[str]
+) -> StreamPlan:
+    """The plan of one leaf with these keys; what is wrong is added to `problems`."""
     stream = query.stream(name)
     rules = stream.rules
     schema = columns.row_schema(rules)
@@ -121,10 +148,8 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
         for problem in _filter_problems(stream.filter, _only(schema, reads)):
             problems.append(f"{where}: filter of {name}: {problem}")
     keys, sources, plain = [], [], []
-    for position, key in enumerate(query.tree.root.keys):
-        source = query.tree.source(key, name).expression
+    for key, source, where in wanted:
         column = plain_column(source)
-        where = f"{_where_of_key(query, position)}: key {key.name} of {name}"
         type_ = pa.string()
         try:
             if column:
@@ -137,7 +162,7 @@ def _compile(query: Query, name: str, index: int, problems: list[str]) -> Stream
                 problems.append(f"{where}: a join key is {KEY_TYPES}, not {type_name(type_)}")
         except EvaluationError as error:
             problems.append(f"{where}: {error}")
-        keys.append(pa.field(key.name, type_, nullable=False))
+        keys.append(pa.field(key, type_, nullable=False))
         sources.append(column or source)
         plain.append(column is not None)
     return StreamPlan(
