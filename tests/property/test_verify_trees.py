@@ -50,10 +50,16 @@ def stream_rows(query: Query, seed: int) -> dict[str, list[Row]]:
     }
 
 
-def all_results(query: Query, rows: Mapping[str, list[Row]]) -> list[Row]:
-    """The reference: every combination of rows in which all keys are equal, as a row of results."""
+def all_results(
+    query: Query, rows: Mapping[str, list[Row]], of_leaf: Mapping[str, list[Row]] | None = None
+) -> list[Row]:
+    """The reference: every combination of rows in which all keys are equal, as a row of results.
+
+    `of_leaf`: the rows that count, where not all of the stream's do.
+    """
     tree, found = query.tree, []
-    for picked in itertools.product(*(rows[leaf.stream] for leaf in tree.leaves)):
+    counted = of_leaf or {leaf.name: rows[leaf.stream] for leaf in tree.leaves}
+    for picked in itertools.product(*(counted[leaf.name] for leaf in tree.leaves)):
         values = dict(zip((leaf.name for leaf in tree.leaves), picked, strict=True))
         result: Row = {}
         for join in tree.joins:

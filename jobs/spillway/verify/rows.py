@@ -67,22 +67,34 @@ def input_rows(
     `hashed`: columns that the hash is of, beside the coordinate; by default those of the payload,
     `p0`, `p1`, ...
     """
-    names = key_names(plan)
-    payload = [f"p{i}" for i in range(len(plan.payload))]
-    fields = [
-        *(pa.field(n, f.type) for n, f in zip(names, plan.keys, strict=True)),
-        *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("kept", pa.bool_()),
-    ]
-    schema = pa.schema(fields)
+    schema = decoded_schema(plan)
     raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
     rows = raw.mapInArrow(partial(decoded, plan, schema), from_arrow_schema(schema))
-    digest = row_hash(
-        salt, plan.index, "partition", "offset", payload if hashed is None else hashed
+    return hashed_rows(rows, plan, salt, hashed)
+
+
+def decoded_schema(plan: StreamPlan) -> pa.Schema:
+    """Columns of decoded rows: `k0`, ..., `p0`, ..., `partition`, `offset`, `kept`."""
+    payload = [f"p{i}" for i in range(len(plan.payload))]
+    return pa.schema(
+        [
+            *(pa.field(n, f.type) for n, f in zip(key_names(plan), plan.keys, strict=True)),
+            *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("kept", pa.bool_()),
+        ]
     )
-    return rows.select(*names, "partition", "offset", digest.alias("hash"), sql.col("kept"))
+
+
+def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | None = None) -> Any:
+    """Decoded rows with the hash of their coordinates and payload in place of the payload."""
+    if hashed is None:
+        hashed = [f"p{i}" for i in range(len(plan.payload))]
+    digest = row_hash(salt, plan.index, "partition", "offset", hashed)
+    return rows.select(
+        *key_names(plan), "partition", "offset", digest.alias("hash"), sql.col("kept")
+    )
 
 
 def result_rows(
