@@ -101,19 +101,29 @@ def result_rows(
     spark: Any, plans: Sequence[StreamPlan], schema: pa.Schema, paths: Sequence[str], salt: int
 ) -> Any:
     """All results of the session: key, `partition<i>`, `offset<i>`, `hash<i>`, `phase`."""
+    return result_columns(table_rows(spark, schema, paths), plans, salt)
+
+
+def result_columns(table: Any, plans: Sequence[StreamPlan], salt: int) -> Any:
+    """Rows of the results table as the proof sees them."""
     columns = [
         sql.col(f"`{field.name}`").alias(name)
         for name, field in zip(key_names(plans[0]), plans[0].keys, strict=True)
     ]
     for plan in plans:
-        at = (f"{plan.name}_partition", f"{plan.name}_offset")
         payload = [f"{plan.name}_{field.name}" for field in plan.payload]
-        columns += [
-            sql.col(f"`{at[0]}`").alias(f"partition{plan.index}"),
-            sql.col(f"`{at[1]}`").alias(f"offset{plan.index}"),
-            row_hash(salt, plan.index, *at, payload).alias(f"hash{plan.index}"),
-        ]
-    return table_rows(spark, schema, paths).select(*columns, "phase")
+        columns += identity_columns(plan.index, plan.name, payload, salt)
+    return table.select(*columns, "phase")
+
+
+def identity_columns(input_: int, name: str, payload: Sequence[str], salt: int) -> list[Any]:
+    """`partition<i>`, `offset<i>`, `hash<i>` of one input of the results."""
+    at = (f"{name}_partition", f"{name}_offset")
+    return [
+        sql.col(f"`{at[0]}`").alias(f"partition{input_}"),
+        sql.col(f"`{at[1]}`").alias(f"offset{input_}"),
+        row_hash(salt, input_, *at, payload).alias(f"hash{input_}"),
+    ]
 
 
 def quarantined_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:

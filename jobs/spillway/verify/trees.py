@@ -27,11 +27,11 @@ from spillway.verify.difference import Difference, JoinSide, difference, joined_
 from spillway.verify.fold import fold_of, fold_sql
 from spillway.verify.rows import (
     TopicRanges,
+    identity_columns,
     input_rows,
     key_names,
     place_hash,
     result_weights,
-    row_hash,
     table_rows,
 )
 from spillway.verify.values import ProofLeaf, TreeValues
@@ -54,12 +54,7 @@ def tree_result_columns(table: Any, values: TreeValues, salt: int) -> Any:
     """Rows of the results table as the proof sees them."""
     columns = [sql.col(f"`{name}`").alias(f"v{value}") for name, value in values.root]
     for i, leaf in enumerate(values.leaves):
-        at = (f"{leaf.name}_partition", f"{leaf.name}_offset")
-        columns += [
-            sql.col(f"`{at[0]}`").alias(f"partition{i}"),
-            sql.col(f"`{at[1]}`").alias(f"offset{i}"),
-            row_hash(salt, i, *at, leaf.hashed_results).alias(f"hash{i}"),
-        ]
+        columns += identity_columns(i, leaf.name, leaf.hashed_results, salt)
     return table.select(*columns, "phase")
 
 
