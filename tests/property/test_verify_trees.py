@@ -116,6 +116,15 @@ def folded(values: TreeValues, tables: Sequence[pl.DataFrame]) -> dict[Key, Row]
     return {tuple(row[name] for name in columns): row for row in found.to_dicts()}
 
 
+def relations(values: TreeValues, tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    """What is left after each step."""
+    fold = fold_of(values)
+    names = [f"leaf{i}" for i in range(len(tables))]
+    steps, _, _ = fold_sql(fold, names).rpartition(") SELECT ")
+    with pl.SQLContext(dict(zip(names, tables, strict=True)), eager=True) as context:
+        return [context.execute(f"{steps}) SELECT * FROM s{n}") for n in range(len(fold.steps))]
+
+
 def weight(values: TreeValues, result: Row, prime: int) -> int:
     return math.prod(
         hashed(
@@ -231,6 +240,16 @@ def test_a_tree_is_linear_if_each_edge_gives_its_keys_from_one_leaf(number: int)
     if not fold.joined:
         assert any(set(values.by) <= set(leaf.has) for leaf in values.leaves)
         assert all(set(step.kept) == set(values.leaves[step.into].has) for step in fold.steps)
+
+
+@explored(50, 300, NUMBER, NUMBER)
+def test_no_relation_has_a_combination_of_values_twice(number: int, seed: int) -> None:
+    """So what is absorbed has one sum for each row of the other, which does not grow."""
+    _, values, tables, _ = made(number, seed)
+    for step, found in zip(fold_of(values).steps, relations(values, tables), strict=True):
+        columns = [f"v{value}" for value in step.kept]
+        assert found.columns[: len(columns)] == columns
+        assert not found.select(columns).is_duplicated().any()
 
 
 @explored(100, 1000, NUMBER)
