@@ -9,6 +9,7 @@ Five inputs of so many rows each, as `verify` has them once they are decoded, an
 * `branches`: `((A B on a1) C on a2 = c1) D on b2 = d1) E on d2 = e1`: two leaves of one join give
   later keys.
 
+Seconds are of the clock and of the CPU (the JVM's: workers do next to nothing here).
 Each key has as many values as there are rows, so there are about as many results as rows of one
 input. Rows lie in Parquet files in the page cache: neither Kafka nor decoding is measured.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import psutil
 
 from spillway.decode import StreamPlan, compile_streams
 from spillway.stream.session import spark_on_demand
@@ -157,32 +159,48 @@ def frames(spark: Any, name: str, rows: int, folder: Path) -> tuple[Callable[[],
 
 
 def measured(spark: Any, name: str, rows: int, runs: int, exhaustive: bool) -> dict[str, Any]:
-    """Seconds of the fastest run of each way."""
+    """Seconds of the best run of each way."""
+    clocks = Clocks(spark)
+    taken: dict[str, list[tuple[float, float]]] = {"sums": [], "batch join": []}
     with tempfile.TemporaryDirectory() as scratch:
         make, results = frames(spark, name, rows, Path(scratch))
-        seconds: dict[str, list[float]] = {"sums": [], "batch join": []}
         for _ in range(runs):
             made = make()
-            begin = time.monotonic()
+            begin = clocks.read()
             found = made.judged().toArrow().to_pylist()
-            seconds["sums"].append(time.monotonic() - begin)
+            taken["sums"].append(clocks.since(begin))
             assert sum(each["failing"] or 0 for each in found) == 0
             assert sum(int(each["expected"] or 0) for each in found) == results
             if exhaustive:
-                begin = time.monotonic()
+                begin = clocks.read()
                 different = made.difference(None, 10)
-                seconds["batch join"].append(time.monotonic() - begin)
+                taken["batch join"].append(clocks.since(begin))
                 assert (different.missing, different.doubled) == (0, 0)
             made.close()
-    best = {way: round(min(each), 2) for way, each in seconds.items() if each}
-    read = 5 * rows + results
-    return {
-        "query": name,
-        "input rows": 5 * rows,
-        "results": results,
-        "seconds": best,
-        "rows/s": {way: round(read / s) for way, s in best.items()},
-    }
+    told: dict[str, Any] = {"query": name, "input rows": 5 * rows, "results": results}
+    for way, each in taken.items():
+        if each:
+            wall, cpu = (min(some) for some in zip(*each, strict=True))
+            rate = round((5 * rows + results) / cpu)
+            told[way] = {"s": round(wall, 1), "CPU s": round(cpu, 1), "rows per CPU s": rate}
+    return told
+
+
+class Clocks:
+    """The clock, and the CPU time of Spark's JVM."""
+
+    def __init__(self, spark: Any) -> None:
+        self._jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
+
+    def read(self) -> tuple[float, float]:
+        """Seconds of both."""
+        used = self._jvm.cpu_times()
+        return time.monotonic(), used.user + used.system
+
+    def since(self, begin: tuple[float, float]) -> tuple[float, float]:
+        """Seconds of both that have gone by."""
+        wall, cpu = self.read()
+        return wall - begin[0], cpu - begin[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from spillway.verify.arithmetic import PRIMES, judge_folded
 from spillway.verify.fold import fold_of, fold_sql
-from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, values_of
+from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, outwards, values_of
 from spillway_schemas.query import Query, QueryError, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
@@ -264,6 +264,20 @@ def test_each_leaf_is_decoded_with_all_that_it_gives_to_keys(number: int) -> Non
     shown = {name for leaf in values.leaves for name, _ in leaf.shown}
     assert shown == set(tree.key_names)
     assert all(len(each) > 1 for each in by_value(values).values())
+
+
+@explored(100, 1000, NUMBER)
+def test_leaves_are_joined_outwards_from_the_roots_key(number: int) -> None:
+    """None is joined with those before it by nothing: that would be every pair of rows."""
+    values = values_of(query(text_of(number)))
+    first, *others = outwards(values)
+    assert sorted([first, *others]) == list(range(len(values.leaves)))
+    mine = [len(set(values.by) & set(leaf.has)) for leaf in values.leaves]
+    assert mine[first] == max(mine) > 0
+    known = set(values.leaves[first].has)
+    for n in others:
+        assert known & set(values.leaves[n].has)
+        known |= set(values.leaves[n].has)
 
 
 def by_value(values: TreeValues) -> dict[int, list[str]]:

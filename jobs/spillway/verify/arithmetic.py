@@ -9,9 +9,9 @@ the cross product of its rows, so
     hashes                                        =  H_1 x ... x H_m       (modulo each prime)
 
 because a product of sums is the sum over all combinations. A result that is missing, doubled or
-altered changes the left side; that both sides agree all the same has a chance of about
-1 / (PRIMES[0] x PRIMES[1]) = 2^-62 for a salt that nobody knew beforehand. Sums, not xor: two
-doublings of one row would cancel.
+altered changes the left side; that both sides agree all the same has a chance of at most
+m^2 / (PRIMES[0] x PRIMES[1]) = m^2 / 2^62 for a salt that nobody knew beforehand (`docs/proof.md`).
+Sums, not xor: two doublings of one row would cancel.
 
 Residues are below 2^31, so a product of two fits into uint64, and a bigint sum of them is exact
 for up to 2^32 rows of one key.

@@ -2,8 +2,9 @@
 
 What is proved, from the sealed entry's offsets, the raw topics and the `results` table: the
 results of the session are the join of its input, each exactly once, with the payload of their
-input rows. The test per key is in `arithmetic`; its cost is linear in input and results, with no
-join. Keys that fail are joined (`difference`), which names what is missing or too many.
+input rows. The test per key is in `arithmetic`, its cost linear in input and results. What one join
+should give is summed in one pass (`single`), what a tree should give is folded leaf into leaf
+(`trees`). Keys that fail are joined (`difference`), which names what is missing or too many.
 
 Also held against each other: results at run time with what the journal counted; rejected input
 with the `quarantine` table (so that nothing was dropped on the way).
@@ -74,7 +75,8 @@ class VerifyReport:
     complete: bool
     details: dict[str, Any] = field(default_factory=dict)
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
-    `keys`, `failing_keys`, `cleaned`, `seconds`."""
+    `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
+    the pairs of leaves whose keys were combined."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `spillway verify --json` prints it."""

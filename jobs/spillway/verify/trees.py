@@ -34,7 +34,7 @@ from spillway.verify.rows import (
     result_weights,
     table_rows,
 )
-from spillway.verify.values import ProofLeaf, TreeValues
+from spillway.verify.values import ProofLeaf, TreeValues, outwards
 from spillway.verify.workers import FOLDED, TOTALS, judged_tree
 
 
@@ -184,21 +184,10 @@ class TreeFrames:
         )
 
     def _sides(self) -> list[JoinSide]:
-        """The leaves, from one that has most of the root's key outwards: each has a value in
-        common with those before it."""
-        leaves = self._values.leaves
-        asked = set(self._values.by)
-        ahead = dict(enumerate(leaves))
-        order: list[int] = []
-        while ahead:
-            n = max(ahead, key=lambda each: (len(asked & set(ahead[each].has)), -each))
-            order.append(n)
-            asked = set(ahead.pop(n).has) | (asked if len(order) > 1 else set())
         sides = []
-        for n in order:
-            leaf = leaves[n]
+        for n in outwards(self._values):
+            leaf, rows = self._values.leaves[n], self._leaves[n]
             first = {value: leaf.values.index(value) for value in leaf.has}
-            rows = self._leaves[n]
             for source, value in enumerate(leaf.values):
                 if first[value] != source:
                     rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))

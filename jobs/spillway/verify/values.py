@@ -96,6 +96,20 @@ def values_of(query: Query) -> TreeValues:
     return TreeValues(tuple(leaves), tuple((name, value) for value, name in root.items()))
 
 
+def outwards(values: TreeValues) -> tuple[int, ...]:
+    """Numbers of the leaves, from the one that has most of the root's key: each of the others has a
+    value in common with those before it."""
+    known = set(values.by)
+    ahead = list(range(len(values.leaves)))
+    order: list[int] = []
+    while ahead:
+        most = max(ahead, key=lambda n: len(known.intersection(values.leaves[n].values)))
+        ahead.remove(most)
+        known = set(values.leaves[most].values) | (known if order else set())
+        order.append(most)
+    return tuple(order)
+
+
 def _equal(tree: JoinTree) -> list[list[KeySource]]:
     """The sources that are equal in every result."""
     found: list[list[KeySource]] = []
