@@ -94,6 +94,19 @@ def tree_spec(query: Query) -> TreeSpec:
     return compile_query(query).spec
 
 
+def leaf_plan(query: Query, leaf: str, index: int, keys: Sequence[str]) -> StreamPlan:
+    """How one leaf's messages are read for these keys (expressions over its columns, which are the
+    columns' names) and the fields that results show. Raises QueryError with file and line."""
+    compiler = _Compiler(query)
+    compiler.check()
+    return compiler.stream(
+        leaf,
+        index,
+        [(text, KeySource(leaf, text)) for text in keys],
+        [(each.name, KeySource(leaf, each.name)) for each in query.payload(leaf)],
+    )
+
+
 def compile_query(query: Query) -> CompiledQuery:
     """Compile a query. Raises QueryError with file and line, all problems at once."""
     compiler = _Compiler(query)
