@@ -36,6 +36,7 @@ from spillway.report.model import (
     Verdict,
 )
 from spillway.tables import SessionEvent, Warehouse
+from spillway.tables.events import Outcome, SessionHistory
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
@@ -58,6 +59,7 @@ def status(
     *,
     memory: ReadCache | None = None,
     detail_session: str | None = None,
+    newest: int | None = None,
 ) -> Status:
     """Where the stream stands at `now` (with its offset).
 
@@ -68,6 +70,8 @@ def status(
         ends: Kafka's end offsets per topic; None when no broker answers.
         memory: what an earlier call has found; it is brought up to date. Kept on disk otherwise.
         detail_session: with a date, `detail` holds that session's history and groups.
+        newest: leave out sessions that are older than so many, and of which nothing is missing
+            that anybody knows of.
 
     Raises what the tables raise (`spillway.tables.errors`), `NothingYet` among them.
     """
@@ -78,9 +82,14 @@ def status(
     unanswered = waiting(warehouse, model.state, now)
     seals = model.state.seal is not None or any(each.session for each in unanswered)
     cache.save(known, place)
-    events = warehouse.sessions.read()
-    sessions = model.tally.sessions
+    history = warehouse.sessions.history()
+    left_out = {} if newest is None else _left_out(history, model, newest)
+    sessions = {d: each for d, each in model.tally.sessions.items() if d not in left_out}
+    events = history.events(sessions if left_out else None)
     done = _cleanup_done(warehouse, sessions, events)
+    own: dict[str, list[SessionEvent]] = {}
+    for event in events:
+        own.setdefault(event.session, []).append(event)
     stored = _stored_results(warehouse)
     rows_per_s, results_per_s = _rates(model, now)
     # Of the open session: the last epochs may be of the one before.
@@ -111,12 +120,14 @@ def status(
         slots=slots_of(model, settings.stream.trigger_s),
         quarantine=reasons,
         sessions=[
-            _session(model, each, done.get(date, -1), stored.get(date, 0), events)
+            _session(model, each, done.get(date, -1), stored.get(date, 0), own.get(date, []))
             for date, each in sorted(sessions.items(), reverse=True)
         ],
+        sessions_left_out=len(left_out),
+        unverified_left_out=sum(each.complete is None for each in left_out.values()),
         adaptations=[
             AdaptationStatus(
-                **each.model_dump(exclude={"results_at"}),
+                **{name: figure for name, figure in vars(each).items() if name != "results_at"},
                 results_since=model.tally.adaptations.results - each.results_at,
             )
             for each in reversed(model.tally.adaptations.decisions)
@@ -166,6 +177,14 @@ def _most(counts: Counter[str], most: int) -> dict[str, int]:
     kept = dict(ranked[:most])
     other += sum(count for _, count in ranked[most:])
     return kept | ({OTHER: other} if other else {})
+
+
+def _left_out(history: SessionHistory, model: ReadModel, newest: int) -> dict[str, Outcome]:
+    """Sessions older than the `newest` ones that need nobody: cleaned, and not found incomplete."""
+    older = sorted(model.tally.sessions, reverse=True)[newest:]
+    known = history.outcomes() if older else {}
+    ended = {date: known[date] for date in older if date in known}
+    return {d: each for d, each in ended.items() if each.cleaned and each.complete is not False}
 
 
 def _cleanup_done(
@@ -249,9 +268,9 @@ def slots_of(model: ReadModel, trigger_s: float) -> list[SlotStatus]:
 
 
 def _session(
-    model: ReadModel, session: SessionTally, done: int, stored: int, events: list[SessionEvent]
+    model: ReadModel, session: SessionTally, done: int, stored: int, own: list[SessionEvent]
 ) -> SessionStatus:
-    own = [event for event in events if event.session == session.session]
+    """`own`: the session's events."""
     cleaned = next((e for e in reversed(own) if e.event == "cleaned"), None)
     by_cleanup: int | None = None
     if cleaned is not None:
