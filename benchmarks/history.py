@@ -2,8 +2,8 @@
 
 Makes a warehouse for each length, of sessions of 1,000 epochs with 25 commands each, through the
 product's own functions: plans and entries of the protocol, commits and the night's maintenance of
-the tables, snapshots; logs as short as after so long a time. Its epochs name no files: what is measured is the journal. Then each of these runs in a
-process of its own:
+the tables, snapshots; logs are as short as after so long a time. Its epochs name no files: what is
+measured is the journal. Then each of these runs in a process of its own:
 
     start        the state twice (doctor, driver), what must be redone, the commands, the claim
     seal         the state, and the commands that wait
