@@ -1,13 +1,14 @@
 """`spillway maintain`: the night's upkeep of the tables. No Spark, no Kafka.
 
-In this order, table by table, and the deleting last:
+In this order, table by table, and the last two steps when all tables are done:
 
 1. *drop* what is kept no longer: spilled rows and statistics of days that are proved complete
    (`spillway.tables.retention` says which, and why nobody misses them); *archive* the journal's
    entries of such days, when a setting says so (`spillway.tables.archive`);
 2. *merge* what is small, where nobody writes any more (`spillway.tables.compaction`);
 3. *delete* the files that no table names (`spillway.tables.garbage`): those that were dropped and
-   merged a day ago or earlier, and what attempts left behind.
+   merged a day ago or earlier, and what attempts left behind;
+4. write a *checkpoint* of each table's log, so that the next start opens the tables quickly.
 
 Failure paths:
 
@@ -45,6 +46,9 @@ from spillway_schemas.journal import Sealed
 if TYPE_CHECKING:
     from rich.table import Table as Shown
 
+LOG_ENTRIES = 10
+"""So many entries after a log's last checkpoint make another one due, and so many files that were
+taken out: whoever opens the table reads the entries, and they name the files."""
 ATTEMPTS = 5
 """Times that a table is looked at again when somebody else takes files out of it."""
 
@@ -144,6 +148,9 @@ def maintain(
         orphans = found[done.table]
         done.deleted, done.waiting = Amount.of(orphans.delete), Amount.of(orphans.keep)
         done.foreign = sorted(info.name for info in orphans.foreign)
+        if not dry_run:
+            many = done.dropped.files + done.merged.files >= LOG_ENTRIES
+            warehouse.table(done.table).checkpoint(1 if many else LOG_ENTRIES)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 

@@ -23,7 +23,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import deltalake
 import pyarrow as pa
 from pydantic import SecretBytes
 
@@ -34,6 +33,7 @@ from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
 from spillway.tables.compaction import APP as COMPACTION
 from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
+from spillway.tables.damage import is_table
 from spillway.tables.definitions import (
     DATA_TABLES,
     NUMBERED_NAMES,
@@ -72,7 +72,7 @@ class Compacted:
 
 def exists(root: str) -> bool:
     """Whether there is a warehouse at `root`."""
-    return bool(deltalake.DeltaTable.is_deltatable(folder(root).child("journal").path()))
+    return is_table(folder(root).child("journal"))
 
 
 class Warehouse:
