@@ -264,8 +264,9 @@ def _known(n: int) -> Iterator[None]:
     """Around the reading of entry `n`: raises `UnknownEntry` when its JSON is another version's."""
     try:
         yield
-    except ValidationError as error:
-        raise UnknownEntry(n, first_problem(error)) from error
+    except ValueError as error:
+        what = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise UnknownEntry(n, what) from error
 
 
 def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:
