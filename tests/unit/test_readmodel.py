@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from spillway.readmodel.cache import ReadCache, caught_up
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.storage import folder
 from spillway.tables import NothingYet, Snapshots, Warehouse
-from spillway_schemas.journal import entry_from, entry_texts
+from spillway_schemas.journal import Epoch, entry_from, entry_texts
 from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
@@ -185,3 +186,21 @@ def test_counts_that_lack_a_figure_are_refused_as_all_that_is_damaged() -> None:
     with pytest.raises(ValueError, match="names files of"):
         entry_from(head.replace('"tables":[]', '"tables":["spill"]'), files)
     assert entry_from(head, files) == epoch
+
+
+def test_a_clock_that_was_put_back_leaves_a_sample_of_what_came_since() -> None:
+    """Kills: epochs that end in the future count as the last ones, and the span is below zero."""
+    entries = list(make_day(40).entries)
+    for at, entry in enumerate(entries):
+        if isinstance(entry, Epoch) and entry.epoch >= 30:
+            hour = timedelta(hours=1)
+            times = {
+                name: (datetime.fromisoformat(getattr(entry, name)) - hour).isoformat()
+                for name in ("started_at", "written_at")
+            }
+            entries[at] = entry.model_copy(update=times)
+    still = model_of(make_day(40).entries).sample(15)
+    put_back = model_of(entries).sample(15)
+    assert put_back.span_s == still.span_s > 0
+    assert put_back.busy_s.tolist() == still.busy_s.tolist()
+    assert len(model_of(entries).sample(1000).busy_s) == entries[-1].epoch - 29  # type: ignore[union-attr]
