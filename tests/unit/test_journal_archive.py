@@ -407,7 +407,7 @@ def test_files_of_another_history_are_not_taken_for_the_journals(
     restored = tmp_path / "restored"
     prove(filled(restored, mine), DAYS[:4])
     shutil.copytree(root / "archive", restored / "archive")
-    with pytest.raises(DamagedArchive, match="has other entries than the journal's .* Move it to"):
+    with pytest.raises(DamagedArchive, match=r"has other entries than the journal's .* Move it to"):
         tidy(restored)
     assert without_caches(restored).journal.read() == mine
     for path in (restored / "archive").iterdir():
