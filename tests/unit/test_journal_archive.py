@@ -152,8 +152,10 @@ def test_what_a_table_lacks_may_be_redone_from_the_journal(tmp_path: Path) -> No
     log = Path(table.place.path()) / "_delta_log"
     sorted(log.glob("*.json"))[-1].unlink()  # the transaction of the last epoch
     assert opened(tmp_path / "behind").applied("results") == -1
-    done = journal_of_report(tidy(tmp_path / "behind"))
-    assert done.sessions == []
+    report = tidy(tmp_path / "behind")
+    assert journal_of_report(report).sessions == []
+    (note,) = report.notes
+    assert f"the entries from {DAYS[0]} on stay, since tables lack what they name" in note
     settle(opened(tmp_path / "behind"), ENTRIES)
     assert journal_of_report(tidy(tmp_path / "behind")).sessions == DAYS[:3]
 
