@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +143,20 @@ def test_entries_from_before_decisions_had_a_field() -> None:
     assert (
         CommandOutcome.model_validate({**outcome, "id": "p/ab/3", "decision": "q"}).decision == "q"
     )
+
+
+def test_what_waits_is_what_the_stream_would_not_refuse_as_expired(tmp_path: Path) -> None:
+    """Kills: at the very moment the stream refuses what a look calls waiting; the reason of a
+    decision is that of its last command."""
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    ends_at = datetime(2026, 1, 5, 15, tzinfo=UTC)
+    given = {"slot": 0, "bytes": 1, "expires_at": ends_at.isoformat()}
+    commands = [command_of("spill", f"d/{k}", reason=f"reason {k}", **given) for k in range(2)]
+    warehouse.commands.append(*commands)
+    state = begin(genesis())
+    for moment in (ends_at - timedelta(microseconds=1), ends_at):
+        told = waiting(warehouse, state, moment)
+        planned = plan_epoch(state, ends(1, 1, 1), commands, NEXT, now=moment.isoformat())
+        expired = [each.reason.startswith("expired at") for each in planned.outcomes]
+        assert expired == [moment == ends_at] * 2
+        assert [each.reason for each in told] == (["reason 0"] if moment < ends_at else [])
