@@ -14,7 +14,14 @@ from spillway.protocol.snapshot import text_digest
 from spillway.protocol.state import JournalBroken, replay
 from spillway.readmodel import cache
 from spillway.readmodel import kept as keeping
-from spillway.readmodel.cache import ReadCache, caught_up
+from spillway.readmodel.cache import (
+    KeptReadCache,
+    ReadCache,
+    caught_up,
+    load,
+    memory_file,
+    save,
+)
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.storage import folder
 from spillway.tables import NothingYet, Snapshots, Warehouse
@@ -204,3 +211,22 @@ def test_a_clock_that_was_put_back_leaves_a_sample_of_what_came_since() -> None:
     assert put_back.span_s == still.span_s > 0
     assert put_back.busy_s.tolist() == still.busy_s.tolist()
     assert len(model_of(entries).sample(1000).busy_s) == entries[-1].epoch - 29  # type: ignore[union-attr]
+
+
+def test_two_that_save_at_once_leave_one_of_both_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: both write to one file, as processes of one number in two containers once did."""
+    long, short = (ReadCache(model_of(make_day(n).entries)) for n in (80, 60))
+    dump, saving = KeptReadCache.model_dump_json, [long]
+
+    def while_another_saves(self: KeptReadCache) -> str:
+        if saving:
+            save(saving.pop(), "w")
+        return dump(self)
+
+    monkeypatch.setattr(KeptReadCache, "model_dump_json", while_another_saves)
+    save(short, "w")
+    model = load("w").model
+    assert model is not None
+    assert short.model is not None
+    assert model.state == short.model.state
+    assert [path.name for path in memory_file("w").parent.iterdir()] == [memory_file("w").name]
