@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from spillway_schemas.journal import Move, Offsets, Prefix, Record
 
-MOST = 2**63 - 1
+GREATEST = 2**63 - 1
 """Of offsets and of bytes: more fits into no table and into no message of Kafka."""
 
 
@@ -31,8 +31,8 @@ def _is_moment(text: str) -> str:
 
 
 def _are_offsets(offsets: Offsets) -> Offsets:
-    if any(not 0 <= each <= MOST for ends in offsets.values() for each in ends):
-        raise ValueError(f"an offset is between 0 and {MOST}")
+    if any(not 0 <= each <= GREATEST for ends in offsets.values() for each in ends):
+        raise ValueError(f"an offset is between 0 and {GREATEST}")
     return offsets
 
 
@@ -131,7 +131,7 @@ class SpillCommand(AnyAdaptationCommand):
 
     kind: Literal["spill"] = "spill"
     slot: int
-    bytes: Annotated[int, Field(gt=0, le=MOST)]
+    bytes: Annotated[int, Field(gt=0, le=GREATEST)]
     """How much state, at least."""
 
 
@@ -140,7 +140,7 @@ class BudgetCommand(AnyAdaptationCommand):
 
     kind: Literal["budget"] = "budget"
     slot: int
-    bytes: Annotated[int, Field(ge=0, le=MOST)] = 0
+    bytes: Annotated[int, Field(ge=0, le=GREATEST)] = 0
     """The new one; 0 for `state.budget_bytes`."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spillway.readmodel.adaptations import MOST
+from spillway.readmodel.adaptations import MOST_DECISIONS
 from spillway.report import decisions
 from spillway.report.html import report_html
 from spillway.report.model import Status
@@ -270,7 +270,9 @@ def test_a_budget_moves_no_state() -> None:
 
 
 def test_the_newest_decisions_are_remembered() -> None:
-    many = [(1, outcome(0, id=f"p/{k}/0", kind="spill")) for k in range(MOST)]
+    many = [(1, outcome(0, id=f"p/{k}/0", kind="spill")) for k in range(MOST_DECISIONS)]
     made = with_commands(*many, (2, outcome(0, id="p/last/0", kind="spill")))
     decisions = model_of(made.entries).tally.adaptations.decisions
-    assert [each.id for each in decisions] == [f"p/{k}" for k in range(1, MOST)] + ["p/last"]
+    assert [each.id for each in decisions] == [f"p/{k}" for k in range(1, MOST_DECISIONS)] + [
+        "p/last"
+    ]

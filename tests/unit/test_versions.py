@@ -124,8 +124,8 @@ def test_the_version_is_one() -> None:
     ("field", "value", "what"),
     [
         ("cuts", [{"ranges": None}], "the ranges of cuts are no list"),
-        ("cuts", [{"ranges": [5]}], "5 is no group"),
-        ("cuts", [{"ranges": ["9999999999/1"]}], "is no group"),
+        ("cuts", [{"ranges": [5]}], "5 is not a group"),
+        ("cuts", [{"ranges": ["9999999999/1"]}], "is not a group"),
         ("read", [{"topic": "a", "partition": [0], "rows": 5}], "counts of a lack rows, rejected"),
         ("read", [{"partition": [0]}], "counts of None lack rows"),
         ("tables", ["results"], r"names files of \['results'\], which are not there"),

@@ -15,7 +15,7 @@ from spillway.readmodel.groups import GroupStates, group_states
 from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
 from spillway.report.words import bytes_text
-from spillway_schemas.commands import ADAPTATION, MOST, AdaptationCommand, BudgetCommand
+from spillway_schemas.commands import ADAPTATION, GREATEST, AdaptationCommand, BudgetCommand
 from spillway_schemas.journal import Move, Prefix
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
@@ -168,6 +168,6 @@ def _bytes(text: str, whole: str) -> int:
         raise RequestRefused(f"{whole!r}: {text!r} is not a size such as 100MiB") from None
     if size <= 0:
         raise RequestRefused(f"{whole!r}: {text!r} is not above zero")
-    if size > MOST:
+    if size > GREATEST:
         raise RequestRefused(f"{whole!r}: {text!r} is more than any slot can hold")
     return int(size)
