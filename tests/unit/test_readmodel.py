@@ -230,3 +230,23 @@ def test_two_that_save_at_once_leave_one_of_both_whole(monkeypatch: pytest.Monke
     assert short.model is not None
     assert model.state == short.model.state
     assert [path.name for path in memory_file("w").parent.iterdir()] == [memory_file("w").name]
+
+
+def test_what_another_version_remembered_is_forgotten() -> None:
+    memory = ReadCache(model_of(make_day(60).entries), {"a.parquet": {"bad": 2}})
+    save(memory, "w")
+    assert load("w").reasons == memory.reasons
+    path = memory_file("w")
+    told = KeptReadCache.model_validate_json(path.read_bytes())
+    before = told.model_copy(update={"version": told.version - 1})
+    path.write_text(before.model_dump_json())
+    assert load("w") == ReadCache()
+
+
+def test_reasons_of_another_journal_are_forgotten(tmp_path: Path) -> None:
+    """A warehouse was made anew at the same place."""
+    memory = ReadCache(model_of(make_day(40, seed=2).entries), {"a.parquet": {"bad": 2}}, 40)
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, make_day(40).entries)
+    caught_up(warehouse, memory)
+    assert (memory.reasons, memory.saved_n) == ({}, -1)
