@@ -23,10 +23,12 @@ from spillway.readmodel.cache import (
     save,
 )
 from spillway.readmodel.model import KeptReadModel, ReadModel
+from spillway.readmodel.tally import MOST_SEAL_ANSWERS, thinned
 from spillway.storage import folder
 from spillway.tables import NothingYet, Snapshots, Warehouse
 from spillway_schemas.journal import Epoch, entry_from, entry_texts
-from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
+from tests.commands import outcome_of
+from tests.report_journal import DAY, carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
 GOLDEN = Path(__file__).parent / "golden" / "readmodel-2.json"
@@ -250,3 +252,55 @@ def test_reasons_of_another_journal_are_forgotten(tmp_path: Path) -> None:
     fill_journal(warehouse, make_day(40).entries)
     caught_up(warehouse, memory)
     assert (memory.reasons, memory.saved_n) == ({}, -1)
+
+
+def test_a_sealed_session_leaves_no_peak_behind() -> None:
+    """Kills: the next session's peaks begin with those of the one before."""
+    made = make_day(40, seal_after=25)
+    (at,) = (n for n, e in enumerate(made.entries) if isinstance(e, Epoch) and e.sealed)
+    before, after = (model_of(made.entries[:n]).tally.slots for n in (at, at + 1))
+    assert any(each.peak_folder_bytes > each.folder_bytes for each in before.values())
+    for each in after.values():
+        assert each.peak_state_bytes == each.state_bytes
+        assert each.peak_folder_bytes == each.folder_bytes
+        assert (each.spills, each.spilled_bytes, each.moved_in, each.moved_out) == (0, 0, 0, 0)
+
+
+def test_points_that_are_joined_have_the_last_budget() -> None:
+    made = make_day(40).entries
+    points = model_of(made).tally.points
+    lower = [
+        each.model_copy(update={"budget_bytes": dict.fromkeys(each.budget_bytes, each.epoch)})
+        for each in points
+    ]
+    assert [set(each.budget_bytes.values()) for each in thinned(lower)] == [
+        {each.epoch} for each in thinned(lower)
+    ]
+
+
+def test_of_many_answers_about_a_session_s_end_the_last_are_kept() -> None:
+    made = make_day(40)
+    refused = {"kind": "seal", "obeyed": False}
+    for at, entry in enumerate(made.entries):
+        if isinstance(entry, Epoch):
+            asked = [outcome_of(f"{entry.epoch}", reason=f"in {entry.epoch}", **refused)]
+            made.entries[at] = entry.model_copy(update={"commands": asked})
+    answers = model_of(made.entries).tally.sessions[DAY].seal_answers
+    last = made.last.epoch
+    assert [each.reason for each in answers] == [
+        f"in {n}" for n in range(last - MOST_SEAL_ANSWERS + 1, last + 1)
+    ]
+
+
+def test_a_session_s_input_time_begins_with_its_first_epoch() -> None:
+    """Kills: policies believe that a session has just begun."""
+    made = make_day(10)
+    stamped = [
+        entry.model_copy(update={"recent_input_ms": 5_000 + 100 * entry.epoch})
+        if isinstance(entry, Epoch)
+        else entry
+        for entry in made.entries
+    ]
+    session = model_of(stamped).tally.sessions[DAY]
+    assert session.first_input_ms == 5_000
+    assert session.last_input_ms == 5_000 + 100 * made.last.epoch
