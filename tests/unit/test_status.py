@@ -24,6 +24,7 @@ from spillway.report.ends import kafka_ends
 from spillway.report.model import Status
 from spillway.report.status import MOST_REASONS, OTHER, status
 from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.tables.events import SessionHistory
 from spillway_schemas.journal import DELAY_EDGES_MS
 from spillway_schemas.settings import load_settings
 from tests.report_journal import (
@@ -467,7 +468,7 @@ def test_a_look_goes_through_the_events_once(settings, warehouse, monkeypatch):
             counted.append(1)
             return super().__iter__()
 
-    monkeypatch.setattr(type(warehouse.sessions), "read", lambda _: Events())
+    monkeypatch.setattr(SessionHistory, "events", lambda *_: Events())
     assert len(status(warehouse, settings, make_day(60).now(), None).sessions) == 2
     assert len(counted) == 1
 

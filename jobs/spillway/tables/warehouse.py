@@ -49,6 +49,7 @@ from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
+from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import FileRecord
 from spillway_schemas.snapshot import JournalSnapshot
 
@@ -340,16 +341,23 @@ class Warehouse:
         return problems
 
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
-        """Say of which cleaned sessions `results`, as seen, lacks ranges."""
-        sealed = self.journal.sealed() if cleaned else {}
-        for session in sorted(cleaned & sealed.keys()):
-            ranges = len(sealed[session].ranges)
-            there = self.table("results").transaction(f"cleanup/{session}") + 1
-            if there < ranges:
-                yield (
-                    f"results has {there} of the {ranges} ranges of {session}, which is cleaned: "
-                    "commits were lost. Restore the warehouse from a backup, or make the day again"
-                )
+        """Say of which cleaned sessions `results`, or `spill` of a tree of joins, as seen, lacks
+        ranges."""
+        state = self.journal.state() if cleaned else None
+        if state is None:
+            return
+        root = spaces(len(state.genesis.parents))[-1]
+        for session in sorted(cleaned & state.sealed.keys()):
+            ranges = state.sealed[session].ranges
+            below = sum(not root.covers(each) for each in ranges)
+            for table, wanted in (("results", len(ranges)), ("spill", below)):
+                there = self.table(table).transaction(f"cleanup/{session}") + 1
+                if there < wanted:
+                    yield (
+                        f"{table} has {there} of the {wanted} ranges of {session}, which is "
+                        "cleaned: commits were lost. Restore the warehouse from a backup, or make "
+                        "the day again"
+                    )
 
     # --- inside --------------------------------------------------------------------------
 
