@@ -43,6 +43,7 @@ def make_day(
         day.clean()
 
 
+@pytest.mark.soak  # in `make test` the day below spills at every join, too
 def test_a_day_with_too_little_memory(make_day: MakeDay) -> None:
     day = make_day()
     day.produce(tree_messages(1, 8_000, KEYS))
@@ -85,6 +86,7 @@ def test_kills_moves_and_lost_state(make_day: MakeDay) -> None:
     day.produce(tree_messages(9, 500, KEYS))
     day.ok("stream", "--available-now", timeout_s=400)
     assert any(e["restored_slots"] for e in day.journal.epochs())
+    assert spilled(day) == {ABC, ABCD, ABCDE}
     finished(day)
 
 

@@ -93,7 +93,7 @@ def rows_of(
     return rows
 
 
-@explored(30, 300, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(30, 2_000, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"height {day.spec.height}, cuts {bool(day.cuts)}, restored {bool(day.restored)}")

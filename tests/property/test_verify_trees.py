@@ -335,7 +335,9 @@ def test_later_keys_of_two_leaves_need_no_pairs() -> None:
 
 def test_keys_that_must_be_equal_are_of_one_type() -> None:
     text = LATER.replace('d = "x"', 'd = "t"')
-    with pytest.raises(QueryError, match=r"q.toml:\d+: key l is not of one type: abc int, d timestamp"):
+    with pytest.raises(
+        QueryError, match=r"q.toml:\d+: key l is not of one type: abc int, d timestamp"
+    ):
         leaf_plans(query(text), values_of(query(text)))
 
 
