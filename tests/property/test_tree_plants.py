@@ -84,7 +84,10 @@ LIES = (
         within=600,
     ),
     Lie(
-        "a join above one that was cut is not flushed", "spillway.protocol.plan.flushed", _cut_only
+        "a join above one that was cut is not flushed",
+        "spillway.protocol.plan.flushed",
+        _cut_only,
+        first=50,
     ),
     Lie(
         "a join is cleaned before what those below it lacked is stored",

@@ -1,4 +1,4 @@
-"""Scenes of a probe: what a slot's joins below the root give, and what is said when state is gone."""
+"""Scenes of a probe: what joins below the root give, and what is said when state is gone."""
 
 from __future__ import annotations
 
