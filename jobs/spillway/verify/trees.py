@@ -80,9 +80,7 @@ class TreeFrames:
         self._quarantine = quarantine
         self._salt = salt
         self._keys = [f"v{value}" for value in values.by]
-        self._sums = [
-            leaf_sums(rows, plan).persist() for rows, plan in zip(leaves, plans, strict=True)
-        ]
+        self._sums: list[Any] = []
 
     @property
     def joined(self) -> tuple[tuple[str, str], ...]:
@@ -91,6 +89,12 @@ class TreeFrames:
 
     def judged(self) -> Any:
         """The rows of `workers.judged_tree`: totals, and the keys that fail."""
+        # Two branches read them. A plan that is cached by `persist` is not found again behind the
+        # views of a statement, and would be made, and its input decoded, twice.
+        self._sums = [
+            leaf_sums(rows, plan).localCheckpoint(eager=False)
+            for rows, plan in zip(self._leaves, self._plans, strict=True)
+        ]
         schema = pa.schema([*self._key_fields(), *TOTALS])
         frames = [self._folded(), self._found(), *self._rejected()]
         union = frames[0]
@@ -187,9 +191,8 @@ class TreeFrames:
         return sides
 
     def close(self) -> None:
-        """Give the leaves' sums back."""
-        for frame in self._sums:
-            frame.unpersist()
+        """Forget the leaves' sums, which Spark then gives back."""
+        self._sums = []
 
 
 def leaf_sums(rows: Any, plan: StreamPlan) -> Any:
