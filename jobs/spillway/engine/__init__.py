@@ -3,10 +3,13 @@
 | room | idea | may import |
 |---|---|---|
 | `groups` | partition groups: prefixes of a key's hash | |
-| `join` | the join itself | `groups` |
+| `join` | one join, and the tree of them that a query is | `groups` |
 | `state` | what a slot keeps | `join` |
 | `wire` | what crosses the shuffle, and files that tables name | `state` |
 | `spill` | what leaves memory, and the results that this leaves out | `wire`, `statistics` |
 | `statistics` | figures of a group | `state` |
-| `step` and the rest | one slot's part of one epoch | all |
+| `replay` | rows of joins that were lost, made again | `wire` |
+| `tracing` | through which groups results came | `statistics` |
+| `probe` | one slot's part of an epoch in the joins below the root | all above |
+| `step` and the rest | one slot's part of one epoch: the root, and all that it keeps | all |
 """
