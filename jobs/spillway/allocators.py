@@ -24,8 +24,8 @@ def few_arenas() -> bool:
 def one_allocator() -> bool:
     """Let Arrow take memory from malloc; False where it has begun with another pool.
 
-    Arrow's own pool keeps what threads that are gone had: with it the driver grew by some 10 MiB a
-    session. Call it before pyarrow is imported. What the user asked for stands
+    Arrow's own pool keeps for each thread what that had, and `give_back` does not reach it. Call it
+    before pyarrow is imported: afterwards it changes nothing. What the user asked for stands
     (`ARROW_DEFAULT_MEMORY_POOL`), and programs that this one starts do not inherit the choice.
     """
     if _POOL in os.environ:

@@ -21,6 +21,7 @@ long: for days that take minutes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -281,8 +282,9 @@ THEN = "--then"
 """Between two commands that run one after the other in this process, while they succeed."""
 
 
-def main() -> None:
-    """Arm what the environment names and run the command line."""
+@functools.cache
+def arm() -> None:
+    """Arm what the environment names, once."""
     if text := os.environ.get("FAILPOINT"):
         arm_driver(text)
     if os.environ.get("WORKER_FAILPOINTS"):
@@ -296,14 +298,28 @@ def main() -> None:
         from spillway.stream import job
 
         job.step_batches = pausing_step_batches
-    from spillway import cli
-    from spillway.commands import given
-
     if text := os.environ.get("KEEP_LOG_S"):
         from spillway.tables import log
 
         log.KEEP_S = float(text)
         log.REMOVED_KNOWN_S = int(text)
+
+
+def main() -> None:
+    """Run the command line, armed when the first command asks for its settings.
+
+    Not before: arming imports pyarrow, and `spillway stream` chooses first whose memory that takes.
+    """
+    from spillway import cli
+    from spillway.commands import given
+
+    settings = given.settings
+
+    def armed(**flags: object) -> Any:
+        arm()
+        return settings(**flags)
+
+    given.settings = armed
 
     if text := os.environ.get("EXCHANGE_CLOCK"):
         clock = Path(text)

@@ -51,8 +51,8 @@ def test_a_stream_s_threads_share_few_arenas(words: list[str], few: bool) -> Non
 
 POOL = """
 import os, sys
+from {entry} import main
 sys.argv = ["spillway", "--set", "query=./none.toml", "stream"]
-from spillway.cli import main
 try:
     main()
 except SystemExit as ended:
@@ -69,9 +69,29 @@ def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
     env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
     env.pop("ARROW_DEFAULT_MEMORY_POOL", None)
     env |= {} if asked is None else {"ARROW_DEFAULT_MEMORY_POOL": asked}
-    command = [sys.executable, "-c", POOL]
+    command = [sys.executable, "-c", POOL.format(entry="spillway.cli")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [asked or "system", str(asked)]
+
+
+@pytest.mark.parametrize(
+    "armed",
+    [
+        {},
+        {"KEEP_LOG_S": "60"},
+        {"FAILPOINT": "before-job:1"},
+        {"WORKER_FAILPOINTS": "in-step:3"},
+        {"WORKER_PAUSE_S": "1"},
+    ],
+    ids=lambda armed: next(iter(armed), "nothing"),
+)
+def test_a_driver_of_the_long_tests_takes_memory_as_a_user_s_does(armed: dict[str, str]) -> None:
+    """Kills: a failpoint armed before the command. It imports pyarrow, and the pool is chosen."""
+    env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT))), **armed}
+    env.pop("ARROW_DEFAULT_MEMORY_POOL", None)
+    command = [sys.executable, "-c", POOL.format(entry="tests.integration.failpoints")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["system", "None"]
 
 
 HELD_BELOW_WHAT_STAYS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_start_leaves_no_checkpoint_of_an_earlier_one(
     monkeypatch.setattr(supervised, "stream_rows", lambda *_: Rows())
     hooks = EpochHooks(lambda *_: 0, lambda: False, lambda: False, list)
     folder = tmp_path / "checkpoints" / "w" / "1"
-    query = SupervisedQuery(None, {}, folder, hooks, trigger_s=1, available_now=False)
+    query = SupervisedQuery(MagicMock(), {}, folder, hooks, trigger_s=1, available_now=False)
     for number in (1, 2, 3):
         query.start({}, 100)
         assert query.checkpoint == folder / str(number)

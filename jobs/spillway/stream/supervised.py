@@ -74,7 +74,7 @@ class SupervisedQuery:
         """A new query with a new checkpoint, from these offsets."""
         self._starts += 1
         self._failure = None
-        give_back()  # what the threads of the query before had
+        _end_idle_callbacks(self._spark)
         self.max_rows = max_rows
         private_folder(self._folder.parent)
         # With the checkpoints of its earlier starts: a day has several, and a run many days.
@@ -87,6 +87,7 @@ class SupervisedQuery:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
+        give_back()  # what the threads of the query before had
         self._query = writer.start()
 
     def stop(self) -> None:
@@ -154,3 +155,15 @@ class SupervisedQuery:
             and time.monotonic() < until
         ):
             time.sleep(0.02)
+
+
+def _end_idle_callbacks(spark: Any) -> None:
+    """End the threads that served queries which are gone. Call it while no query runs.
+
+    Each query has a thread of its own in the JVM, and py4j gives that a connection and a thread of
+    this process for its batches. It keeps both: one more with every start, and with it what the
+    allocators hold for a thread. This method of py4j's, which its own timer calls only where
+    threads share connections, ends those that no call uses; the threads here end with them.
+    """
+    server = spark.sparkContext._gateway.java_gateway_server
+    server.getCallbackClient().periodicCleanup()
