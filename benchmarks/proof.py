@@ -1,6 +1,6 @@
 """What the proof of a tree costs beside that of a single join, and beside the batch join.
 
-    python -m benchmarks.proof [--rows 1000000] [--runs 3] [--exhaustive] [--json]
+    python -m benchmarks.proof [--rows 1000000] [--runs 3] [--query tree] [--exhaustive] [--json]
 
 Five inputs of so many rows each, as `verify` has them once they are decoded, and their results:
 
@@ -208,13 +208,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each input")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--exhaustive", action="store_true", help="the batch join, too")
+    parser.add_argument("--query", choices=list(JOINS), action="append", help="only this one")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     found = []
     with spark_on_demand("local[2]", "benchmarks.proof", lambda: None) as start:
         spark = start()
         spark.conf.set("spark.sql.shuffle.partitions", "4")  # as `verify` does
-        for name in JOINS:
+        for name in given.query or JOINS:
             found.append(measured(spark, name, given.rows, given.runs, given.exhaustive))
             if not given.json:
                 print(json.dumps(found[-1]), flush=True)
