@@ -28,9 +28,9 @@ from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
 from spillway.places import var_folder
+from spillway.readmodel.groups import group_states
 from spillway.rebalance.asking import RequestRefused, look
 from spillway.rebalance.by_hand import RebalanceRequest, request
-from spillway.rebalance.view import group_states
 from spillway.report import NothingYet
 from spillway.tables import NoWarehouse, Warehouse
 from spillway_schemas.journal import Epoch

@@ -46,6 +46,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.readmodel": (
         {
             "spillway_schemas",
+            "spillway.engine",
             "spillway.policy",
             "spillway.protocol",
             "spillway.tables",

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from spillway.policy.view import F64, I64, Bool
+from spillway.readmodel.groups import GroupStates, cut_groups, group_states
 from spillway.readmodel.model import ReadModel
-from spillway.rebalance.view import GroupStates, cut_groups, group_states
 from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix

@@ -11,9 +11,9 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from spillway.engine.least import TOO_SMALL, least_budget
 from spillway.policy.slots import rearranged
 from spillway.protocol.state import JournalState
+from spillway.readmodel.groups import GroupStates, group_states
 from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, ask, look, now
-from spillway.rebalance.view import GroupStates, group_states
 from spillway.report.words import bytes_text
 from spillway_schemas.commands import ADAPTATION, AdaptationCommand, BudgetCommand
 from spillway_schemas.journal import Move, Prefix

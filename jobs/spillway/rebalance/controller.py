@@ -28,8 +28,9 @@ from spillway.policy.view import (
     View,
     declined,
 )
+from spillway.readmodel.groups import group_states
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look, now
-from spillway.rebalance.view import group_states, round_s, view_of
+from spillway.rebalance.view import round_s, view_of
 from spillway_schemas.commands import ADAPTATION
 from spillway_schemas.journal import Move
 from spillway_schemas.settings import Settings

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spillway.readmodel import cache
-from spillway.rebalance.view import newest
+from spillway.readmodel.groups import newest
 from spillway.report.words import bytes_text, count_text, part_text, visible
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix
