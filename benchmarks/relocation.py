@@ -31,8 +31,7 @@ from spillway.places import var_folder
 from spillway.readmodel.groups import group_states
 from spillway.rebalance.asking import RequestRefused, look
 from spillway.rebalance.by_hand import RebalanceRequest, request
-from spillway.report import NothingYet
-from spillway.tables import NoWarehouse, Warehouse
+from spillway.tables import NothingYet, NoWarehouse, Warehouse
 from spillway_schemas.journal import Epoch
 from spillway_schemas.settings import Settings, load_settings
 

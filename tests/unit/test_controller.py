@@ -24,9 +24,8 @@ from spillway.rebalance import by_hand, controller
 from spillway.rebalance.asking import RequestRefused, ask, look, now
 from spillway.rebalance.by_hand import RebalanceRequest
 from spillway.rebalance.shown import table
-from spillway.report import NothingYet
 from spillway.report.groups import HEAD, GroupStatus, groups_table, largest_groups
-from spillway.tables import Warehouse
+from spillway.tables import NothingYet, Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import Settings, load_settings

@@ -11,7 +11,7 @@ from spillway.clock import system_clock
 from spillway.demo.child import Child
 from spillway.demo.phases import DemoDay, Phase, PhaseFailed, PhaseOutcome
 from spillway.rebalance import controller
-from spillway.report import Status
+from spillway.report.model import Status
 from spillway.sealing import request_seal
 
 DECIDE_EVERY_S = 3.0
