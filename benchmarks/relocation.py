@@ -27,6 +27,7 @@ from benchmarks.side_by_side.programs import Bench, Run, run
 from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
+from spillway.clock import system_clock
 from spillway.places import var_folder
 from spillway.readmodel.groups import group_states
 from spillway.rebalance.asking import RequestRefused, look
@@ -41,7 +42,7 @@ out = Console(soft_wrap=True)
 
 def wishes(settings: Settings, wanted: int, *, exchange: bool) -> RebalanceRequest | None:
     """Moves of about `wanted` bytes between two slots; None: not enough yet."""
-    seen = look(settings)
+    seen = look(settings, clock=system_clock)
     sizes = group_states(seen.warehouse, seen.model, 0.0).bytes
     held = [slot.state_bytes for _, slot in sorted(seen.model.tally.slots.items())]
     fuller = held.index(max(held))
@@ -71,7 +72,7 @@ def moving(config: Path, every_s: float, wanted: int, *, exchange: bool) -> Iter
             with contextlib.suppress(NoWarehouse, NothingYet, RequestRefused):
                 found = wishes(settings, wanted, exchange=exchange)
                 if found is not None:
-                    request(settings, found, "benchmark", "benchmark")
+                    request(settings, found, "benchmark", "benchmark", clock=system_clock)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -87,7 +87,7 @@ class LocalDay(DemoDay):
         if now - self._decided >= DECIDE_EVERY_S:
             self._decided = now
             settings = self.place.settings
-            controller.run(settings, settings.rebalance.policy, "demo")
+            controller.run(settings, settings.rebalance.policy, "demo", clock=system_clock)
 
     def _verify(self, phase: Phase) -> dict[str, Any]:
         child = self._start("verify", "--session", self.session, "--json")
