@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from spillway.tables import ActiveFile, Warehouse
 
 MOST_FILES = 400
 """Files of statistics that one look opens at most: newest first."""
+KIB = 1024.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class GroupStates:
     hot_share: F64
     """The share of the group's rows that its most frequent key has; 0: not looked at."""
     hot_key: tuple[str, ...]
+
+    @property
+    def productivity(self) -> F64:
+        """`per_kib`."""
+        return per_kib(self.results, self.bytes)
 
     @classmethod
     def nothing(cls, groups: int) -> GroupStates:
@@ -91,6 +98,14 @@ def group_states(warehouse: Warehouse, model: ReadModel, collection_s: float) ->
         hot_share=now["hot_rows"] / np.maximum(now["rows"], 1),
         hot_key=_hot_keys(groups, last.values()),
     )
+
+
+def per_kib(results: npt.ArrayLike, size: npt.ArrayLike) -> F64:
+    """Productivity as people read it: results of the generation for each KiB; 0 without state."""
+    size = np.asarray(size)
+    found = np.zeros(size.shape)
+    np.divide(np.asarray(results) * KIB, size, out=found, where=size > 0)
+    return found
 
 
 def newest(warehouse: Warehouse, model: ReadModel) -> dict[int, pa.Table]:

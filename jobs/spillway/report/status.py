@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.processes import process_runs
-from spillway.protocol.offsets import partitions
+from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import another_query
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
@@ -212,9 +212,9 @@ def topics_of(model: ReadModel, ends: Offsets | None) -> tuple[list[TopicStatus]
     session = model.tally.sessions[model.session]
     lag: Counter[str] = Counter()
     if ends is not None:
+        read = padded(model.state.end, ends)
         for topic, partition, end in partitions(ends):
-            known = model.state.end.get(topic, [])
-            lag[topic] += max(0, end - (known[partition] if partition < len(known) else 0))
+            lag[topic] += max(0, end - read[topic][partition])
     topics = [
         TopicStatus(
             topic=topic,
