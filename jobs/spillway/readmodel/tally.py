@@ -111,6 +111,7 @@ class SlotTally(BaseModel):
     host: str = ""
     rows: int = 0
     groups: int = 0
+    """That hold rows."""
     budget_bytes: int = 0
     state_bytes: int = 0
     peak_state_bytes: int = 0
@@ -119,6 +120,7 @@ class SlotTally(BaseModel):
     """Of the file system that the folder is in; None: not known."""
     peak_folder_bytes: int = 0
     spills: int = 0
+    """Epochs in which it spilled."""
     spilled_bytes: int = 0
     moved_in: int = 0
     """Groups that came from other slots."""

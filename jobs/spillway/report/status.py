@@ -28,7 +28,7 @@ from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_del
 from spillway.readmodel.waiting import pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
-    AdaptationStatus,
+    DecisionStatus,
     SessionStatus,
     SlotStatus,
     Status,
@@ -115,7 +115,7 @@ def status(
             for date, each in sorted(sessions.items(), reverse=True)
         ],
         adaptations=[
-            AdaptationStatus(
+            DecisionStatus(
                 **each.model_dump(exclude={"results_at"}),
                 results_since=model.tally.adaptations.results - each.results_at,
             )
