@@ -44,6 +44,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from spillway.clock import system_clock
 from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
@@ -279,7 +280,9 @@ def look(what: str, root: Path) -> None:
         assert found is not None
         list(warehouse.commands.unseen(found))
     elif what == "controller":
-        controller.run(settings, settings.rebalance.policy, "bench", dry_run=True)
+        controller.run(
+            settings, settings.rebalance.policy, "bench", dry_run=True, clock=system_clock
+        )
     else:
         Looker(settings).look()
     took = {

@@ -27,12 +27,12 @@ from benchmarks.side_by_side.programs import Bench, Run, run
 from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
 from benchmarks.side_by_side.topics import filled, scenario
+from spillway.clock import system_clock
 from spillway.places import var_folder
+from spillway.readmodel.groups import group_states
 from spillway.rebalance.asking import RequestRefused, look
 from spillway.rebalance.by_hand import RebalanceRequest, request
-from spillway.rebalance.view import group_states
-from spillway.report import NothingYet
-from spillway.tables import NoWarehouse, Warehouse
+from spillway.tables import NothingYet, NoWarehouse, Warehouse
 from spillway_schemas.journal import Epoch
 from spillway_schemas.settings import Settings, load_settings
 
@@ -42,7 +42,7 @@ out = Console(soft_wrap=True)
 
 def wishes(settings: Settings, wanted: int, *, exchange: bool) -> RebalanceRequest | None:
     """Moves of about `wanted` bytes between two slots; None: not enough yet."""
-    seen = look(settings)
+    seen = look(settings, clock=system_clock)
     sizes = group_states(seen.warehouse, seen.model, 0.0).bytes
     held = [slot.state_bytes for _, slot in sorted(seen.model.tally.slots.items())]
     fuller = held.index(max(held))
@@ -72,7 +72,7 @@ def moving(config: Path, every_s: float, wanted: int, *, exchange: bool) -> Iter
             with contextlib.suppress(NoWarehouse, NothingYet, RequestRefused):
                 found = wishes(settings, wanted, exchange=exchange)
                 if found is not None:
-                    request(settings, found, "benchmark", "benchmark")
+                    request(settings, found, "benchmark", "benchmark", clock=system_clock)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -77,6 +77,7 @@ class ProcessLauncher:
     """A process on this machine, in a session of its own, with a log file."""
 
     config: str | None
+    """Spillway's settings file; None: that of the section."""
     folder: Path
     """Of the note of its process id and of its log."""
     section: str = SPILLWAY
@@ -214,6 +215,7 @@ class CommandLauncher:
     start_command: str
     stop_command: str
     status_command: str
+    section: str = SPILLWAY
 
     def is_running(self) -> bool:
         """Whether the status command ends with 0."""
@@ -242,7 +244,7 @@ class CommandLauncher:
     def _run(self, command: str) -> subprocess.CompletedProcess[str]:
         argv = shlex.split(command)
         if not argv:
-            raise LaunchFailed("an empty command: set [spillway] start, stop and status")
+            raise LaunchFailed(f"an empty command: set [{self.section}] start, stop and status")
         try:
             return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=STOP_S)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -268,6 +270,7 @@ class KubernetesLauncher:
     """`https://host:port`; the cluster that this pod runs in when empty."""
     account: Path = ACCOUNT
     fetch: Callable[[urllib.request.Request], bytes] | None = None
+    section: str = SPILLWAY
 
     def is_running(self) -> bool:
         """Whether there is a pod, ready or not: the cluster itself gets on with one that starts."""
@@ -319,8 +322,8 @@ class KubernetesLauncher:
         server = self._server()
         if not server.startswith("https://"):
             raise LaunchFailed(
-                f"[spillway] kubernetes_server = {server}: the account's token is sent there, so "
-                "it must be an https:// address"
+                f"[{self.section}] kubernetes_server = {server}: the account's token is sent "
+                "there, so it must be an https:// address"
             )
         url = f"{server}/apis/apps/v1/namespaces/{self.namespace}/{path}"
         request = urllib.request.Request(
@@ -344,7 +347,7 @@ class KubernetesLauncher:
         host, port = (os.environ.get(f"KUBERNETES_SERVICE_{n}") for n in ("HOST", "PORT"))
         if not host:
             raise LaunchFailed(
-                "no cluster: run in one, or set [spillway] kubernetes_server to its address"
+                f"no cluster: run in one, or set [{self.section}] kubernetes_server to its address"
             )
         return f"https://{host}:{port or 443}"
 
@@ -352,7 +355,7 @@ class KubernetesLauncher:
         authority = self.account / "ca.crt"
         context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
         opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirects()
+            urllib.request.HTTPSHandler(context=context), _NoRedirects(self.section)
         )
         with opener.open(request, timeout=30) as answer:
             return bytes(answer.read())
@@ -361,13 +364,16 @@ class KubernetesLauncher:
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Where a redirect leads to would be sent the token as well."""
 
+    def __init__(self, section: str) -> None:
+        self._section = section
+
     def redirect_request(self, *given: Any) -> None:
         """Refuse it. Raises `LaunchFailed`."""
         request, _, code, _, _, target = given
         raise LaunchFailed(
             f"{request.full_url} answered with a redirect ({code}) to {target}: it was not "
-            "followed, for the account's token would be sent there; set [spillway] "
-            "kubernetes_server to the cluster's own address"
+            "followed, for the account's token would be sent there; set "
+            f"[{self._section}] kubernetes_server to the cluster's own address"
         )
 
 
@@ -383,12 +389,12 @@ def launcher(config: str | None = None, section: str = SPILLWAY) -> Launcher:
     kind = setting("launcher", section) or "process"
     if kind == "process":
         folder = Path(setting("service_folder", section) or _service_folder(section)).absolute()
-        return ProcessLauncher(config or setting("config", section), folder, section)
+        return ProcessLauncher(config, folder, section)
     if kind == "command":
         commands = [setting(name, section) for name in ("start", "stop", "status")]
         if None in commands:
             raise LaunchFailed(f"launcher = command needs [{section}] start, stop and status")
-        return CommandLauncher(*(command or "" for command in commands))
+        return CommandLauncher(*(command or "" for command in commands), section=section)
     if kind == "kubernetes":
         deployment = setting("kubernetes_deployment", section)
         if deployment is None:
@@ -397,5 +403,6 @@ def launcher(config: str | None = None, section: str = SPILLWAY) -> Launcher:
             setting("kubernetes_namespace", section) or "default",
             deployment,
             setting("kubernetes_server", section) or "",
+            section=section,
         )
     raise LaunchFailed(f"[{section}] launcher = {kind!r}: use process, command or kubernetes")

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from spillway.clock import system_clock
 from spillway.rebalance import by_hand, controller
 from spillway.stream.session import class_archive
 from spillway_schemas.settings import Settings, load_settings
@@ -115,12 +116,14 @@ class Mover:
         settings = load_settings(environ=self.day.env())[0]
         answers: list[Any] = []
         if not hand:
-            answers = controller.run(settings, self.policy, "test").asked
+            answers = controller.run(settings, self.policy, "test", clock=system_clock).asked
         if not any(outcome.obeyed for _, outcome in answers):
             decided = any(self.policy in command for command in self.asked)
             if not hand and not decided and time.monotonic() < self.patient_until:
                 return
-            answers = by_hand.request(settings, self.uneven(), "uneven again", "test")
+            answers = by_hand.request(
+                settings, self.uneven(), "uneven again", "test", clock=system_clock
+            )
             self.patient_until = time.monotonic() + PATIENT_S
         known = len(self.journal.epochs())
         self.asked |= {command.id: known for command, outcome in answers if outcome.obeyed}

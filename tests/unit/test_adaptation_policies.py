@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spillway.policy import clusters, disk
 from spillway.policy.balanced import balanced, growth, margins
 from spillway.policy.clusters import declustering, supplier_consumer
-from spillway.policy.disk import cluster_bytes, output_rate, query_bytes
+from spillway.policy.disk import cluster_bytes, query_bytes
 from spillway.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
 from spillway.policy.guards import guarded
 from spillway.policy.view import (
@@ -156,7 +156,7 @@ def test_active_disk_forces_the_slot_of_the_low_output_rate() -> None:
         left_s=60.0,
     )
     assert query_bytes(seen) == 600
-    assert output_rate(seen).tolist() == [200, 50, 60]
+    assert seen.output_rate.tolist() == [200, 50, 60]
     found = active_disk(seen).suggestions
     assert [(f.slot, f.bytes) for f in found if isinstance(f, ForceSpill)] == [(1, 30)]
     # Of the 360 bytes that cannot stay until the close, 350 have been forced out already.

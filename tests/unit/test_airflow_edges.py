@@ -474,6 +474,10 @@ def test_the_launcher_is_a_setting(settings: Settings, tmp_path: Path) -> None:
     assert launchers.launcher() == CommandLauncher("a", "b", "c")
     settings |= {"launcher": "kubernetes", "kubernetes_deployment": "stream"}
     assert launchers.launcher() == KubernetesLauncher("default", "stream")
+    more = {"launcher": "kubernetes", "kubernetes_deployment": "l", "kubernetes_server": "http://l"}
+    settings |= {f"spillway_london.{name}": value for name, value in more.items()}
+    with pytest.raises(LaunchFailed, match=r"^\[spillway_london\] kubernetes_server = http://l:"):
+        launchers.launcher(section="spillway_london").is_running()
     settings["launcher"] = "magic"
     with pytest.raises(LaunchFailed, match="use process, command or kubernetes"):
         launchers.launcher()
@@ -486,7 +490,7 @@ def test_each_section_is_a_warehouse_of_its_own(settings: Settings) -> None:
     mine, other = launchers.launcher(), launchers.launcher(section="london")
     assert isinstance(mine, ProcessLauncher)
     assert isinstance(other, ProcessLauncher)
-    assert (mine.config, other.config, other.section) == ("here.toml", "there.toml", "london")
+    assert (mine.section, other.section) == ("spillway", "london")
     assert (mine.folder.name, other.folder.name) == ("service", "service-london")
     settings["london.launcher"] = "command"
     with pytest.raises(LaunchFailed, match=r"\[london\] start, stop and status"):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from spillway.clock import rfc3339, system_clock
 from spillway.engine.least import least_budget
 from spillway.engine.statistics import STATISTICS_SCHEMA
 from spillway.engine.wire.datafile import write_data_files
@@ -21,12 +22,11 @@ from spillway.policy.view import Advice, Declined
 from spillway.protocol.adapt import adapt
 from spillway.protocol.state import replay
 from spillway.rebalance import by_hand, controller
-from spillway.rebalance.asking import RequestRefused, ask, look, now
+from spillway.rebalance.asking import RequestRefused, ask, look
 from spillway.rebalance.by_hand import RebalanceRequest
-from spillway.rebalance.groups import HEAD, GroupStatus, groups_table, largest_groups
 from spillway.rebalance.shown import table
-from spillway.report import NothingYet
-from spillway.tables import Warehouse
+from spillway.report.groups import HEAD, GroupStatus, groups_table, largest_groups
+from spillway.tables import NothingYet, Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import Settings, load_settings
@@ -34,6 +34,9 @@ from tests.commands import command_of, outcome_of
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
 
 GROUPS = 8
+
+NOON_MS = 1_767_632_400_000
+"""2026-01-05, 12:00 in New York."""
 
 
 @pytest.fixture
@@ -118,9 +121,10 @@ def answered(made: Made, warehouse: Warehouse, *outcomes: CommandOutcome) -> Non
 
 def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
-    dry = controller.run(settings, "lazy-disk", "me", dry_run=True)
+    dry = controller.run(settings, "lazy-disk", "me", dry_run=True, clock=system_clock)
     assert not warehouse.commands.read(), "a dry run asks for nothing"
-    found = controller.run(settings, "lazy-disk", "me")
+    moments = iter([NOON_MS])
+    found = controller.run(settings, "lazy-disk", "me", clock=lambda: next(moments))
     assert [c.move for c, _ in found.asked] == [c.move for c, _ in dry.asked]
     commands = [each.command for each in warehouse.commands.read()]
     assert commands == [c for c, _ in found.asked]
@@ -130,8 +134,9 @@ def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehou
         assert each.policy == "lazy-disk"
         assert each.by == "me"
         assert each.assignment_version == -1
-        assert each.epoch == look(settings).model.state.epoch
-        assert each.expires_at > now()
+        assert each.epoch == look(settings, clock=system_clock).model.state.epoch
+        assert each.issued_at == rfc3339(NOON_MS), "one moment for all of a decision"
+        assert each.expires_at == rfc3339(NOON_MS + round(settings.rebalance.expires_s * 1000))
         assert each.settings["theta_d"] == 0.8
         assert "M_least / M_most = 0.11" in each.reason
 
@@ -140,8 +145,10 @@ def test_a_person_s_reason_and_name_go_with_the_policy_s(
     settings: Settings, warehouse: Warehouse
 ) -> None:
     uneven(warehouse)
-    own = controller.run(settings, "lazy-disk", "me", dry_run=True).asked
-    asked = controller.run(settings, "lazy-disk", "alice", reason="it is late").asked
+    own = controller.run(settings, "lazy-disk", "me", dry_run=True, clock=system_clock).asked
+    asked = controller.run(
+        settings, "lazy-disk", "alice", reason="it is late", clock=system_clock
+    ).asked
     assert [c.reason for c, _ in asked] == [f"it is late: {c.reason}" for c, _ in own]
     assert {(c.by, o.by) for c, o in asked} == {("alice", "alice")}
 
@@ -150,14 +157,14 @@ def test_nothing_is_decided_before_the_last_decision_is_answered(
     settings: Settings, warehouse: Warehouse
 ) -> None:
     made = uneven(warehouse)
-    first = controller.run(settings, "lazy-disk", "me")
-    again = controller.run(settings, "lazy-disk", "me")
+    first = controller.run(settings, "lazy-disk", "me", clock=system_clock)
+    again = controller.run(settings, "lazy-disk", "me", clock=system_clock)
     assert not again.asked
     assert "has not answered lazy-disk/" in again.advice.declined[0].why
     command = first.asked[0][0]
     outcome = outcome_of(command.id, kind="move", obeyed=False, reason="expired")
     answered(made, warehouse, outcome)
-    assert controller.run(settings, "lazy-disk", "me", dry_run=True).asked
+    assert controller.run(settings, "lazy-disk", "me", dry_run=True, clock=system_clock).asked
 
 
 def test_an_expired_decision_holds_nothing_up(settings: Settings, warehouse: Warehouse) -> None:
@@ -169,7 +176,7 @@ def test_an_expired_decision_holds_nothing_up(settings: Settings, warehouse: War
         expires_at="2026-01-05T00:00:00Z",
     )
     warehouse.commands.append(old)
-    assert controller.run(settings, "lazy-disk", "me", dry_run=True).asked
+    assert controller.run(settings, "lazy-disk", "me", dry_run=True, clock=system_clock).asked
 
 
 def test_moves_that_wait_come_first(settings: Settings, warehouse: Warehouse) -> None:
@@ -180,15 +187,15 @@ def test_moves_that_wait_come_first(settings: Settings, warehouse: Warehouse) ->
         update={"n": last.n + 1, "epoch": last.epoch + 1, "queued": queued, "cuts": []}
     )
     fill_journal(warehouse, [more])
-    found = controller.run(settings, "lazy-disk", "me")
+    found = controller.run(settings, "lazy-disk", "me", clock=system_clock)
     assert not found.asked
-    assert "1 moves of an earlier one" in found.advice.declined[0].why
+    assert "an earlier one still has 1 move to carry out" in found.advice.declined[0].why
 
 
 def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Warehouse) -> None:
     """Both look before either has asked: in one epoch or in two, one of them is refused."""
     uneven(warehouse)
-    seen = look(settings)
+    seen = look(settings, clock=system_clock)
     wanted = {}
     for name in ("one", "other"):
         only = Move(group=Prefix(3, 1 + len(wanted)), to=1, bytes=9)
@@ -196,11 +203,11 @@ def test_two_controllers_at_once_do_no_harm(settings: Settings, warehouse: Wareh
     for command in wanted.values():
         assert ask(seen, [command], dry_run=False)[0][1].obeyed
     both = [each.command for each in warehouse.commands.read()]
-    outcomes = adapt(seen.model.state, both, now()).outcomes
+    outcomes = adapt(seen.model.state, both, rfc3339(system_clock())).outcomes
     assert [o.obeyed for o in outcomes] == [True, False]
     assert "takes part in another decision, lazy-disk/one" in outcomes[1].reason
     later = replace(seen.model.state, assignment_version=12)
-    outcome = adapt(later, both[1:], now()).outcomes[0]
+    outcome = adapt(later, both[1:], rfc3339(system_clock())).outcomes[0]
     assert "decided on assignment -1; it is 12 now" in outcome.reason
 
 
@@ -210,7 +217,7 @@ def test_two_controllers_at_once_do_not_spill_twice(
 ) -> None:
     """A spill leaves the assignment as it is: what was obeyed since the decision counts."""
     made = uneven(warehouse)
-    seen = look(settings)
+    seen = look(settings, clock=system_clock)
     common = {"bytes": 9, "policy": "active-disk", "assignment_version": -1}
     both = [
         command_of(
@@ -224,19 +231,21 @@ def test_two_controllers_at_once_do_not_spill_twice(
     ]
     for command in both:
         assert ask(seen, [command], dry_run=False)[0][1].obeyed
-    together = adapt(seen.model.state, both, now()).outcomes
+    together = adapt(seen.model.state, both, rfc3339(system_clock())).outcomes
     assert [o.obeyed for o in together] == [True, False]
     assert "active-disk/one" in together[1].reason
     answered(made, warehouse, together[0])
     epoch = seen.model.state.epoch
     why = f"decided after epoch {epoch}; in epoch {epoch + 1} a policy"
-    for state in (look(settings).model.state, replay(made.entries)):
+    for state in (look(settings, clock=system_clock).model.state, replay(made.entries)):
         assert state is not None
-        assert why in adapt(state, both[1:], now()).outcomes[0].reason
+        assert why in adapt(state, both[1:], rfc3339(system_clock())).outcomes[0].reason
         fresh = both[1].model_copy(update={"epoch": state.epoch})
-        assert adapt(state, [fresh], now()).outcomes[0].obeyed
+        assert adapt(state, [fresh], rfc3339(system_clock())).outcomes[0].obeyed
     answered(made, warehouse, together[1])
-    assert look(settings).model.state.policy_epoch == epoch + 1, "a refusal is no relief"
+    assert look(settings, clock=system_clock).model.state.policy_epoch == epoch + 1, (
+        "a refusal is no relief"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -244,7 +253,7 @@ def test_every_policy_runs_and_says_why(
     policy: str, settings: Settings, warehouse: Warehouse
 ) -> None:
     uneven(warehouse)
-    found = controller.run(settings, policy, "me")
+    found = controller.run(settings, policy, "me", clock=system_clock)
     assert found.asked or found.advice.declined
     assert all(outcome.obeyed for _, outcome in found.asked), found.asked
 
@@ -266,7 +275,7 @@ def test_policies_in_rounds_are_guarded_by_their_collection_time(
     monkeypatch.setattr(controller, "guarded", spy)
     monkeypatch.setattr(controller, "round_s", lambda *_: 7.0)
     uneven(warehouse)
-    controller.run(settings, policy, "me", dry_run=True)
+    controller.run(settings, policy, "me", dry_run=True, clock=system_clock)
     rebalance = settings.rebalance
     assert given == [(rebalance.min_span_s, rebalance.min_gain, round_s)]
 
@@ -274,15 +283,17 @@ def test_policies_in_rounds_are_guarded_by_their_collection_time(
 def test_a_split_of_one_key_is_refused_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
     with pytest.raises(RequestRefused, match="all rows of group 3/0 are of the key 'ACME'"):
-        by_hand.request(settings, RebalanceRequest(splits=("3/0",)), "", "me")
-    asked = by_hand.request(settings, RebalanceRequest(splits=("3/1",)), "", "me")
+        by_hand.request(settings, RebalanceRequest(splits=("3/0",)), "", "me", clock=system_clock)
+    asked = by_hand.request(
+        settings, RebalanceRequest(splits=("3/1",)), "", "me", clock=system_clock
+    )
     assert asked[0][1].obeyed
 
 
 def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
     wishes = RebalanceRequest(moves=tuple(f"3/{v}:1" for v in range(5)), spills=("1:2KiB",))
-    answers = by_hand.request(settings, wishes, "because", "me", dry_run=True)
+    answers = by_hand.request(settings, wishes, "because", "me", dry_run=True, clock=system_clock)
     out = Console(file=io.StringIO(), width=200)
     out.print(table(answers, [Declined("merge of 3/1", "[red]never[/red]")], dry_run=True))
     text = " ".join(out.file.getvalue().split())  # type: ignore[attr-defined]
@@ -295,7 +306,9 @@ def test_what_is_printed(settings: Settings, warehouse: Warehouse) -> None:
 def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     uneven(warehouse)
     wishes = RebalanceRequest(budgets=("0:2MiB", "1:default"))
-    asked = by_hand.request(settings, wishes, "the day is long", "me", dry_run=True)
+    asked = by_hand.request(
+        settings, wishes, "the day is long", "me", dry_run=True, clock=system_clock
+    )
     assert [(c.kind, c.slot, c.bytes, o.obeyed) for c, o in asked] == [
         ("budget", 0, 2 << 20, True),
         ("budget", 1, 0, True),
@@ -307,7 +320,12 @@ def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     assert "budget of slot 1: state.budget_bytes would be asked for" in text
     least = least_budget(3, GROUPS, 2, settings.stream.max_rows_per_epoch)
     assert by_hand.request(
-        settings, RebalanceRequest(budgets=(f"0:{least}",)), "", "me", dry_run=True
+        settings,
+        RebalanceRequest(budgets=(f"0:{least}",)),
+        "",
+        "me",
+        dry_run=True,
+        clock=system_clock,
     )
     wrongs = (
         ("0", "write, for example, --budget 0:2GiB"),
@@ -316,7 +334,9 @@ def test_budgets_by_hand(settings: Settings, warehouse: Warehouse) -> None:
     )
     for wrong, why in wrongs:
         with pytest.raises(RequestRefused, match=why):
-            by_hand.request(settings, RebalanceRequest(budgets=(wrong,)), "", "me")
+            by_hand.request(
+                settings, RebalanceRequest(budgets=(wrong,)), "", "me", clock=system_clock
+            )
 
 
 def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) -> None:
@@ -336,9 +356,9 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
     with pytest.raises(NothingYet, match="is empty: start `spillway stream`, or name"):
-        controller.run(settings, "balanced", "me")
+        controller.run(settings, "balanced", "me", clock=system_clock)
     with pytest.raises(RequestRefused, match="unknown policy"):
-        controller.run(settings, "nonsense", "me")
+        controller.run(settings, "nonsense", "me", clock=system_clock)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from spillway.live import views, watch
 from spillway.live.groups import GroupTable, cells, groups_view, look_at_groups
 from spillway.live.watch import PageLook, Watch
+from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.model import ReadModel
-from spillway.rebalance.view import GroupStates
 from spillway.report.model import Cleaning, Status
 from spillway.report.status import status
 from spillway.tables import Warehouse

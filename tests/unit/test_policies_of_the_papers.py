@@ -16,7 +16,7 @@ import pytest
 
 from spillway.policy.balanced import balanced
 from spillway.policy.clusters import THETA_BYTES, fine_tuning
-from spillway.policy.disk import active_disk, lazy_disk, output_rate
+from spillway.policy.disk import active_disk, lazy_disk
 from spillway.policy.flux import (
     collection_s,
     flux_hybrid,
@@ -409,9 +409,9 @@ def test_m_cluster_is_what_slots_may_hold_before_they_spill() -> None:
 def test_tr_section_6_the_output_rate_is_by_all_groups_of_a_slot() -> None:
     """A spill empties groups, and makes the slot no richer."""
     seen = cluster([[10] * 8, [10] * 8], [100] * 2, sampled=np.array([400, 100]))
-    assert output_rate(seen).tolist() == [50, 12.5]
+    assert seen.output_rate.tolist() == [50, 12.5]
     spilled = replace(seen, bytes=np.where(np.arange(16) < 14, seen.bytes, 0))
-    assert output_rate(spilled).tolist() == [50, 12.5]
+    assert spilled.output_rate.tolist() == [50, 12.5]
 
 
 # --- windowed joins: extendible hashing ----------------------------------------------------------

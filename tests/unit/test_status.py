@@ -13,7 +13,13 @@ from spillway.protocol.state import JournalBroken, replay
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.model import ReadModel
-from spillway.readmodel.tally import MOST_POINTS, RECENT_EPOCHS, delay_quantile_ms, thinned
+from spillway.readmodel.tally import (
+    MOST_POINTS,
+    RECENT_EPOCHS,
+    delay_quantile_ms,
+    thinned,
+    with_room,
+)
 from spillway.report.ends import kafka_ends
 from spillway.report.model import Status
 from spillway.report.status import MOST_REASONS, OTHER, status
@@ -397,6 +403,38 @@ def test_history_is_bounded():
     assert len(model.tally.points) <= MOST_POINTS
     assert sum(p.epochs for p in model.tally.points) == MOST_POINTS + 200
     assert len(model.tally.recent) == RECENT_EPOCHS
+
+
+def test_years_of_days_leave_the_open_one_its_points():
+    """Every day keeps two points at least: 600 of them would leave no room for the present one."""
+    point = tallied(make_day(1).entries).tally.points[0]
+    points = []
+    for day in range(600):
+        for epoch in range(20):
+            update = {"session": f"{day:04}", "flush": epoch == 19}
+            points.append(point.model_copy(update=update))
+            if len(points) > MOST_POINTS:
+                points = with_room(points)
+    assert len(points) <= MOST_POINTS
+    assert sum(each.session == "0599" for each in points) > 9
+    days = sorted({each.session for each in points})
+    assert days[-1] == "0599"
+    assert len(days) == 600 - int(days[0]) > 200, "the newest, without a gap"
+
+
+def test_a_look_goes_through_the_events_once(settings, warehouse, monkeypatch):
+    """Not once for each session: there is one more every day."""
+    fill_journal(warehouse, make_day(60, seal_after=40).entries)
+    counted = []
+
+    class Events(list):
+        def __iter__(self):
+            counted.append(1)
+            return super().__iter__()
+
+    monkeypatch.setattr(type(warehouse.sessions), "read", lambda _: Events())
+    assert len(status(warehouse, settings, make_day(60).now(), None).sessions) == 2
+    assert len(counted) == 1
 
 
 def test_an_epochs_seconds_add_up():

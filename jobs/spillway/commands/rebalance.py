@@ -75,13 +75,23 @@ def rebalance(
     declined: tuple[Any, ...] = ()
     if wanted == RebalanceRequest():
         chosen = policy or settings.rebalance.policy
-        decision = controller.run(settings, chosen, by or who(), reason=reason, dry_run=dry_run)
+        decision = controller.run(
+            settings, chosen, by or who(), reason=reason, dry_run=dry_run, clock=given.clock
+        )
         answers, declined = decision.asked, decision.advice.declined
     else:
-        answers = request(settings, wanted, reason, by or who(), dry_run=dry_run)
+        answers = request(settings, wanted, reason, by or who(), dry_run=dry_run, clock=given.clock)
     if reason and (dry_run or not any(outcome.obeyed for _, outcome in answers)):
         asked = [command.kind for command, _ in answers]
-        note(settings, by or who(), reason, dry_run=dry_run, policy=policy, asked=asked)
+        note(
+            settings,
+            by or who(),
+            reason,
+            clock=given.clock,
+            dry_run=dry_run,
+            policy=policy,
+            asked=asked,
+        )
     if json_:
         say_json(as_json(answers, declined))
     else:

@@ -30,7 +30,7 @@ def status(
 
     settings = given.settings()
     if groups is not None:
-        from spillway.rebalance.groups import groups_table, largest_groups
+        from spillway.report.groups import groups_table, largest_groups
 
         found = largest_groups(given.warehouse(settings), groups)
         if json_:

@@ -20,14 +20,12 @@ from spillway.dag_files import dags_folder
 from spillway.demo.child import end_session
 from spillway.kafka.broker import free_port
 
+PREFIX = "spillway_"
+"""Of the ids of our DAGs: the setting `dag_prefix` of this Airflow."""
 PARTS = ("scheduler", "triggerer", "dag_processor", "metadatabase")
 OVER = ("success", "failed")
 LOG = "airflow.log"
 PASSWORDS = "simple_auth_manager_passwords.json.generated"
-
-
-PREFIX = "spillway_"
-"""Of the ids of our DAGs, where no setting says otherwise."""
 
 
 class AirflowEnded(RuntimeError):
@@ -177,6 +175,7 @@ def environment(home: Path, port: int, more: Mapping[str, str]) -> dict[str, str
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         # Without a timeout SQLite refuses at once when another part of Airflow writes.
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
+        "SPILLWAY__DAG_PREFIX": PREFIX,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         **more,

@@ -11,7 +11,7 @@ from spillway.clock import system_clock
 from spillway.demo.child import Child
 from spillway.demo.phases import DemoDay, Phase, PhaseFailed, PhaseOutcome
 from spillway.rebalance import controller
-from spillway.report import Status
+from spillway.report.model import Status
 from spillway.sealing import request_seal
 
 DECIDE_EVERY_S = 3.0
@@ -87,7 +87,7 @@ class LocalDay(DemoDay):
         if now - self._decided >= DECIDE_EVERY_S:
             self._decided = now
             settings = self.place.settings
-            controller.run(settings, settings.rebalance.policy, "demo")
+            controller.run(settings, settings.rebalance.policy, "demo", clock=system_clock)
 
     def _verify(self, phase: Phase) -> dict[str, Any]:
         child = self._start("verify", "--session", self.session, "--json")

@@ -19,9 +19,10 @@ from spillway.kafka import broker
 from spillway.kafka.client import cluster
 from spillway.produce.run import produce
 from spillway.produce.summary import ProduceProgress
-from spillway.report import Looker, NothingYet, Status
+from spillway.report.looking import Looker
+from spillway.report.model import Status
 from spillway.report.words import times_text
-from spillway.tables import NoWarehouse
+from spillway.tables import NothingYet, NoWarehouse
 from spillway_schemas.query import load_query
 from spillway_schemas.scenario import Scenario
 

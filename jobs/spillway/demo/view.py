@@ -16,8 +16,8 @@ from rich.text import Text
 
 from spillway.demo.phases import DemoDay, Phase, PhaseOutcome
 from spillway.demo.place import Place
-from spillway.report import write_report
 from spillway.report.decisions import decisions_table
+from spillway.report.html import write_report
 from spillway.report.model import Status
 from spillway.report.terminal import memory_bar, unicode_works
 from spillway.report.words import bytes_text, count_text, ms_text, part_text, span_text

@@ -14,15 +14,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from spillway.policy.view import F64, I64, Bool
+from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
 from spillway.readmodel.model import ReadModel
-from spillway.rebalance.view import GroupStates, cut_groups, group_states
 from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix
 
 MOST_CELLS = 1024
 MOST_ROWS = 500
-KIB = 1024.0
 
 Order = Literal[
     "group",
@@ -58,14 +57,6 @@ class GroupTable:
     figures: GroupStates
     texts: list[str] = field(default_factory=list)
     """What a search looks at; made when somebody searches."""
-
-    @property
-    def productivity(self) -> F64:
-        """Results per KiB of state; 0 without state."""
-        results, size = self.figures.results, self.figures.bytes
-        found: F64 = np.zeros(len(size))
-        np.divide(results * KIB, size, out=found, where=size > 0)
-        return found
 
 
 class Cells(StatusRecord):
@@ -182,7 +173,6 @@ def cells(table: GroupTable, most: int) -> Cells:
 
     figures = table.figures
     size, results, rate = added(figures.bytes), added(figures.results), added(figures.rate)
-    productivity = np.divide(results * KIB, size, out=np.zeros(len(size)), where=size > 0)
     names = [table.prefixes[g].text for g in by_slot[starts].tolist()]
     ends = by_slot[starts + counts - 1].tolist() if total else []
     state = table.state
@@ -201,7 +191,7 @@ def cells(table: GroupTable, most: int) -> Cells:
         bytes=size.tolist(),
         results=results.tolist(),
         rate=np.round(rate, 3).tolist(),
-        productivity=np.round(productivity, 4).tolist(),
+        productivity=np.round(per_kib(results, size), 4).tolist(),
         spilled_bytes=added(figures.spilled_bytes).tolist(),
     )
 
@@ -212,8 +202,6 @@ def _order(table: GroupTable, order: str) -> F64:
             return np.arange(len(table.prefixes), dtype=np.float64)
         case "slot":
             return table.slot.astype(np.float64)
-        case "productivity":
-            return table.productivity
         case _:
             column: F64 = getattr(table.figures, order).astype(np.float64)
             return column
@@ -249,7 +237,7 @@ def _row(table: GroupTable, g: int) -> Row:
         results=int(figures.results[g]),
         session_results=int(figures.session_results[g]),
         rate=round(float(figures.rate[g]), 3),
-        productivity=round(float(table.productivity[g]), 4),
+        productivity=round(float(table.figures.productivity[g]), 4),
         generations=int(figures.generations[g]),
         spilled_bytes=int(figures.spilled_bytes[g]),
         hot_key=figures.hot_key[g] or None,

@@ -14,8 +14,8 @@ from typing import Literal
 from spillway.readmodel.tally import Point, SealAnswerKind, at_most
 from spillway.readmodel.waiting import PendingSeal, Waiting
 from spillway.report.model import (
-    AdaptationStatus,
     Cleaning,
+    DecisionStatus,
     SessionStatus,
     SlotStatus,
     Status,
@@ -123,7 +123,7 @@ class Decisions(StatusRecord):
     """What was asked for, the newest first, and what has not been answered."""
 
     waiting: list[Waiting]
-    decisions: list[AdaptationStatus]
+    decisions: list[DecisionStatus]
     total: int
     seals: list[SealView]
     """Of the time that the decisions given are of."""

@@ -153,13 +153,6 @@ def productive_first(view: View, slot: int, most_bytes: int, *, spilled: bool = 
     return np.array(chosen, dtype=np.int64)
 
 
-def output_rate(view: View) -> F64:
-    """(s,) results in the sampling time / groups that each slot has (section 6)."""
-    owned = np.bincount(view.slot, minlength=view.slots)
-    rate: F64 = view.sampled / np.maximum(owned, 1)
-    return rate
-
-
 def query_bytes(view: View) -> int:
     """M_query: what the whole session's state would take, at its growth so far."""
     return int(view.session_bytes + view.growth * view.left_s)
@@ -195,7 +188,7 @@ def active_disk(
     small = int(memory.max() - memory.min()) // 2 <= relocation_bytes
     if memory.min() < theta_d * memory.max() and not small:
         return advice  # not balanced: wait for the relocation
-    rate = output_rate(view)
+    rate = view.output_rate
     order = np.argsort(-rate, kind="stable")
 
     def said(high: int, low: int) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 from pydantic import BaseModel
 
-from spillway.policy.view import F64, I64, Bool, occupancy
+from spillway.policy.view import F64, I64, Bool, occupancy, output_rate
 from spillway_schemas.journal import EpochFacts
 
 FULL = 0.95
@@ -80,9 +80,8 @@ class Sample:
 
     @property
     def output_rate(self) -> F64:
-        """(s,) results of the sample for each group of a slot (TR-05-04, section 6)."""
-        rate: F64 = self.results / np.maximum(self.groups, 1)
-        return rate
+        """(s,) of the sample: see `spillway.policy.view.output_rate`."""
+        return output_rate(self.results, self.groups)
 
     def occupancy(self, interval_s: float) -> F64:
         """(s,) of the slots' buffers: see `spillway.policy.view.occupancy`."""

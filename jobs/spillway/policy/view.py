@@ -96,6 +96,11 @@ class View:
         """
         return self.session_bytes / max(self.elapsed_s, 1.0)
 
+    @property
+    def output_rate(self) -> F64:
+        """(s,) in the sampling time."""
+        return output_rate(self.sampled, np.bincount(self.slot, minlength=self.slots))
+
     @cached_property
     def memory(self) -> I64:
         """(s,) bytes in memory of each slot."""
@@ -221,6 +226,12 @@ class Advice:
 
     suggestions: tuple[Suggestion, ...] = ()
     declined: tuple[Declined, ...] = ()
+
+
+def output_rate(results: I64, groups: I64) -> F64:
+    """(s,) results of some time for each group of a slot (TR-05-04, section 6)."""
+    rate: F64 = results / np.maximum(groups, 1)
+    return rate
 
 
 def occupancy(busy_s: F64, interval_s: float, full: Bool) -> F64:

@@ -1,4 +1,4 @@
-"""The read model: what follows from the journal, for all who decide or show.
+"""The read model: what follows from journal, statistics and commands, for all who decide or show.
 
 The controller, `status`, the page, the report and the metrics stand on one `ReadModel`: the
 protocol's own `JournalState`, and the sums of `Tally`, which nothing in the protocol needs. It is
@@ -11,5 +11,6 @@ incremental: only entries that are new are read.
 | `adaptations` | the history of decisions (pure) |
 | `kept` | the models that a warehouse keeps, for who looks for the first time |
 | `cache` | the model and more, kept from look to look (a cache of this machine) |
+| `groups` | what `statistics` says of each group now |
 | `waiting` | what was asked for and not answered |
 """

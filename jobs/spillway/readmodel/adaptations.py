@@ -17,14 +17,16 @@ MOST = 400
 """Decisions that are remembered, the newest ones."""
 
 
-class AnsweredDecision(BaseModel):
-    """One decision: commands that were asked for together, as the stream answered them."""
+class DecisionFacts(BaseModel):
+    """One decision, by hand or by a policy: commands that were asked for together, what became of
+    them, and what they did."""
 
     id: str
     policy: str
     """Empty: a person's."""
     by: str = ""
-    """Who asked: a person's name, or that of the controller's user."""
+    """Who asked: a person's name, or that of the controller's user; empty where the journal does
+    not say."""
     epoch: int
     """In which the first of them was answered."""
     at: str
@@ -47,6 +49,11 @@ class AnsweredDecision(BaseModel):
     """Bytes in memory of each slot before it."""
     after: dict[int, int] = {}
     """The same at the end of `done_epoch`."""
+
+
+class AnsweredDecision(DecisionFacts):
+    """A decision as the stream has answered it so far."""
+
     results_at: int = 0
     """Results of the warehouse up to `epoch`, that epoch not included."""
 

@@ -7,7 +7,9 @@ entries are read.
 Invariants:
 * `add` takes epochs in order, each once; the tally after entry n depends on entries 0..n only.
 * The history has at most `MOST_POINTS` points. When it is full, two neighbours become one: counts
-  and seconds are added, bytes keep the greater, so no peak and no spill vanishes from a chart.
+  and seconds are added, bytes keep the greater, so no peak and no spill vanishes from a chart. A
+  session keeps one point at least, and one of its flush; so the oldest sessions' points go once
+  they alone would fill the history, after about a year.
 
 Known limitation: rows of an epoch that crosses a session's end are divided by offsets. That is
 exact as long as offsets have no gaps between them; transactions leave some, and then the split of
@@ -38,6 +40,8 @@ from spillway_schemas.journal import (
 SealAnswerKind = Literal["withdrawn", "not withdrawn", "refused"]
 
 MOST_POINTS = 1024
+KEPT_POINTS = 768
+"""That are left at most when the history was full: the open session gets the others."""
 RECENT_EPOCHS = 256
 """Epochs that rates, the present delay and what policies look at are taken from."""
 MOST_SEAL_ANSWERS = 16
@@ -107,6 +111,7 @@ class SlotTally(BaseModel):
     host: str = ""
     rows: int = 0
     groups: int = 0
+    """That hold rows."""
     budget_bytes: int = 0
     state_bytes: int = 0
     peak_state_bytes: int = 0
@@ -115,6 +120,7 @@ class SlotTally(BaseModel):
     """Of the file system that the folder is in; None: not known."""
     peak_folder_bytes: int = 0
     spills: int = 0
+    """Epochs in which it spilled."""
     spilled_bytes: int = 0
     moved_in: int = 0
     """Groups that came from other slots."""
@@ -238,7 +244,7 @@ class Tally(BaseModel):
         self.recent = [*self.recent[1 - RECENT_EPOCHS :], recent]
         self.points.append(_point(entry, open_, work, came, went))
         if len(self.points) > MOST_POINTS:
-            self.points = thinned(self.points)
+            self.points = with_room(self.points)
         self.last_epoch_at = entry.written_at
         if entry.sealed is not None:
             session.end = entry.sealed.end
@@ -373,6 +379,15 @@ def thinned(points: list[Point]) -> list[Point]:
             out.append(waiting)
             waiting = point
     return out if waiting is None else [*out, waiting]
+
+
+def with_room(points: list[Point]) -> list[Point]:
+    """At most `KEPT_POINTS` of a full history: neighbours joined, the oldest sessions left out."""
+    points = thinned(points)
+    while len(points) > KEPT_POINTS and points[0].session != points[-1].session:
+        oldest = points[0].session
+        points = [each for each in points if each.session != oldest]
+    return points
 
 
 def _merged(a: Point, b: Point) -> Point:

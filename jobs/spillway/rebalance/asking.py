@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spillway.clock import rfc3339
+from spillway.clock import Clock, rfc3339
 from spillway.protocol.adapt import adapt
 from spillway.readmodel import cache
 from spillway.readmodel.model import ReadModel
@@ -29,26 +28,32 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class WarehouseLook:
-    """A warehouse as it is now."""
+    """A warehouse at one moment, which everything that is asked for goes by."""
 
+    at_ms: int
     warehouse: Warehouse
     model: ReadModel
     """What follows from the journal."""
     waiting: tuple[str, ...]
     """Decisions that the stream has not answered yet."""
 
+    def at(self, later_s: float = 0.0) -> str:
+        """That moment, or some seconds later, as RFC 3339."""
+        return rfc3339(self.at_ms + int(later_s * 1000))
 
-def look(settings: Settings) -> WarehouseLook:
-    """WarehouseLook at the warehouse: only what is new since the last time is read.
+
+def look(settings: Settings, *, clock: Clock) -> WarehouseLook:
+    """Look at the warehouse: only what is new since the last time is read.
 
     Raises `NoWarehouse`, and `NothingYet` when the journal is empty.
     """
     warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
     memory = cache.load(warehouse.place.path())
     model = cache.caught_up(warehouse, memory)
-    unanswered = waiting(warehouse, model.state, datetime.now(UTC))
+    at_ms = clock()
+    unanswered = waiting(warehouse, model.state, datetime.fromtimestamp(at_ms / 1000, UTC))
     cache.save(memory, warehouse.place.path())
-    return WarehouseLook(warehouse, model, tuple(each.id for each in reversed(unanswered)))
+    return WarehouseLook(at_ms, warehouse, model, tuple(each.id for each in reversed(unanswered)))
 
 
 def ask(seen: WarehouseLook, commands: Sequence[AdaptationCommand], *, dry_run: bool) -> Answers:
@@ -57,7 +62,7 @@ def ask(seen: WarehouseLook, commands: Sequence[AdaptationCommand], *, dry_run: 
     A command that would be refused is not appended. The stream has the last word: it may refuse
     later what looks right now.
     """
-    outcomes = adapt(seen.model.state, commands, now()).outcomes
+    outcomes = adapt(seen.model.state, commands, seen.at()).outcomes
     right = [c for c, o in zip(commands, outcomes, strict=True) if o.obeyed]
     if right and not dry_run:
         # Together: one that the stream read alone would make the others' assignment an old one.
@@ -65,15 +70,10 @@ def ask(seen: WarehouseLook, commands: Sequence[AdaptationCommand], *, dry_run: 
     return list(zip(commands, outcomes, strict=True))
 
 
-def note(settings: Settings, by: str, reason: str, **what: object) -> None:
+def note(settings: Settings, by: str, reason: str, *, clock: Clock, **what: object) -> None:
     """Keep why somebody asked when nothing of it went to the stream, whose journal would say so."""
-    seen = look(settings)
+    seen = look(settings, clock=clock)
     details = {"by": by, "reason": reason, **what}
     seen.warehouse.sessions.append(
         SessionEvent(session=seen.model.session, event="asked", details=details)
     )
-
-
-def now(later_s: float = 0.0) -> str:
-    """The time, or that some seconds later, as RFC 3339."""
-    return rfc3339(time.time_ns() // 1_000_000 + int(later_s * 1000))

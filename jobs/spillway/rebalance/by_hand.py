@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from spillway.clock import Clock
 from spillway.engine.least import TOO_SMALL, least_budget
 from spillway.policy.slots import rearranged
-from spillway.protocol.state import JournalState
+from spillway.readmodel.groups import GroupStates, group_states
 from spillway.readmodel.model import ReadModel
-from spillway.rebalance.asking import Answers, RequestRefused, ask, look, now
-from spillway.rebalance.view import GroupStates, group_states
+from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
 from spillway.report.words import bytes_text
 from spillway_schemas.commands import ADAPTATION, AdaptationCommand, BudgetCommand
 from spillway_schemas.journal import Move, Prefix
@@ -39,16 +39,22 @@ class RebalanceRequest:
 
 
 def request(
-    settings: Settings, wanted: RebalanceRequest, reason: str, by: str, *, dry_run: bool = False
+    settings: Settings,
+    wanted: RebalanceRequest,
+    reason: str,
+    by: str,
+    *,
+    clock: Clock,
+    dry_run: bool = False,
 ) -> Answers:
     """Ask for what is wanted, as `asking.ask` does.
 
     Raises `RequestRefused`, and what `asking.look` raises.
     """
-    seen = look(settings)
+    seen = look(settings, clock=clock)
     found = group_states(seen.warehouse, seen.model, collection_s=0.0)
     sizes = {g: int(n) for (g, _), n in zip(seen.model.state.groups, found.bytes, strict=True)}
-    commands = _commands(seen.model.state, sizes, wanted, reason, by)
+    commands = _commands(seen, sizes, wanted, reason, by)
     _refuse_undivided(wanted, seen.model, found)
     _refuse_too_small(commands, seen.model, settings)
     return ask(seen, commands, dry_run=dry_run)
@@ -89,8 +95,9 @@ def _refuse_too_small(
 
 
 def _commands(
-    state: JournalState, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
+    seen: WarehouseLook, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
 ) -> list[AdaptationCommand]:
+    state = seen.model.state
     decision = f"by-hand/{uuid.uuid4().hex[:8]}"
     found: list[AdaptationCommand] = []
 
@@ -102,7 +109,7 @@ def _commands(
             "assignment_version": state.assignment_version,
             "reason": reason,
             "by": by,
-            "issued_at": now(),
+            "issued_at": seen.at(),
         }
         found.append(ADAPTATION.validate_python({**common, **what}))
 

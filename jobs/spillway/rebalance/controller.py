@@ -9,11 +9,11 @@ assignment an old one, and a spill is refused once a later epoch has obeyed a po
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from dataclasses import dataclass
 
 from spillway import calendar
+from spillway.clock import Clock
 from spillway.policy.guards import guarded
 from spillway.policy.registry import POLICIES, settings_for_policies
 from spillway.policy.slots import rearranged
@@ -28,8 +28,10 @@ from spillway.policy.view import (
     View,
     declined,
 )
-from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look, now
-from spillway.rebalance.view import group_states, round_s, view_of
+from spillway.readmodel.groups import group_states
+from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
+from spillway.rebalance.view import round_s, view_of
+from spillway.report.words import times_text
 from spillway_schemas.commands import ADAPTATION
 from spillway_schemas.journal import Move
 from spillway_schemas.settings import Settings
@@ -45,7 +47,13 @@ class Decision:
 
 
 def run(
-    settings: Settings, policy: str, by: str, *, reason: str = "", dry_run: bool = False
+    settings: Settings,
+    policy: str,
+    by: str,
+    *,
+    clock: Clock,
+    reason: str = "",
+    dry_run: bool = False,
 ) -> Decision:
     """Decide, and append the commands unless it is a dry run.
 
@@ -55,22 +63,21 @@ def run(
     """
     if policy not in POLICIES:
         raise RequestRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
-    seen = look(settings)
+    seen = look(settings, clock=clock)
     if (busy := _busy(seen)) is not None:
         return Decision(busy, [])
     model, chosen = seen.model, POLICIES[policy]
     given = settings_for_policies(settings)
     collected_s = settings.rebalance.collection_s
-    now_ms = time.time_ns() // 1_000_000
     if chosen.in_rounds:
-        collected_s = round_s(model, collected_s, settings.rebalance.delta_min_s, now_ms)
+        collected_s = round_s(model, collected_s, settings.rebalance.delta_min_s, seen.at_ms)
     view = view_of(
         model,
         group_states(seen.warehouse, model, collected_s),
         collection_s=collected_s,
         trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, model.session),
-        now_ms=now_ms,
+        now_ms=seen.at_ms,
     )
     advice = guarded(
         view,
@@ -82,11 +89,11 @@ def run(
     common: dict[str, object] = {
         "assignment_version": model.state.assignment_version,
         "epoch": model.state.epoch,
-        "expires_at": now(settings.rebalance.expires_s),
+        "expires_at": seen.at(settings.rebalance.expires_s),
         "policy": policy,
         "settings": {**chosen.given(given), "collection_s": round(collected_s, 3)},
         "by": by,
-        "issued_at": now(),
+        "issued_at": seen.at(),
     }
     decision = f"{policy}/{uuid.uuid4().hex[:8]}"
     wanted = [
@@ -107,7 +114,8 @@ def run(
 def _busy(seen: WarehouseLook) -> Advice | None:
     """Why nothing is decided now: an earlier decision is not carried out yet."""
     if moves := seen.model.state.moves:
-        return declined("decision", f"{len(moves)} moves of an earlier one are not carried out yet")
+        left = times_text(len(moves), "move")
+        return declined("decision", f"an earlier one still has {left} to carry out")
     if seen.waiting:
         return declined("decision", f"the stream has not answered {seen.waiting[0]} yet")
     return None

@@ -6,16 +6,12 @@
 | `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
 | `ends` | Kafka's end offsets, without waiting long |
 | `looking` | looks again and again |
+| `groups` | the largest groups, for `spillway status --groups` |
+| `decisions` | what was decided, for the terminal |
+| `query_tree` | a query's joins, for `spillway explain` |
 | `words`, `terminal`, `shown` | numbers as text; `spillway status` |
 | `settings` | the settings as a table |
 | `svg`, `charts`, `html` | plain SVG; which charts; the page |
 
 Nothing here imports Spark.
 """
-
-from spillway.report.html import write_report
-from spillway.report.looking import Looker
-from spillway.report.model import Status
-from spillway.tables import NothingYet
-
-__all__ = ["Looker", "NothingYet", "Status", "write_report"]

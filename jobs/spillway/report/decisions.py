@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spillway.report.model import AdaptationStatus, Status
+from spillway.report.model import DecisionStatus, Status
 from spillway.report.words import bytes_text, count_text, times_text, visible
 
 MOST_SLOTS = 6
@@ -14,7 +14,7 @@ MOST_SLOTS = 6
 HEAD = ("when", "by", "did", "memory before", "after", "results since", "why")
 
 
-def did(each: AdaptationStatus) -> str:
+def did(each: DecisionStatus) -> str:
     """`12 moves (34 MiB), 3 waiting`; `2 refused` alone when nothing was obeyed."""
     parts = [
         f"{count} slots" if kind == "slots" else times_text(count, kind)
@@ -41,7 +41,7 @@ def memory(slots: dict[int, int]) -> str:
     return " / ".join(bytes_text(size) for size in sizes)
 
 
-def why(each: AdaptationStatus) -> str:
+def why(each: DecisionStatus) -> str:
     """The reason, and why the rest was refused."""
     refused = [
         f"refused: {reason}" + (f" ({count}x)" if count > 1 else "")
@@ -50,7 +50,7 @@ def why(each: AdaptationStatus) -> str:
     return visible("; ".join([*([each.reason] if each.reason else []), *refused]))
 
 
-def cells(each: AdaptationStatus) -> tuple[str, ...]:
+def cells(each: DecisionStatus) -> tuple[str, ...]:
     """One decision, by `HEAD`."""
     return (
         each.at[11:19],

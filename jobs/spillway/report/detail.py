@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spillway.readmodel.groups import per_kib
 from spillway.readmodel.model import ReadModel
 from spillway.report.model import Cleaning, Detail, SpillChoice, Spread
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import origin
 
 COLUMNS = ["session_date", "epoch", "slot", "bytes", "results", "resident"]
-KIB = 1024.0
 
 
 def detail_of(warehouse: Warehouse, model: ReadModel, session: str) -> Detail:
@@ -43,8 +43,7 @@ def choices(statistics: pa.Table) -> list[SpillChoice]:
     slot = statistics["slot"].to_numpy()
     resident = statistics["resident"].to_numpy(zero_copy_only=False).astype(bool)
     held = statistics["bytes"].to_numpy() > 0
-    size = np.maximum(statistics["bytes"].to_numpy(), 1)
-    productivity = statistics["results"].to_numpy() * KIB / size
+    productivity = per_kib(statistics["results"].to_numpy(), statistics["bytes"].to_numpy())
     found = []
     spills = np.unique(np.stack([epoch[~resident], slot[~resident]], axis=1), axis=0)
     for e, s in spills.tolist():

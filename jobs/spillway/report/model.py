@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from spillway.readmodel.tally import Point, SealAnswer
+from spillway.readmodel.adaptations import DecisionFacts
+from spillway.readmodel.tally import Point, SealAnswer, SlotTally
 from spillway.readmodel.waiting import PendingSeal, Waiting
 
 
@@ -34,27 +35,10 @@ class TopicStatus(StatusRecord):
     """Offsets from the journal's end to Kafka's: at most so many rows wait. None: no answer."""
 
 
-class SlotStatus(StatusRecord):
+class SlotStatus(StatusRecord, SlotTally):
     """One query processor. Peaks, spills and flushes are of the open session."""
 
     slot: int
-    host: str
-    rows: int
-    groups: int
-    """Groups that hold rows."""
-    budget_bytes: int
-    state_bytes: int
-    peak_state_bytes: int
-    folder_bytes: int
-    free_bytes: int | None
-    """Of the file system that its folder is in; None: not looked at."""
-    peak_folder_bytes: int
-    spills: int
-    """Epochs in which the slot spilled."""
-    spilled_bytes: int
-    moved_in: int
-    """Groups that came from other slots."""
-    moved_out: int
     busy: float
     """The part of the last minute in which it worked; the rest it was idle."""
     occupancy: float
@@ -65,36 +49,9 @@ class SlotStatus(StatusRecord):
     """The largest group's share of its work, on average over the last minute."""
 
 
-class AdaptationStatus(StatusRecord):
-    """One decision: commands that were asked for together, what became of them and what they did.
+class DecisionStatus(StatusRecord, DecisionFacts):
+    """A decision as people see it."""
 
-    A decision is by hand or by a policy.
-    """
-
-    id: str
-    policy: str
-    """Empty: a person's."""
-    by: str
-    """Who asked; empty when the journal does not say."""
-    epoch: int
-    """In which the first of its commands was answered."""
-    at: str
-    obeyed: dict[str, int]
-    """How many commands of each kind."""
-    refused: dict[str, int]
-    """How many were refused, by the reason."""
-    reason: str
-    bytes: int
-    """State that was to be moved or spilled."""
-    waiting: int
-    """Moves that are still to be carried out."""
-    moved: int
-    moved_bytes: int
-    done_epoch: int | None
-    before: dict[int, int]
-    """Bytes in memory of each slot before it."""
-    after: dict[int, int]
-    """The same when it was carried out."""
     results_since: int
     """Results of the warehouse since then, at run time."""
 
@@ -240,7 +197,7 @@ class Status(StatusRecord):
     """Rows of the whole warehouse by reason, the most frequent first."""
     sessions: list[SessionStatus]
     """All of them, the newest first."""
-    adaptations: list[AdaptationStatus]
+    adaptations: list[DecisionStatus]
     """Decisions to move, split, merge or spill groups, the newest first."""
     moves_waiting: int
     """Groups that are to change their slot in the next epochs."""

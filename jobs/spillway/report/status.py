@@ -11,7 +11,7 @@ one about a tenth of that, because what was added up is remembered (`spillway.re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.processes import process_runs
-from spillway.protocol.offsets import partitions
+from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import another_query
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
@@ -28,7 +28,7 @@ from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_del
 from spillway.readmodel.waiting import pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
-    AdaptationStatus,
+    DecisionStatus,
     SessionStatus,
     SlotStatus,
     Status,
@@ -78,7 +78,7 @@ def status(
     unanswered = waiting(warehouse, model.state, now)
     seals = model.state.seal is not None or any(each.session for each in unanswered)
     cache.save(known, place)
-    events = warehouse.sessions.read()
+    events = by_session(warehouse.sessions.read())
     sessions = model.tally.sessions
     done = _cleanup_done(warehouse, sessions, events)
     stored = _stored_results(warehouse)
@@ -111,11 +111,11 @@ def status(
         slots=slots_of(model, settings.stream.trigger_s),
         quarantine=reasons,
         sessions=[
-            _session(model, each, done.get(date, -1), stored.get(date, 0), events)
+            _session(model, each, done.get(date, -1), stored.get(date, 0), events.get(date, []))
             for date, each in sorted(sessions.items(), reverse=True)
         ],
         adaptations=[
-            AdaptationStatus(
+            DecisionStatus(
                 **each.model_dump(exclude={"results_at"}),
                 results_since=model.tally.adaptations.results - each.results_at,
             )
@@ -168,16 +168,32 @@ def _most(counts: Counter[str], most: int) -> dict[str, int]:
     return kept | ({OTHER: other} if other else {})
 
 
+def by_session(events: Iterable[SessionEvent]) -> dict[str, list[SessionEvent]]:
+    """Each session's events, in order."""
+    found: dict[str, list[SessionEvent]] = {}
+    for event in events:
+        found.setdefault(event.session, []).append(event)
+    return found
+
+
+def _last(events: Sequence[SessionEvent], kind: str) -> SessionEvent | None:
+    """A session's last event of a kind."""
+    return next((each for each in reversed(events) if each.event == kind), None)
+
+
 def _cleanup_done(
-    warehouse: Warehouse, sessions: Mapping[str, SessionTally], events: Iterable[SessionEvent]
+    warehouse: Warehouse,
+    sessions: Mapping[str, SessionTally],
+    events: Mapping[str, Sequence[SessionEvent]],
 ) -> dict[str, int]:
     """Per session with ranges to clean, how many of them have their missing results in.
 
     The table is asked only for those that are not cleaned: history is long.
     """
-    cleaned = {event.session for event in events if event.event == "cleaned"}
     return {
-        date: session.ranges if date in cleaned else warehouse.cleanup_applied(date) + 1
+        date: session.ranges
+        if _last(events.get(date, ()), "cleaned")
+        else warehouse.cleanup_applied(date) + 1
         for date, session in sessions.items()
         if session.ranges
     }
@@ -212,9 +228,9 @@ def topics_of(model: ReadModel, ends: Offsets | None) -> tuple[list[TopicStatus]
     session = model.tally.sessions[model.session]
     lag: Counter[str] = Counter()
     if ends is not None:
+        read = padded(model.state.end, ends)
         for topic, partition, end in partitions(ends):
-            known = model.state.end.get(topic, [])
-            lag[topic] += max(0, end - (known[partition] if partition < len(known) else 0))
+            lag[topic] += max(0, end - read[topic][partition])
     topics = [
         TopicStatus(
             topic=topic,
@@ -249,16 +265,16 @@ def slots_of(model: ReadModel, trigger_s: float) -> list[SlotStatus]:
 
 
 def _session(
-    model: ReadModel, session: SessionTally, done: int, stored: int, events: list[SessionEvent]
+    model: ReadModel, session: SessionTally, done: int, stored: int, own: Sequence[SessionEvent]
 ) -> SessionStatus:
-    own = [event for event in events if event.session == session.session]
-    cleaned = next((e for e in reversed(own) if e.event == "cleaned"), None)
+    """`own`: the session's events."""
+    cleaned = _last(own, "cleaned")
     by_cleanup: int | None = None
     if cleaned is not None:
         by_cleanup = cleaned.cleanup
     elif session.sealed_at is not None and done > 0:
         by_cleanup = max(0, stored - session.results)
-    begun = done > 0 or any(event.event == "cleaning" for event in own)
+    begun = done > 0 or _last(own, "cleaning") is not None
     stage = _stage(model, session, begun, cleaned is not None)
     return SessionStatus(
         session=session.session,
@@ -289,7 +305,7 @@ def _session(
         seal_reason=session.seal_reason,
         seal_answers=session.seal_answers,
         cleanup_s=None if cleaned is None else cleaned.seconds,
-        verdict=_verdict(own),
+        verdict=_verdict(_last(own, "verified")),
     )
 
 
@@ -303,8 +319,7 @@ def _stage(model: ReadModel, session: SessionTally, begun: bool, cleaned: bool) 
     return "cleaning" if begun else "sealed"
 
 
-def _verdict(events: list[SessionEvent]) -> Verdict | None:
-    found = next((e for e in reversed(events) if e.event == "verified"), None)
+def _verdict(found: SessionEvent | None) -> Verdict | None:
     if found is None:
         return None
     return Verdict(

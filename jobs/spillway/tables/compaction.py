@@ -82,12 +82,12 @@ def plan(
     A group is of one partition (and session) and one level, has `fan_in` files or more, oldest
     first, and takes as many as stay within `target_bytes`.
     """
-    shelves: dict[tuple[Any, ...], list[ActiveFile]] = {}
+    alike: dict[tuple[Any, ...], list[ActiveFile]] = {}
     for file in sorted(files, key=_age):
         if file.bytes < target_bytes:
-            shelves.setdefault((*_shelf(file), level(file.bytes)), []).append(file)
-    full = [shelf for _, shelf in sorted(shelves.items()) if len(shelf) >= fan_in]
-    return [packed[0] for shelf in full if (packed := _packed(shelf, target_bytes))]
+            alike.setdefault((*_in_common(file), level(file.bytes)), []).append(file)
+    full = [some for _, some in sorted(alike.items()) if len(some) >= fan_in]
+    return [packed[0] for some in full if (packed := _packed(some, target_bytes))]
 
 
 def deep_plan(
@@ -100,24 +100,24 @@ def deep_plan(
 
     `over`: only files of these sessions; None: of a table whose rows have no session.
     """
-    shelves: dict[tuple[Any, ...], list[ActiveFile]] = {}
+    alike: dict[tuple[Any, ...], list[ActiveFile]] = {}
     for file in sorted(files, key=_age):
         done = over is None or (file.sessions is not None and set(file.sessions) <= set(over))
         if done and file.bytes < target_bytes // 2:
-            shelves.setdefault(_shelf(file), []).append(file)
-    return [group for _, shelf in sorted(shelves.items()) for group in _packed(shelf, target_bytes)]
+            alike.setdefault(_in_common(file), []).append(file)
+    return [group for _, some in sorted(alike.items()) for group in _packed(some, target_bytes)]
 
 
-def _shelf(file: ActiveFile) -> tuple[Any, ...]:
+def _in_common(file: ActiveFile) -> tuple[Any, ...]:
     """What files must have in common to become one."""
     return (tuple(sorted(file.partition.items())), file.sessions or ())
 
 
-def _packed(shelf: Sequence[ActiveFile], target_bytes: int) -> list[list[ActiveFile]]:
+def _packed(files: Sequence[ActiveFile], target_bytes: int) -> list[list[ActiveFile]]:
     """The files in their order, as few groups as stay within the size; none of one file."""
     groups: list[list[ActiveFile]] = []
     size = 0
-    for file in shelf:
+    for file in files:
         if not groups or size + file.bytes > target_bytes:
             groups.append([])
             size = 0

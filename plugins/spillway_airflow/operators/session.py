@@ -11,7 +11,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
-from spillway_airflow.sections import setting
 from spillway_airflow.triggers import SealedTrigger, sealed, waits_for
 from spillway_schemas.session_date import SessionDateError, session_date
 
@@ -132,12 +131,7 @@ class WaitForSealOperator(SessionOperator):
             self.every_s,
         )
         self.defer(
-            trigger=SealedTrigger(
-                self.session,
-                self.config or setting("config", self.section),
-                self.every_s,
-                self.section,
-            ),
+            trigger=SealedTrigger(self.session, self.config, self.every_s, self.section),
             method_name="resume",
             timeout=self.execution_timeout,
         )

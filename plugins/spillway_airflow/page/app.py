@@ -143,8 +143,7 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
     @app.get("/report/{date}")
     def report(date: str) -> Response:
         """One day's report, as `spillway status --report` writes it."""
-        from spillway.report import NothingYet
-        from spillway.tables import NoWarehouse
+        from spillway.tables import NothingYet, NoWarehouse
 
         _known(watch(), date)
         try:

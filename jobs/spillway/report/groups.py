@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spillway.readmodel import cache
-from spillway.rebalance.view import newest
+from spillway.readmodel.groups import newest, per_kib
 from spillway.report.words import bytes_text, count_text, part_text, visible
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix
@@ -119,7 +119,7 @@ def _cells(each: GroupStatus) -> tuple[str, ...]:
         count_text(each.results),
         count_text(each.session_results),
         f"{each.rate:,.1f}",
-        f"{each.results * 1024 / max(each.bytes, 1):,.2f}",
+        f"{per_kib(each.results, each.bytes):,.2f}",
         count_text(each.generations),
         bytes_text(each.spilled_bytes),
         hot,
