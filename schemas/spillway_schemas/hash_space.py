@@ -25,6 +25,11 @@ from functools import cache
 
 from spillway_schemas.journal import Prefix
 
+
+class UnknownJoin(ValueError):
+    """The query has no join of this name; the message says which it has."""
+
+
 ROOT = -1
 """Stands for the parent that the root does not have."""
 
@@ -57,11 +62,11 @@ def joins_of(range_: Prefix, joins: int) -> list[int]:
 def group_text(group: Prefix, names: Sequence[str]) -> str:
     """A group as it is written for people; `names`: of the query's joins, in order.
 
-    Raises ValueError when it is not of one join.
+    A range that is not of one join, which is no group, is written as a part of all hashes.
     """
-    if len(names) == 1:
+    join = next((k for k, each in enumerate(spaces(len(names))) if each.covers(group)), None)
+    if len(names) == 1 or join is None:
         return group.text
-    join = join_of(group, len(names))
     space = spaces(len(names))[join]
     depth = group.depth - space.depth
     return f"{names[join]}:{Prefix(depth, group.value - (space.value << depth)).text}"
@@ -84,9 +89,9 @@ def group_of(text: str, names: Sequence[str]) -> Prefix:
 
 
 def join_named(name: str, names: Sequence[str]) -> int:
-    """The number of a join. Raises ValueError, which says which joins there are."""
+    """The number of a join. Raises `UnknownJoin`."""
     if name not in names:
-        raise ValueError(f"there is no join {name!r}; the joins are {', '.join(names)}")
+        raise UnknownJoin(f"there is no join {name!r}; the joins are {', '.join(names)}")
     return list(names).index(name)
 
 

@@ -35,8 +35,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 EXAMPLES = {
     "COMMAND": "status",
     "DATE": "2026-01-05",
-    "DEPTH/VALUE": "9/17",
-    "DEPTH/VALUE:SLOT": "9/17:1",
+    "GROUP": "9/17",
+    "GROUP:SLOT": "9/17:1",
     "FACTOR": "60",
     "FILE": "spillway.toml",
     "FOLDER": "dags",

@@ -16,6 +16,7 @@ from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
 from spillway.report.words import bytes_text
 from spillway_schemas.commands import ADAPTATION, AdaptationCommand, BudgetCommand
+from spillway_schemas.hash_space import group_of, group_text, spaces
 from spillway_schemas.journal import Move, Prefix
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
@@ -26,7 +27,7 @@ class RebalanceRequest:
     """The options as they were written."""
 
     moves: Sequence[str] = ()
-    """`DEPTH/VALUE:SLOT`."""
+    """`DEPTH/VALUE:SLOT`; in a tree of joins groups are `JOIN:DEPTH/VALUE`."""
     spills: Sequence[str] = ()
     """`SLOT:BYTES`."""
     splits: Sequence[str] = ()
@@ -64,7 +65,7 @@ def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupSt
     """A split of a group of one key divides nothing: it would only look like an answer."""
     at = {group: g for g, (group, _) in enumerate(model.state.groups)}
     for text in wanted.splits:
-        g = at.get(_group(text))
+        g = at.get(_group(text, model))
         if g is not None and found.hot_share[g] >= 1:
             share = found.bytes[g] / max(int(found.bytes.sum()), 1)
             raise RequestRefused(
@@ -114,13 +115,13 @@ def _commands(
         found.append(ADAPTATION.validate_python({**common, **what}))
 
     for text in wanted.splits:
-        add("split", group=_group(text))
+        add("split", group=_group(text, seen.model))
     for text in wanted.merges:
-        add("merge", group=_group(text))
+        add("merge", group=_group(text, seen.model))
     for text in wanted.moves:
-        name, slot = _pair(text, "--move 9/17:1")
-        group = _group(name)
-        move = Move(group=group, to=_number(slot, text), bytes=sizes.get(group, 0))
+        name, slot = _pair(text, f"--move {_example(state.genesis.joins)}:1")
+        to, group = _number(slot, text), _group(name, seen.model)
+        move = Move(group=group, to=to, bytes=sizes.get(group, 0))
         add("move", move=move)
     for text in wanted.spills:
         slot, size = _pair(text, "--spill 0:100MiB")
@@ -139,15 +140,19 @@ def _commands(
 
 
 def _pair(text: str, example: str) -> tuple[str, str]:
-    left, colon, right = text.partition(":")
+    left, colon, right = text.rpartition(":")
     if not colon:
         raise RequestRefused(f"{text!r}: write, for example, {example}")
     return left, right
 
 
-def _group(text: str) -> Prefix:
+def _example(joins: Sequence[str]) -> str:
+    return group_text(spaces(len(joins))[0].part(Prefix(9, 17)), joins)
+
+
+def _group(text: str, model: ReadModel) -> Prefix:
     try:
-        return Prefix.parse(text)
+        return group_of(text, model.state.genesis.joins)
     except ValueError as error:
         raise RequestRefused(str(error)) from None
 
