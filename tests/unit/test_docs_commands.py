@@ -40,7 +40,6 @@ EXAMPLES = {
     "FACTOR": "60",
     "FILE": "spillway.toml",
     "FOLDER": "dags",
-    "GROUP:SLOT": "9/17:1",
     "N": "2",
     "NAME": "balanced",
     "NAME=VALUE": "state.slots=4",
