@@ -126,14 +126,19 @@ def values(command: Any, given: dict[str, Any]) -> None:
     if scenario := given.get("scenario"):
         load_scenario(scenario)
     for text in (*(given.get("split") or ()), *(given.get("merge") or ())):
-        by_hand._group(text)
+        by_hand._group(text, joins_of(text))
     for text in given.get("move") or ():
         group, slot = by_hand._pair(text, "")
-        assert by_hand._group(group), by_hand._number(slot, text)
+        assert by_hand._group(group, joins_of(group)), by_hand._number(slot, text)
     for text in (*(given.get("spill") or ()), *(given.get("budget") or ())):
         slot, size = by_hand._pair(text, "")
         assert by_hand._number(slot, text) >= 0
         assert size == "default" or by_hand._bytes(size, text)
+
+
+def joins_of(group: str) -> tuple[str, ...]:
+    """Names of joins for a group of the one that the pages call `abc`, or of a single join."""
+    return ("abc", "other") if ":" in group else ("join",)
 
 
 def make(words: list[str]) -> None:

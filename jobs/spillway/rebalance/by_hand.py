@@ -65,7 +65,7 @@ def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupSt
     """A split of a group of one key divides nothing: it would only look like an answer."""
     at = {group: g for g, (group, _) in enumerate(model.state.groups)}
     for text in wanted.splits:
-        g = at.get(_group(text, model))
+        g = at.get(_group(text, model.state.genesis.joins))
         if g is not None and found.hot_share[g] >= 1:
             share = found.bytes[g] / max(int(found.bytes.sum()), 1)
             raise RequestRefused(
@@ -99,6 +99,7 @@ def _commands(
     seen: WarehouseLook, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
 ) -> list[AdaptationCommand]:
     state = seen.model.state
+    joins = state.genesis.joins
     decision = f"by-hand/{uuid.uuid4().hex[:8]}"
     found: list[AdaptationCommand] = []
 
@@ -115,12 +116,12 @@ def _commands(
         found.append(ADAPTATION.validate_python({**common, **what}))
 
     for text in wanted.splits:
-        add("split", group=_group(text, seen.model))
+        add("split", group=_group(text, joins))
     for text in wanted.merges:
-        add("merge", group=_group(text, seen.model))
+        add("merge", group=_group(text, joins))
     for text in wanted.moves:
-        name, slot = _pair(text, f"--move {_example(state.genesis.joins)}:1")
-        to, group = _number(slot, text), _group(name, seen.model)
+        name, slot = _pair(text, f"--move {_example(joins)}:1")
+        to, group = _number(slot, text), _group(name, joins)
         move = Move(group=group, to=to, bytes=sizes.get(group, 0))
         add("move", move=move)
     for text in wanted.spills:
@@ -150,9 +151,9 @@ def _example(joins: Sequence[str]) -> str:
     return group_text(spaces(len(joins))[0].part(Prefix(9, 17)), joins)
 
 
-def _group(text: str, model: ReadModel) -> Prefix:
+def _group(text: str, joins: Sequence[str]) -> Prefix:
     try:
-        return group_of(text, model.state.genesis.joins)
+        return group_of(text, joins)
     except ValueError as error:
         raise RequestRefused(str(error)) from None
 
