@@ -244,28 +244,13 @@ def _slots(status: Status) -> Safe:
     )
 
 
-JOIN_HEAD = ("join", "rows", "state", "results", "a KiB", "generations", "spilled", "slots")
-
-
 def _joins(joins: Sequence[JoinStatus]) -> list[Safe]:
     """The tree with its figures, and where its joins run; nothing for one join."""
     if not joins:
         return []
-    rows = [
-        (
-            each.join,
-            count_text(each.rows),
-            bytes_text(each.bytes),
-            count_text(each.results),
-            f"{each.productivity:,.2f}",
-            count_text(each.cuts),
-            bytes_text(each.spilled_bytes),
-            where_text(each),
-        )
-        for _, each in root_first(joins)
-    ]
+    rows = [(each.join, where_text(each)) for _, each in root_first(joins)]
     picture = tag("div", joins_svg(joins), class_="tree")
-    return [_card("Joins", joined([picture, _table(JOIN_HEAD, rows)]))]
+    return [_card("Joins", joined([picture, _table(("join", "runs at slots"), rows)]))]
 
 
 def _decisions(status: Status, session: SessionStatus) -> Safe:

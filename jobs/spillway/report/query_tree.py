@@ -22,7 +22,7 @@ CHARACTER = 7.4
 """Pixels of a character, about."""
 MOST_SLOTS = 6
 """Slots of a join that are told in words."""
-SMALL = 6.6
+SMALL = 7.1
 """The same in a report."""
 
 
