@@ -23,10 +23,11 @@ from rich.console import Console
 
 from benchmarks import ROOT
 from benchmarks.side_by_side.__main__ import fill_progress, memory_folder
+from benchmarks.side_by_side.contests import SYMBOL
 from benchmarks.side_by_side.programs import Bench, Run, run
 from benchmarks.side_by_side.report import replace_section
 from benchmarks.side_by_side.summary import Disagreement, agree
-from benchmarks.side_by_side.topics import filled, scenario
+from benchmarks.side_by_side.topics import filled
 from spillway.clock import system_clock
 from spillway.places import var_folder
 from spillway.readmodel.groups import group_states
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         entries = Warehouse(str(warehouse)).journal.read()
         epochs.append([entry for entry in entries if isinstance(entry, Epoch)])
 
-    wanted = scenario(given.rows, given.rows // 2)
+    wanted = SYMBOL.resized(given.rows, given.rows // 2)
     with (
         memory_folder() as memory,
         filled(folder / "kafka", wanted, keep=True, report=fill_progress) as topics,

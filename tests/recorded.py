@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ from spillway_schemas.journal import Prefix
 
 FILE = Path(__file__).parent / "unit" / "recorded" / "decisions.txt"
 DRAWN = 3_000
+BY_CHANCE = ("random", "bottom-up")
+OF_TREES = ("local-output", "global-output", "global-output-penalty")
 ALIKE = 3
 """Decisions in the same words that are kept, for each policy."""
 
@@ -213,7 +216,17 @@ def orders_of(seed: int) -> list[str]:
     used = np.array([draw.randrange(0, 4000) for _ in seen.groups], dtype=np.int64)
     figures = GroupFigures(seen.bytes, seen.results, used)
     lines = []
-    for policy in [each for each in VICTIMS if each != "random"]:
+    for policy in [each for each in VICTIMS if each not in BY_CHANCE + OF_TREES]:
+        order = victim_order(policy, figures, VictimContext(4000, 1500, seed))
+        lines.append(f"{policy}: {' '.join(map(str, order.tolist()))}")
+    in_tree = np.random.default_rng(seed)
+    figures = replace(
+        figures,
+        level=in_tree.integers(0, 3, len(used)),
+        final_results=in_tree.integers(0, 30, len(used)) * 1.0,
+        downstream_bytes=in_tree.integers(0, 3, len(used)) * 20.0,
+    )
+    for policy in OF_TREES:
         order = victim_order(policy, figures, VictimContext(4000, 1500, seed))
         lines.append(f"{policy}: {' '.join(map(str, order.tolist()))}")
     owners = list(zip(seen.groups, seen.slot.tolist(), strict=True))

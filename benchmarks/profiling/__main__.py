@@ -27,8 +27,9 @@ from benchmarks import ROOT
 from benchmarks.profiling import breakdown
 from benchmarks.profiling.inside import FOLDER, FUNCTIONS
 from benchmarks.side_by_side import report
+from benchmarks.side_by_side.contests import SYMBOL
 from benchmarks.side_by_side.programs import SESSION, environment, settings_text
-from benchmarks.side_by_side.topics import Filled, filled, scenario
+from benchmarks.side_by_side.topics import Filled, filled
 from benchmarks.side_by_side.watch import ProgramFailed, Watched, watched
 from spillway.places import var_folder
 from spillway_schemas.journal import Epoch
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     folder = (given.folder or var_folder() / "bench").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = scenario(given.rows, given.keys)
+    wanted = SYMBOL.resized(given.rows, given.keys)
     try:
         with filled(folder / "kafka", wanted, keep=given.keep, report=lambda _: None) as topics:
             times = _profiled(given, folder, topics, functions=False)

@@ -1,6 +1,7 @@
 """Spark's copy, Spark's join, and spillway with ample and with little memory, side by side.
 
 make bench                                     3 x 2,000,000 rows over 1,000,000 keys
+make bench ARGS="--query five_way"             5 x 300,000 rows of a tree of three joins
 make bench ARGS="--rows 100000"                a minute or two
 make bench ARGS="--repeat 3 --docs"            also renews docs/measured.md and its chart
 """
@@ -25,9 +26,10 @@ from rich.console import Console
 from benchmarks import ROOT
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.chart import chart
+from benchmarks.side_by_side.contests import CONTESTS
 from benchmarks.side_by_side.programs import LEAST_BUDGET, NAMES, TITLES, Bench, Run, run
 from benchmarks.side_by_side.summary import Disagreement, agree, lines, targets
-from benchmarks.side_by_side.topics import Filled, filled, scenario
+from benchmarks.side_by_side.topics import Filled, filled
 from benchmarks.side_by_side.watch import ProgramFailed
 from spillway.places import var_folder
 from spillway.private import private_folder
@@ -43,9 +45,10 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--rows", type=int, default=2_000_000, help="rows of each of the three topics")
-    add("--keys", type=int, help="keys; half of --rows when not given")
-    add("--programs", default=",".join(NAMES), help="which, in this order; all when not given")
+    add("--query", default="symbol", choices=list(CONTESTS), help="what is joined")
+    add("--rows", type=int, help="rows of each topic; as many as the query's scenario has")
+    add("--keys", type=int, help="keys; in proportion to --rows when not given")
+    add("--programs", help="which, in this order; all when not given (of a tree no copy)")
     add("--repeat", type=int, default=1, help="rounds over all programs")
     add("--max-rows", type=int, default=600_000, help="rows an epoch, of all topics")
     add("--master", default="local[*]", help="spark.master of all programs")
@@ -60,7 +63,10 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--keep", action="store_true", help="keep the filled topics for the next time")
     add("--docs", action="store_true", help="renew the figures and the chart under docs/")
     given = parser.parse_args(arguments)
-    given.programs = [name.strip() for name in given.programs.split(",")]
+    given.contest = CONTESTS[given.query]
+    given.rows = given.rows or given.contest.rows
+    named = given.programs or ",".join(NAMES if given.query == "symbol" else NAMES[1:])
+    given.programs = [name.strip() for name in named.split(",")]
     unknown = set(given.programs) - set(NAMES)
     if unknown:
         parser.error(f"--programs: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -68,7 +74,6 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         before = given.programs[: given.programs.index("quarter")]
         if "ample" not in before:
             parser.error("quarter needs ample before it, or --quarter-budget")
-    given.keys = given.keys or max(given.rows // 2, 1)
     return given
 
 
@@ -82,10 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if load > 0.5:
         out.print(f"[yellow]The machine is busy (load {load:.1f}): the figures will suffer.[/]")
     try:
-        wanted = scenario(given.rows, given.keys)
+        wanted = given.contest.resized(given.rows, given.keys)
         with (
             memory_folder() as memory,
-            filled(folder / "kafka", wanted, keep=given.keep, report=fill_progress) as topics,
+            filled(
+                folder / f"kafka-{given.query}", wanted, keep=given.keep, report=fill_progress
+            ) as topics,
         ):
             runs = _all(given, _bench(given, folder, memory, topics))
             about = _about(given, topics, wanted.partitions, load)
@@ -135,6 +142,7 @@ def _bench(given: argparse.Namespace, folder: Path, memory: Path, topics: Filled
         ample_budget=given.budget,
         spark_options=dict(each.split("=", 1) for each in given.spark),
         local_on_tmpfs=not given.local_on_disk,
+        contest=given.contest,
     )
 
 
@@ -174,13 +182,17 @@ def _about(
         "load_before": load,
         "sizes": {
             "rows": topics.rows,
-            "keys": topics.keys,
+            "topics": len(given.contest.fields),
             "value_bytes": topics.value_bytes,
             "partitions": partitions,
             "max_rows": given.max_rows,
             "repetitions": given.repeat,
         },
-        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(given).items()},
+        "options": {
+            k: v if isinstance(v, int | str | list | bool | None) else str(v)
+            for k, v in vars(given).items()
+            if k != "contest"
+        },
     }
 
 
@@ -192,12 +204,13 @@ def _report(
     topics: Filled,
 ) -> int:
     found = lines(runs)
-    goals = targets(found)
+    goals = targets(found, given.contest.join_factor)
     series = [(each.program, TITLES[each.program], each.shown.epochs) for each in found]
-    drawing = chart(series, f"{topics.rows:,} rows from Kafka, {topics.keys:,} keys")
+    drawing = chart(series, f"{topics.rows:,} rows from Kafka, query {given.query}")
     text = report.as_json(about, runs, goals)
-    (folder / "bench.json").write_text(text + "\n")
-    (folder / "bench.svg").write_text(drawing)
+    name = "bench" if given.query == "symbol" else f"bench-{given.query}"
+    (folder / f"{name}.json").write_text(text + "\n")
+    (folder / f"{name}.svg").write_text(drawing)
     agree(runs, topics.rows)  # after the JSON is written: a disagreement wants to be looked into
     out.print(report.table(found))
     for line in [*report.target_lines(goals), *report.details(found)]:
@@ -206,12 +219,12 @@ def _report(
         docs = ROOT / "docs"
         page = docs / "measured.md"
         page.write_text(
-            report.replace_section(page.read_text(), "bench", report.markdown(about, found, goals))
+            report.replace_section(page.read_text(), name, report.markdown(about, found, goals))
         )
         (docs / "measured").mkdir(exist_ok=True)
-        (docs / "measured" / "bench.json").write_text(text + "\n")
-        (docs / "measured" / "bench.svg").write_text(drawing)
-    out.print(f"JSON and chart: {folder / 'bench.json'}, {folder / 'bench.svg'}", highlight=False)
+        (docs / "measured" / f"{name}.json").write_text(text + "\n")
+        (docs / "measured" / f"{name}.svg").write_text(drawing)
+    out.print(f"JSON and chart: {folder / name}.json, {folder / name}.svg", highlight=False)
     return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
-from benchmarks.side_by_side.peer import FIELDS, KEY
+from benchmarks.side_by_side.contests import Contest
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,9 @@ class Outcome:
     bytes: int
 
 
-def of_join(table: Path) -> Outcome:
+def of_join(table: Path, contest: Contest) -> Outcome:
     """Rows, digest, files and bytes of a table of joined rows."""
-    values = [f'"{KEY}"']
-    for stream, fields in FIELDS.items():
-        for name, kind in fields.items():
-            if name != KEY:
-                column = f'"{stream}_{name}"'
-                values.append(f"epoch_us({column})" if kind == "timestamp" else column)
-    return _outcome(table, f"sum(hash({', '.join(values)})::hugeint)")
+    return _outcome(table, f"sum(hash({', '.join(contest.digested)})::hugeint)")
 
 
 def of_copy(table: Path) -> Outcome:

@@ -23,25 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-FIELDS = {
-    "stock": {"symbol": "string", "ts": "timestamp", "price": "double", "currency": "string"},
-    "volume": {"symbol": "string", "ts": "timestamp", "shares": "long"},
-    "review": {
-        "symbol": "string",
-        "ts": "timestamp",
-        "reviewer": "string",
-        "rating": "int",
-        "text": "string",
-    },
-}
-"""Per topic what the contracts of `spillway_schemas.messages` name, in Spark's types."""
-KEY = "symbol"
+from benchmarks.side_by_side.contests import CONTESTS
 
 
 @dataclass(frozen=True)
 class PeerPlan:
     """What a peer is asked to do."""
 
+    contest: str
     bootstrap: str
     table: str
     """Folder of the Delta table."""
@@ -137,20 +126,27 @@ def _parsed(kafka: Any, fields: dict[str, str], extra: tuple[str, ...] = ()) -> 
 
 
 def _copied(spark: Any, plan: PeerPlan) -> Any:
-    fields = {name: kind for each in FIELDS.values() for name, kind in each.items()}
-    kafka = _values(spark, plan, ",".join(FIELDS), plan.max_rows)
+    topics = CONTESTS[plan.contest].fields
+    fields = {name: kind for each in topics.values() for name, kind in each.items()}
+    kafka = _values(spark, plan, ",".join(topics), plan.max_rows)
     return _parsed(kafka, fields, ("topic", "partition", "offset"))
 
 
 def _joined(spark: Any, plan: PeerPlan) -> Any:
-    joined = None
-    for topic, fields in FIELDS.items():
-        kafka = _values(spark, plan, topic, plan.max_rows // len(FIELDS))
+    contest = CONTESTS[plan.contest]
+    joined: Any = None
+    for topic, fields in contest.fields.items():
+        kafka = _values(spark, plan, topic, plan.max_rows // len(contest.fields))
         rows = _parsed(kafka, fields)
         for name in fields:
-            if name != KEY:
-                rows = rows.withColumnRenamed(name, f"{topic}_{name}")
-        joined = rows if joined is None else joined.join(rows, KEY)
+            rows = rows.withColumnRenamed(name, f"{topic}_{name}")
+        if joined is None:
+            joined = rows
+        else:
+            ours, theirs = contest.on[topic]
+            joined = joined.join(rows, joined[ours] == rows[theirs]).drop(theirs)
+    for key, column in contest.keys.items():
+        joined = joined.withColumnRenamed(column, key)
     return joined
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import ROOT
 from benchmarks.side_by_side import epochs
+from benchmarks.side_by_side.contests import SYMBOL, Contest
 from benchmarks.side_by_side.epochs import EpochRate
 from benchmarks.side_by_side.outcome import Outcome, of_copy, of_join
 from benchmarks.side_by_side.peer import PeerPlan
@@ -27,7 +28,7 @@ from spillway_schemas.journal import Epoch
 NAMES = ("copy", "join", "ample", "quarter")
 TITLES = {
     "copy": "Spark, copy only",
-    "join": "Spark, stream-stream join",
+    "join": "Spark, stream-stream joins",
     "ample": "spillway, ample memory",
     "quarter": "spillway, a quarter of it",
 }
@@ -58,6 +59,7 @@ class Bench:
     """Whether RocksDB's working files lie on tmpfs as our state does."""
     more: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Further sections of spillway's settings."""
+    contest: Contest = SYMBOL
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _last_commit_s(*tables: Path) -> float:
 def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path) -> Run:
     local = (memory if bench.local_on_tmpfs else disk) / "local"
     plan = PeerPlan(
+        contest=bench.contest.name,
         bootstrap=bench.filled.bootstrap,
         table=str(disk / "table"),
         scratch=str(disk),
@@ -206,7 +209,9 @@ def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path)
         seen,
         begun_s,
         _last_commit_s(disk / "table"),
-        outcome=of_copy(disk / "table") if program == "copy" else of_join(disk / "table"),
+        outcome=of_copy(disk / "table")
+        if program == "copy"
+        else of_join(disk / "table", bench.contest),
         epochs=epochs.of_progress(begun_s, said["progress"]),
         found=_state_of_spark(said["progress"]),
     )
@@ -280,6 +285,7 @@ def _spillway(
             budget=budget,
             max_rows=bench.max_rows,
             more=bench.more,
+            query=bench.contest.name,
         )
     )
     stream = ("stream", "--session", SESSION, "--available-now")
@@ -297,7 +303,7 @@ def _spillway(
         seen,
         begun_s,
         done_s,
-        outcome=of_join(warehouse / "results"),
+        outcome=of_join(warehouse / "results", bench.contest),
         epochs=rates,
         phases=phases,
         found=found,
@@ -314,6 +320,7 @@ def settings_text(
     budget: int,
     max_rows: int,
     more: Mapping[str, Mapping[str, object]] | None = None,
+    query: str = SYMBOL.name,
 ) -> str:
     """A settings file: what belongs to a benchmark, everything else at its default."""
     values: dict[str, Mapping[str, object]] = {
@@ -324,7 +331,7 @@ def settings_text(
         "spark": {"master": master},
         **(more or {}),
     }
-    lines = []
+    lines = [f"query = {json.dumps(query)}"]
     for section, pairs in values.items():
         lines.append(f"[{section}]")
         lines += [f"{name} = {json.dumps(value)}" for name, value in pairs.items()]

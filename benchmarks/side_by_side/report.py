@@ -179,8 +179,8 @@ def markdown(about: Mapping[str, Any], found: Sequence[Line], goals: Sequence[Ta
         + ", ".join(f"{name} {number}" for name, number in where["packages"].items())
         + ".",
         "",
-        f"Input: {sizes['rows']:,} JSON messages ({sizes['value_bytes'] / MIB:,.0f} MiB) in three "
-        f"topics of {sizes['partitions']} partitions, {sizes['keys']:,} keys; at most "
+        f"Input: {sizes['rows']:,} JSON messages ({sizes['value_bytes'] / MIB:,.0f} MiB) in "
+        f"{sizes['topics']} topics of {sizes['partitions']} partitions; at most "
         f"{sizes['max_rows']:,} rows an epoch; {sizes['repetitions']} "
         + ("repetition" if sizes["repetitions"] == 1 else "repetitions (median, and the range)")
         + ".",

@@ -13,9 +13,7 @@ from spillway.kafka import broker
 from spillway.kafka.client import cluster
 from spillway.produce.run import produce
 from spillway.produce.summary import ProduceProgress
-from spillway_schemas.scenario import Scenario, load_scenario
-
-SCENARIO = "bench"
+from spillway_schemas.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -26,16 +24,8 @@ class Filled:
     broker_pid: int
     rows: int
     """Of all topics together."""
-    keys: int
     value_bytes: int
     """Bytes of the messages, uncompressed."""
-
-
-def scenario(rows: int, keys: int) -> Scenario:
-    """The scenario `bench` with `rows` rows a stream over `keys` keys."""
-    base = load_scenario(SCENARIO)
-    resized = base.keys.model_copy(update={"count": keys})
-    return base.model_copy(update={"rows": rows, "keys": resized})
 
 
 @contextlib.contextmanager
@@ -64,7 +54,6 @@ def filled(
             bootstrap=status.bootstrap,
             broker_pid=status.pid,
             rows=about["rows"],
-            keys=wanted.keys.count or 0,
             value_bytes=about["value_bytes"],
         )
     finally:

@@ -273,7 +273,7 @@ class KubernetesLauncher:
     section: str = SPILLWAY
 
     def is_running(self) -> bool:
-        """Whether there is a pod, ready or not: the cluster itself gets on with one that starts."""
+        """Whether there is a pod, ready or not: the cluster itself sees to one that starts."""
         return int(self._get().get("status", {}).get("replicas") or 0) > 0
 
     def age_s(self) -> float | None:

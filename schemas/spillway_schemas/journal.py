@@ -66,13 +66,15 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Prefix:
-        """The inverse of `text`. Raises ValueError for what is no hash range."""
+        """The inverse of `text`. Raises ValueError for what is not a hash range."""
         depth, slash, value = text.partition("/")
         if not slash or not depth.isdecimal() or not value.isdecimal():
-            raise ValueError(f"{text!r} is no group: write DEPTH/VALUE, for example 9/17")
+            raise ValueError(f"{text!r} is not a group: write DEPTH/VALUE, for example 9/17")
         found = cls(int(depth), int(value))
         if found.value >= 1 << found.depth:
-            raise ValueError(f"{text!r} is no group: its number has more than {found.depth} bits")
+            raise ValueError(
+                f"{text!r} is not a group: its number has more than {found.depth} bits"
+            )
         return found
 
 
@@ -187,6 +189,14 @@ DELAY_EDGES_MS: tuple[int, ...] = (
 """Upper edges of the delay histogram's buckets; one more bucket holds what is beyond."""
 
 
+class TracedGroup(NamedTuple):
+    """How many final results came through a group, of a join below the root."""
+
+    depth: int
+    value: int
+    results: float
+
+
 class SlotReport(Record):
     """What one step returns: the only way in which a step's work becomes known."""
 
@@ -212,6 +222,9 @@ class SlotReport(Record):
     recent_input_ms: int = 0
     """Greatest Kafka time among the new rows, in ms since 1970."""
     totals: SlotTotals | None = None
+    traced: dict[str, list[TracedGroup]] = {}
+    """Per session, final results of this step by the groups of other slots that they came through.
+    No entry has them: they go to those slots with the next epoch."""
 
 
 def _decision_of_before(command: Any) -> Any:

@@ -6,9 +6,23 @@ Zipf, the b-model, or exactly R times in every K rows), which part of the keys i
 and how many rows are malformed, late or repeated. The same scenario with the same seed is the
 same messages in the same order in every topic partition.
 
+A stream has a shipped contract (`kind`), or fields of its own (`fields`). Of these each is a key of
+a domain, or made up::
+
+    [domains.account]                # beside `keys`, which is the domain `keys`
+    count = 2_000
+
+    [streams.orders]
+    fields = { number = "order.id", account = "account.id", at = "time", amount = "price" }
+    draws = { order = { distribution = "tuple-range" } }     # each once
+
+`DOMAIN.symbol` is a key's text and `DOMAIN.id` its number; two fields of one domain are of the same
+key. `time` is when the row arrives, `price` a decimal, `size` a whole number, `words` a text.
+
 Words of the papers: *tuple range* K and *range join ratio* R: a key of a class with ratio R
 appears R times in every K rows of a stream (Liu, Zhu & Rundensteiner, SIGMOD 2006, 6.1). Of an
-m-way join over n such ranges it gets (n R)^m results.
+m-way join over n such ranges it gets (n R)^m results. In a tree, a join's ratio is that of the
+domain of its keys; its average join ratio is the average over the partition groups.
 """
 
 from __future__ import annotations
@@ -20,6 +34,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from spillway_schemas.exits import USAGE
+from spillway_schemas.messages import NAME
 from spillway_schemas.tomlfile import TomlError, TomlFile, parse_toml, read_toml
 from spillway_schemas.topic_name import topic_name
 
@@ -40,6 +55,12 @@ MalformedKind = Literal[
 MAX_KEYS = 5_000_000
 GROUPS = 512
 """Partition groups that classes of keys are laid out over: the default of `state.groups`."""
+KEYS = "keys"
+"""The domain that a scenario's `keys` are to the fields of streams."""
+FACES = ("symbol", "id")
+"""What a field may be of a key: its text, or its number."""
+MADE_UP = ("time", "price", "size", "words")
+"""What else a field may be."""
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -92,8 +113,11 @@ def _symbol(name: str) -> str:
     return name
 
 
-class Keys(Distribution):
-    """The domain of keys, and how often each appears unless a stream says otherwise."""
+class KeyDomain(Distribution):
+    """A domain of keys, and how often each appears unless a stream says otherwise.
+
+    A key has a text (`symbol`) and a number (`id`, from 1 on).
+    """
 
     count: int | None = Field(default=None, ge=1, le=MAX_KEYS)
     """Number of keys; with `tuple_range` it follows from the classes."""
@@ -105,7 +129,10 @@ class Keys(Distribution):
     layout: Literal["spread", "contiguous"] = "spread"
     """Where the classes' groups lie: mixed over all hashes, or one class after the other (then
     different slots, and hosts, get different classes)."""
-    alternate: Alternate | None = None
+    groups: int = Field(default=GROUPS, ge=1, le=1 << 16)
+    """Partition groups that the classes are laid out over, a power of two."""
+    hashed: Literal["symbol", "id"] = "symbol"
+    """What joins are on, and so what the groups are of."""
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +156,8 @@ class Keys(Distribution):
             raise ValueError("count (the number of keys) is needed, or their names")
         if len(set(self.names)) != len(self.names):
             raise ValueError("names: a symbol is named twice")
+        if self.groups & (self.groups - 1):
+            raise ValueError(f"groups must be a power of two, not {self.groups}")
         return self
 
     def class_keys(self) -> list[int]:
@@ -137,11 +166,20 @@ class Keys(Distribution):
         return [max(1, round(c.share * self.tuple_range / c.ratio)) for c in self.classes]
 
 
+class Keys(KeyDomain):
+    """The scenario's own domain, of which one part may be busier than the others."""
+
+    alternate: Alternate | None = None
+
+
 class StreamScenario(ScenarioPart):
     """One stream. Give two of `rows`, `duration_s`, `rate`, here or for the whole scenario."""
 
-    kind: Literal["stock", "volume", "review"]
-    """Which message it carries (schemas/spillway_schemas/messages.py)."""
+    kind: Literal["stock", "volume", "review"] | None = None
+    """Which message it carries (schemas/spillway_schemas/messages.py); or `fields`."""
+    fields: dict[str, str] = {}
+    """By name what each field is: `DOMAIN.symbol`, `DOMAIN.id`, or one of `MADE_UP`. The first of a
+    domain is the Kafka key, too."""
     topic: Annotated[str, AfterValidator(topic_name)] | None = None
     """Its topic; the stream's name when not given."""
     rows: int | None = Field(default=None, ge=1)
@@ -151,6 +189,39 @@ class StreamScenario(ScenarioPart):
     arrival: Literal["constant", "poisson"] = "constant"
     keys: Distribution | None = None
     """How often each key appears in this stream, when it differs from the scenario's."""
+    draws: dict[str, Distribution] = {}
+    """The same for a domain of its fields, by the domain's name."""
+
+    @model_validator(mode="after")
+    def _one_contract(self) -> Self:
+        if (self.kind is None) == (not self.fields):
+            raise ValueError("give either kind (a shipped contract) or fields (its own)")
+        if self.kind is not None and self.draws:
+            raise ValueError("draws are for fields: with a kind give keys")
+        if self.kind is None and self.keys is not None:
+            raise ValueError("keys are for a kind: with fields give draws, by domain")
+        for name, text in self.fields.items():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a field: use letters, digits, _")
+            if text not in MADE_UP and text.partition(".")[2] not in FACES:
+                raise ValueError(
+                    f"fields.{name}: {text!r} is nothing that a field may be: DOMAIN.symbol, "
+                    f"DOMAIN.id, {', '.join(MADE_UP)}"
+                )
+        if self.fields and not self.domains:
+            raise ValueError("one of the fields is of a domain: it is the Kafka key")
+        for name in self.draws:
+            if name not in self.domains:
+                raise ValueError(f"draws.{name}: no field is of the domain {name}")
+        return self
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains that its keys come from; the first is that of the Kafka key."""
+        if self.kind is not None:
+            return (KEYS,)
+        found = (text.partition(".")[0] for text in self.fields.values() if text not in MADE_UP)
+        return tuple(dict.fromkeys(found))
 
 
 class Late(ScenarioPart):
@@ -185,7 +256,10 @@ class Scenario(ScenarioPart):
     rows: int | None = Field(default=None, ge=1)
     duration_s: float | None = Field(default=None, gt=0)
     rate: float | None = Field(default=None, gt=0)
-    keys: Keys
+    keys: Keys | None = None
+    """The domain of the streams that have a `kind`."""
+    domains: dict[str, KeyDomain] = {}
+    """More domains, for the fields of the other streams."""
     malformed: dict[MalformedKind, float] = {}
     """Share of the rows that are malformed, by kind."""
     late: Late | None = None
@@ -199,17 +273,49 @@ class Scenario(ScenarioPart):
         topics = [self.topic(name) for name in self.streams]
         if len(set(topics)) != len(topics):
             raise ValueError("two streams have one topic")
-        for name in self.streams:
+        if KEYS in self.domains:
+            raise ValueError(f"domains.{KEYS}: the domain of that name is [{KEYS}]")
+        for name, stream in self.streams.items():
             self.volume(name)
+            for each in stream.domains:
+                if each == KEYS and self.keys is None:
+                    raise ValueError(f"streams.{name}: keys are needed, [{KEYS}]")
+                if each != KEYS and each not in self.domains:
+                    known = ", ".join(([KEYS] if self.keys else []) + [*self.domains])
+                    raise ValueError(
+                        f"streams.{name}: there is no domain {each!r}; there are: {known}"
+                    )
+            self._can_be_broken(name)
         return self
+
+    def _can_be_broken(self, name: str) -> None:
+        """Raises ValueError for a kind of malformed rows that a stream's fields do not allow."""
+        values = self.streams[name].fields.values()
+        lacks = {
+            "no-offset": "time" not in values,
+            **dict.fromkeys(
+                ("wrong-type", "not-finite", "too-big"), not {"price", "size"} & set(values)
+            ),
+        }
+        for kind in self.malformed if values else ():
+            if lacks.get(kind):
+                what = "a time" if kind == "no-offset" else "a price or a size"
+                raise ValueError(f"malformed.{kind}: no field of streams.{name} is {what}")
 
     def topic(self, stream: str) -> str:
         """The topic of a stream."""
         return self.streams[stream].topic or topic_name(stream)
 
-    def distribution(self, stream: str) -> Distribution:
-        """How often each key appears in a stream."""
-        return self.streams[stream].keys or self.keys
+    def domain(self, name: str) -> KeyDomain:
+        """A domain by its name. Raises KeyError."""
+        if name == KEYS and self.keys is not None:
+            return self.keys
+        return self.domains[name]
+
+    def distribution(self, stream: str, domain: str = KEYS) -> Distribution:
+        """How often each key of a domain appears in a stream. Raises KeyError."""
+        plan = self.streams[stream]
+        return plan.draws.get(domain) or plan.keys or self.domain(domain)
 
     def volume(self, stream: str) -> StreamVolume:
         """Rows and rate of a stream. Raises ValueError when they do not follow."""

@@ -368,14 +368,38 @@ class SpillSettings(Section):
         ),
     )
     victims: Literal[
-        "inactive-then-productivity", "productivity", "random", "largest", "most-productive"
+        "inactive-then-productivity",
+        "productivity",
+        "random",
+        "largest",
+        "most-productive",
+        "bottom-up",
+        "local-output",
+        "global-output",
+        "global-output-penalty",
     ] = Field(
         default="inactive-then-productivity",
-        description="Policy that chooses the groups to spill.",
+        description="Policy that chooses the groups to spill, of all joins of a query alike.",
         json_schema_extra=_about(
             "policy",
             "Keeps what yields the most results per byte (TR-05-04). `random`, `largest` and "
-            "`most-productive` are baselines to compare with.",
+            "`most-productive` are baselines to compare with. The last four are for trees of "
+            "joins (SIGMOD 2006, section 3): `bottom-up` begins with the joins furthest from the "
+            "root; `local-output` goes by what a group's own join gives for each byte, "
+            "`global-output` by the final results, and `global-output-penalty` also counts the "
+            "bytes that joins further up keep because of the group. With a single join "
+            "`bottom-up` is `random`, and the other three are `productivity`.",
+        ),
+    )
+    traced_rows: int = Field(
+        default=0,
+        ge=0,
+        description="Of each batch of results so many are drawn to count the groups that they came "
+        "through; 0: all are counted.",
+        json_schema_extra=_about(
+            "rows",
+            "Only `global-output` and `global-output-penalty` count them. With n rows drawn, the "
+            "standard error of a group's share p is at most sqrt(p (1 - p) / n).",
         ),
     )
 

@@ -44,6 +44,8 @@ MOVING = "moving-"
 MOVING_POINTS = tuple(MOVING + point for point in DRIVER_POINTS if not point.endswith("-claim"))
 """Of the driver, in an epoch in which groups move and rows come."""
 WORKER_POINTS = ("in-decode", "before-step", "in-step", "after-step")
+TREE_POINTS = ("in-probe", "after-probe")
+"""Of workers, of a tree of joins: a block of what a join gave is handed on; all of them are."""
 SENDER_POINTS = ("before-extract", "in-extract", "after-extract", "sender-in-step")
 """Before the state is read; one file or block of it is given; all are; the step without it is
 done."""
@@ -245,6 +247,17 @@ def step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     once("receiver-after-step", sender=False)
 
 
+def probe_batches(job: Any, level: int, batches: Iterable[Any]) -> Iterator[Any]:
+    """`spillway.stream.worker.probe_batches` with failpoints."""
+    from spillway.stream import worker
+
+    epoch = next(iter(job.tasks.values())).epoch
+    for batch in worker.probe_batches(job, level, batches):
+        yield batch
+        _once("in-probe", epoch)
+    _once("after-probe", epoch)
+
+
 def pausing_step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     """`spillway.stream.worker.step_batches`, the first time after a rest."""
     from spillway.stream import worker
@@ -278,6 +291,7 @@ def main() -> None:
         job.step_batches = step_batches
         job.decode_batches = decode_batches
         job.extract_batches = extract_batches
+        job.probe_batches = probe_batches
     if os.environ.get("WORKER_PAUSE_S"):
         from spillway.stream import job
 

@@ -51,7 +51,9 @@ MUTATED = (
     "jobs/spillway/verify/*.py",
     "jobs/spillway/sealing.py",
 )
-SPARK = re.compile(r"^\s*(?:from|import) (?:pyspark|delta|spillway.stream.session)\b", re.MULTILINE)
+SPARK = re.compile(
+    r"^\s*(?:from|import) (?:pyspark|delta|spillway.stream.session|spillway.verify.rows)\b", re.M
+)
 """Modules that speak to Spark or start it are for the tests that do."""
 OURS = re.compile(
     r"\bspillway(?:\.| import .*\b)(?:protocol|engine|stream|policy|decode|verify|sealing)\b"

@@ -61,7 +61,9 @@ def spec_of(inputs: int, *, composite: bool) -> TreeSpec:
     if composite:
         keys.append(pa.field("minute", pa.int64(), nullable=False))
     payload = pa.schema([pa.field("text", pa.string()), pa.field("price", pa.float64())])
-    return one_join(JoinSpec(0, pa.schema(keys), tuple(InputSpec(f"s{i}", payload) for i in range(inputs))))
+    return one_join(
+        JoinSpec(0, pa.schema(keys), tuple(InputSpec(f"s{i}", payload) for i in range(inputs)))
+    )
 
 
 def narrow(bits: int, columns: list[pa.Array]) -> U64:

@@ -24,11 +24,13 @@ DAY = "2026-01-05"
 
 
 def spec_of(inputs: int) -> TreeSpec:
-    return one_join(JoinSpec(
-        0,
-        pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-        tuple(InputSpec(f"s{i}", pa.schema([("v", pa.string())])) for i in range(inputs)),
-    ))
+    return one_join(
+        JoinSpec(
+            0,
+            pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
+            tuple(InputSpec(f"s{i}", pa.schema([("v", pa.string())])) for i in range(inputs)),
+        )
+    )
 
 
 def narrow(key: int, bits: int) -> int:

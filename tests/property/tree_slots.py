@@ -38,7 +38,7 @@ from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_batches
 from spillway.stream.genesis import shared_out
-from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway.stream.tasks import JobSettings, all_traced, decode_task, step_tasks
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import (
     Claim,
@@ -49,6 +49,7 @@ from spillway_schemas.journal import (
     Offsets,
     SlotReport,
     Topic,
+    TracedGroup,
 )
 from spillway_schemas.query import Query
 from tests.commands import command_of
@@ -87,6 +88,7 @@ class TreeSlots:
     """By cleanup."""
     moved_rows: int = 0
     """Blocks of state that went through the shuffle."""
+    traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
     restored: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class TreeSlots:
             threshold=0.9,
             fraction=0.3,
             inactive_ms=60_000,
-            victims=DEFAULT,
+            victims=str(self.options.get("victims", DEFAULT)),
             kafka={},
         )
         self.warehouse = folder(self.root).child("warehouse")
@@ -174,6 +176,7 @@ class TreeSlots:
             self._attempt(plan)
         entry = entry_of(self.journal, plan, reports, started_at="", written_at="", seconds={})
         self._append(entry)
+        self.traced = all_traced(reports)
         self.cuts += entry.cuts
         self.files += [f for f in entry.files if f.table == "spill"]
         found = [f for f in entry.files if f.table == "results"]
@@ -223,7 +226,11 @@ class TreeSlots:
                 written_at_us=1_700_000_000_000_000,
             )
             for slot, task in step_tasks(
-                self.settings, plan, groups, now_ms=plan.epoch * 1000
+                self.settings,
+                plan,
+                groups,
+                now_ms=plan.epoch * 1000,
+                traced=self.traced,
             ).items()
         }
         salts = tuple(range(len(tasks)))

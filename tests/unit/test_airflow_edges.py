@@ -45,7 +45,7 @@ from spillway_airflow.launchers import (
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator, SealOperator
 from spillway_airflow.operators.session import before_all
-from spillway_airflow.operators.stream import gets_on, works
+from spillway_airflow.operators.stream import makes_progress, works
 from spillway_airflow.sections import SectionError
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
@@ -537,7 +537,7 @@ def status(term: int, epoch: int, lag: int | None = 0) -> dict[str, Any]:
         (status(3, 9), status(4, 9, None), True),  # Kafka does not answer: the claim has to do
     ],
 )
-def test_a_stream_works_once_it_has_claimed_and_gets_on(
+def test_a_stream_works_once_it_has_claimed_and_makes_progress(
     before: Any, now: Any, *, wanted: bool
 ) -> None:
     assert works(before, now) == wanted
@@ -556,7 +556,7 @@ def test_a_stream_works_once_it_has_claimed_and_gets_on(
     ],
 )
 def test_a_stream_that_runs_may_not_work_yet(now: Any, *, wanted: bool) -> None:
-    assert gets_on(now) == wanted
+    assert makes_progress(now) == wanted
 
 
 def test_sealed_sessions_are_found() -> None:

@@ -75,7 +75,7 @@ def test_the_docs_have_the_same_figures_in_one_row_each() -> None:
             "rows": 1,
             "value_bytes": 1,
             "partitions": 1,
-            "keys": 1,
+            "topics": 3,
             "max_rows": 1,
             "repetitions": 1,
         },

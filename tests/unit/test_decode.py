@@ -971,3 +971,32 @@ def test_times_at_every_edge_agree_with_the_contract() -> None:
             assert not held, text
         else:
             assert (held, number) == (True, expected), text
+
+
+TWICE = """
+[streams.trade]
+fields = { symbol = "string", previous = "string?", n = "int" }
+[join]
+inputs = ["trade", "trade as later"]
+on = [{ name = "symbol", columns = { trade = "symbol", later = "previous" } }]
+"""
+
+
+def test_a_message_has_one_verdict_however_many_leaves_read_its_stream() -> None:
+    """One reading needs `previous` for its key: without it no reading takes the message."""
+    plans = compile_streams(query_of(parse_toml(TWICE, Path("q.toml"))))
+    values = pa.array(
+        [
+            b'{"symbol":"A","n":1}',
+            b'{"symbol":"A","previous":"B","n":2}',
+            b'{"symbol":"A","previous":null,"n":3}',
+            b"oops",
+        ],
+        pa.binary(),
+    )
+    found = [decode(plan, values) for plan in plans]
+    for each in found:
+        assert each.kept.tolist() == [1]
+        assert each.rejected.tolist() == [0, 2, 3]
+    told = [each.reasons[0] for each in found]
+    assert told == ["previous: the join key is null", "symbol: the join key is null"]

@@ -11,6 +11,8 @@ import pytest
 
 from spillway.cli import main
 
+GOLDEN = Path(__file__).parent / "golden"
+
 TREE = """
 [streams.trade]
 fields = { symbol = "string", at = "timestamp", company = "int", price = "double", note = "string" }
@@ -94,6 +96,30 @@ def test_a_query_that_runs_is_explained_without_a_warning(
     assert drawn.startswith("join joins stock, volume, review\n")
     assert said == ""
     assert explained(capsys)[0] == drawn, "the settings' query"
+
+
+@pytest.mark.parametrize("name", ["five_way", "bushy", "quoted_trades"])
+def test_shipped_trees_are_drawn_as_they_were(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    drawn, _ = explained(capsys, name)
+    kept = GOLDEN / f"explain-{name}.txt"
+    assert [line.rstrip() for line in drawn.splitlines()] == kept.read_text().splitlines()
+
+
+def test_the_five_way_tree_carries_what_the_papers_tree_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SIGMOD 2006, Figure 15: C's second column goes up one join, D's one more, and the first
+    columns of A, B and C are one value."""
+    found = json.loads(explained(capsys, "five_way", "--json")[0])
+    carried = {edge["from"]: list(edge["columns"]) for edge in found["edges"]}
+    shown = {"abc": ["a.a2", "b.b2"], "abcd": ["a.a2", "b.b2"]}
+    assert carried["c"] == ["c.c1", "c.c2"]
+    assert carried["abc"] == ["c.c2", "a.a1", *shown["abc"]]
+    assert carried["abcd"] == ["d.d2", "a.a1", "c.c2", *shown["abcd"]]
+    assert [join["level"] for join in found["joins"]] == [1, 2, 3]
 
 
 def test_programs_get_the_same(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

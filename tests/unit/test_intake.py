@@ -150,10 +150,8 @@ def test_a_block_of_another_join_of_the_tree_is_refused() -> None:
 
 def test_what_a_probe_tells_the_step() -> None:
     """What the joins below the root gave, and whose state they did not find."""
-    counted = pa.table(
-        [pa.array([DAYS[0]]), pa.array([3], pa.int64()), pa.array([7], pa.int64())],
-        schema=GIVEN_SCHEMA,
-    )
+    row = {"session": DAYS[0], "group": 3, "results": 7, "downstream_bytes": 1.5}
+    counted = pa.Table.from_pylist([row], schema=GIVEN_SCHEMA)
     blocks = [
         Block(0, "given", 0, 0, encode_table(counted)),
         Block(0, "missing", 0, 4, b"a manifest is not there"),

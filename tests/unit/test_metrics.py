@@ -1,4 +1,4 @@
-"""`/metrics`: a snapshot shows what the journal holds; the names are the documented ones."""
+"""`/metrics`: what is served is what the journal holds; the names are the documented ones."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from spillway.metrics import gathering
 from spillway.metrics import server as metrics_server
 from spillway.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
 from spillway.metrics.exposition import families
-from spillway.metrics.gathering import Gatherer, Quarantined
-from spillway.metrics.server import CannotListen, MetricsServer, serves_spillway
-from spillway.metrics.serving import serving
-from spillway.metrics.snapshot import (
+from spillway.metrics.figures import (
     Days,
     JoinTotals,
     Lag,
-    Snapshot,
+    ScrapeFigures,
     days_of,
     journal_figures,
     lag_of,
 )
+from spillway.metrics.gathering import Gatherer, Quarantined
+from spillway.metrics.server import CannotListen, MetricsServer, serves_spillway
+from spillway.metrics.serving import serving
 from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.joins import JoinFigures, join_figures, look_at_joins
 from spillway.readmodel.model import ReadModel
@@ -74,9 +74,9 @@ def tallied(entries: list[Any]) -> ReadModel:
     return model_of(entries)
 
 
-def full(model: ReadModel, joins: JoinTotals | None = None) -> Snapshot:
-    """A snapshot in which everything is known."""
-    return Snapshot(
+def full(model: ReadModel, joins: JoinTotals | None = None) -> ScrapeFigures:
+    """Figures in which everything is known."""
+    return ScrapeFigures(
         at_s=1_000.5,
         claimed=True,
         threshold=0.9,
@@ -90,18 +90,18 @@ def full(model: ReadModel, joins: JoinTotals | None = None) -> Snapshot:
 
 
 class Shown:
-    """A collector of one snapshot."""
+    """A collector of the same figures."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+    def __init__(self, shown: ScrapeFigures) -> None:
+        self.shown = shown
 
     def collect(self) -> Any:
-        return families(self.snapshot)
+        return families(self.shown)
 
 
-def text_of(snapshot: Snapshot) -> str:
+def text_of(shown: ScrapeFigures) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Shown(snapshot))  # type: ignore[arg-type]
+    registry.register(Shown(shown))  # type: ignore[arg-type]
     return generate_latest(registry).decode()
 
 
@@ -174,9 +174,9 @@ def test_the_delay_is_a_histogram_of_exact_counts() -> None:
 def test_samples_beyond_the_last_edge_count() -> None:
     beyond = [0] * len(DELAY_EDGES_MS) + [5]
     model = tallied(make_day(1).entries)
-    snapshot = full(model)
-    assert snapshot.journal is not None
-    found = parsed(text_of(replace(snapshot, journal=replace(snapshot.journal, delay=beyond))))
+    shown = full(model)
+    assert shown.journal is not None
+    found = parsed(text_of(replace(shown, journal=replace(shown.journal, delay=beyond))))
     assert figure(found, "spillway_production_delay_seconds_count") == 5
     assert figure(found, "spillway_production_delay_seconds_bucket", le="3600.0") == 0
 
@@ -187,12 +187,12 @@ def test_buckets_are_edges_of_the_journals_histogram() -> None:
 
 
 def test_what_is_not_known_is_not_there() -> None:
-    assert parsed(text_of(Snapshot())) == {("spillway_up", ()): 0.0}
-    snapshot = full(tallied(make_day(5).entries))
-    away = parsed(text_of(replace(snapshot, kafka_answers=False, lag=None)))
+    assert parsed(text_of(ScrapeFigures())) == {("spillway_up", ()): 0.0}
+    shown = full(tallied(make_day(5).entries))
+    away = parsed(text_of(replace(shown, kafka_answers=False, lag=None)))
     assert figure(away, "spillway_kafka_up") == 0
     assert not [name for name, _ in away if name.startswith("spillway_lag")]
-    blind = parsed(text_of(replace(snapshot, quarantined=None, days=None)))
+    blind = parsed(text_of(replace(shown, quarantined=None, days=None)))
     assert not [name for name, _ in blind if "quarantined" in name or "sessions" in name]
     new = parsed(text_of(full(tallied(make_day(1).entries[:2]))))
     gone = ("last_epoch", "delay")
@@ -201,9 +201,9 @@ def test_what_is_not_known_is_not_there() -> None:
 
 
 def test_labels_cannot_break_the_text() -> None:
-    snapshot = full(tallied(make_day(3).entries))
+    shown = full(tallied(make_day(3).entries))
     topic = 'a"b\\c\nd'
-    found = parsed(text_of(replace(snapshot, lag=Lag({topic: 1}, {}))))
+    found = parsed(text_of(replace(shown, lag=Lag({topic: 1}, {}))))
     assert figure(found, "spillway_lag_rows", topic=topic) == 1
 
 
@@ -455,14 +455,14 @@ def got(url: str, **headers: str) -> tuple[int, str, str]:
 
 def test_the_server_serves_one_path_in_both_forms(tmp_path: Path) -> None:
     port = broker.free_port()
-    snapshot = full(tallied(make_day(5).entries))
-    server = MetricsServer(f"127.0.0.1:{port}", Shown(snapshot))  # type: ignore[arg-type]
+    shown = full(tallied(make_day(5).entries))
+    server = MetricsServer(f"127.0.0.1:{port}", Shown(shown))  # type: ignore[arg-type]
     server.start()
     try:
         assert server.url == f"http://127.0.0.1:{port}/metrics"
         status, kind, text = got(server.url)
         assert (status, kind.split(";")[0]) == (200, "text/plain")
-        assert parsed(text) == parsed(text_of(snapshot))
+        assert parsed(text) == parsed(text_of(shown))
         _, kind, text = got(server.url, Accept="application/openmetrics-text; version=1.0.0")
         assert kind.startswith("application/openmetrics-text")
         assert {f.name for f in openmetrics_families(text)} >= {"spillway_epochs", "spillway_up"}
@@ -485,7 +485,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr(metrics_server, "WHOLE_S", 0.2)
     monkeypatch.setattr(metrics_server, "MOST_AT_ONCE", 3)
     port = broker.free_port()
-    server = MetricsServer(f"127.0.0.1:{port}", Shown(Snapshot()))  # type: ignore[arg-type]
+    server = MetricsServer(f"127.0.0.1:{port}", Shown(ScrapeFigures()))  # type: ignore[arg-type]
     server.start()
     try:
         yield "127.0.0.1", port
@@ -589,7 +589,7 @@ def test_a_port_that_is_taken_is_named_before_anything_begins(tmp_path: Path) ->
 
 def test_an_address_that_is_not_ours_is_refused() -> None:
     with pytest.raises(CannotListen, match="an address of this host"):
-        MetricsServer("192.0.2.1:9464", Shown(Snapshot()))  # type: ignore[arg-type]
+        MetricsServer("192.0.2.1:9464", Shown(ScrapeFigures()))  # type: ignore[arg-type]
 
 
 def test_off_means_off(tmp_path: Path) -> None:

@@ -277,7 +277,8 @@ MISTAKES = [
     Mistake(
         "a shipped query with a typing error",
         ("--set", "query=symbl", "topics"),
-        "there is no shipped query 'symbl'; did you mean symbol? Shipped: symbol, symbol_minute",
+        "there is no shipped query 'symbl'; did you mean symbol? Shipped: bushy, five_way, "
+        "quoted_trades, symbol, symbol_minute",
     ),
     # --- commands -------------------------------------------------------------------------------
     Mistake("a command with a typing error", ("stram",), "No such command 'stram'. Did you mean"),
@@ -298,7 +299,7 @@ MISTAKES = [
     Mistake(
         "a scenario that does not exist",
         ("produce", "nosuch"),
-        "spillway: no scenario 'nosuch'; shipped are bench, demo,",
+        "spillway: no scenario 'nosuch'; shipped are bench, bushy, demo,",
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
     Mistake(
@@ -497,7 +498,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
         (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
-        (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is no size, such as 100MiB"),
+        (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is not a size such as 100MiB"),
         (("rebalance", "--slots", "0"), 2, "slots must be between 1 and the 16 groups, got 0"),
     ],
 )

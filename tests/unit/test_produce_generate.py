@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spillway.produce import generate
 from spillway.produce.generate import StreamGenerator, expected_results, sources
+from spillway.produce.keys import domain
 from spillway.produce.recording import record
 from spillway_schemas.scenario import load_scenario, parse_scenario
 
@@ -135,6 +138,121 @@ def test_expected_results_are_a_plain_count():
         counts.append(seen)
     wanted = sum(n * counts[1].get(symbol, 0) for symbol, n in counts[0].items())
     assert expected_results(scenario) == wanted > 10_000
+
+
+OWN = """
+seed = 3
+rows = 1_200
+duration_s = 600
+[keys]
+count = 40
+[keys.alternate]
+every_s = 60
+factor = 8
+ranges = 2
+[domains.order]
+count = 600
+hashed = "id"
+[malformed]
+not-json = 0.01
+tombstone = 0.01
+null-key = 0.01
+wrong-type = 0.01
+bad-utf8 = 0.01
+[late]
+share = 0.1
+by_s = 30
+[repeated]
+share = 0.05
+[streams.orders]
+draws = { order = { distribution = "tuple-range" } }
+[streams.orders.fields]
+number = "order.id"
+symbol = "keys.symbol"
+company = "keys.id"
+ts = "time"
+price = "price"
+[streams.stock]
+kind = "stock"
+"""
+
+
+def test_fields_of_one_domain_are_of_the_same_key_and_domains_are_drawn_apart():
+    source = StreamGenerator(parse_scenario(OWN.replace("share = 0.05", "share = 0")), "orders")
+    found = [json.loads(v) for p in source.plan for v in valid(source.chunk(p.number))]
+    assert found[0].keys() == {"number", "symbol", "company", "ts", "price"}
+    symbols = domain(parse_scenario(OWN).keys).symbols.to_pylist()
+    assert all(symbols[row["company"] - 1] == row["symbol"] for row in found)
+    pairs = np.array([(row["number"], row["company"]) for row in found])
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.1
+    everything = StreamGenerator(
+        parse_scenario(OWN[: OWN.index("[malformed]")] + OWN[OWN.index("[streams.orders]") :]),
+        "orders",
+    )
+    numbers = [json.loads(v)["number"] for v in all_values(everything)]
+    assert sorted(numbers) == sorted(2 * list(range(1, 601))), "each once in every 600 rows"
+
+
+def valid(chunk):
+    return chunk.values.filter(pa.array(chunk.valid)).to_pylist()
+
+
+def test_streams_of_fields_are_generated_like_the_others():
+    scenario = parse_scenario(OWN)
+    orders, stock = sources(scenario)
+    first = all_values(orders)
+    assert first == all_values(StreamGenerator(scenario, "orders"))
+    assert orders.record_keys.to_pylist() == [str(n) for n in range(1, 601)]
+    assert stock.record_keys.to_pylist() == stock.domain.symbols.to_pylist()
+    chunks = [orders.chunk(p.number) for p in orders.plan]
+    assert sum(c.repeated for c in chunks) > 20
+    assert sum(c.late for c in chunks) > 50
+    for chunk in chunks:
+        of_key = [json.loads(v)["number"] for v in valid(chunk)]
+        keys = chunk.keys[chunk.valid]
+        assert [str(n) for n in of_key] == orders.record_keys.take(pa.array(keys)).to_pylist()
+    alone = parse_scenario(OWN[: OWN.index("[streams.stock]")])
+    assert all_values(StreamGenerator(alone, "orders")) == first
+    with pytest.raises(ValueError, match="follow from the query"):
+        expected_results(scenario)
+
+
+def test_a_busy_part_is_busy_in_fields_too():
+    source = StreamGenerator(parse_scenario(OWN.replace("1_200", "20_000")), "orders")
+    parts = domain(parse_scenario(OWN).keys).parts
+    rows = [json.loads(v) for p in source.plan for v in valid(source.chunk(p.number))]
+    ids = np.array([row["company"] for row in rows])
+    period = np.arange(len(ids)) * 10 // len(ids)
+    assert np.mean(parts[ids - 1] == period % 2) == pytest.approx(8 / 9, abs=0.06)
+
+
+def test_a_recording_of_fields_has_their_kafka_keys(tmp_path):
+    made = tmp_path / "own.jsonl"
+    assert record(parse_scenario(OWN), made) == 2_400
+    lines = [json.loads(line) for line in made.read_text().splitlines()]
+    orders = [line for line in lines if line["topic"] == "orders"]
+    texts = [line for line in orders if isinstance(line.get("value"), dict)]
+    whole = [line for line in texts if line["value"]["number"] is not None]
+    assert len(whole) > 1_000
+    assert all(line["key"] == str(line["value"]["number"]) for line in whole)
+
+
+@pytest.mark.parametrize("stream", "abcde")
+def test_a_five_way_stream_has_every_key_as_often_as_its_ratio_says(stream, monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK_ROWS", 50_000)
+    scenario = load_scenario("five-way").model_copy(update={"rows": 20_000})
+    source = StreamGenerator(scenario, stream)
+    rows = [json.loads(value) for value in all_values(source)]
+    for field, text in scenario.streams[stream].fields.items():
+        if text == "price":
+            continue
+        keys = scenario.domain(text.removesuffix(".id"))
+        made = domain(keys)
+        ratio = dict(zip(made.ids.tolist(), made.ratios.tolist(), strict=True))
+        in_range = int(made.ratios.sum())
+        assert in_range == pytest.approx(keys.tuple_range, rel=0.001)
+        for begin in range(0, len(rows) - in_range, in_range):
+            assert Counter(row[field] for row in rows[begin : begin + in_range]) == ratio
 
 
 def test_the_sample_day_is_the_recording_of_its_scenario(tmp_path, monkeypatch, request):

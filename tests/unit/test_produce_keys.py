@@ -18,7 +18,7 @@ from spillway.produce.keys import (
     partitions_of,
     symbols,
 )
-from spillway_schemas.scenario import Distribution, Keys
+from spillway_schemas.scenario import Distribution, KeyDomain, Keys
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -72,6 +72,39 @@ def test_a_class_is_a_set_of_groups_and_its_keys_lie_in_them(layout):
     ratio_of_class = np.array([4, 2, 1])
     assert (made.ratios == ratio_of_class[of_group[groups]]).all()
     assert np.bincount(made.ratios)[[4, 2, 1]].tolist() == [1000, 2000, 4000]
+
+
+def test_classes_may_be_of_ids_and_of_any_number_of_groups():
+    text = {
+        "hashed": "id",
+        "groups": 256,
+        "tuple_range": 12_000,
+        "classes": [{"share": 0.5, "ratio": 5}, {"share": 0.5, "ratio": 1}],
+    }
+    keys = KeyDomain.model_validate(text)
+    made = domain(keys)
+    of_group = class_of_group(keys)
+    assert np.bincount(of_group).tolist() == [128, 128]
+    for bits in (8, 9):
+        # Groups of the engine's settings, as many or more: each has keys of one class.
+        groups = (xxhash64([pa.array(made.ids)]) >> np.uint64(64 - bits)).astype(int)
+        assert (made.ratios == np.array([5, 1])[of_group[groups >> (bits - 8)]]).all()
+    assert len(np.unique(made.ids)) == len(made) == 1_200 + 6_000
+    # A symbol goes with each id, as without classes.
+    assert made.ids.min() >= 1
+    plain = domain(KeyDomain(count=50))
+    assert plain.ids.tolist() == list(range(1, 51))
+    width = len(made.symbols[0].as_py())
+    first = symbols(int(made.ids[0]) - 1, 1, width)
+    assert made.symbols[0].as_py() == bytes(first[0]).decode()
+
+
+def test_alternating_parts_may_be_of_ids():
+    keys = Keys.model_validate(
+        {"count": 400, "hashed": "id", "alternate": {"every_s": 1, "ranges": 2}}
+    )
+    made = domain(keys)
+    assert (made.parts == (xxhash64([pa.array(made.ids)]) >> np.uint64(63)).astype(int)).all()
 
 
 def test_a_key_of_ratio_r_appears_r_times_in_every_tuple_range():

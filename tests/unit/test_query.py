@@ -38,7 +38,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_shipped_queries_load() -> None:
-    assert shipped_queries() == ["symbol", "symbol_minute"]
+    assert shipped_queries() == ["bushy", "five_way", "quoted_trades", "symbol", "symbol_minute"]
     symbol = load_query("symbol")
     assert symbol.inputs == ("stock", "volume", "review")
     assert [symbol.topic(name) for name in symbol.inputs] == ["stock", "volume", "review"]
@@ -51,6 +51,43 @@ def test_shipped_queries_load() -> None:
     assert [key.name for key in minute.join.keys] == ["symbol", "minute"]
     assert minute.payload("stock") == symbol.payload("stock")
     assert minute.fingerprint != symbol.fingerprint
+
+
+def test_shipped_trees_load() -> None:
+    five = load_query("five_way")
+    assert five.inputs == ("a", "b", "c", "d", "e")
+    assert [join.inputs for join in five.tree.joins] == [
+        ("a", "b", "c"),
+        ("abc", "d"),
+        ("abcd", "e"),
+    ]
+    assert five.key_names == ("k1", "k2", "k3")
+    # Two columns a stream, as in the papers: the second of A, B and E joins nothing.
+    assert [[rule.name for rule in five.streams[name].rules] for name in "abcde"] == [
+        [f"{name}1", f"{name}2"] for name in "abcde"
+    ]
+    assert [[rule.name for rule in five.payload(name)] for name in "abcde"] == [
+        ["a2"],
+        ["b2"],
+        [],
+        [],
+        ["e2"],
+    ]
+    bushy = load_query("bushy")
+    assert [join.inputs for join in bushy.tree.joins] == [
+        ("orders", "fills"),
+        ("accounts", "clients"),
+        ("filled", "owned"),
+    ]
+    assert bushy.key_names == ("number", "client", "account")
+    trades = load_query("quoted_trades")
+    assert [join.inputs for join in trades.tree.joins] == [
+        ("trade", "quote"),
+        ("quoted", "company"),
+        ("named", "review"),
+    ]
+    assert trades.key_names == ("symbol", "minute", "company_id")
+    assert trades.streams["review"].contract == "review"
 
 
 def test_own_fields_keys_of_other_names_and_projection() -> None:

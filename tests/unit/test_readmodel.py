@@ -143,8 +143,8 @@ def test_the_stream_is_not_held_up_by_a_long_history(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks makes up for it."""
-    monkeypatch.setattr(keeping, "MOST", 20)
-    monkeypatch.setattr(cache, "MOST", 20)
+    monkeypatch.setattr(keeping, "MOST_ENTRIES", 20)
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 20)
     root = tmp_path / "w"
     made = make_day(30)
     fill_journal(open_warehouse(str(root)), made.entries)
@@ -161,7 +161,7 @@ def test_the_stream_is_not_held_up_by_a_long_history(
 
 
 def test_a_look_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST", 2)
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 2)
     root = tmp_path / "w"
     made = make_day(5)
     fill_journal(open_warehouse(str(root)), made.entries)

@@ -70,8 +70,109 @@ def test_classes_give_the_number_of_keys():
     assert keys.class_keys() == [50, 150]
 
 
+OWN = """
+rows = 100
+duration_s = 10
+[domains.account]
+count = 20
+[streams.orders]
+fields = { number = "order.id", account = "account.symbol", ts = "time", amount = "price" }
+draws = { order = { distribution = "tuple-range" } }
+[domains.order]
+count = 100
+"""
+
+
+def test_fields_are_of_domains_or_made_up():
+    scenario = parse_scenario(OWN)
+    assert scenario.streams["orders"].domains == ("order", "account")
+    assert scenario.distribution("orders", "order").distribution == "tuple-range"
+    assert scenario.distribution("orders", "account").distribution == "uniform"
+    assert scenario.domain("account").count == 20
+    with pytest.raises(KeyError):
+        scenario.domain("keys")
+    assert parse_scenario(SMALL).streams["stock"].domains == ("keys",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("order.id", "order.name"),
+            r"fields\.number: 'order\.name' is nothing that a field may be",
+        ),
+        (('"order.id"', '"words"'), r"draws\.order: no field is of the domain order"),
+        (("order.id", "trade.id"), r"draws\.order: no field"),
+        (
+            ("account.symbol", "acount.symbol"),
+            r"there is no domain 'acount'; there are: account, o",
+        ),
+        (("account.symbol", "keys.symbol"), r"streams\.orders: keys are needed, \[keys\]"),
+        (("number =", '"a b" ='), r"'a b' is no name of a field"),
+        (("draws =", "keys ="), r"keys"),
+        (("draws = { order", 'kind = "stock"\ndraws = { order'), r"give either kind .* or fields"),
+        (("domains.order", "domains.keys"), r"there is no domain 'order'|domains\.keys"),
+        (("count = 20", "count = 20\ngroups = 100"), r"groups must be a power of two, not 100"),
+    ],
+)
+def test_a_wrong_field_is_said(change, message):
+    assert change[0] in OWN
+    with pytest.raises(ScenarioError, match=message):
+        parse_scenario(OWN.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("no-offset", "a time"),
+        ("not-finite", "a price or a size"),
+        ("too-big", "a price or a size"),
+        ("wrong-type", "a price or a size"),
+    ],
+)
+def test_what_fields_have_not_cannot_be_broken(kind, what):
+    text = f"malformed = {{ {kind} = 0.1 }}\n" + OWN
+    parse_scenario(text)
+    without = text.replace(', ts = "time", amount = "price"', "")
+    with pytest.raises(
+        ScenarioError, match=rf"malformed\.{kind}: no field of streams\.orders is {what}"
+    ):
+        parse_scenario(without)
+
+
+def test_a_kind_has_no_draws_and_fields_need_a_domain():
+    with pytest.raises(ScenarioError, match="draws are for fields: with a kind give keys"):
+        parse_scenario(SMALL + 'draws = { keys = { distribution = "zipf" } }\n')
+    with pytest.raises(ScenarioError, match="one of the fields is of a domain"):
+        parse_scenario(SMALL.replace('kind = "stock"', 'fields = { ts = "time" }'))
+    with pytest.raises(ScenarioError, match=r"streams\.stock: keys are needed"):
+        parse_scenario(SMALL.replace("[keys]", "[domains.other]"))
+
+
+RATIOS = {"3-1-1": (3, 1, 1), "1-3-3": (1, 3, 3), "3-2-3": (3, 2, 3)}
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_five_way_scenarios_have_the_papers_parameters(name):
+    """SIGMOD 2006, 6.1 and Figures 16, 19 and 20."""
+    scenario = load_scenario(f"papers-five-way-{name}")
+    for domain, average in zip(("k1", "k2", "k3"), RATIOS[name], strict=True):
+        keys = scenario.domain(domain)
+        shares = sum(each.share * each.ratio for each in keys.classes)
+        assert shares * 30_000 / keys.tuple_range == pytest.approx(average, abs=0.01)
+        assert len(keys.classes) > 1, "groups differ in how much they yield"
+    for stream in "abcde":
+        assert scenario.volume(stream).rate == 20, "50 ms between rows"
+        assert scenario.volume(stream).duration_s == 3_000
+    small = load_scenario("five-way")
+    for domain in ("k1", "k2", "k3"):
+        large = load_scenario("papers-five-way-3-1-1").domain(domain)
+        assert small.domain(domain).classes == large.classes
+        assert small.domain(domain).tuple_range * 7.5 == large.tuple_range
+
+
 def test_an_unknown_name_lists_what_is_shipped():
-    with pytest.raises(ScenarioError, match=r"shipped are bench, demo"):
+    with pytest.raises(ScenarioError, match=r"shipped are bench, bench-five-way, bushy, demo"):
         load_scenario("tomorrow")
     with pytest.raises(ScenarioError, match=r"no such file"):
         load_scenario("tomorrow.toml")

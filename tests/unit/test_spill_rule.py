@@ -6,7 +6,7 @@ Days of one slot, on the real step and with the intake that the policy allows it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +39,8 @@ from spillway.policy.victims import (
     POLICIES,
     GroupFigures,
     VictimContext,
+    global_productivity,
+    penalised_productivity,
     productivity,
     victim_order,
 )
@@ -329,6 +331,85 @@ def test_a_group_without_bytes_yields_nothing_and_a_seed_gives_one_order() -> No
     assert again[0] == again[1]
     with pytest.raises(ValueError, match=f"unknown policy 'x': use one of {', '.join(POLICIES)}"):
         victim_order("x", figures, VictimContext(0, 0, 0))
+
+
+OF_A_TREE = GroupFigures(
+    bytes=np.array([50, 60, 40, 10, 100, 80]),
+    results=np.array([100, 300, 20, 900, 10, 40]),
+    last_used_ms=np.zeros(6, dtype=np.int64),
+    level=np.array([0, 2, 1, 2, 0, 1]),
+    final_results=np.array([100.0, 30.0, 20.0, 2.5, 10.0, 0.0]),
+    downstream_bytes=np.array([0.0, 240.0, 0.0, 0.0, 0.0, 400.0]),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        # What each join gives for a byte: 2, 5, 0.5, 90, 0.1, 0.5; of two alike the larger first.
+        ("local-output", [4, 5, 2, 0, 1, 3]),
+        # Final results for a byte: 2, 0.5, 0.5, 0.25, 0.1, 0.
+        ("global-output", [5, 4, 3, 1, 2, 0]),
+        # With what is kept further up: 2, 0.1, 0.5, 0.25, 0.1, 0.
+        ("global-output-penalty", [5, 4, 1, 3, 2, 0]),
+        # The rule of one join goes over the groups of all joins.
+        ("inactive-then-productivity", [4, 5, 2, 0, 1, 3]),
+    ],
+)
+def test_groups_of_all_joins_of_a_tree_are_victims_alike(policy: str, order: list[int]) -> None:
+    assert victim_order(policy, OF_A_TREE, VictimContext(0, 0, 7)).tolist() == order
+
+
+def test_bottom_up_takes_the_level_furthest_from_the_root_by_chance_then_the_next() -> None:
+    orders = {
+        tuple(victim_order("bottom-up", OF_A_TREE, VictimContext(0, 0, seed)).tolist())
+        for seed in range(100)
+    }
+    of_level = [{1, 3}, {2, 5}, {0, 4}]
+    assert all([{*o[:2]}, {*o[2:4]}, {*o[4:]}] == of_level for o in orders)
+    assert len(orders) == 8, "two orders of each of three levels"
+    again = [victim_order("bottom-up", OF_A_TREE, VictimContext(5, 1, 3)).tolist() for _ in "ab"]
+    assert again[0] == again[1]
+
+
+def test_intermediate_results_count_against_a_group() -> None:
+    """SIGMOD 2006, Figure 10: two groups of size 10 and output 20. A row of the one makes 2 rows
+    for the next operator, one of the other 20; so the second is the victim."""
+    figures = GroupFigures(
+        bytes=np.array([10, 10]),
+        results=np.array([20, 200]),
+        last_used_ms=np.zeros(2, dtype=np.int64),
+        level=np.array([1, 1]),
+        final_results=np.array([20.0, 20.0]),
+        downstream_bytes=np.array([20.0, 200.0]),
+    )
+    assert global_productivity(figures).tolist() == [2, 2]
+    assert penalised_productivity(figures).tolist() == [20 / 30, 20 / 210]
+    first = {each: int(victim_order(each, figures, VictimContext(0, 0, 0))[0]) for each in POLICIES}
+    assert first["local-output"] == 0, "what gives most to the next operator is kept"
+    assert first["global-output-penalty"] == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    plain = GroupFigures(*(draw.integers(0, 9, 40) for _ in range(3)))
+    told = replace(
+        plain,
+        level=np.zeros(40, dtype=np.int64),
+        final_results=plain.results.astype(np.float64),
+        downstream_bytes=np.zeros(40),
+    )
+    context = VictimContext(9, 4, seed)
+    for policy in POLICIES:
+        order = victim_order(policy, plain, context).tolist()
+        assert victim_order(policy, told, context).tolist() == order
+        assert sorted(order) == list(range(40))
+    same = {"local-output": "productivity", "bottom-up": "random"}
+    same |= dict.fromkeys(("global-output", "global-output-penalty"), "productivity")
+    for policy, as_ in same.items():
+        expected = victim_order(as_, plain, context).tolist()
+        assert victim_order(policy, plain, context).tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ on = ["symbol"]
     )
 )
 ALL, HIGH, OTHER = compile_streams(QUERY)
-# A query refuses a topic that feeds two streams, but decoders take one.
+# Two readings of one topic, here of different filters.
 STREAMS, SPEC = (ALL, replace(HIGH, topic="t"), OTHER), tree_spec(QUERY)
 GROUPS = GroupMap([(Prefix(2, 0), 0), (Prefix(2, 1), 1), (Prefix(2, 2), 2), (Prefix(2, 3), 1)])
 SALTS = (70, 71, 72)
@@ -159,6 +159,8 @@ def expected(rows: Sequence[Row], bound: Offsets | None) -> Counter[Any]:
             if stream.topic != topic:
                 continue
             if value in BAD:
+                if stream.name == "high":  # the first reading of a stream has told it
+                    continue
                 slot = partition % 3
                 place = (topic, partition, offset, reason_of(value), value, offset)
                 seen["rejected", slot, stream.index, session, *place] += 1
@@ -173,20 +175,19 @@ def expected(rows: Sequence[Row], bound: Offsets | None) -> Counter[Any]:
     return seen
 
 
-def count_of(rows: Sequence[Row], topic: str, partition: int, stream: str) -> PartitionCount:
+def count_of(rows: Sequence[Row], topic: str, partition: int) -> PartitionCount:
     mine = [row for row in rows if row[:2] == (topic, partition)]
     values = pa.array([value for *_, value in mine], pa.binary())
     offsets = pa.array([offset for _, _, offset, _ in mine], pa.int64()).to_numpy()
-    again = stream == "high"  # a topic that feeds two streams is read once
     good = [row for row in mine if row[3] not in BAD]
     return PartitionCount(
         topic=topic,
         partition=partition,
-        rows=0 if again else len(mine),
+        rows=len(mine),
         rejected=len(mine) - len(good),
-        filtered=sum(offset <= 5 for _, _, offset, _ in good) if again else 0,
-        bytes=0 if again else sum(len(value or b"") for *_, value in mine),
-        digest=0 if again else partition_digest(value_digest(values), offsets),
+        filtered=0,
+        bytes=sum(len(value or b"") for *_, value in mine),
+        digest=partition_digest(value_digest(values), offsets),
     )
 
 
@@ -205,9 +206,8 @@ def test_rows_go_to_the_slots_of_their_keys_with_their_coordinates(size: int) ->
     seen, counts = found(task(), ROWS, size)
     assert seen == expected(ROWS, None)
     assert {slot for kind, slot, *_ in seen if kind == "new"} == {0, 1, 2}
-    streams = {"t": ("all", "high"), "u": ("other",)}
     assert counts == [
-        (slot, 0, [count_of(ROWS, topic, part, stream) for stream in streams[topic]])
+        (slot, 0, [count_of(ROWS, topic, part)])  # a topic that feeds two leaves is read once
         for (topic, part), slot in SLOT_OF_PARTITION.items()
     ]
 

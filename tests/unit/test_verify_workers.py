@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spillway.verify import workers
-from spillway.verify.workers import TOTALS, judged
+from spillway.verify.arithmetic import CERTAIN, PRIMES
+from spillway.verify.workers import FOLDED, TOTALS, judged, judged_tree
 
 KEY = pa.field("symbol", pa.string())
 MEASURES = ("n0", "a0", "b0", "n1", "a1", "b1", "run_time", "cleanup", "a", "b")
@@ -90,3 +91,54 @@ def test_one_failing_key_more_than_are_joined_by_themselves_is_named(
         found = list(judged(2, 1, SCHEMA, [batch(*keys[:failing])]))
         assert totals(found)[TOTALS[4].name] == failing
         assert found[1].column(0).to_pylist() == list("ABCDE"[:named])
+
+
+# --- the root's keys of a tree ---------------------------------------------------------------
+
+
+def tree_batch(*rows: tuple[str | None, list[Any]]) -> pa.RecordBatch:
+    """One row a key: what the fold gives, then what the results are."""
+    columns: list[Any] = [pa.array([key for key, _ in rows], KEY.type)]
+    for i, type_ in enumerate(FOLDED.values()):
+        kind = pa.float64() if type_ == "double" else pa.int64()
+        columns.append(pa.array([numbers[i] for _, numbers in rows], kind))
+    return pa.RecordBatch.from_arrays(columns, names=["symbol", *FOLDED])
+
+
+OF_TREE: list[Any] = [6, 6, 6.0, 150, 280, 4, 2, 150 + PRIMES[0], 280 + 3 * PRIMES[1]]
+"""6 results, of which cleanup gave 2; the results' sums are not reduced."""
+
+
+def test_keys_of_a_tree_and_rejected_rows_are_judged_apart() -> None:
+    many = 2**40 + 1
+    large = [many % PRIMES[0], many % PRIMES[1], float(many), 1, 2, many, 0, 1, 2]
+    rejected = (None, [3, 0, 0.0, 11, 12, 3, 0, 11, 12])
+    batches = [tree_batch(), tree_batch(("A", OF_TREE), rejected, ("B", large)), tree_batch()]
+    found = list(judged_tree(1, SCHEMA, batches))
+    assert len(found) == 1
+    assert list(totals(found).values()) == [str(many + 6), many + 4, 2, 2, 0, 3, 3, 0]
+
+
+@pytest.mark.parametrize("at", range(len(FOLDED)))
+def test_a_key_of_a_tree_that_differs_in_anything_is_named(at: int) -> None:
+    wrong = [n + (2 * CERTAIN if i == 2 else 1) * (i == at) for i, n in enumerate(OF_TREE)]
+    found = list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), ("B", wrong))]))
+    assert totals(found)["failing"] == 1
+    assert found[1].column(0).to_pylist() == ["B"]
+
+
+def test_a_key_of_a_tree_without_results_or_without_rows_is_named() -> None:
+    nothing = [0, 0, 0.0, 0, 0]
+    keys = [("A", [*OF_TREE[:5], 0, 0, 0, 0]), ("B", [*nothing, *OF_TREE[5:]])]
+    found = list(judged_tree(1, SCHEMA, [tree_batch(*keys)]))
+    assert list(totals(found).values())[:5] == ["6", 4, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "quarantined", [[2, 0, 11, 12], [3, 0, 11 + PRIMES[0], 12], [3, 0, 11, 12 + PRIMES[1]]]
+)
+def test_of_a_tree_the_quarantine_must_hold_just_the_rejected_rows(quarantined: list[Any]) -> None:
+    rejected = (None, [3, 0, 0.0, 11, 12, *quarantined])
+    found = list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), rejected)]))
+    assert len(found) == 1, "the null key is no failing key"
+    assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, quarantined[0], 1]

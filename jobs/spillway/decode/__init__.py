@@ -120,23 +120,35 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
         else:
             key, failed = evaluate(source, table.select(plan.reads), field.type)
         columns.append(key)
-        if field.nullable:
-            continue
-        _note(reasons, rows, failed, field.name)
-        if key.null_count:
-            null = key.is_null().to_numpy(zero_copy_only=False)
-            for at in np.flatnonzero(null):
-                reasons.setdefault(int(rows[at]), f"{field.name}: the join key is null")
-            keep &= ~null
-        if not plain and (outside := _outside_years(key)) is not None:
-            for at in np.flatnonzero(outside):
-                reasons.setdefault(int(rows[at]), f"{field.name}: {OUTSIDE_YEARS}")
-            keep &= ~outside
+        if not field.nullable:
+            _note(reasons, rows, failed, field.name)
+            keep &= _may_be_key(reasons, rows, field.name, key, plain=plain)
+    for source, kind in plan.also:
+        key, failed = evaluate(source, table.select(plan.reads), kind)
+        _note(reasons, rows, failed, source)
+        keep &= _may_be_key(reasons, rows, source, key, plain=False)
     batch = pa.RecordBatch.from_arrays(columns, schema=plan.schema)
     if not keep.all():
         rows, batch = rows[keep], batch.filter(pa.array(keep))
     rejected = np.array(sorted(reasons), np.int64)
     return Decoded(batch, rows, rejected, [reasons[at] for at in rejected.tolist()], filtered)
+
+
+def _may_be_key(
+    reasons: dict[int, str], rows: Rows, name: str, key: Any, *, plain: bool
+) -> npt.NDArray[np.bool_]:
+    """Which rows have a key, bool (n,); why the others have none is noted."""
+    good = np.ones(len(rows), np.bool_)
+    if key.null_count:
+        null = key.is_null().to_numpy(zero_copy_only=False)
+        for at in np.flatnonzero(null):
+            reasons.setdefault(int(rows[at]), f"{name}: the join key is null")
+        good &= ~null
+    if not plain and (outside := _outside_years(key)) is not None:
+        for at in np.flatnonzero(outside):
+            reasons.setdefault(int(rows[at]), f"{name}: {OUTSIDE_YEARS}")
+        good &= ~outside
+    return good
 
 
 def _read(

@@ -45,6 +45,9 @@ class StreamPlan:
     from."""
     plain: tuple[bool, ...] = ()
     """For each of them whether its source is a column."""
+    also: tuple[tuple[str, Any], ...] = ()
+    """Expressions, with their types, that are keys of other readings of the stream: a message in
+    which one is null is rejected by all readings alike."""
     filter: str | None = None
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
@@ -89,6 +92,19 @@ def compile_streams(query: Query) -> tuple[StreamPlan, ...]:
 def tree_spec(query: Query) -> TreeSpec:
     """The query's joins as the engine knows them. Raises QueryError."""
     return compile_query(query).spec
+
+
+def leaf_plan(query: Query, leaf: str, index: int, keys: Sequence[str]) -> StreamPlan:
+    """How one leaf's messages are read for these keys (expressions over its columns, which are the
+    columns' names) and the fields that results show. Raises QueryError with file and line."""
+    compiler = _Compiler(query)
+    compiler.check()
+    return compiler.stream(
+        leaf,
+        index,
+        [(text, KeySource(leaf, text)) for text in keys],
+        [(each.name, KeySource(leaf, each.name)) for each in query.payload(leaf)],
+    )
 
 
 def compile_query(query: Query) -> CompiledQuery:
@@ -219,6 +235,8 @@ class _Compiler:
             for (_, source), column in zip(named, plain, strict=True)
             if not column
         ]
+        also = self._keys_elsewhere(name)
+        texts += also
         for text in [*texts, *filter(None, [query.stream(name).filter])]:
             reads |= columns_of(text, frozenset(schema.names))
         of_keys = set(query.key_sources(name))
@@ -243,9 +261,21 @@ class _Compiler:
                 for column, (_, source) in zip(plain, named, strict=True)
             ),
             plain=tuple(column is not None for column in plain),
+            also=tuple((text, self.type_of(KeySource(name, text))) for text in also),
             filter=query.stream(name).filter,
             reads=tuple(sorted(reads)),
         )
+
+    def _keys_elsewhere(self, name: str) -> list[str]:
+        """Keys that other readings of a leaf's stream have, and this one has not."""
+        query = self.query
+        others = [n for n in query.inputs if query.stream_name(n) == query.stream_name(name)]
+        own = set(query.key_sources(name))
+        return [
+            text
+            for text in dict.fromkeys(t for other in others for t in query.key_sources(other))
+            if text not in own
+        ]
 
 
 def _only(schema: Any, names: AbstractSet[str]) -> Any:

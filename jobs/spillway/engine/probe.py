@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.groups import I64
 from spillway.engine.intake import Intake, take_in
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import join_batches
@@ -26,8 +25,10 @@ from spillway.engine.relocation import adopt
 from spillway.engine.replay import replayed
 from spillway.engine.state.arrangement import SessionState
 from spillway.engine.state.loading import Loaded, load
-from spillway.engine.state.runs import Missing
+from spillway.engine.state.runs import Missing, bytes_of
+from spillway.engine.statistics import Given
 from spillway.engine.task import StepTask
+from spillway.engine.tracing import counted_for
 from spillway.engine.wire.blocks import GIVEN_SCHEMA, Block, encode_table, rows_by_slot
 from spillway.storage import Folder
 
@@ -86,7 +87,8 @@ def _joined(
     inputs = spec.inputs_of(join)
     if not any(session.new[i] for i in inputs):
         return
-    given: I64 = np.zeros(len(task.groups), dtype=np.int64)
+    given = Given.nothing(len(task.groups))
+    below = spec.inputs[up.input].lineage
     for batch in join_batches(
         spec.joins[join],
         session.old(inputs),
@@ -95,16 +97,36 @@ def _joined(
         sample_every=1,
         last_drop=session.drops.last,
     ):
-        np.add.at(given, task.groups.group_of(batch.hashes), batch.results)
+        np.add.at(given.results, task.groups.group_of(batch.hashes), batch.results)
         rows = spec.rows_up(join, batch, hash_)
         yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="new")
-    groups = np.flatnonzero(given)
-    if len(groups):
+        if task.traces and len(rows.key_hash):
+            given.downstream_bytes += counted_for(
+                task.groups,
+                rows.table,
+                below,
+                most=task.trace_most,
+                seed=(task.seed, task.slot, join),
+                weights=bytes_of(rows) / len(rows.key_hash),
+            )
+    yield from _given(task, join, name, given)
+
+
+def _given(task: StepTask, join: int, session: str, given: Given) -> Iterator[Block]:
+    """What a join gave, told to each slot for its own groups."""
+    counts = (given.results > 0) | (given.downstream_bytes > 0)
+    for slot in np.unique(task.groups.slots[counts]).tolist():
+        mine = np.flatnonzero(counts & (task.groups.slots == slot))
         told = pa.table(
-            [pa.repeat(name, len(groups)), pa.array(groups), pa.array(given[groups])],
+            [
+                pa.repeat(session, len(mine)),
+                pa.array(mine),
+                pa.array(given.results[mine]),
+                pa.array(given.downstream_bytes[mine]),
+            ],
             schema=GIVEN_SCHEMA,
         )
-        yield Block(task.slot, "given", join, 0, encode_table(told))
+        yield Block(slot, "given", join, 0, encode_table(told))
 
 
 def _missing(spec: TreeSpec, task: StepTask, slot: int, what: str) -> Block:

@@ -92,12 +92,18 @@ class Counters:
     """When the last new row came."""
     generations: I64
     """How often it was spilled."""
+    final_results: F64
+    """Results of the query that came through the group since it was last spilled; 0 unless the
+    policy asks for them."""
+    downstream_bytes: F64
+    """What joins above have stored because of the group since then; 0 likewise."""
 
     @classmethod
     def zeros(cls, groups: int) -> Counters:
         """Nothing counted yet."""
         none: dict[str, Any] = {f.name: np.zeros(groups, np.int64) for f in fields(cls)}
-        return cls(**none | {"recent_results": np.zeros(groups)})
+        real = ("recent_results", "final_results", "downstream_bytes")
+        return cls(**none | {name: np.zeros(groups) for name in real})
 
     def known(self) -> Bool:
         """Groups that anything was counted of, bool (g,)."""
@@ -105,7 +111,15 @@ class Counters:
         return found
 
 
-SUMMED = ("results", "session_results", "rows_in", "recent_results", "spilled_bytes")
+SUMMED = (
+    "results",
+    "session_results",
+    "rows_in",
+    "recent_results",
+    "spilled_bytes",
+    "final_results",
+    "downstream_bytes",
+)
 GREATEST = ("last_used_ms", "generations")
 """What a merge adds up and a split shares out, and what both keep."""
 
@@ -139,6 +153,8 @@ class Figures:
         counters = replace(
             self.counters,
             results=self.counters.results * ~spilled,
+            final_results=self.counters.final_results * ~spilled,
+            downstream_bytes=self.counters.downstream_bytes * ~spilled,
             spilled_bytes=self.counters.spilled_bytes + self.bytes * spilled,
             generations=self.counters.generations + spilled,
         )
@@ -204,18 +220,34 @@ def _left(at_ms: I64, now_ms: int) -> F64:
     return left
 
 
-def counted(before: Counters, sizes: Sizes, generated: I64, now_ms: int) -> Counters:
-    """The counters with the epoch's new rows and results (g,) added.
+@dataclass
+class Given:
+    """What an epoch's joins gave by group, all (g,)."""
+
+    results: I64
+    final_results: F64
+    downstream_bytes: F64
+
+    @classmethod
+    def nothing(cls, groups: int) -> Given:
+        """Nothing yet."""
+        return cls(np.zeros(groups, dtype=np.int64), np.zeros(groups), np.zeros(groups))
+
+
+def counted(before: Counters, sizes: Sizes, given: Given, now_ms: int) -> Counters:
+    """The counters with the epoch's new rows, and what they gave, added.
 
     Rows whose last use is not known (they were restored) count as used now.
     """
     used = (sizes.new_rows > 0) | ((sizes.rows.sum(axis=0) > 0) & (before.last_used_ms == 0))
     return replace(
         before,
-        results=before.results + generated,
-        session_results=before.session_results + generated,
+        results=before.results + given.results,
+        session_results=before.session_results + given.results,
         rows_in=before.rows_in + sizes.new_rows,
-        recent_results=before.recent_results + generated,
+        recent_results=before.recent_results + given.results,
+        final_results=before.final_results + given.final_results,
+        downstream_bytes=before.downstream_bytes + given.downstream_bytes,
         last_used_ms=np.where(used, now_ms, before.last_used_ms),
     )
 

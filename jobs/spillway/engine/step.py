@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import Intake, merge_bounded, take_in
-from spillway.engine.join.kernel import join_batches
+from spillway.engine.join.kernel import Joined, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install
@@ -63,6 +63,7 @@ from spillway.engine.state.statefiles import (
 from spillway.engine.statistics import (
     STATISTICS_SCHEMA,
     Figures,
+    Given,
     carried,
     counted,
     figures_table,
@@ -71,6 +72,7 @@ from spillway.engine.statistics import (
     statistics_table,
 )
 from spillway.engine.task import StepTask
+from spillway.engine.tracing import counted_for, heard, told
 from spillway.engine.upkeep import RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
@@ -78,7 +80,15 @@ from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import DELAY_EDGES_MS, Cut, FileRecord, Prefix, SlotReport, SlotTotals
+from spillway_schemas.journal import (
+    DELAY_EDGES_MS,
+    Cut,
+    FileRecord,
+    Prefix,
+    SlotReport,
+    SlotTotals,
+    TracedGroup,
+)
 
 FITS = 8
 """How often files that do not fit are encoded again with a smaller allowance, roughly."""
@@ -162,6 +172,7 @@ class _Step:
         self.overflow_bytes = 0
         self.spilled: dict[str, Figures] = {}
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
+        self.traced: dict[str, list[TracedGroup]] = {}
         self.work: I64 = np.zeros(len(task.groups), dtype=np.int64)
 
     @contextmanager
@@ -190,13 +201,15 @@ class _Step:
                 self.found.session(name)
         with self.timed("quarantine"):
             self._quarantine(intake)
-        generated = {name: self._join(name) + self._given(intake, name) for name in self.sessions}
+        given = {name: self._given(intake, name) for name in self.sessions}
+        for name in self.sessions:
+            self._join(name, given[name])
         with self.timed("spill"):
             for name in [s for s in self.sessions if s in task.flush]:
                 self._flush(self.sessions[name], task.flush[name])
                 del self.sessions[name]
         for name in self.sessions:
-            self._measure(name, generated[name])
+            self._measure(name, given[name])
         held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
         files = held + 2 * len(self.inputs) * len(self.sessions)
         room = room_of(
@@ -249,14 +262,13 @@ class _Step:
 
     # --- join -----------------------------------------------------------------------------
 
-    def _join(self, name: str) -> I64:
-        """Join a session's new rows and write the results; results per group, int64 (g,)."""
+    def _join(self, name: str, given: Given) -> None:
+        """Join a session's new rows at the root, write the results, and count them."""
         session = self.sessions[name]
-        generated = np.zeros(len(self.task.groups), dtype=np.int64)
         inputs = self.spec.inputs_of(self.spec.root.operator)
         new = [session.new[i] for i in inputs]
         if not any(new):
-            return generated
+            return
         batches = join_batches(
             self.spec.root,
             session.old(inputs),
@@ -267,9 +279,11 @@ class _Step:
         )
 
         def tables() -> Iterator[pa.Table]:
-            for batch in self._timing("join", batches):
+            for number, batch in enumerate(self._timing("join", batches)):
                 groups = self.task.groups.group_of(batch.hashes)
-                np.add.at(generated, groups, batch.results)
+                np.add.at(given.results, groups, batch.results)
+                if self.task.traces:
+                    self._trace(batch, given, number)
                 self._note_delays(batch.newest_ms)
                 yield complete(
                     self.spec.results(batch.table),
@@ -290,16 +304,31 @@ class _Step:
         joined = self.seconds.get("join", 0.0) - joining
         spent = time.perf_counter() - start - joined
         self.seconds["write"] = self.seconds.get("write", 0.0) + spent
-        if total := int(generated.sum()):
+        found = sum(file.rows for file in self.files if file.table == "results")
+        if total := found - sum(self.results.values()):
             self.results[name] = total
-        return generated
 
-    def _given(self, intake: Intake, session: str) -> I64:
-        """Results per group, int64 (g,), that the joins below the root have given."""
-        given = np.zeros(len(self.task.groups), dtype=np.int64)
+    def _trace(self, batch: Joined, given: Given, number: int) -> None:
+        """Count results for the groups that they came through."""
+        below = [each for i in self.spec.root.inputs for each in i.lineage]
+        seed = (self.task.seed, self.task.slot, number)
+        with self.timed("trace"):
+            given.final_results += counted_for(
+                self.task.groups, batch.table, below, most=self.task.trace_most, seed=seed
+            )
+            groups = self.task.groups.group_of(batch.hashes)
+            np.add.at(given.final_results, groups, batch.results)
+
+    def _given(self, intake: Intake, session: str) -> Given:
+        """What the joins below the root gave, and what other slots have counted since."""
+        given = Given.nothing(len(self.task.groups))
         for table in intake.given:
             mine = table.filter(pc.equal(table["session"], session))
-            np.add.at(given, mine["group"].to_numpy(), mine["results"].to_numpy())
+            at = mine["group"].to_numpy()
+            np.add.at(given.results, at, mine["results"].to_numpy())
+            np.add.at(given.downstream_bytes, at, mine["downstream_bytes"].to_numpy())
+        own = self.task.groups.slots == self.task.slot
+        given.final_results += own * heard(self.task.groups, self.task.traced.get(session, ()))
         return given
 
     def _timing(self, phase: str, items: Iterator[Any]) -> Iterator[Any]:
@@ -318,7 +347,7 @@ class _Step:
 
     # --- spill ----------------------------------------------------------------------------
 
-    def _measure(self, name: str, generated: I64) -> None:
+    def _measure(self, name: str, given: Given) -> None:
         """Figures of a session's groups, the epoch's rows and results included."""
         task = self.task
         session = self.sessions[name]
@@ -327,10 +356,13 @@ class _Step:
             sizes = measure(session, segments, len(self.spec.inputs))
         with self.timed("statistics"):
             before = carried(self.known_figures, name, task.groups, task.now_ms)
-            counters = counted(before, sizes, generated, task.now_ms)
+            own = task.groups.slots == task.slot
+            if others := told(task.groups, given.final_results * ~own):
+                self.traced[name] = others
+            counters = counted(before, sizes, given, task.now_ms)
             self.segments[name] = segments
             self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
-            self.work += sizes.new_rows + generated
+            self.work += sizes.new_rows + given.results
 
     def _flush(self, session: SessionState, ever_cut: tuple[Prefix, ...]) -> None:
         """Write the last generation of a session that ends; what was never cut is complete."""
@@ -386,13 +418,25 @@ class _Step:
                     task.budget_bytes, task.threshold, task.fraction, room, task.forced_bytes
                 )
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
-                victims = choose_victims(self.figures, limits, task.victims, context)
+                victims = choose_victims(
+                    self.figures, limits, task.victims, context, self._levels()
+                )
             with self.timed("store"):
                 next_run, encoded = self._encode(shelf, victims.groups)
                 short = sum(data.size for _, data in encoded) - left
             if short <= 0 or not room:
                 return next_run, encoded, victims
             room = max(room - max(short, left // FITS), 0)
+
+    def _levels(self) -> I64 | None:
+        """How far each group's join is from the root, int64 (g,); None: there is one join."""
+        spec = self.spec
+        if len(spec.joins) == 1:
+            return None
+        first = np.array([space.lo for space in spec.spaces], dtype=np.uint64)
+        join = np.searchsorted(first, self.task.groups.starts, side="right") - 1
+        levels: I64 = np.array(spec.distances, dtype=np.int64)[join]
+        return levels
 
     def _encode(
         self, shelf: RunWriter, victims: Mapping[str, Bool]
@@ -535,6 +579,7 @@ class _Step:
             restored=intake.restored,
             results=self.results,
             spilled_rows=self.spilled_rows,
+            traced=self.traced,
             recent_input_ms=max([*stamps, *map(int, rejected)], default=0),
             totals=SlotTotals(
                 slot=task.slot,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import SecretBytes
@@ -15,7 +15,7 @@ from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.policy.sampling import SlotFigures
 from spillway.policy.victims import DEFAULT
 from spillway_schemas.filenames import data_name
-from spillway_schemas.journal import Prefix
+from spillway_schemas.journal import Prefix, TracedGroup
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ class StepTask:
     recent: SlotFigures | None = None
     """What the slot did since its statistics were last written; None: not known."""
     seed: int = 0
+    traces: bool = False
+    """Whether it is counted through which groups results came (the policy asks for it)."""
+    trace_most: int = 0
+    """So many results of a batch are drawn for that; 0: all of them."""
+    traced: Mapping[str, Sequence[TracedGroup]] = field(default_factory=dict)
+    """Per session, what other slots have counted since for groups of this one (and others)."""
     batch_bytes: int = BATCH_BYTES
     piece_bytes: int = PIECE_BYTES
     shape: Shape = DEFAULT_SHAPE

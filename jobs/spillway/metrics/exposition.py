@@ -1,4 +1,4 @@
-"""A snapshot as metric families. Pure: nothing is looked up here."""
+"""Figures as metric families. Pure: nothing is looked up here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from prometheus_client.metrics_core import (
 
 from spillway.decode.reasons import KINDS
 from spillway.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS, Family
-from spillway.metrics.snapshot import JournalFigures, Snapshot
+from spillway.metrics.figures import JournalFigures, ScrapeFigures
 from spillway_schemas.journal import DELAY_EDGES_MS
 
 Values = Iterable[tuple[tuple[str, ...], float]]
 """Label values in the family's order, and the value."""
 
 
-def families(snapshot: Snapshot) -> Iterator[Metric]:
+def families(figures: ScrapeFigures) -> Iterator[Metric]:
     """Every family that has a value now, in the catalogue's order."""
-    found = dict(_values(snapshot))
+    found = dict(_values(figures))
     for family in CATALOGUE:
         if family.kind == "histogram":
-            if snapshot.journal is not None and snapshot.journal.delay:
-                yield _histogram(family, snapshot.journal.delay)
+            if figures.journal is not None and figures.journal.delay:
+                yield _histogram(family, figures.journal.delay)
         elif values := list(found[family.name]):
             yield _family(family, values)
 
@@ -61,22 +61,22 @@ def _histogram(family: Family, delay: Iterable[int]) -> Metric:
     return HistogramMetricFamily(family.name, family.help, buckets, sum_ms / 1000)
 
 
-def _values(snapshot: Snapshot) -> Iterator[tuple[str, Values]]:
-    yield "spillway_up", _one(int(snapshot.claimed))
-    yield "spillway_snapshot_timestamp_seconds", _one(snapshot.at_s)
-    yield "spillway_spill_threshold_ratio", _one(snapshot.threshold)
-    yield from _of_journal(snapshot.journal)
+def _values(figures: ScrapeFigures) -> Iterator[tuple[str, Values]]:
+    yield "spillway_up", _one(int(figures.claimed))
+    yield "spillway_snapshot_timestamp_seconds", _one(figures.at_s)
+    yield "spillway_spill_threshold_ratio", _one(figures.threshold)
+    yield from _of_journal(figures.journal)
     quarantined: Values = ()
-    if snapshot.quarantined is not None and snapshot.journal is not None:
+    if figures.quarantined is not None and figures.journal is not None:
         # Kinds that have not come yet are 0: an increase from nothing would not be seen.
-        every = {(topic, kind): 0 for topic in snapshot.journal.rows for kind in KINDS}
-        quarantined = (every | dict(snapshot.quarantined)).items()
+        every = {(topic, kind): 0 for topic in figures.journal.rows for kind in KINDS}
+        quarantined = (every | dict(figures.quarantined)).items()
     yield "spillway_quarantined_rows_total", quarantined
-    answers, lag = snapshot.kafka_answers, snapshot.lag
+    answers, lag = figures.kafka_answers, figures.lag
     yield "spillway_kafka_up", _one(None if answers is None else int(answers))
     yield "spillway_lag_rows", _labelled({} if lag is None else lag.rows)
     yield "spillway_lag_seconds", _labelled({} if lag is None else lag.seconds)
-    joins = snapshot.joins
+    joins = figures.joins
     held = () if joins is None else joins.now
     yield "spillway_join_state_bytes", _labelled({each.join: each.bytes for each in held})
     yield "spillway_join_state_rows", _labelled({each.join: each.rows for each in held})
@@ -87,7 +87,7 @@ def _values(snapshot: Snapshot) -> Iterator[tuple[str, Values]]:
         "spillway_incomplete_sessions": "incomplete",
     }
     for name, what in of_days.items():
-        yield name, _one(getattr(snapshot.days, what, None))
+        yield name, _one(getattr(figures.days, what, None))
 
 
 def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:

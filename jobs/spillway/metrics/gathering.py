@@ -2,7 +2,7 @@
 
 Model: the stream's threads call `on_start` once and `on_epoch` for each journaled entry; both only
 leave something behind. One thread picks it up every `TICK_S`: it adds entries up, looks at Kafka
-and the tables every `LOOK_S`, and replaces the snapshot. Scrapes read the snapshot and nothing
+and the tables every `LOOK_S`, and replaces the figures. Scrapes read the figures and nothing
 else.
 
 The thread's tally begins with the journal as it was at the claim, read through handles of its own,
@@ -13,7 +13,7 @@ Failure paths:
 * *Kafka does not answer*: `kafka_answers` is False and there is no lag, until it does.
 * *A table cannot be read* (files of `quarantine` go when they are compacted): its figures are left
   out until they can be.
-* *The thread fails otherwise*: Python prints why, entries are no longer kept, and the snapshot's
+* *The thread fails otherwise*: Python prints why, entries are no longer kept, and the figures'
   time stands still, which an alert tells. The stream goes on.
 """
 
@@ -33,11 +33,11 @@ from spillway.decode.reasons import kind_of
 from spillway.kafka.backlog import BacklogReader
 from spillway.kafka.client import KafkaUnavailable
 from spillway.metrics.exposition import families
-from spillway.metrics.snapshot import (
+from spillway.metrics.figures import (
     Days,
     JoinTotals,
     Lag,
-    Snapshot,
+    ScrapeFigures,
     days_of,
     journal_figures,
     lag_of,
@@ -66,7 +66,7 @@ class Gatherer(Collector):
         self._entries: deque[Epoch] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._snapshot = Snapshot()
+        self._figures = ScrapeFigures()
 
     # ------------------------------------------------------------------ the stream's threads
 
@@ -88,13 +88,13 @@ class Gatherer(Collector):
     # ------------------------------------------------------------------ a scrape's thread
 
     def collect(self) -> Iterable[Metric]:
-        """The families of the present snapshot."""
-        return families(self._snapshot)
+        """The families of the present figures."""
+        return families(self._figures)
 
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        self._publish(Snapshot(claimed=True))
+        self._publish(ScrapeFigures(claimed=True))
         kafka = self._settings.kafka
         backlog = BacklogReader(kafka.bootstrap_servers, kafka.options)
         try:
@@ -107,7 +107,7 @@ class Gatherer(Collector):
         model = _known(warehouse)
         quarantined = Quarantined(warehouse)
         trigger_s = self._settings.stream.trigger_s
-        known = Snapshot(
+        known = ScrapeFigures(
             claimed=True,
             threshold=self._settings.spill.threshold,
             journal=journal_figures(model, trigger_s),
@@ -141,8 +141,8 @@ class Gatherer(Collector):
                 model.add(entry_texts(entry)[0], entry)
         return model.state.n > before
 
-    def _publish(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot  # one assignment: a scrape sees the old one or the new one
+    def _publish(self, figures: ScrapeFigures) -> None:
+        self._figures = figures  # one assignment: a scrape sees the old one or the new one
 
 
 def _lag(model: ReadModel, backlog: BacklogReader) -> Lag | None:

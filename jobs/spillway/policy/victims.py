@@ -1,7 +1,8 @@
 """Which groups a full slot spills first. Pure: statistics in, an order out.
 
 A policy only suggests an order; the step takes groups from its front until enough bytes are
-free, and may go on further when an epoch's intake would not fit otherwise.
+free, and may go on further when an epoch's intake would not fit otherwise. The groups are those of
+all joins of the query, side by side.
 
 | policy | first victim |
 |---|---|
@@ -10,6 +11,21 @@ free, and may go on further when an epoch's intake would not fit otherwise.
 | `most-productive` | the opposite, to see what a bad choice costs |
 | `largest` | most bytes |
 | `random` | drawn with the seed: the same seed gives the same order |
+
+For trees of joins (Liu, Zhu & Rundensteiner, SIGMOD 2006, section 3):
+
+| policy | first victim | section |
+|---|---|---|
+| `bottom-up` | any group of the joins furthest from the root, drawn; then the next level | 3.1.1 |
+| `local-output` | least P_output / P_size, P_output being what the group's own join gives | 3.2.1 |
+| `global-output` | the same with the final results that the group took part in | 3.2.2 |
+| `global-output-penalty` | least P_output / (P_size + P_inter), P_output as before | 3.2.3 |
+
+P_inter are the bytes of the rows that joins further up keep because of the group. The paper counts
+tuples in its examples; here sizes are bytes, so P_inter is bytes, too. `spillway.policy.lineage`
+counts both. A single join is the root: all groups are of one level, what it gives is final, and
+nothing is kept further up. So `bottom-up` is `random` there, and the other three are
+`productivity`.
 
 Ties are broken by the larger group, then by position, so an order never depends on chance that
 is not in the seed.
@@ -24,15 +40,26 @@ import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GroupFigures:
-    """Per group, each int64 (g,): bytes in memory, results of its generation, last use (ms)."""
+    """Per group, each int64 (g,): bytes in memory, results of its generation, last use (ms).
+
+    The figures of a tree may be left out: without them each group is one of the root.
+    """
 
     bytes: I64
     results: I64
+    """What the group's own join gave."""
     last_used_ms: I64
+    level: I64 | None = None
+    """int64 (g,): how many joins lie above the group's; 0 at the root. None: 0 for each."""
+    final_results: F64 | None = None
+    """float64 (g,): final results that the group took part in. None: as `results`."""
+    downstream_bytes: F64 | None = None
+    """float64 (g,): bytes of the rows that joins further up keep because of it. None: no such."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +73,34 @@ class VictimContext:
     seed: int
 
 
-def productivity(figures: GroupFigures) -> npt.NDArray[np.float64]:
-    """P_output / P_size of every group, float64 (g,); 0 for a group without bytes."""
-    ratio: npt.NDArray[np.float64] = figures.results / np.maximum(figures.bytes, 1)
+def productivity(figures: GroupFigures) -> F64:
+    """P_output / P_size of every group, float64 (g,); 0 for a group without bytes and results.
+
+    P_output is what the group's own join gave (SIGMOD 2006, 3.2.1; TR-05-04 writes the inverse).
+    """
+    return _per_byte(figures.results, figures.bytes)
+
+
+def global_productivity(figures: GroupFigures) -> F64:
+    """P_output / P_size of every group, float64 (g,), in final results (SIGMOD 2006, 3.2.2)."""
+    return _per_byte(_final(figures), figures.bytes)
+
+
+def penalised_productivity(figures: GroupFigures) -> F64:
+    """P_output / (P_size + P_inter) of every group, float64 (g,), in final results.
+
+    SIGMOD 2006, 3.2.3.
+    """
+    kept = figures.downstream_bytes
+    return _per_byte(_final(figures), figures.bytes if kept is None else figures.bytes + kept)
+
+
+def _final(figures: GroupFigures) -> I64 | F64:
+    return figures.results if figures.final_results is None else figures.final_results
+
+
+def _per_byte(output: I64 | F64, size: I64 | F64) -> F64:
+    ratio: F64 = output / np.maximum(size, 1)
     return ratio
 
 
@@ -77,14 +129,39 @@ def _random(figures: GroupFigures, context: VictimContext) -> I64:
     return order
 
 
+def _bottom_up(figures: GroupFigures, context: VictimContext) -> I64:
+    order = _random(figures, context)
+    if figures.level is None:
+        return order
+    # A stable sort keeps the drawn order within a level.
+    by_level: I64 = order[np.argsort(-figures.level[order], kind="stable")]
+    return by_level
+
+
+def _global_output(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
+    return _ascending(global_productivity(figures), -figures.bytes)
+
+
+def _global_output_penalty(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
+    return _ascending(penalised_productivity(figures), -figures.bytes)
+
+
 POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {
     "inactive-then-productivity": _inactive_then_productivity,
     "productivity": _productivity,
     "most-productive": _most_productive,
     "largest": _largest,
     "random": _random,
+    "bottom-up": _bottom_up,
+    "local-output": _productivity,
+    "global-output": _global_output,
+    "global-output-penalty": _global_output_penalty,
 }
 DEFAULT = "inactive-then-productivity"
+
+
+TRACING = frozenset({"global-output", "global-output-penalty"})
+"""Policies that need to know through which groups results came."""
 
 
 def victim_order(policy: str, figures: GroupFigures, context: VictimContext) -> I64:

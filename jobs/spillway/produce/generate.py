@@ -9,13 +9,15 @@ Poisson arrivals are exact: the time that `CHUNK_ROWS` arrivals take is gamma di
 within it the arrivals are sorted uniform numbers.
 
 A row is drawn in this order: arrival, key, `ts` (earlier for a late row), text, malformed or not,
-and last whether it is a repetition of one of the `REPEAT_WITHIN` rows before it.
+and last whether it is a repetition of one of the `REPEAT_WITHIN` rows before it. A stream of fields
+has a key of each of its domains, drawn for itself; the first one is the Kafka key.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.produce.keys import Domain, Draws, Seed, domain
-from spillway.produce.messages import broken, messages
-from spillway_schemas.scenario import MalformedKind, Scenario
+from spillway.produce.messages import broken, messages, own_messages, places_of
+from spillway_schemas.scenario import KEYS, MADE_UP, MalformedKind, Scenario
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -35,8 +37,10 @@ F64 = npt.NDArray[np.float64]
 CHUNK_ROWS = 50_000
 REPEAT_WITHIN = 1_000
 
-_ARRIVAL, _PART, _LATE, _TEXT, _BREAK, _REPEAT, _KEYS = range(7)
+_ARRIVAL, _PART, _LATE, _TEXT, _BREAK, _REPEAT, _KEYS, _OTHER_DOMAIN = range(8)
 """Branches of the tree of random numbers."""
+
+Domains = Mapping[str, Domain]
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class GeneratedRows:
     stream: str
     topic: str
     keys: I64
-    """Numbers in the domain, int64 (n,)."""
+    """Positions in the stream's first domain, int64 (n,)."""
     values: pa.Array
     """Arrow binary (n,); null is a tombstone."""
     due_s: F64
@@ -76,20 +80,53 @@ class GeneratedRows:
 class StreamGenerator:
     """One stream of a scenario."""
 
-    def __init__(self, scenario: Scenario, stream: str, domain_: Domain | None = None):
+    def __init__(self, scenario: Scenario, stream: str, domains: Domains | None = None):
         self.scenario = scenario
         self.stream = stream
         self.topic = scenario.topic(stream)
-        self.domain = domain_ if domain_ is not None else domain(scenario.keys)
+        self._described = scenario.streams[stream]
         self._volume = scenario.volume(stream)
         # By name, not by place: another stream in the scenario changes nothing here.
         self._seed = Seed(scenario.seed, (zlib.crc32(stream.encode()),))
-        alternate = scenario.keys.alternate
+        alternate = (
+            scenario.keys.alternate if scenario.keys and KEYS in self._described.domains else None
+        )
+        self._alternate = alternate
         self._parts = alternate.ranges if alternate else 1
-        self._draws = [
-            Draws(self.domain, scenario.distribution(stream), part, self._seed.child(_KEYS))
-            for part in range(self._parts)
+        self._domains = {
+            name: domains[name] if domains is not None else domain(scenario.domain(name))
+            for name in self._described.domains
+        }
+        self._draws = {name: self._drawn(name) for name in self._described.domains}
+
+    def _drawn(self, name: str) -> list[Draws]:
+        """The keys of one domain that come next, for each part of its hash range."""
+        seed = self._seed.child(_KEYS)
+        if name != KEYS:
+            seed = seed.child(_OTHER_DOMAIN, zlib.crc32(name.encode()))
+        return [
+            Draws(self._domains[name], self.scenario.distribution(self.stream, name), part, seed)
+            for part in range(self._parts if name == KEYS else 1)
         ]
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of the Kafka keys."""
+        return self._domains[self._described.domains[0]]
+
+    @cached_property
+    def record_keys(self) -> pa.Array:
+        """The Kafka key of each key of that domain: Arrow strings."""
+        texts = self._described.fields.values()
+        face = next((text for text in texts if text not in MADE_UP), f"{KEYS}.symbol")
+        return pc.cast(self._face(face, None), pa.string())
+
+    def _face(self, text: str, keys: I64 | None) -> pa.Array:
+        """What a field shows of these keys of its domain, or of all of them."""
+        name, _, face = text.partition(".")
+        found = self._domains[name]
+        column = found.symbols if face == "symbol" else pa.array(found.ids)
+        return column if keys is None else column.take(pa.array(keys))
 
     @property
     def rows(self) -> int:
@@ -130,12 +167,7 @@ class StreamGenerator:
         due = self._arrivals(number, plan.begins_s)[0][:n]
         keys = self._keys(plan, due)
         ts_us, late = self._timestamps(number, due)
-        values = messages(
-            self.scenario.streams[self.stream].kind,
-            self.domain.symbols.take(pa.array(keys)),
-            ts_us,
-            self._seed.rng(_TEXT, number),
-        )
+        values = self._values(plan, due, keys, ts_us)
         values, kinds = self._break_some(number, values)
         origin = self._repeat_some(number, n)
         repeated = int((origin != np.arange(n)).sum())
@@ -169,7 +201,7 @@ class StreamGenerator:
     def _arrivals(self, number: int, begins_s: float) -> tuple[F64, float]:
         """Arrivals of a full chunk, and when the next chunk begins."""
         rate = self._volume.rate
-        if self.scenario.streams[self.stream].arrival == "constant":
+        if self._described.arrival == "constant":
             due = (np.arange(CHUNK_ROWS) + number * CHUNK_ROWS) / rate
             return due, (number + 1) * CHUNK_ROWS / rate
         rng = self._seed.rng(_ARRIVAL, number)
@@ -179,7 +211,7 @@ class StreamGenerator:
 
     def _part_of(self, number: int, due: F64) -> I64:
         """Which part of the hash range each row's key is drawn from."""
-        alternate = self.scenario.keys.alternate
+        alternate = self._alternate
         if alternate is None:
             return np.zeros(len(due), dtype=np.int64)
         rng = self._seed.rng(_PART, number)
@@ -191,12 +223,35 @@ class StreamGenerator:
         return np.asarray(np.where(elsewhere, (busy + step) % self._parts, busy))
 
     def _keys(self, plan: ChunkPlan, due: F64) -> I64:
+        return self._keys_of_domain(self._described.domains[0], plan, due)
+
+    def _keys_of_domain(self, name: str, plan: ChunkPlan, due: F64) -> I64:
+        """Positions in a domain of a chunk's keys, int64 (n,)."""
+        draws = self._draws[name]
+        if len(draws) == 1:
+            return draws[0].take(sum(plan.positions), len(due))
         parts = self._part_of(plan.number, due)
         keys = np.empty(len(due), dtype=np.int64)
         for part, first in enumerate(plan.positions):
             rows = np.flatnonzero(parts == part)
-            keys[rows] = self._draws[part].take(first, len(rows))
+            keys[rows] = draws[part].take(first, len(rows))
         return keys
+
+    def _values(self, plan: ChunkPlan, due: F64, keys: I64, ts_us: I64) -> pa.Array:
+        """The messages of a chunk."""
+        rng = self._seed.rng(_TEXT, plan.number)
+        if self._described.kind is not None:
+            return messages(self._described.kind, self._face(f"{KEYS}.symbol", keys), ts_us, rng)
+        drawn = {
+            name: keys if position == 0 else self._keys_of_domain(name, plan, due)
+            for position, name in enumerate(self._described.domains)
+        }
+        shown = {
+            text: self._face(text, drawn[text.partition(".")[0]])
+            for text in self._described.fields.values()
+            if text not in MADE_UP
+        }
+        return own_messages(self._described.fields, shown, ts_us, rng)
 
     def _timestamps(self, number: int, due: F64) -> tuple[I64, npt.NDArray[np.bool_]]:
         start_us = round(self.scenario.start.timestamp() * 1_000_000)
@@ -224,9 +279,10 @@ class StreamGenerator:
         if not len(rows):
             return values, kinds
         names = list(self.scenario.malformed)
+        places = places_of(self._described.fields) if self._described.fields else None
         bad = pa.array(
             [
-                broken(names[kind], message)
+                broken(names[kind], message, places)
                 for kind, message in zip(
                     kinds[rows].tolist(), values.take(pa.array(rows)).to_pylist(), strict=True
                 )
@@ -256,13 +312,19 @@ class StreamGenerator:
 
 
 def sources(scenario: Scenario) -> list[StreamGenerator]:
-    """Every stream of a scenario, over one domain."""
-    shared = domain(scenario.keys)
+    """Every stream of a scenario, over the same domains."""
+    names = dict.fromkeys(name for each in scenario.streams.values() for name in each.domains)
+    shared = {name: domain(scenario.domain(name)) for name in names}
     return [StreamGenerator(scenario, stream, shared) for stream in scenario.streams]
 
 
 def expected_results(scenario: Scenario) -> int:
-    """Results of the join of all streams on the symbol: the sum over keys of the products."""
+    """Results of the join of all streams on the symbol: the sum over keys of the products.
+
+    Raises ValueError for streams of fields: it is a query that says what their results are.
+    """
+    if any(stream.fields for stream in scenario.streams.values()):
+        raise ValueError("the results of streams of fields follow from the query")
     product: Any = None
     for source in sources(scenario):
         counts = np.zeros(len(source.domain), dtype=np.int64)

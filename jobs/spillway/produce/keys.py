@@ -1,10 +1,10 @@
 """Keys: the domain of symbols, how often each appears, and the topic partition it goes to.
 
-Model: a domain is an array of symbols (named, or of letters). With classes (tuple range K, range
-join ratio R) every partition group belongs to one class, and a class's keys are the first symbols
-of an endless series whose hash falls into its groups: so a class is a set of groups as in the
-papers, and its productivity differs from its size. With `alternate` the hash range is cut into
-equal parts of which one at a time is busy.
+Model: a domain is an array of keys, each with a symbol (named, or of letters) and an id, its number
+from 1 on. With classes (tuple range K, range join ratio R) every partition group belongs to one
+class, and a class's keys are the first of an endless series whose hash falls into its groups: so a
+class is a set of groups as in the papers, and its productivity differs from its size. With
+`alternate` the hash range is cut into equal parts of which one at a time is busy.
 
 `Draws` say which key comes next, for one stream and one part of the hash range. Draws are
 a function of (seed, position) alone: position p of a sequence is the same key whoever asks, and
@@ -15,7 +15,7 @@ Everything here is numpy over whole arrays; nothing knows Kafka.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.join.hashing import xxhash64
-from spillway_schemas.scenario import GROUPS, Distribution, Keys
+from spillway_schemas.scenario import Distribution, KeyDomain, Keys
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -32,7 +32,6 @@ F64 = npt.NDArray[np.float64]
 
 BLOCK = 65_536
 """Draws of an independent sequence are made in blocks of so many, each with its own seed."""
-_GROUP_BITS = GROUPS.bit_length() - 1
 _SCRAMBLE = 2_654_435_761
 """The golden ratio of 2^32, as a multiplier; see `symbols`."""
 
@@ -43,14 +42,20 @@ def symbols(first: int, count: int, width: int) -> U8:
     Number i becomes (i x a) mod 26^width in base 26 with a coprime to 26, so neighbours look
     unalike. Raises ValueError beyond 26^width.
     """
+    return _symbols_of(np.arange(first, first + count, dtype=np.int64), width)
+
+
+def _symbols_of(wanted: I64, width: int) -> U8:
+    """The symbols of these numbers, int64 (n,) ascending."""
     space = 26**width
-    if first + count > space:
+    if len(wanted) and wanted[-1] >= space:
         raise ValueError(f"there are only {space} symbols of {width} letters")
+    count = len(wanted)
     multiplier = _SCRAMBLE % space
     while multiplier % 2 == 0 or multiplier % 13 == 0:
         multiplier += 1
     # Both factors lie below 26^6 < 2^29, so the product fits 63 bits.
-    numbers = (np.arange(first, first + count, dtype=np.int64) * multiplier) % space
+    numbers = (wanted * multiplier) % space
     letters = np.empty((count, width), dtype=np.uint8)
     for position in range(width - 1, -1, -1):
         numbers, digit = np.divmod(numbers, 26)
@@ -121,26 +126,29 @@ class Domain:
     """Range join ratio of each key, int64 (n,); 1 where the scenario has no classes."""
     parts: I64
     """Which part of the hash range each key lies in, int64 (n,); 0 without `alternate`."""
+    ids: I64
+    """Each key's number, int64 (n,): from 1 on, but for gaps where there are classes."""
 
     def __len__(self) -> int:
         return len(self.symbols)
 
 
-def domain(keys: Keys) -> Domain:
-    """The domain of a scenario; a function of it alone (the seed does not matter)."""
+def domain(keys: KeyDomain) -> Domain:
+    """A domain of a scenario; a function of it alone (the seed does not matter)."""
     if keys.classes:
-        letters, ratios = _classed(keys)
-        names = as_strings(letters)
+        numbers, names, ratios = _classed(keys)
     else:
         count = keys.count or len(keys.names)
+        numbers = np.arange(count, dtype=np.int64)
         names = pa.array(keys.names) if keys.names else as_strings(symbols(0, count, _width(count)))
         ratios = np.ones(count, dtype=np.int64)
-    parts = np.zeros(len(names), dtype=np.int64)
-    if keys.alternate is not None:
+    made = Domain(names, ratios, np.zeros(len(names), dtype=np.int64), numbers + 1)
+    if isinstance(keys, Keys) and keys.alternate is not None:
         # The top 16 bits are plenty to tell at most 64 parts apart.
-        top = (xxhash64([names]) >> np.uint64(48)).astype(np.int64)
-        parts = top * keys.alternate.ranges >> 16
-    return Domain(names, ratios, parts)
+        hashed = names if keys.hashed == "symbol" else pa.array(made.ids)
+        top = (xxhash64([hashed]) >> np.uint64(48)).astype(np.int64)
+        return replace(made, parts=top * keys.alternate.ranges >> 16)
+    return made
 
 
 def _width(count: int) -> int:
@@ -150,36 +158,44 @@ def _width(count: int) -> int:
     return width
 
 
-def class_of_group(keys: Keys) -> I64:
-    """The class of each of the 512 partition groups: int64 (512,)."""
+def class_of_group(keys: KeyDomain) -> I64:
+    """The class of each partition group: int64 (groups,)."""
     edges = np.cumsum([c.share for c in keys.classes])
-    rank = np.arange(GROUPS)
+    rank = np.arange(keys.groups)
     if keys.layout == "spread":
         # A fixed permutation: multiplying by an odd number modulo a power of two.
-        rank = rank * 197 % GROUPS
-    found = np.searchsorted(edges, (rank + 0.5) / GROUPS * edges[-1], side="left")
+        rank = rank * 197 % keys.groups
+    found = np.searchsorted(edges, (rank + 0.5) / keys.groups * edges[-1], side="left")
     return np.asarray(np.minimum(found, len(keys.classes) - 1), dtype=np.int64)
 
 
-def _classed(keys: Keys) -> tuple[U8, I64]:
+def _classed(keys: KeyDomain) -> tuple[I64, pa.Array, I64]:
+    """Numbers, symbols and ratios of the keys, those of the first class first."""
     wanted = keys.class_keys()
     of_group = class_of_group(keys)
-    taken: list[list[U8]] = [[] for _ in wanted]
+    taken: list[list[I64]] = [[] for _ in wanted]
     left = list(wanted)
     width = _width(8 * sum(wanted))
     first = 0
     while any(left):
-        letters = symbols(first, min(262_144, 26**width - first), width)
-        first += len(letters)
-        groups = (xxhash64([as_strings(letters)]) >> np.uint64(64 - _GROUP_BITS)).astype(np.int64)
+        numbers = np.arange(first, min(first + 262_144, 26**width), dtype=np.int64)
+        first += len(numbers)
+        if keys.hashed == "symbol":
+            hashes = xxhash64([as_strings(_symbols_of(numbers, width))])
+        else:
+            hashes = xxhash64([pa.array(numbers + 1)])
+        # The top bits as a number; 16 of them are the most that a domain may have groups for.
+        groups = (hashes >> np.uint64(48)).astype(np.int64) * keys.groups >> 16
         classes = of_group[groups]
         for number, missing in enumerate(left):
             if missing:
-                chosen = letters[classes == number][:missing]
+                chosen = numbers[classes == number][:missing]
                 taken[number].append(chosen)
                 left[number] -= len(chosen)
-    letters = np.concatenate([piece for pieces in taken for piece in pieces])
-    return letters, np.repeat([c.ratio for c in keys.classes], wanted).astype(np.int64)
+    of_class = [np.concatenate(pieces) for pieces in taken]
+    letters = np.concatenate([_symbols_of(each, width) for each in of_class])
+    ratios = np.repeat([c.ratio for c in keys.classes], wanted).astype(np.int64)
+    return np.concatenate(of_class), as_strings(letters), ratios
 
 
 # ------------------------------------------------------------------------------ which key next

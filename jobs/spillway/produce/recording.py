@@ -236,7 +236,7 @@ def record(scenario: Scenario, path: Path) -> int:
 def _recorded(source: StreamGenerator, start_ms: int) -> Iterator[tuple[float, str]]:
     for plan in source.plan:
         chunk = source.chunk(plan.number)
-        keys = source.domain.symbols.take(pa.array(chunk.keys)).to_pylist()
+        keys = source.record_keys.take(pa.array(chunk.keys)).to_pylist()
         for key, value, due in zip(keys, chunk.values.to_pylist(), chunk.due_s, strict=True):
             row: dict[str, Any] = {
                 "topic": source.topic,

@@ -160,10 +160,8 @@ class _Outlet:
         self._sender = sender
         self._event_time = job.kafka_time == "event"
         self._start_ms = round(job.scenario.start.timestamp() * 1000)
-        self._symbols = source.domain.symbols
-        self._partition_of_key = partitions_of(
-            source.domain.symbols, sender.partitions(source.topic)
-        )
+        self._record_keys = source.record_keys
+        self._partition_of_key = partitions_of(source.record_keys, sender.partitions(source.topic))
 
     def take(self, number: int) -> GeneratedRows:
         """Make a chunk and count it."""
@@ -190,7 +188,7 @@ class _Outlet:
         self._sender.send_rows(
             self.source.topic,
             self._partition_of_key[keys],
-            self._symbols.take(pa.array(keys)),
+            self._record_keys.take(pa.array(keys)),
             chunk.values.slice(lo, hi - lo),
             times,
         )

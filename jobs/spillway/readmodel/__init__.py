@@ -9,7 +9,7 @@ incremental: only entries that are new are read.
 | `model` | the read model after one entry, and how it is written |
 | `tally` | the sums (pure) |
 | `adaptations` | the history of decisions (pure) |
-| `kept` | the models that a warehouse keeps, for who looks for the first time |
+| `kept` | the models that a warehouse keeps, for those who look for the first time |
 | `cache` | the model and more, kept from look to look (a cache of this machine) |
 | `groups` | what `statistics` says of each group now |
 | `joins` | what each join of a tree holds and gives |

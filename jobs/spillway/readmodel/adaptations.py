@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from spillway_schemas.commands import SESSION_KINDS
 from spillway_schemas.journal import CommandOutcome, EpochFacts, Move
 
-MOST = 400
+MOST_DECISIONS = 400
 """Decisions that are remembered, the newest ones."""
 
 
@@ -103,7 +103,7 @@ class Adaptations(BaseModel):
             self.moved_s = took_s + (self.moved_s if mover == self.moved_for else 0.0)
             self.moved_at, self.moved_for = entry.written_at, mover
         self.results += sum(entry.results.values())
-        del self.decisions[:-MOST]
+        del self.decisions[:-MOST_DECISIONS]
 
     def _answered(self, entry: EpochFacts, outcome: CommandOutcome, before: dict[int, int]) -> None:
         name = outcome.decision

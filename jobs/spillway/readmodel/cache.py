@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from spillway.places import var_folder
 from spillway.private import open_private, private_folder
 from spillway.readmodel.joins import JoinFigures
-from spillway.readmodel.kept import MOST, begun, followed, following, keep_found
+from spillway.readmodel.kept import MOST_ENTRIES, begun, followed, following, keep_found
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.tables import NothingYet, Warehouse
 
@@ -71,7 +71,7 @@ def caught_up(warehouse: Warehouse, memory: ReadCache) -> ReadModel:
     memory.model = model = followed(known, entries)
     if model is None:
         raise NothingYet(warehouse.place.path())
-    if model.state.n - first > MOST:
+    if model.state.n - first > MOST_ENTRIES:
         with contextlib.suppress(OSError):  # a reader need not be able to write there
             keep_found(warehouse, model)
     return model

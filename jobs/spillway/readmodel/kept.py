@@ -1,7 +1,7 @@
-"""The read models that a warehouse keeps beside its tables, for who looks for the first time.
+"""The read models that a warehouse keeps beside its tables, for those who look for the first time.
 
 The stream keeps one when it keeps a snapshot of the journal: so a first look reads a few hundred
-entries, not all that there ever were. Whoever had to read many keeps what it has found as well.
+entries, not all that there ever were. A reader that had to read many keeps what it has found, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spillway_schemas.journal import Claim, Epoch, EpochHead, Genesis
 
 FOLDER = "readmodels"
 
-MOST = 2048
+MOST_ENTRIES = 2048
 """Entries that the stream reads at most to keep one. More of them (after an upgrade, or where the
 folder was lost) would hold it up for seconds; the next look makes up for that."""
 
@@ -30,7 +30,7 @@ def keep(warehouse: Warehouse) -> None:
     """
     known, entries = begun(warehouse)
     first = 0 if known is None else known.state.n
-    if warehouse.journal.last_n() - first <= MOST:
+    if warehouse.journal.last_n() - first <= MOST_ENTRIES:
         model = followed(known, entries)
         if model is not None:
             keep_found(warehouse, model)

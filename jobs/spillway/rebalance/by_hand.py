@@ -160,7 +160,7 @@ def _group(text: str, joins: Sequence[str]) -> Prefix:
 
 def _number(text: str, whole: str) -> int:
     if not text.isdecimal():
-        raise RequestRefused(f"{whole!r}: {text!r} is no slot's number")
+        raise RequestRefused(f"{whole!r}: {text!r} is not a slot number")
     return int(text)
 
 
@@ -168,7 +168,7 @@ def _bytes(text: str, whole: str) -> int:
     try:
         size = TypeAdapter(ByteSize).validate_python(text)
     except ValidationError:
-        raise RequestRefused(f"{whole!r}: {text!r} is no size, such as 100MiB") from None
+        raise RequestRefused(f"{whole!r}: {text!r} is not a size such as 100MiB") from None
     if size <= 0:
         raise RequestRefused(f"{whole!r}: {text!r} is not above zero")
     return int(size)

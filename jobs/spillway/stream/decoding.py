@@ -67,21 +67,19 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
         blocks: list[Block] = []
         counts: list[PartitionCount] = []
         for stream in by_topic[chunk.topic]:
-            count, decoded = _decode_chunk(task, stream, chunk)
-            # A topic that feeds two streams is still read once.
-            counts.append(
-                count.model_copy(update={"rows": 0, "bytes": 0, "digest": 0}) if counts else count
-            )
+            count, decoded = _decode_chunk(task, stream, chunk, again=bool(counts))
+            counts.append(count)
             blocks += decoded
         again = int(task.restore is not None)
         root = task.spec.root.operator
-        blocks.append(Block(slot, "count", root, again, encode_counts(counts)))
+        blocks.append(Block(slot, "count", root, again, encode_counts(counts[:1])))
         yield salted(task.salts, blocks)
 
 
 def _decode_chunk(
-    task: DecodeTask, stream: StreamPlan, chunk: Chunk
+    task: DecodeTask, stream: StreamPlan, chunk: Chunk, *, again: bool
 ) -> tuple[PartitionCount, list[Block]]:
+    """`again`: another reading of the stream has told what is rejected, which is the same."""
     decoded = decode(stream, chunk.values)
     count = PartitionCount(
         topic=chunk.topic,
@@ -107,6 +105,8 @@ def _decode_chunk(
     for session, mine in _by_session(task, bound, where.offset):
         rows, part = _only(decoded.rows, where, mine)
         blocks += route(task.spec, stream.index, task.groups, rows, part, session=session)
+    if again:
+        return count, blocks
     for session, mine in _by_session(task, bound, chunk.offsets[decoded.rejected]):
         positions = decoded.rejected if mine is None else decoded.rejected[mine]
         reasons = decoded.reasons

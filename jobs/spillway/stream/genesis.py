@@ -22,7 +22,6 @@ from spillway_schemas.query import SINGLE, Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
 
-
 ONE = {SINGLE: ROOT}
 """The joins of a query of one join."""
 

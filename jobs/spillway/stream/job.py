@@ -34,7 +34,14 @@ from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
 from spillway.stream.source import batch_rows
-from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
+from spillway.stream.tasks import (
+    JobSettings,
+    all_traced,
+    decode_task,
+    hosted,
+    partitions,
+    step_tasks,
+)
 from spillway.stream.worker import (
     REPORT_SCHEMA,
     StepJob,
@@ -42,7 +49,7 @@ from spillway.stream.worker import (
     probe_batches,
     step_batches,
 )
-from spillway_schemas.journal import SlotReport
+from spillway_schemas.journal import SlotReport, TracedGroup
 
 LOOK_S = 1.0
 """How often it is looked whether the hosts are there while a job runs."""
@@ -165,6 +172,9 @@ class EpochJob:
         self.settings = settings
         self.placement = placement
         self._bytes_per_row: float | None = None
+        self._traced: dict[int, dict[str, list[TracedGroup]]] = {}
+        """By epoch, what its slots get to know of results of the epoch before. Lost with this
+        process: then groups count as less productive than they were, until they are spilled."""
         self._known_salts: dict[int, tuple[int, ...]] = {}
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
@@ -205,7 +215,13 @@ class EpochJob:
         lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
         hosts = self.placement.place(slots, unpin=lost_slots)
         tasks = step_tasks(
-            self.settings, plan, groups, now_ms=now_ms, statistics=statistics, recent=recent
+            self.settings,
+            plan,
+            groups,
+            now_ms=now_ms,
+            statistics=statistics,
+            recent=recent,
+            traced=self._traced.get(plan.epoch, {}),
         )
         job = StepJob(
             spec=self.settings.spec,
@@ -243,6 +259,10 @@ class EpochJob:
             rows_found = reports.collect()
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
         read = [part for report in found for part in report.read]
+        self._traced = {
+            plan.epoch: self._traced.get(plan.epoch, {}),
+            plan.epoch + 1: all_traced(found),
+        }
         if total := sum(part.rows for part in read):
             self._bytes_per_row = sum(part.bytes for part in read) / total
         return [hosted(report, hosts) for report in found]

@@ -108,9 +108,7 @@ class Stream:
             return
         if self.settings.spark.master.startswith("local"):
             private(self.settings.state.root)  # before anything is written
-        state = open_journal(
-            self.warehouse, self.settings, self.query, self.wanted, self.clock
-        )
+        state = open_journal(self.warehouse, self.settings, self.query, self.wanted, self.clock)
         check_session(self.wanted, state)
         self.watcher.on_progress(f"starting Spark ({self.settings.spark.master})")
         spark = start_spark(self.settings)

@@ -116,6 +116,7 @@ def job_settings(
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=settings.spill.victims,
         kafka=kafka,
+        traced_rows=settings.spill.traced_rows,
     )
 
 

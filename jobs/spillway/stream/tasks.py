@@ -4,8 +4,9 @@ run exactly what the job runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pydantic import SecretBytes
 
@@ -15,11 +16,12 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.replay import SessionReplay
 from spillway.engine.task import StepTask
 from spillway.policy.sampling import SlotFigures
+from spillway.policy.victims import TRACING
 from spillway.protocol.offsets import padded
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
 from spillway.stream.decoding import DecodeTask
-from spillway_schemas.journal import Offsets, SlotReport
+from spillway_schemas.journal import Offsets, SlotReport, TracedGroup
 from spillway_schemas.secret import Options
 
 
@@ -42,6 +44,8 @@ class JobSettings:
     inactive_ms: int
     victims: str
     kafka: Options
+    traced_rows: int = 0
+    """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
 
 
 def partitions(slots: int) -> int:
@@ -81,10 +85,12 @@ def step_tasks(
     now_ms: int,
     statistics: bool = False,
     recent: Sequence[SlotFigures] = (),
+    traced: Mapping[str, Sequence[TracedGroup]] = MappingProxyType({}),
 ) -> dict[int, StepTask]:
     """Each slot's task, without its attempt. `groups` are the plan's.
 
-    `now_ms`: the stream's clock. `recent`: what each slot did since statistics were last written.
+    `traced`: what slots have counted in the epoch before for groups of others. `now_ms`: the
+    stream's clock. `recent`: what each slot did since statistics were last written.
     """
     moves = relocations(GroupMap(plan.before), groups)
     forced = dict(plan.forced)
@@ -112,6 +118,9 @@ def step_tasks(
             statistics=statistics,
             recent=recent[slot] if recent else None,
             seed=plan.epoch,
+            traces=len(settings.spec.joins) > 1 and settings.victims in TRACING,
+            trace_most=settings.traced_rows,
+            traced=traced,
         )
         for slot, manifest in plan.manifests
     }
@@ -128,6 +137,15 @@ def _replays(restore: Restore | None) -> dict[str, SessionReplay]:
         for each in restore.sessions
         if each.replay is not None
     }
+
+
+def all_traced(reports: Iterable[SlotReport]) -> dict[str, list[TracedGroup]]:
+    """What all slots have counted for groups of others, by session."""
+    found: dict[str, list[TracedGroup]] = {}
+    for report in reports:
+        for session, counts in report.traced.items():
+            found.setdefault(session, []).extend(counts)
+    return found
 
 
 def hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:

@@ -3,12 +3,17 @@
 | module | idea |
 |---|---|
 | `arithmetic` | the test of one key, vectorised over keys (pure) |
+| `values` | what the keys of a tree make equal, and what the proof reads of each leaf (pure) |
+| `fold` | the sums of a whole tree from those of its leaves, as one SQL statement (pure) |
 | `workers` | what runs in Spark's Python workers: decode, judge |
 | `rows` | input from Kafka and results from the table, as hashed rows (Spark frames) |
+| `single`, `trees` | what is asked of a query of one join, and of a tree (Spark frames) |
 | `difference` | the batch join that names what is missing or doubled (Spark) |
 | `progress` | what it is doing, told a line at a time |
 | `proof` | from a session's sealed entry to the verdict |
 | `shown` | the verdict as a table |
+
+What is proved, and why that is enough, stands in `docs/proof.md`.
 
 Beyond `spillway.decode` nothing of the engine is used: not its hash, not its join, not its files.
 Importing this package imports neither Spark nor deltalake (workers import it too).

@@ -9,12 +9,15 @@ the cross product of its rows, so
     hashes                                        =  H_1 x ... x H_m       (modulo each prime)
 
 because a product of sums is the sum over all combinations. A result that is missing, doubled or
-altered changes the left side; that both sides agree all the same has a chance of about
-1 / (PRIMES[0] x PRIMES[1]) = 2^-62 for a salt that nobody knew beforehand. Sums, not xor: two
-doublings of one row would cancel.
+altered changes the left side; that both sides agree all the same has a chance of at most
+m^2 / (PRIMES[0] x PRIMES[1]) = m^2 / 2^62 for a salt that nobody knew beforehand (`docs/proof.md`).
+Sums, not xor: two doublings of one row would cancel.
 
 Residues are below 2^31, so a product of two fits into uint64, and a bigint sum of them is exact
 for up to 2^32 rows of one key.
+
+Of a tree of joins, `fold` gives the right sides. There numbers of results are residues as well, and
+a double that is right to some 9 digits: below `CERTAIN` the two residues name one number.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ PRIMES = (2**31 - 1, 2**31 - 19)
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+CERTAIN = 2.0**61
+"""Numbers of results up to this follow from their residues: the primes' product is almost 2^62, and
+no table has so many rows."""
 
 _EXACT = 2.0**62
 """Products up to this are computed in int64, larger ones as Python's integers."""
@@ -55,6 +62,32 @@ def judge(counts: I64, sums: I64, found: I64, found_sums: I64) -> Verdicts:
     for prime, of_inputs, of_results in zip(PRIMES, sums, found_sums, strict=True):
         wrong |= residue_product(of_inputs, prime) != of_results % prime
     return Verdicts(expected, wrong)
+
+
+def judge_folded(
+    counts: I64, roughly: npt.NDArray[np.float64], sums: I64, found: I64, found_sums: I64
+) -> Verdicts:
+    """Test g keys of a tree's root.
+
+    `counts` (2, g): how many results there should be, modulo each prime; `roughly` (g,): the same
+    as doubles; `sums` (2, g): their weights' sums; `found` (g,): results; `found_sums` (2, g):
+    their weights' sums, not reduced.
+    """
+    wrong = ~(roughly < CERTAIN)
+    for i, prime in enumerate(PRIMES):
+        wrong |= counts[i] != found % prime
+        wrong |= sums[i] != found_sums[i] % prime
+    return Verdicts(named_by(counts, roughly), wrong)
+
+
+def named_by(residues: I64, roughly: npt.NDArray[np.float64]) -> npt.NDArray[np.object_]:
+    """The numbers of these residues (2, g); one of `CERTAIN` or more as roughly as it is known."""
+    first, second = PRIMES
+    more = (residues[1] - residues[0]) % second * pow(first, -1, second) % second
+    named = (residues[0] + first * more).astype(object)
+    large = ~(roughly < CERTAIN)
+    named[large] = [int(each) for each in roughly[large].tolist()]
+    return np.asarray(named, dtype=object)
 
 
 def products(counts: I64) -> npt.NDArray[np.object_]:

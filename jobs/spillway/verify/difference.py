@@ -27,8 +27,44 @@ class Difference:
     examples: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class JoinSide:
+    """One input of the batch join: `rows` of `rows.input_rows`, its number, and for each column
+    that it is joined by the name there and here."""
+
+    number: int
+    rows: Any
+    keys: Sequence[tuple[str, Any]]
+
+
+def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None) -> Any:
+    """All combinations of the inputs' rows that have the columns of one name equal.
+
+    Each side is joined with those before it. `keys`: of the whole; `only`: a frame of those to look
+    at, None for all.
+    """
+    joined = None
+    for side in sides:
+        names = [name for name, _ in side.keys]
+        rows = side.rows.where("kept").select(
+            *(column.alias(name) for name, column in side.keys),
+            sql.col("partition").alias(f"partition{side.number}"),
+            sql.col("offset").alias(f"offset{side.number}"),
+            sql.col("hash").alias(f"hash{side.number}"),
+        )
+        if only is not None and (mine := [key for key in keys if key in names]):
+            few = only if mine == list(keys) else only.select(*mine).distinct()
+            rows = rows.join(sql.broadcast(few), mine, "left_semi")
+        if joined is None:
+            joined = rows
+        else:
+            joined = joined.join(rows, [name for name in names if name in joined.columns])
+    assert joined is not None  # a join has inputs
+    return joined
+
+
 def difference(
-    inputs: Sequence[Any],
+    joined: Any,
     results: Any,
     keys: Sequence[str],
     key_labels: Sequence[str],
@@ -37,24 +73,12 @@ def difference(
     only: Any | None,
     examples: int,
 ) -> Difference:
-    """Join the inputs (frames of `rows.input_rows`) and compare with `rows.result_rows`.
+    """Compare what there should be (`joined_rows`) with what there is (`rows.result_rows`).
 
     `only`: a frame of the keys to look at; None for all. `examples`: how many differences are
     given with their coordinates.
     """
-    places = [f"{c}{i}" for i in range(len(inputs)) for c in ("partition", "offset", "hash")]
-    joined = None
-    for i, rows in enumerate(inputs):
-        side = rows.where("kept").select(
-            *keys,
-            sql.col("partition").alias(f"partition{i}"),
-            sql.col("offset").alias(f"offset{i}"),
-            sql.col("hash").alias(f"hash{i}"),
-        )
-        if only is not None:
-            side = side.join(sql.broadcast(only), list(keys), "left_semi")
-        joined = side if joined is None else joined.join(side, list(keys))
-    assert joined is not None  # a join has inputs
+    places = [f"{c}{i}" for i in range(len(streams)) for c in ("partition", "offset", "hash")]
     if only is not None:
         results = results.join(sql.broadcast(only), list(keys), "left_semi")
     nothing = sql.lit(None).cast("string")

@@ -2,8 +2,9 @@
 
 What is proved, from the sealed entry's offsets, the raw topics and the `results` table: the
 results of the session are the join of its input, each exactly once, with the payload of their
-input rows. The test per key is in `arithmetic`; its cost is linear in input and results, with no
-join. Keys that fail are joined (`difference`), which names what is missing or too many.
+input rows. The test per key is in `arithmetic`, its cost linear in input and results. What one join
+should give is summed in one pass (`single`), what a tree should give is folded leaf into leaf
+(`trees`). Keys that fail are joined (`difference`), which names what is missing or too many.
 
 Also held against each other: results at run time with what the journal counted; rejected input
 with the `quarantine` table (so that nothing was dropped on the way).
@@ -19,35 +20,27 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from spillway.decode import StreamPlan, compile_streams
+from spillway.decode import compile_streams
 from spillway.kafka.client import KafkaCluster, TopicProblem, cluster, demand_listener
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import check_query
 from spillway.tables import NothingYet, SessionEvent, Warehouse
-from spillway.verify.difference import Difference, difference
+from spillway.verify.difference import Difference
 from spillway.verify.progress import VerifyProgress, tasks_of
-from spillway.verify.rows import (
-    TopicRanges,
-    input_measures,
-    input_rows,
-    key_names,
-    measures,
-    quarantine_measures,
-    quarantined_rows,
-    result_measures,
-    result_rows,
-)
-from spillway.verify.workers import FEW_KEYS, TOTALS, judged
+from spillway.verify.rows import TopicRanges, input_rows, quarantined_rows, result_rows
+from spillway.verify.single import SingleFrames
+from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
+from spillway.verify.values import leaf_plans, values_of
+from spillway.verify.workers import FEW_KEYS, TOTALS
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
@@ -82,7 +75,8 @@ class VerifyReport:
     complete: bool
     details: dict[str, Any] = field(default_factory=dict)
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
-    `keys`, `failing_keys`, `cleaned`, `seconds`."""
+    `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
+    the pairs of leaves whose keys were combined."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `spillway verify --json` prints it."""
@@ -123,7 +117,6 @@ def verify(
     sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
     entries = warehouse.journal.read_session(sealed)
-    plans = compile_streams(query)
     source = TopicRanges(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
@@ -133,9 +126,12 @@ def verify(
     told.step("starting Spark")
     salt = secrets.randbits(63) if salt is None else salt
     spark = start_spark()
-    proof = _Proof(spark, warehouse, plans, source, session, salt)
     try:
-        with _few_partitions(spark):
+        with (
+            _few_partitions(spark),
+            closing(frames_of(spark, warehouse, query, source, session, salt)) as frames,
+        ):
+            proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
             report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception:
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
@@ -180,36 +176,60 @@ def check_input(
                 )
 
 
-class _Proof:
-    """One run of the proof: the frames that it is made from."""
+class ProofFrames(Protocol):
+    """What the proof is made from: the frames of a query, of one join or of a tree."""
 
-    def __init__(
-        self,
-        spark: Any,
-        warehouse: Warehouse,
-        plans: Sequence[StreamPlan],
-        source: TopicRanges,
-        session: str,
-        salt: int,
-    ) -> None:
+    @property
+    def joined(self) -> tuple[tuple[str, str], ...]:
+        """Leaves whose keys had to be combined (`fold`)."""
+
+    def judged(self) -> Any:
+        """Rows of `TOTALS`, and one for each of the first `FEW_KEYS` failing keys."""
+
+    def difference(self, only: Any | None, examples: int) -> Difference:
+        """What is missing or too many, of these keys or of all."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+def frames_of(
+    spark: Any, warehouse: Warehouse, query: Query, source: TopicRanges, session: str, salt: int
+) -> ProofFrames:
+    """The frames of a session's proof. Raises QueryError."""
+    files = {
+        name: [
+            warehouse.folder(name).path(file.path)
+            for file in warehouse.files(name)
+            if file.partition["session_date"] == session
+        ]
+        for name in ("results", "quarantine")
+    }
+    schemas = {name: warehouse.table(name).definition.file_schema for name in files}
+    quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
+    if query.is_single:
+        plans = compile_streams(query)
+        inputs = [input_rows(spark, plan, source, salt) for plan in plans]
+        results = result_rows(spark, plans, schemas["results"], files["results"], salt)
+        return SingleFrames(plans, inputs, results, quarantine, salt)
+    values = values_of(query)
+    plans = leaf_plans(query, values)
+    leaves = [
+        leaf_rows(spark, plan, leaf, source, salt)
+        for plan, leaf in zip(plans, values.leaves, strict=True)
+    ]
+    results = tree_results(spark, values, schemas["results"], files["results"], salt)
+    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt)
+
+
+class _Proof:
+    """One run of the proof."""
+
+    def __init__(self, spark: Any, frames: ProofFrames, session: str, cleaned: bool) -> None:
         self._spark = spark
-        self._plans = plans
+        self._frames = frames
         self._session = session
-        self._salt = salt
-        self._keys = key_names(plans[0])
-        self._inputs = [input_rows(spark, plan, source, salt) for plan in plans]
-        files = {
-            name: [
-                warehouse.folder(name).path(file.path)
-                for file in warehouse.files(name)
-                if file.partition["session_date"] == session
-            ]
-            for name in ("results", "quarantine")
-        }
-        schemas = {name: warehouse.table(name).definition.file_schema for name in files}
-        self._results = result_rows(spark, plans, schemas["results"], files["results"], salt)
-        self._quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
-        self._cleaned = session in warehouse.sessions.cleaned()
+        self._cleaned = cleaned
 
     def report(
         self,
@@ -230,14 +250,8 @@ class _Proof:
             which = "all" if exhaustive else f"the {totals['failing']:,} that fail"
             told.step(f"{totals['keys']:,} keys tested; joining {which}", how_far)
             few = not exhaustive and totals["failing"] <= FEW_KEYS
-            found = difference(
-                self._inputs,
-                self._results,
-                self._keys,
-                self._plans[0].keys.names,
-                [plan.name for plan in self._plans],
-                only=self._spark.createDataFrame(failing) if few else None,
-                examples=examples,
+            found = self._frames.difference(
+                self._spark.createDataFrame(failing) if few else None, examples
             )
         problems = []
         if totals["failing"] and not (found.missing or found.doubled):
@@ -272,31 +286,18 @@ class _Proof:
                 "rejected": totals["rejected"],
                 "quarantined": totals["quarantined"],
                 "cleaned": self._cleaned,
+                **({"joined_keys": joined} if (joined := self._frames.joined) else {}),
             },
         )
 
     def _judged(self) -> tuple[dict[str, int], pa.Table]:
         """Totals over all keys, and the first `FEW_KEYS` failing keys."""
-        m = len(self._plans)
-        frames = [
-            input_measures(rows, plan, m, self._salt)
-            for rows, plan in zip(self._inputs, self._plans, strict=True)
-        ]
-        frames.append(result_measures(self._results, self._plans[0], m))
-        frames.append(quarantine_measures(self._quarantine, self._plans[0], m, self._salt))
-        union = frames[0]
-        for frame in frames[1:]:
-            union = union.unionAll(frame)
-        summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in measures(m)))
-        keys = pa.schema([f.with_nullable(True) for f in self._plans[0].keys])
-        keys = pa.schema([f.with_name(n) for f, n in zip(keys, self._keys, strict=True)])
-        schema = pa.schema([*keys, *TOTALS])
-        rows = summed.mapInArrow(partial(judged, m, len(keys), schema), from_arrow_schema(schema))
-        rows = rows.toArrow()
+        rows = self._frames.judged().toArrow()
         counted = rows.filter(pc.is_valid(rows["expected"]))
         parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
         totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
-        return totals, rows.filter(pc.is_null(rows["expected"])).select(self._keys)
+        keys = rows.column_names[: -len(TOTALS)]
+        return totals, rows.filter(pc.is_null(rows["expected"])).select(keys)
 
 
 def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:

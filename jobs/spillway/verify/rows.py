@@ -55,52 +55,87 @@ def key_names(plan: StreamPlan) -> list[str]:
 # --- rows with their coordinates and hashes --------------------------------------------------
 
 
-def input_rows(spark: Any, plan: StreamPlan, source: TopicRanges, salt: int) -> Any:
-    """All rows of one input: key, `partition`, `offset`, `hash`, `kept` (false: rejected)."""
-    names = key_names(plan)
-    payload = [f"p{i}" for i in range(len(plan.payload))]
-    fields = [
-        *(pa.field(n, f.type) for n, f in zip(names, plan.keys, strict=True)),
-        *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("kept", pa.bool_()),
-    ]
-    schema = pa.schema(fields)
+def input_rows(
+    spark: Any,
+    plan: StreamPlan,
+    source: TopicRanges,
+    salt: int,
+    hashed: Sequence[str] | None = None,
+) -> Any:
+    """All rows of one input: key, `partition`, `offset`, `hash`, `kept` (false: rejected).
+
+    `hashed`: columns that the hash is of, beside the coordinate; by default those of the payload,
+    `p0`, `p1`, ...
+    """
+    schema = decoded_schema(plan)
     raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
     rows = raw.mapInArrow(partial(decoded, plan, schema), from_arrow_schema(schema))
-    digest = _hash(salt, plan.index, "partition", "offset", payload)
-    return rows.select(*names, "partition", "offset", digest.alias("hash"), sql.col("kept"))
+    return hashed_rows(rows, plan, salt, hashed)
+
+
+def decoded_schema(plan: StreamPlan) -> pa.Schema:
+    """Columns of decoded rows: `k0`, ..., `p0`, ..., `partition`, `offset`, `kept`."""
+    payload = [f"p{i}" for i in range(len(plan.payload))]
+    return pa.schema(
+        [
+            *(pa.field(n, f.type) for n, f in zip(key_names(plan), plan.keys, strict=True)),
+            *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("kept", pa.bool_()),
+        ]
+    )
+
+
+def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | None = None) -> Any:
+    """Decoded rows with the hash of their coordinates and payload in place of the payload."""
+    if hashed is None:
+        hashed = [f"p{i}" for i in range(len(plan.payload))]
+    digest = row_hash(salt, plan.index, "partition", "offset", hashed)
+    return rows.select(
+        *key_names(plan), "partition", "offset", digest.alias("hash"), sql.col("kept")
+    )
 
 
 def result_rows(
     spark: Any, plans: Sequence[StreamPlan], schema: pa.Schema, paths: Sequence[str], salt: int
 ) -> Any:
     """All results of the session: key, `partition<i>`, `offset<i>`, `hash<i>`, `phase`."""
-    nullable = from_arrow_schema(pa.schema([field.with_nullable(True) for field in schema]))
-    reader = spark.read.schema(nullable).option("parquet.page.verify-checksum.enabled", "true")
-    rows = reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
+    return result_columns(table_rows(spark, schema, paths), plans, salt)
+
+
+def result_columns(table: Any, plans: Sequence[StreamPlan], salt: int) -> Any:
+    """Rows of the results table as the proof sees them."""
     columns = [
         sql.col(f"`{field.name}`").alias(name)
         for name, field in zip(key_names(plans[0]), plans[0].keys, strict=True)
     ]
     for plan in plans:
-        at = (f"{plan.name}_partition", f"{plan.name}_offset")
         payload = [f"{plan.name}_{field.name}" for field in plan.payload]
-        columns += [
-            sql.col(f"`{at[0]}`").alias(f"partition{plan.index}"),
-            sql.col(f"`{at[1]}`").alias(f"offset{plan.index}"),
-            _hash(salt, plan.index, *at, payload).alias(f"hash{plan.index}"),
-        ]
-    return rows.select(*columns, "phase")
+        columns += identity_columns(plan.index, plan.name, payload, salt)
+    return table.select(*columns, "phase")
+
+
+def identity_columns(input_: int, name: str, payload: Sequence[str], salt: int) -> list[Any]:
+    """`partition<i>`, `offset<i>`, `hash<i>` of one input of the results."""
+    at = (f"{name}_partition", f"{name}_offset")
+    return [
+        sql.col(f"`{at[0]}`").alias(f"partition{input_}"),
+        sql.col(f"`{at[1]}`").alias(f"offset{input_}"),
+        row_hash(salt, input_, *at, payload).alias(f"hash{input_}"),
+    ]
 
 
 def quarantined_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
     """The quarantine's rows of the session: `topic`, `partition`, `offset`."""
+    return table_rows(spark, schema, paths).select("topic", "partition", "offset")
+
+
+def table_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
+    """Rows of files of a table, none where there are no files."""
     nullable = from_arrow_schema(pa.schema([field.with_nullable(True) for field in schema]))
     reader = spark.read.schema(nullable).option("parquet.page.verify-checksum.enabled", "true")
-    rows = reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
-    return rows.select("topic", "partition", "offset")
+    return reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
 
 
 # --- the same as measures --------------------------------------------------------------------
@@ -109,7 +144,7 @@ def quarantined_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any
 def input_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
     """Measures of one input's rows. Rejected ones count as input 0 of the null key."""
     kept = sql.col("kept")
-    rejected = _place_hash(salt, sql.lit(plan.topic))
+    rejected = place_hash(salt, sql.lit(plan.topic))
     values: dict[str, Any] = {}
     for i in range(inputs):
         mine = kept if i == plan.index else sql.lit(False)
@@ -127,17 +162,24 @@ def result_measures(rows: Any, plan: StreamPlan, inputs: int) -> Any:
     """Measures of the results: the products of their rows' residues."""
     late = sql.col("phase") == "cleanup"
     values = {"run_time": _if(~late, sql.lit(1)), "cleanup": _if(late, sql.lit(1))}
+    values |= result_weights(inputs)
+    return _measured(rows, key_names(plan), inputs, values)
+
+
+def result_weights(inputs: int) -> dict[str, Any]:
+    """`a`, `b`: the product of the hashes of a result's rows modulo each prime."""
+    weights = {}
     for name, prime in zip(("a", "b"), PRIMES, strict=True):
         product = sql.pmod(sql.col("hash0"), sql.lit(prime))
         for i in range(1, inputs):
             product = product * sql.pmod(sql.col(f"hash{i}"), sql.lit(prime)) % sql.lit(prime)
-        values[name] = product
-    return _measured(rows, key_names(plan), inputs, values)
+        weights[name] = product
+    return weights
 
 
 def quarantine_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
     """Measures of the quarantine's rows: they count as results of the null key."""
-    digest = _place_hash(salt, sql.col("topic"))
+    digest = place_hash(salt, sql.col("topic"))
     values = {
         "run_time": sql.lit(1),
         "a": sql.pmod(digest, sql.lit(PRIMES[0])),
@@ -158,13 +200,15 @@ def _if(condition: Any, value: Any) -> Any:
     return sql.when(condition, value).otherwise(sql.lit(0))
 
 
-def _hash(salt: int, input_: int, partition: str, offset: str, payload: Sequence[str]) -> Any:
+def row_hash(salt: int, input_: int, partition: str, offset: str, payload: Sequence[str]) -> Any:
+    """The hash of a row of one input: of these columns, and of which of the payload are null."""
     columns = [sql.col(f"`{name}`") for name in (partition, offset, *payload)]
     nulls = [sql.col(f"`{name}`").isNull() for name in payload]
     return sql.xxhash64(sql.lit(salt), sql.lit(input_), *columns, *nulls)
 
 
-def _place_hash(salt: int, topic: Any) -> Any:
+def place_hash(salt: int, topic: Any) -> Any:
+    """The hash of a coordinate, for rows that were rejected."""
     return sql.xxhash64(sql.lit(salt), topic, sql.col("partition"), sql.col("offset"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import pyarrow as pa
 from spillway.decode import StreamPlan, decode
 from spillway.decode.chunks import Chunk, chunks
 from spillway.stream.process import keep_freed_memory
-from spillway.verify.arithmetic import judge
+from spillway.verify.arithmetic import I64, Mask, Verdicts, judge, judge_folded
 
 FEW_KEYS = 10_000
 """Up to so many failing keys are named and joined by themselves; beyond it all are joined."""
@@ -28,6 +28,14 @@ TOTALS = pa.schema(
         ("rejected_wrong", pa.int64()),
     ]
 )
+
+FOLDED = {
+    **dict.fromkeys(("c", "d"), "long"),
+    "f": "double",
+    **dict.fromkeys(("a", "b", "run_time", "cleanup", "found_a", "found_b"), "long"),
+}
+"""What is summed for each key of a tree's root, and its type in Spark: what `fold` gives (`c`, `d`,
+`f`: how many results there should be; `a`, `b`: their weights' sums), then of the results."""
 
 
 def judged(
@@ -47,28 +55,79 @@ def judged(
         )
         outside = columns[0].is_null().to_numpy(zero_copy_only=False)
         verdicts = judge(counts, sums, run_time + cleanup, found_sums)
-        wrong = verdicts.wrong & ~outside
         # Rejected input and quarantine meet in the null key; see `rows`.
         apart = outside & (
             (counts[0] != run_time) | (sums[0, 0] != found_sums[0]) | (sums[1, 0] != found_sums[1])
         )
-        totals = [
-            str(sum(verdicts.expected[~outside].tolist())),
-            *(int(part[~outside].sum()) for part in (run_time, cleanup)),
-            int((~outside).sum()),
-            int(wrong.sum()),
-            int(counts[0][outside].sum()),
-            int(run_time[outside].sum()),
-            int(apart.sum()),
-        ]
-        nothing = [pa.nulls(1, f.type) for f in list(schema)[:keys]]
-        values = [pa.array([v], f.type) for v, f in zip(totals, TOTALS, strict=True)]
-        yield pa.RecordBatch.from_arrays([*nothing, *values], schema=schema)
-        if wrong.any():
-            failing = pa.array(np.flatnonzero(wrong)[: FEW_KEYS + 1])
-            named = [column.take(failing) for column in columns[:keys]]
-            blank = [pa.nulls(len(failing), f.type) for f in TOTALS]
-            yield pa.RecordBatch.from_arrays([*named, *blank], schema=schema)
+        yield from _told(
+            schema, columns[:keys], verdicts, (run_time, cleanup), counts[0], outside, apart
+        )
+
+
+def judged_tree(
+    keys: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same for the root's keys of a tree: their columns, then those of `FOLDED`."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        of = {
+            name: column.to_numpy()  # raises where one is null
+            for name, column in zip(FOLDED, batch.columns[keys:], strict=True)
+        }
+        outside = batch.column(0).is_null().to_numpy(zero_copy_only=False)
+        found_sums = np.stack([of["found_a"], of["found_b"]])
+        verdicts = judge_folded(
+            np.stack([of["c"], of["d"]]),
+            of["f"],
+            np.stack([of["a"], of["b"]]),
+            of["run_time"] + of["cleanup"],
+            found_sums,
+        )
+        # Rejected input and quarantine meet in the null key, not as residues; see `trees`.
+        apart = outside & (
+            (of["c"] != of["run_time"]) | (of["a"] != found_sums[0]) | (of["b"] != found_sums[1])
+        )
+        yield from _told(
+            schema,
+            batch.columns[:keys],
+            verdicts,
+            (of["run_time"], of["cleanup"]),
+            of["c"],
+            outside,
+            apart,
+        )
+
+
+def _told(
+    schema: pa.Schema,
+    key_columns: Sequence[pa.Array],
+    verdicts: Verdicts,
+    results: tuple[I64, I64],
+    rejected: I64,
+    outside: Mask,
+    apart: Mask,
+) -> Iterator[pa.RecordBatch]:
+    """A row of totals, and the failing keys. `results`: of run time and of cleanup; `outside`: the
+    null key, where `rejected` counts; `apart`: where it is not what the quarantine holds."""
+    wrong = verdicts.wrong & ~outside
+    totals = [
+        str(sum(verdicts.expected[~outside].tolist())),
+        *(int(part[~outside].sum()) for part in results),
+        int((~outside).sum()),
+        int(wrong.sum()),
+        int(rejected[outside].sum()),
+        int(results[0][outside].sum()),
+        int(apart.sum()),
+    ]
+    nothing = [pa.nulls(1, f.type) for f in list(schema)[: len(key_columns)]]
+    values = [pa.array([v], f.type) for v, f in zip(totals, TOTALS, strict=True)]
+    yield pa.RecordBatch.from_arrays([*nothing, *values], schema=schema)
+    if wrong.any():
+        failing = pa.array(np.flatnonzero(wrong)[: FEW_KEYS + 1])
+        named = [column.take(failing) for column in key_columns]
+        blank = [pa.nulls(len(failing), f.type) for f in TOTALS]
+        yield pa.RecordBatch.from_arrays([*named, *blank], schema=schema)
 
 
 def decoded(

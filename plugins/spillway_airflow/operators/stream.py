@@ -97,7 +97,7 @@ class EnsureStreamOperator(SpillwayOperator):
         started = not service.is_running()
         if started:
             self.log.info(service.start())
-        elif gets_on(before):
+        elif makes_progress(before):
             self.log.info("The stream runs already: nothing to do.")
             return {"started": False}
         else:
@@ -114,14 +114,14 @@ class EnsureStreamOperator(SpillwayOperator):
                 told = f": {error}"
                 continue
             told = ""
-            if works(before, now) if started else gets_on(now):
+            if works(before, now) if started else makes_progress(now):
                 self.log.info("The stream has taken over the journal.")
                 return {"started": started}
         raise LaunchFailed(f"the stream did not begin to work within {self.patience}{told}")
 
 
 def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
-    """Whether a driver has claimed the journal since, and gets on where rows wait."""
+    """Whether a driver has claimed the journal since, and makes progress where rows wait."""
     if now is None or (before is not None and now["term"] <= before["term"]):
         return False
     if now["term"] == 0:
@@ -131,10 +131,10 @@ def works(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
 
 
 FRESH_S = 60.0
-"""An epoch so young says that the stream gets on."""
+"""An epoch no older than this shows that the stream makes progress."""
 
 
-def gets_on(now: dict[str, Any] | None) -> bool:
+def makes_progress(now: dict[str, Any] | None) -> bool:
     """Whether a stream that runs has a journal, and no row waits or the last epoch is young."""
     if now is None or now["term"] == 0:
         return False
@@ -231,7 +231,7 @@ class StreamWatchOperator(SpillwayOperator):
             now = self.status()
             found = self._look(service, now)
             if found.kind == "restart" and not stood_still(status, now):
-                found = Finding("fine", f"the stream gets on; {found.says}")
+                found = Finding("fine", f"the stream makes progress; {found.says}")
         self.log.info("%s: %s", found.kind, found.says)
         if found.kind == "restart":
             self.log.info(service.stop())

@@ -5,7 +5,7 @@ a payload column may be called `offset` or `key_hash`):
 
 * row schema of an input:  keys..., payload..., identity...
 * identity of a stream's row: `partition` int32, `offset` int64; of a join's row: the same for each
-  leaf below, `<leaf>_partition`, `<leaf>_offset`, then `<join>_hash` uint64 for each join below
+  leaf below, `<leaf>_partition`, `<leaf>_offset`, then `<join>_hash` int64 for each join below
   (its lineage: the hash of that join's key)
 * state schema:            `key_hash` uint64, then the row schema
 * new-row schema:          the state schema, then `kafka_ms` int64
@@ -62,8 +62,8 @@ def _of(name: str, field: pa.Field) -> pa.Field:
 
 
 def lineage_field(join: str) -> pa.Field:
-    """The column of the hash of a join's key, in rows above it."""
-    return pa.field(f"{join}_hash", pa.uint64(), nullable=False)
+    """The column of the hash of a join's key, in rows above it: signed, as Delta has no other."""
+    return pa.field(f"{join}_hash", pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,14 @@ class TreeSpec:
         """How many joins lie on the longest way below each join, itself included."""
         return levels(self.parents)
 
+    @cached_property
+    def distances(self) -> tuple[int, ...]:
+        """How many joins lie between each join and the root, itself included; the root: 0."""
+        found = [0] * len(self.joins)
+        for number in reversed(range(len(self.joins) - 1)):  # parents come last
+            found[number] = found[self.parents[number]] + 1
+        return tuple(found)
+
     @property
     def height(self) -> int:
         """The root's level."""
@@ -142,7 +150,7 @@ class TreeSpec:
         """
         up = self.upward[operator]
         assert up is not None, "the root's rows are the results"
-        own = pa.array(np.repeat(batch.hashes, batch.results), pa.uint64())
+        own = pa.array(np.repeat(batch.hashes, batch.results).view(np.int64))
         picked = [batch.table.column(at) for at in up.columns]
         table = pa.Table.from_arrays([*picked, own], schema=self.row_schema(up.input))
         hashes = self.hashes(self.operators[up.input], table.columns[: up.keys], hash_)

@@ -14,11 +14,11 @@ intake and upkeep are shaped so that it hardly ever happens (decision 15).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spillway.engine.groups import U64, Bool, GroupMap, disjoint_ranges
+from spillway.engine.groups import I64, U64, Bool, GroupMap, disjoint_ranges
 from spillway.engine.join.kernel import Rows
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
@@ -54,8 +54,13 @@ def choose_victims(
     limits: Limits,
     policy: str,
     context: VictimContext,
+    level: I64 | None = None,
 ) -> Victims:
-    """Which groups to spill: by the rule first, then for room."""
+    """Which groups to spill: by the rule first, then for room.
+
+    `level`: of each group of a tree of joins how far its join is from the root, int64 (g,); None:
+    there is one join.
+    """
     sessions = list(figures)
     if not sessions:
         return Victims({})
@@ -74,6 +79,15 @@ def choose_victims(
             np.concatenate([figures[s].counters.results for s in sessions]),
             np.concatenate([figures[s].counters.last_used_ms for s in sessions]),
         )
+        if level is not None:
+            merged = replace(
+                merged,
+                level=np.tile(level, len(sessions)),
+                final_results=np.concatenate([figures[s].counters.final_results for s in sessions]),
+                downstream_bytes=np.concatenate(
+                    [figures[s].counters.downstream_bytes for s in sessions]
+                ),
+            )
         for group in victim_order(policy, merged, context).tolist():
             needed = freed < wanted or (overflow > 0 and intake[group] > 0)
             if not needed or not size[group]:

@@ -40,7 +40,7 @@ from spillway.engine.state.runs import (
 )
 from spillway.storage import Folder
 
-FORMAT = 3
+FORMAT = 4
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -54,6 +54,8 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("recent_results", pa.float64(), nullable=False),
         pa.field("spilled_bytes", pa.int64(), nullable=False),
         pa.field("generations", pa.int64(), nullable=False),
+        pa.field("final_results", pa.float64(), nullable=False),
+        pa.field("downstream_bytes", pa.float64(), nullable=False),
         pa.field("at_ms", pa.int64(), nullable=False),
     ]
 )

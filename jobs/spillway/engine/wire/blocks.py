@@ -14,7 +14,7 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `moved` | JSON of a `Moved`, for each join from each slot that groups come from (its number is
   `input`) |
 | `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch; for the
-  step of the same slot |
+  steps of the slots that have the groups |
 | `missing` | the reason, as text: a probe of the same slot did not find the state (`input` is the
   slot whose state it was) |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
@@ -64,9 +64,11 @@ GIVEN_SCHEMA = pa.schema(
         pa.field("session", pa.string(), nullable=False),
         pa.field("group", pa.int64(), nullable=False),
         pa.field("results", pa.int64(), nullable=False),
+        pa.field("downstream_bytes", pa.float64(), nullable=False),
     ]
 )
-"""Results of a join by session and group (its index in the assignment)."""
+"""By session and group (its index in the assignment): what the join of the block gave, and the
+bytes of it that came through the group; the latter of groups of joins below it, too."""
 
 REJECTED_SCHEMA = pa.schema(
     [

@@ -80,7 +80,7 @@ class JoinTotals:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ScrapeFigures:
     """Everything that a scrape shows. None: not known now."""
 
     at_s: float | None = None

@@ -1,0 +1,211 @@
+"""A query of several joins as frames: what `proof` asks of it.
+
+Each leaf's rows are decoded once, with all the sources that it gives to keys anywhere in the tree,
+and summed by them (`leaf_sums`). Those sums are kept, in memory or on disk: the fold (`fold`) reads
+those of rows that count, the quarantine is held against those of rows that were rejected. What the
+fold gives for a key of the root meets the results of that key as in a single join.
+
+A stream that several leaves read is decoded for each, with one verdict for all: what it rejects
+counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spillway.decode import StreamPlan
+from spillway.verify.arithmetic import PRIMES
+from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
+from spillway.verify.fold import fold_of, fold_sql
+from spillway.verify.rows import (
+    TopicRanges,
+    identity_columns,
+    input_rows,
+    key_names,
+    place_hash,
+    result_weights,
+    table_rows,
+)
+from spillway.verify.values import ProofLeaf, TreeValues, outwards
+from spillway.verify.workers import FOLDED, TOTALS, judged_tree
+
+
+def leaf_rows(spark: Any, plan: StreamPlan, leaf: ProofLeaf, source: TopicRanges, salt: int) -> Any:
+    """All rows of a leaf: its sources `k0`, ..., then as in `rows.input_rows`."""
+    return input_rows(spark, plan, source, salt, leaf.hashed_rows)
+
+
+def tree_results(
+    spark: Any, values: TreeValues, schema: pa.Schema, paths: Sequence[str], salt: int
+) -> Any:
+    """All results of the session: the root's key as `v<value>`, then as in `rows.result_rows`."""
+    return tree_result_columns(table_rows(spark, schema, paths), values, salt)
+
+
+def tree_result_columns(table: Any, values: TreeValues, salt: int) -> Any:
+    """Rows of the results table as the proof sees them."""
+    columns = [sql.col(f"`{name}`").alias(f"v{value}") for name, value in values.root]
+    for i, leaf in enumerate(values.leaves):
+        columns += identity_columns(i, leaf.name, leaf.hashed_results, salt)
+    return table.select(*columns, "phase")
+
+
+class TreeFrames:
+    """The frames of a tree of joins."""
+
+    def __init__(
+        self,
+        spark: Any,
+        values: TreeValues,
+        plans: Sequence[StreamPlan],
+        leaves: Sequence[Any],
+        results: Any,
+        quarantine: Any,
+        salt: int,
+    ) -> None:
+        """`plans`, `leaves` (frames of `leaf_rows`): one for each leaf, in the query's order.
+        `results`: of `tree_results`. `quarantine`: of `rows.quarantined_rows`."""
+        self._spark = spark
+        self._values = values
+        self._fold = fold_of(values)
+        self._plans = plans
+        self._leaves = leaves
+        self._results = results
+        self._quarantine = quarantine
+        self._salt = salt
+        self._keys = [f"v{value}" for value in values.by]
+        self._sums = [
+            leaf_sums(rows, plan).persist() for rows, plan in zip(leaves, plans, strict=True)
+        ]
+
+    @property
+    def joined(self) -> tuple[tuple[str, str], ...]:
+        """Leaves whose keys had to be combined."""
+        return self._fold.joined
+
+    def judged(self) -> Any:
+        """The rows of `workers.judged_tree`: totals, and the keys that fail."""
+        schema = pa.schema([*self._key_fields(), *TOTALS])
+        frames = [self._folded(), self._found(), *self._rejected()]
+        union = frames[0]
+        for frame in frames[1:]:
+            union = union.unionAll(frame)
+        summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in FOLDED))
+        return summed.mapInArrow(
+            partial(judged_tree, len(self._keys), schema), from_arrow_schema(schema)
+        )
+
+    def _key_fields(self) -> list[pa.Field]:
+        """The root's key as each row has it: null for rejected rows."""
+        type_of = {
+            value: field.type
+            for leaf, plan in zip(self._values.leaves, self._plans, strict=True)
+            for value, field in zip(leaf.values, plan.keys, strict=True)
+        }
+        return [pa.field(f"v{value}", type_of[value]) for value in self._values.by]
+
+    def _folded(self) -> Any:
+        tables = {f"leaf{i}": frame for i, frame in enumerate(self._sums)}
+        text = fold_sql(self._fold, [f"{{{name}}}" for name in tables])
+        return self._measured(self._spark.sql(text, **tables), {c: c for c in "cdfab"})
+
+    def _found(self) -> Any:
+        late = sql.col("phase") == "cleanup"
+        weights = result_weights(len(self._leaves))
+        values = {
+            "run_time": sql.when(late, sql.lit(0)).otherwise(sql.lit(1)),
+            "cleanup": sql.when(late, sql.lit(1)).otherwise(sql.lit(0)),
+            "found_a": weights["a"],
+            "found_b": weights["b"],
+        }
+        return self._measured(self._results, values)
+
+    def _rejected(self) -> tuple[Any, Any]:
+        """Rejected messages, and those of the quarantine, as rows of the null key."""
+        first = {
+            plan.topic: sums
+            for sums, plan in zip(reversed(self._sums), reversed(self._plans), strict=True)
+        }
+        by_topic = [
+            sums.where("k0 IS NULL").select(sql.lit(topic).alias("topic"), "partition", "offset")
+            for topic, sums in first.items()
+        ]
+        rejected = reduce(lambda one, other: one.unionAll(other), by_topic)
+        quarantined = self._quarantine
+        place = [
+            sql.pmod(place_hash(self._salt, sql.col("topic")), sql.lit(prime)) for prime in PRIMES
+        ]
+        nothing = from_arrow_schema(pa.schema(self._key_fields()))
+        for field in nothing:
+            rejected = rejected.withColumn(field.name, sql.lit(None).cast(field.dataType))
+            quarantined = quarantined.withColumn(field.name, sql.lit(None).cast(field.dataType))
+        return (
+            self._measured(rejected, {"c": sql.lit(1), "a": place[0], "b": place[1]}),
+            self._measured(
+                quarantined, {"run_time": sql.lit(1), "found_a": place[0], "found_b": place[1]}
+            ),
+        )
+
+    def _measured(self, rows: Any, values: dict[str, Any]) -> Any:
+        return rows.select(
+            *self._keys,
+            *(
+                (sql.col(value) if isinstance(value, str) else value).cast(type_).alias(name)
+                for name, type_ in FOLDED.items()
+                for value in (values.get(name, sql.lit(0)),)
+            ),
+        )
+
+    def difference(self, only: Any | None, examples: int) -> Difference:
+        """What is missing or too many, of these keys of the root or of all."""
+        return difference(
+            joined_rows(self._sides(), self._keys, only),
+            self._results,
+            self._keys,
+            [name for name, _ in self._values.root],
+            [leaf.name for leaf in self._values.leaves],
+            only=only,
+            examples=examples,
+        )
+
+    def _sides(self) -> list[JoinSide]:
+        sides = []
+        for n in outwards(self._values):
+            leaf, rows = self._values.leaves[n], self._leaves[n]
+            first = {value: leaf.values.index(value) for value in leaf.has}
+            for source, value in enumerate(leaf.values):
+                if first[value] != source:
+                    rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))
+            keys = [(f"v{value}", sql.col(f"k{source}")) for value, source in first.items()]
+            sides.append(JoinSide(n, rows, keys))
+        return sides
+
+    def close(self) -> None:
+        """Give the leaves' sums back."""
+        for frame in self._sums:
+            frame.unpersist()
+
+
+def leaf_sums(rows: Any, plan: StreamPlan) -> Any:
+    """A leaf's rows summed by its sources: `k0`, ..., `partition`, `offset`, `n`, `a`, `b`.
+
+    A rejected row has no sources, and keeps its coordinate, which the others give up.
+    """
+    kept = sql.col("kept")
+    alone = [sql.when(~kept, sql.col(name)).alias(name) for name in ("partition", "offset")]
+    weights = [
+        sql.pmod(sql.col("hash"), sql.lit(prime)).alias(name)
+        for name, prime in zip(("a", "b"), PRIMES, strict=True)
+    ]
+    by = [*key_names(plan), "partition", "offset"]
+    return (
+        rows.select(*key_names(plan), *alone, *weights)
+        .groupBy(*by)
+        .agg(sql.count(sql.lit(1)).alias("n"), sql.sum("a").alias("a"), sql.sum("b").alias("b"))
+    )
