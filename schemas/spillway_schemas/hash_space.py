@@ -79,7 +79,7 @@ def group_of(text: str, names: Sequence[str]) -> Prefix:
     name, colon, inner = text.rpartition(":")
     if not colon:
         raise ValueError(
-            f"{text!r} is no group: write JOIN:DEPTH/VALUE, for example {names[0]}:9/17; "
+            f"{text!r} is not a group: write JOIN:DEPTH/VALUE, for example {names[0]}:9/17; "
             f"the joins are {', '.join(names)}"
         )
     try:

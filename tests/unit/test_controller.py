@@ -452,7 +452,7 @@ def test_one_join_s_groups_are_named_as_ever(settings: Settings, warehouse: Ware
 @pytest.mark.parametrize(
     ("move", "says"),
     [
-        ("3/1:1", "'3/1' is no group: write JOIN:DEPTH/VALUE, for example traded:9/17; "),
+        ("3/1:1", "'3/1' is not a group: write JOIN:DEPTH/VALUE, for example traded:9/17; "),
         ("other:3/1:1", "there is no join 'other'; the joins are traded, judged, paired, whole"),
         ("judged:3/1", "'judged:3/1': '3/1' is no"),
         ("judged", "'judged': write, for example, --move traded:9/17:1"),

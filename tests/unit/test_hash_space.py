@@ -214,7 +214,7 @@ def test_a_group_s_text_comes_back(joins: int, inner: Prefix, data: st.DataObjec
     [
         (
             "9/17",
-            "'9/17' is no group: write JOIN:DEPTH/VALUE, for example abc:9/17; "
+            "'9/17' is not a group: write JOIN:DEPTH/VALUE, for example abc:9/17; "
             "the joins are abc, quoted, five",
         ),
         ("ab:9/17", "'ab:9/17': there is no join 'ab'; the joins are abc, quoted, five"),
@@ -223,8 +223,8 @@ def test_a_group_s_text_comes_back(joins: int, inner: Prefix, data: st.DataObjec
             "abc:9/17:1",
             "'abc:9/17:1': there is no join 'abc:9/17'; the joins are abc, quoted, five",
         ),
-        ("abc:9", "'abc:9': '9' is no group: write DEPTH/VALUE, for example 9/17"),
-        ("abc:2/4", "'abc:2/4': '2/4' is no group: its number has more than 2 bits"),
+        ("abc:9", "'abc:9': '9' is not a group: write DEPTH/VALUE, for example 9/17"),
+        ("abc:2/4", "'abc:2/4': '2/4' is not a group: its number has more than 2 bits"),
     ],
 )
 def test_what_is_no_group_of_a_tree_says_what_is_allowed(text: str, says: str) -> None:
@@ -233,7 +233,7 @@ def test_what_is_no_group_of_a_tree_says_what_is_allowed(text: str, says: str) -
 
 
 def test_a_join_is_no_part_of_a_group_where_there_is_one() -> None:
-    with pytest.raises(ValueError, match=r"^.join:9/17. is no group: write DEPTH/VALUE"):
+    with pytest.raises(ValueError, match=r"^.join:9/17. is not a group: write DEPTH/VALUE"):
         group_of("join:9/17", ("join",))
 
 
