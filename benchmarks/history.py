@@ -1,14 +1,15 @@
 """What a long history costs: `python -m benchmarks.history [--epochs 1000 12000 250000]`.
 
 Makes a warehouse for each length, of sessions of 1,000 epochs with 25 commands each, through the
-product's own functions: plans and entries of the protocol, commits and maintenance of the tables,
-snapshots. Its epochs name no files: what is measured is the journal. Then each of these runs in a
-process of its own:
+product's own functions: plans and entries of the protocol, commits and the night's maintenance of
+the tables, snapshots; logs are as short as after so long a time. Its epochs name no files: what is
+measured is the journal. Then each of these runs in a process of its own:
 
     start        the state twice (doctor, driver), what must be redone, the commands, the claim
     seal         the state, and the commands that wait
     close        the state and the entries of the last sealed day: cleanup's and verify's beginnings
-    status       `spillway status`, with nothing remembered of an earlier look, and once more
+    status       `spillway status`, with nothing remembered of an earlier look, and once more: the
+                 newest sessions and the count of the others, as a terminal shows them
     page         the first answer of the page in Airflow, after that
     controller   `spillway rebalance --dry-run`, after that
 
@@ -205,6 +206,8 @@ def _report(slot: int, number: int, session: str) -> SlotReport:
 def make(root: Path, count: int) -> None:
     """A warehouse with a journal of `count` epochs. The last snapshot is half its distance back."""
     warehouse = Warehouse(str(root), result_schema(tree_spec(QUERY)), fsync=False)
+    # It is written in minutes: the log's entries must go as if they were as old as they look.
+    log.KEEP_S = 0.0
     held: list[Genesis | Claim | Epoch] = []
     commands: list[Command] = []
     asked, proved = 0, set[str]()
@@ -250,6 +253,7 @@ def look(what: str, root: Path) -> None:
     from spillway.protocol import driver as protocol
     from spillway.rebalance import controller
     from spillway.report.looking import Looker
+    from spillway.report.shown import SESSIONS
 
     before, began, cpu = _memory_mib("VmRSS"), time.perf_counter(), time.process_time()
     if what == "start":
@@ -284,7 +288,7 @@ def look(what: str, root: Path) -> None:
             settings, settings.rebalance.policy, "bench", dry_run=True, clock=system_clock
         )
     else:
-        Looker(settings).look()
+        Looker(settings).look(newest=SESSIONS)
     took = {
         "s": round(time.perf_counter() - began, 3),
         "cpu_s": round(time.process_time() - cpu, 3),

@@ -40,7 +40,7 @@ from spillway.commands import (
 from spillway.commands.terminal import complain, err, say, told
 from spillway.places import var_folder
 from spillway.private import open_private
-from spillway_schemas.exits import FAILED, INTERRUPTED
+from spillway_schemas.exits import FAILED, INTERRUPTED, USAGE
 
 
 class CommandGroup(TyperGroup):
@@ -144,8 +144,21 @@ def _program() -> Callable[..., Any]:
     return typer.main.get_command(app)
 
 
+def _is_text(argument: str) -> bool:
+    """Whether it can be written: the system's bytes that are no text come as lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `spillway`."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if (odd := next((each for each in words if not _is_text(each)), None)) is not None:
+        complain(f"{odd!r} is not UTF-8, as all that the journal keeps must be: write it again")
+        sys.exit(USAGE)
     try:
         _program()(args=arguments, standalone_mode=True)
     except SystemExit:

@@ -1,13 +1,14 @@
 """`spillway maintain`: the night's upkeep of the tables. No Spark, no Kafka.
 
-In this order, table by table, and the deleting last:
+In this order, table by table, and the last two steps when all tables are done:
 
 1. *drop* what is kept no longer: spilled rows and statistics of days that are proved complete
    (`spillway.tables.retention` says which, and why nobody misses them); *archive* the journal's
    entries of such days, when a setting says so (`spillway.tables.archive`);
 2. *merge* what is small, where nobody writes any more (`spillway.tables.compaction`);
 3. *delete* the files that no table names (`spillway.tables.garbage`): those that were dropped and
-   merged a day ago or earlier, and what attempts left behind.
+   merged a day ago or earlier, and what attempts left behind;
+4. write a *checkpoint* of each table's log, so that the next start opens the tables quickly.
 
 Failure paths:
 
@@ -45,6 +46,9 @@ from spillway_schemas.journal import Sealed
 if TYPE_CHECKING:
     from rich.table import Table as Shown
 
+LOG_ENTRIES = 10
+"""So many entries after a log's last checkpoint make another one due, and so many files that were
+taken out: whoever opens the table reads the entries, and they name the files."""
 ATTEMPTS = 5
 """Times that a table is looked at again when somebody else takes files out of it."""
 
@@ -144,6 +148,9 @@ def maintain(
         orphans = found[done.table]
         done.deleted, done.waiting = Amount.of(orphans.delete), Amount.of(orphans.keep)
         done.foreign = sorted(info.name for info in orphans.foreign)
+        if not dry_run:
+            many = done.dropped.files + done.merged.files >= LOG_ENTRIES
+            warehouse.table(done.table).checkpoint(1 if many else LOG_ENTRIES)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -174,7 +181,7 @@ def _archive(
         state = journal.state()
         sealed = [] if state is None else list(state.sealed.values())
         ended = archivable(sealed, old, settled)
-        notes = _held_up(sealed, old, ended)
+        notes = _held_up(sealed, old, ended, settled)
         parts = journal.held(ended)
         sizes: list[int] | None = [0] * len(parts)
         if parts and not dry_run:
@@ -188,10 +195,17 @@ def _archive(
     return [*notes, _left("journal", "to archive")]
 
 
-def _held_up(sealed: Iterable[Sealed], old: frozenset[str], ended: Sequence[Sealed]) -> list[str]:
-    """Say which session keeps the entries of later ones in the table."""
-    in_order = [each.session for each in sorted(sealed, key=lambda each: each.epoch)]
-    stay = in_order[len(ended) :]
+def _held_up(
+    sealed: Iterable[Sealed], old: frozenset[str], ended: Sequence[Sealed], settled: int
+) -> list[str]:
+    """Say which session, or what its tables lack, keeps entries in the table."""
+    in_order = sorted(sealed, key=lambda each: each.epoch)[len(ended) :]
+    stay = [each.session for each in in_order]
+    if old >= set(stay[:2]) and stay[1:] and in_order[0].epoch > settled:
+        return [
+            f"journal: the entries from {stay[0]} on stay, since tables lack what they name. The "
+            "next start of `spillway stream` makes up for it"
+        ]
     first = next((k for k, session in enumerate(stay) if session not in old), len(stay))
     if not old & set(stay[first:]):
         return []

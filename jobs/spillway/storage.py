@@ -127,6 +127,9 @@ class Folder(Protocol):
     def list(self) -> Iterator[FileInfo]:
         """Iterate over all files here and below, in no particular order."""
 
+    def names(self) -> Iterator[str]:
+        """Iterate over the names of what is here, folders included, in no particular order."""
+
     def delete(self, name: str) -> None:
         """Remove a file; one that is not there is no error."""
 
@@ -286,6 +289,15 @@ class LocalFolder:
                 except FileNotFoundError:
                     continue
                 yield FileInfo(name, stat.st_size, stat.st_mtime)
+
+    def names(self) -> Iterator[str]:
+        """Iterate over the names of what is here; none of a folder that is not there."""
+        path = self.path()
+        try:
+            with _explained("list", path):
+                yield from os.listdir(path)
+        except FileNotFoundError:
+            return
 
     def delete(self, name: str) -> None:
         """Remove a file; one that is not there is no error."""

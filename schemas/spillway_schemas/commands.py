@@ -12,22 +12,41 @@ A line that this version cannot read is an `UnreadableCommand`. The stream refus
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from spillway_schemas.journal import Move, Offsets, Prefix, Record
+
+GREATEST = 2**63 - 1
+"""Of offsets and of bytes: more fits into no table and into no message of Kafka."""
+
+
+def _is_moment(text: str) -> str:
+    if text and datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time needs a zone, such as 2026-01-05T15:00:00Z")
+    return text
+
+
+def _are_offsets(offsets: Offsets) -> Offsets:
+    if any(not 0 <= each <= GREATEST for ends in offsets.values() for each in ends):
+        raise ValueError(f"an offset is between 0 and {GREATEST}")
+    return offsets
+
+
+Moment = Annotated[str, AfterValidator(_is_moment)]
+"""RFC 3339 with its zone, or empty. It is compared with others: by the stream, by whoever looks."""
 
 
 class AnyCommand(Record):
     """What every command has."""
 
-    id: str
+    id: Annotated[str, Field(min_length=1)]
     reason: str = ""
     by: str = ""
-    issued_at: str = ""
-    """RFC 3339."""
+    issued_at: Moment = ""
 
 
 class AnySessionCommand(AnyCommand):
@@ -47,7 +66,7 @@ class SealCommand(AnySessionCommand):
     kind: Literal["seal"] = "seal"
     at: str = "now"
     """`now`, `close` or an RFC 3339 time: how `offsets` were found, for people."""
-    offsets: Annotated[Offsets, Field(default_factory=dict)]
+    offsets: Annotated[Offsets, Field(default_factory=dict), AfterValidator(_are_offsets)]
     """Where the session ends."""
 
 
@@ -68,8 +87,8 @@ class AnyAdaptationCommand(AnyCommand):
     """The assignment that it was decided on; None: whichever there is."""
     epoch: int | None = None
     """The last epoch that a policy knew of when it decided; None: not kept."""
-    expires_at: str = ""
-    """RFC 3339 time from which it is refused; empty: never."""
+    expires_at: Moment = ""
+    """From when on it is refused; empty: never."""
     policy: str = ""
     """Which policy decided; empty for a person."""
     settings: Annotated[dict[str, float | int | str], Field(default_factory=dict)]
@@ -112,7 +131,7 @@ class SpillCommand(AnyAdaptationCommand):
 
     kind: Literal["spill"] = "spill"
     slot: int
-    bytes: Annotated[int, Field(gt=0)]
+    bytes: Annotated[int, Field(gt=0, le=GREATEST)]
     """How much state, at least."""
 
 
@@ -121,7 +140,7 @@ class BudgetCommand(AnyAdaptationCommand):
 
     kind: Literal["budget"] = "budget"
     slot: int
-    bytes: Annotated[int, Field(ge=0)] = 0
+    bytes: Annotated[int, Field(ge=0, le=GREATEST)] = 0
     """The new one; 0 for `state.budget_bytes`."""
 
 

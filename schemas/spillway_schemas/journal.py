@@ -11,6 +11,7 @@ whose first `depth` bits are the number `value`. `(0, 0)` covers everything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple
@@ -67,21 +68,25 @@ class Prefix(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Prefix:
         """The inverse of `text`. Raises ValueError for what is not a hash range."""
-        depth, slash, value = text.partition("/")
-        if not slash or not depth.isdecimal() or not value.isdecimal():
-            raise ValueError(f"{text!r} is not a group: write DEPTH/VALUE, for example 9/17")
-        found = cls(int(depth), int(value))
-        if found.value >= 1 << found.depth:
-            raise ValueError(
-                f"{text!r} is not a group: its number has more than {found.depth} bits"
-            )
-        return found
+        if not isinstance(text, str) or _PREFIX.fullmatch(text) is None:
+            raise ValueError(f"{text!r:.40} is not a group: write DEPTH/VALUE, for example 9/17")
+        depth, value = map(int, text.split("/"))
+        if depth > HASH_BITS:
+            raise ValueError(f"{text!r} is not a group: a hash has {HASH_BITS} bits")
+        if value >= 1 << depth:
+            raise ValueError(f"{text!r} is not a group: its number has more than {depth} bits")
+        return cls(depth, value)
+
+
+_PREFIX = re.compile("[0-9]{1,4}/[0-9]{1,20}")
+"""No longer, so that a slip of a person or a damaged entry costs no time and no memory."""
 
 
 class Record(BaseModel):
     """Base of all journal records: immutable, and strict about what it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON has no NaN and no infinity: they would be written as null, which cannot be read again.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class FileRecord(Record):
@@ -370,6 +375,8 @@ def _unpacked_cuts(given: Any) -> Any:
     cuts: list[Any] = []
     for each in given:
         if isinstance(each, dict) and "ranges" in each:
+            if not isinstance(each["ranges"], list):
+                raise ValueError("the ranges of cuts are no list")
             common = {name: value for name, value in each.items() if name != "ranges"}
             cuts += [{**common, "range": Prefix.parse(text)} for text in each["ranges"]]
         else:
@@ -395,10 +402,11 @@ def _unpacked_counts(given: Any) -> Any:
     counts: list[Any] = []
     for each in given:
         if isinstance(each, dict) and isinstance(each.get("partition"), list):
-            if missing := [name for name in _COUNTS if name not in each]:
-                raise ValueError(f"counts of {each.get('topic')} lack {', '.join(missing)}")
+            topic = each.get("topic")
+            if missing := [name for name in _COUNTS if not isinstance(each.get(name), list)]:
+                raise ValueError(f"counts of {topic} lack {', '.join(missing)}")
             for figures in zip(*(each[name] for name in _COUNTS), strict=True):
-                counts.append({"topic": each["topic"], **dict(zip(_COUNTS, figures, strict=True))})
+                counts.append({"topic": topic, **dict(zip(_COUNTS, figures, strict=True))})
         else:
             counts.append(each)
     return counts

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from spillway.readmodel.adaptations import MOST_DECISIONS
 from spillway.report import decisions
 from spillway.report.html import report_html
 from spillway.report.model import Status
@@ -211,3 +213,66 @@ def test_at_80_columns_watching_shows_half_of_the_decisions_whole(found: Status)
     many = found.model_copy(update={"adaptations": found.adaptations[1:] * 9})
     text = at_80_columns(lambda out: out.print(render(many, out), highlight=False))
     assert " ".join(text.split()).count(WHY) == 3
+
+
+def with_commands(*outcomes: tuple[int, CommandOutcome]) -> Made:
+    """A day of ten epochs, in some of which commands are answered."""
+    made = make_day(10, slots=2, groups_depth=3)
+    for at, entry in enumerate(made.entries):
+        if isinstance(entry, Epoch):
+            some = [each for epoch, each in outcomes if epoch == entry.epoch]
+            made.entries[at] = entry.model_copy(update={"commands": some})
+    return made
+
+
+def test_policies_wait_for_what_policies_did_and_not_for_a_person() -> None:
+    """Kills: a person's spill or split, or a refused one, holds up the controller."""
+    made = with_commands(
+        (2, outcome(0, id="p/a/0", kind="spill")),
+        (3, outcome(0, id="p/b/0", kind="merge")),
+        (5, outcome(0, id="by-hand/1/0", kind="spill", policy="")),
+        (5, outcome(0, id="by-hand/2/0", kind="split", policy="")),
+        (6, outcome(0, id="p/c/0", kind="spill", obeyed=False)),
+        (6, outcome(0, id="p/d/0", kind="split", obeyed=False)),
+    )
+    ended = {e.epoch: e.written_at for e in made.entries if isinstance(e, Epoch)}
+    adaptations = model_of(made.entries).tally.adaptations
+    assert (adaptations.forced_at, adaptations.tuned_at) == (ended[2], ended[3])
+    assert adaptations.moved_at is None
+
+
+def test_how_long_moves_took_is_of_the_last_decision_alone() -> None:
+    """Kills: the epochs of earlier decisions are added, or only the last epoch counts."""
+    made = make_day(10, slots=2, groups_depth=3)
+    later = Move(group=Prefix(3, 2), to=1, bytes=100, decision="balanced/3c")
+    carry_out(made, 3, [later.model_copy(update={"group": Prefix(3, 3)})])
+    carry_out(made, 4, [moved(0)], queued=[moved(1)])
+    carry_out(made, 6, [moved(1)], queued=[])
+
+    def took_s(epoch: int) -> float:
+        (entry,) = (e for e in made.entries if isinstance(e, Epoch) and e.epoch == epoch)
+        times = (datetime.fromisoformat(each) for each in (entry.started_at, entry.written_at))
+        began, ended = times
+        return (ended - began).total_seconds()
+
+    adaptations = model_of(made.entries).tally.adaptations
+    assert adaptations.moved_for == "balanced/1a2b"
+    assert adaptations.moved_s == pytest.approx(took_s(4) + took_s(6), abs=0.002)
+
+
+def test_a_budget_moves_no_state() -> None:
+    made = with_commands(
+        (2, outcome(0, id="by-hand/1/0", kind="budget", policy="", bytes=1 << 30)),
+        (2, outcome(1, id="by-hand/1/1", kind="spill", policy="", bytes=7)),
+    )
+    (decision,) = model_of(made.entries).tally.adaptations.decisions
+    assert (decision.obeyed, decision.bytes) == ({"budget": 1, "spill": 1}, 7)
+
+
+def test_the_newest_decisions_are_remembered() -> None:
+    many = [(1, outcome(0, id=f"p/{k}/0", kind="spill")) for k in range(MOST_DECISIONS)]
+    made = with_commands(*many, (2, outcome(0, id="p/last/0", kind="spill")))
+    decisions = model_of(made.entries).tally.adaptations.decisions
+    assert [each.id for each in decisions] == [f"p/{k}" for k in range(1, MOST_DECISIONS)] + [
+        "p/last"
+    ]

@@ -21,6 +21,7 @@ def test_what_it_makes_is_read_and_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
+    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)  # it changes that
     code = history.main(["--epochs", "150", "300", "--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     missed = [line for line in lines if line.endswith("missed")]
@@ -33,6 +34,7 @@ def test_what_it_makes_is_read_and_measured(
     assert state == replay(journal.read())
     snapshots = Snapshots(folder(str(tmp_path / "300" / "snapshots")), JournalSnapshot)
     assert next(snapshots.newest(999)).n == state.n - EVERY // 2
+    assert log.KEEP_S == 0  # what it writes in minutes stands for months
 
 
 def test_a_day_of_files_is_written_and_counted(
@@ -50,6 +52,7 @@ def test_the_archive_is_measured(
 ) -> None:
     """Kills: a run that archives nothing."""
     monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
+    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)  # it changes that
     assert history.main(["--archive", "300", "--folder", str(tmp_path)]) == 0
     before, moved, after = capsys.readouterr().out.splitlines()
     assert moved.startswith("202 entries into 2 in ")

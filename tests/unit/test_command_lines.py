@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ ALL = [
     command_of("spill", "d/4", slot=1, bytes=9, policy="p", settings={"k": 0.3}),
     command_of("budget", "d/5", slot=1, assignment_version=4),
 ]
-SPILL = json.loads(ALL[6].model_dump_json())
+SEAL, SPILL = (json.loads(ALL[at].model_dump_json()) for at in (0, 6))
 
 
 @pytest.mark.parametrize("command", ALL, ids=lambda each: each.kind)
@@ -48,6 +48,13 @@ def test_what_is_written_is_read_again(command: Any) -> None:
         ({k: v for k, v in SPILL.items() if k != "id"}, "line 7", "spill.id: Field required"),
         ({**SPILL, "id": 5}, "line 7", "spill.id: Input should be a valid string"),
         ([SPILL], "line 7", "Input should be an object"),
+        ({**SPILL, "id": ""}, "line 7", "spill.id: String should have at least 1 character"),
+        ({**SPILL, "bytes": 2**63}, "d/4", "spill.bytes: Input should be less than or equal to"),
+        ({**SPILL, "expires_at": "tomorrow"}, "d/4", "spill.expires_at: Value error"),
+        ({**SPILL, "expires_at": "2026-01-05T15:00:00"}, "d/4", "a time needs a zone"),
+        ({**SPILL, "issued_at": "2026-01-05"}, "d/4", "a time needs a zone"),
+        ({**SEAL, "offsets": {"a": [1, -1]}}, "close", "an offset is between 0 and"),
+        ({**SEAL, "offsets": {"a": [2**63]}}, "close", "an offset is between 0 and"),
     ],
 )
 def test_a_line_that_cannot_be_read_says_why(line: Any, id_: str, why: str) -> None:
@@ -81,6 +88,38 @@ def test_the_stream_refuses_what_it_cannot_read_and_obeys_the_rest() -> None:
     assert plan_epoch(seen, ends(1, 1, 1), [foreign], NEXT).outcomes == ()
 
 
+ODD = [
+    None,
+    -1,
+    0,
+    2**63,
+    10**30,
+    1.5,
+    "",
+    "x",
+    "2026-01-05",
+    "\x00",
+    [],
+    {},
+    [1],
+    [-3, 5],
+    [70, 1],
+]
+LINES = [json.loads(each.model_dump_json()) for each in ALL]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda each: each["kind"])
+def test_no_value_of_a_line_ends_the_stream_or_a_look(line: dict[str, Any]) -> None:
+    """Whatever one field says, the line is obeyed or refused, and what became of it can be kept."""
+    state = begin(genesis())
+    for field in line:
+        for value in ODD:
+            command = command_from(json.dumps({**line, field: value}), 7)
+            planned = plan_epoch(state, ends(1, 1, 1), [command], NEXT, now="2026-01-05T15:00:00Z")
+            (outcome,) = planned.outcomes
+            assert CommandOutcome.model_validate_json(outcome.model_dump_json()) == outcome
+
+
 def test_readers_of_the_table_go_on_behind_such_a_line(tmp_path: Path) -> None:
     warehouse: Warehouse = open_warehouse(str(tmp_path / "w"))
     strange = UnreadableCommand(id="x", problem="as another version would write it")
@@ -104,3 +143,20 @@ def test_entries_from_before_decisions_had_a_field() -> None:
     assert (
         CommandOutcome.model_validate({**outcome, "id": "p/ab/3", "decision": "q"}).decision == "q"
     )
+
+
+def test_what_waits_is_what_the_stream_would_not_refuse_as_expired(tmp_path: Path) -> None:
+    """Kills: at the very moment the stream refuses what a look calls waiting; the reason of a
+    decision is that of its last command."""
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    ends_at = datetime(2026, 1, 5, 15, tzinfo=UTC)
+    given = {"slot": 0, "bytes": 1, "expires_at": ends_at.isoformat()}
+    commands = [command_of("spill", f"d/{k}", reason=f"reason {k}", **given) for k in range(2)]
+    warehouse.commands.append(*commands)
+    state = begin(genesis())
+    for moment in (ends_at - timedelta(microseconds=1), ends_at):
+        told = waiting(warehouse, state, moment)
+        planned = plan_epoch(state, ends(1, 1, 1), commands, NEXT, now=moment.isoformat())
+        expired = [each.reason.startswith("expired at") for each in planned.outcomes]
+        assert expired == [moment == ends_at] * 2
+        assert [each.reason for each in told] == (["reason 0"] if moment < ends_at else [])

@@ -152,8 +152,10 @@ def test_what_a_table_lacks_may_be_redone_from_the_journal(tmp_path: Path) -> No
     log = Path(table.place.path()) / "_delta_log"
     sorted(log.glob("*.json"))[-1].unlink()  # the transaction of the last epoch
     assert opened(tmp_path / "behind").applied("results") == -1
-    done = journal_of_report(tidy(tmp_path / "behind"))
-    assert done.sessions == []
+    report = tidy(tmp_path / "behind")
+    assert journal_of_report(report).sessions == []
+    (note,) = report.notes
+    assert f"the entries from {DAYS[0]} on stay, since tables lack what they name" in note
     settle(opened(tmp_path / "behind"), ENTRIES)
     assert journal_of_report(tidy(tmp_path / "behind")).sessions == DAYS[:3]
 
@@ -288,7 +290,7 @@ def test_one_that_was_cut_short_is_written_again_and_passed_over(root: Path) -> 
         [entry.sealed for entry in ENTRIES if isinstance(entry, Epoch) and entry.sealed][:1]
     )
     archive = Archive(LocalFolder(str(root / "archive")))
-    archive.keep(*parts[0], journal._up_to(parts[0]))
+    archive.keep(*parts[0], lambda: journal._up_to(parts[0]))
     [path] = archives(root).values()
     path.write_bytes(path.read_bytes()[:-1])
     tidy(root)
@@ -394,6 +396,27 @@ def test_of_several_files_a_whole_one_is_read(root: Path) -> None:
     for attempt in ("0" * 12, "f" * 12):  # one of them comes before it
         path.with_name(archive_name(made._replace(attempt=attempt))).write_bytes(b"no")
     assert without_caches(root).journal.read() == ENTRIES
+
+
+@pytest.mark.parametrize("steps", [["eexfc", "fee"], ["eexf", "feec"]])
+def test_files_of_another_history_are_not_taken_for_the_journals(
+    steps: list[str], root: Path, tmp_path: Path
+) -> None:
+    """Kills: a file is known by its numbers alone. A backup was restored over the warehouse: the
+    days after it were made again, and their entries have the numbers of those in the archive."""
+    tidy(root)
+    mine = journal_of([*steps, "eoe", "cef", "eec"], seed=5)
+    restored = tmp_path / "restored"
+    prove(filled(restored, mine), DAYS[:4])
+    shutil.copytree(root / "archive", restored / "archive")
+    with pytest.raises(DamagedArchive, match=r"has other entries than the journal's .* Move it to"):
+        tidy(restored)
+    assert without_caches(restored).journal.read() == mine
+    for path in (restored / "archive").iterdir():
+        path.rename(tmp_path / path.name)
+    tidy(restored)
+    assert without_caches(restored).journal.read() == mine
+    assert sorted(archives(restored)) == DAYS[:3]
 
 
 def test_numbers_that_neither_place_has_are_missed(root: Path) -> None:

@@ -27,11 +27,12 @@ from spillway.cleanup.job import run_cleanup
 from spillway.engine.join.results import file_schema
 from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.wire.datafile import write_data_file
-from spillway.maintenance import ATTEMPTS, Report, maintain, shown
+from spillway.maintenance import ATTEMPTS, LOG_ENTRIES, Report, maintain, shown
 from spillway.protocol.redo import applies_of, redo
-from spillway.storage import LocalFolder
+from spillway.storage import LocalFolder, folder
 from spillway.tables import SessionEvent, Warehouse
 from spillway.tables.compaction import FAN_IN, compact, deep_plan, drop, merge
+from spillway.tables.damage import last_checkpoint
 from spillway.tables.definitions import DATA_TABLES, NUMBERED_NAMES
 from spillway.tables.log import Table
 from spillway.tables.repair import repair
@@ -331,6 +332,39 @@ def test_dropped_files_stay_for_readers_until_they_are_old(root: Path) -> None:
         named = {file.path for file in opened(root).files(name)}
         found = {str(p.relative_to(root / name)) for p in (root / name).rglob("*.parquet")}
         assert {p for p in found if "_delta_log" not in p} == named
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_log_of_many_entries_or_removals_gets_a_checkpoint(root: Path, kept: bool) -> None:
+    """Kills: a night after which each start reads all that was merged. `kept`: just before it."""
+    run_epochs(opened(root), LOG_ENTRIES)
+    prove(opened(root))
+    w = opened(root)
+    for name in TABLES if kept else ():
+        w.table(name).checkpoint(1)
+    before = contents(root)
+    first = checkpoints(root)
+    tidy(root, dry_run=True)
+    assert checkpoints(root) == first
+    report = tidy(root)
+    versions = {name: deltalake.DeltaTable(str(root / name)).version() for name in TABLES}
+    lost = {t.table for t in report.tables if t.dropped.files + t.merged.files >= LOG_ENTRIES}
+    grown = {name for name in TABLES if versions[name] - max(first[name], 0) >= LOG_ENTRIES}
+    assert "journal" in lost
+    assert (grown == set()) == kept
+    for name in TABLES:
+        wanted = versions[name] if name in lost | grown else first[name]
+        assert checkpoints(root)[name] == wanted, name
+    assert "commands" not in lost | grown
+    assert contents(root) == without(before, DAY, "spill", "statistics")
+    assert opened(root).check() == []
+    assert repair(str(root)) == []
+    gone = {each.table: each.deleted.files for each in tidy(root, now_s=LATER_S).tables}
+    assert gone["journal"] >= LOG_ENTRIES  # the checkpoint says when they were merged
+
+
+def checkpoints(root: Path) -> dict[str, int]:
+    return {name: last_checkpoint(folder(str(root / name))) for name in TABLES}
 
 
 def test_what_may_still_be_committed_is_not_deleted(root: Path) -> None:

@@ -499,6 +499,17 @@ def test_a_day_whose_seal_is_pending_is_told(
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
         (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
         (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is not a size such as 100MiB"),
+        (
+            ("rebalance", "--spill", "0:9999999TiB"),
+            2,
+            "'9999999TiB' is more than any slot can hold",
+        ),
+        (("rebalance", "--split", "9999999999/1"), 2, "is not a group: write DEPTH/VALUE"),
+        (("rebalance", "--split", "65/1"), 2, "'65/1' is not a group: a hash has 64 bits"),
+        (("rebalance", "--split", "9" * 5000 + "/1"), 2, "is not a group: write DEPTH/VALUE"),
+        (("rebalance", "--split", "９/1"), 2, "is not a group: write DEPTH/VALUE"),
+        (("rebalance", "--move", "4/1:" + "9" * 5000), 2, "is not a slot number"),
+        (("rebalance", "--split", "4/1", "--reason", "\udcff"), 2, "'\\udcff' is not UTF-8"),
         (("rebalance", "--slots", "0"), 2, "slots must be between 1 and the 16 groups, got 0"),
     ],
 )

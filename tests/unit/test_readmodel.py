@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,21 @@ from spillway.protocol.snapshot import text_digest
 from spillway.protocol.state import JournalBroken, replay
 from spillway.readmodel import cache
 from spillway.readmodel import kept as keeping
-from spillway.readmodel.cache import ReadCache, caught_up
+from spillway.readmodel.cache import (
+    KeptReadCache,
+    ReadCache,
+    caught_up,
+    load,
+    memory_file,
+    save,
+)
 from spillway.readmodel.model import KeptReadModel, ReadModel
+from spillway.readmodel.tally import MOST_SEAL_ANSWERS, thinned
 from spillway.storage import folder
 from spillway.tables import NothingYet, Snapshots, Warehouse
-from spillway_schemas.journal import entry_from, entry_texts
-from tests.report_journal import carry_out, fill_journal, make_day, model_of, open_warehouse
+from spillway_schemas.journal import Epoch, entry_from, entry_texts
+from tests.commands import outcome_of
+from tests.report_journal import DAY, carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
 GOLDEN = Path(__file__).parent / "golden" / "readmodel-3.json"
@@ -185,3 +195,112 @@ def test_counts_that_lack_a_figure_are_refused_as_all_that_is_damaged() -> None:
     with pytest.raises(ValueError, match="names files of"):
         entry_from(head.replace('"tables":[]', '"tables":["spill"]'), files)
     assert entry_from(head, files) == epoch
+
+
+def test_a_clock_that_was_put_back_leaves_a_sample_of_what_came_since() -> None:
+    """Kills: epochs that end in the future count as the last ones, and the span is below zero."""
+    entries = list(make_day(40).entries)
+    for at, entry in enumerate(entries):
+        if isinstance(entry, Epoch) and entry.epoch >= 30:
+            hour = timedelta(hours=1)
+            times = {
+                name: (datetime.fromisoformat(getattr(entry, name)) - hour).isoformat()
+                for name in ("started_at", "written_at")
+            }
+            entries[at] = entry.model_copy(update=times)
+    still = model_of(make_day(40).entries).sample(15)
+    put_back = model_of(entries).sample(15)
+    assert put_back.span_s == still.span_s > 0
+    assert put_back.busy_s.tolist() == still.busy_s.tolist()
+    assert len(model_of(entries).sample(1000).busy_s) == entries[-1].epoch - 29  # type: ignore[union-attr]
+
+
+def test_two_that_save_at_once_leave_one_of_both_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: both write to one file, as processes of one number in two containers once did."""
+    long, short = (ReadCache(model_of(make_day(n).entries)) for n in (80, 60))
+    dump, saving = KeptReadCache.model_dump_json, [long]
+
+    def while_another_saves(self: KeptReadCache) -> str:
+        if saving:
+            save(saving.pop(), "w")
+        return dump(self)
+
+    monkeypatch.setattr(KeptReadCache, "model_dump_json", while_another_saves)
+    save(short, "w")
+    model = load("w").model
+    assert model is not None
+    assert short.model is not None
+    assert model.state == short.model.state
+    assert [path.name for path in memory_file("w").parent.iterdir()] == [memory_file("w").name]
+
+
+def test_what_another_version_remembered_is_forgotten() -> None:
+    memory = ReadCache(model_of(make_day(60).entries), {"a.parquet": {"bad": 2}})
+    save(memory, "w")
+    assert load("w").reasons == memory.reasons
+    path = memory_file("w")
+    told = KeptReadCache.model_validate_json(path.read_bytes())
+    before = told.model_copy(update={"version": told.version - 1})
+    path.write_text(before.model_dump_json())
+    assert load("w") == ReadCache()
+
+
+def test_reasons_of_another_journal_are_forgotten(tmp_path: Path) -> None:
+    """A warehouse was made anew at the same place."""
+    memory = ReadCache(model_of(make_day(40, seed=2).entries), {"a.parquet": {"bad": 2}}, 40)
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    fill_journal(warehouse, make_day(40).entries)
+    caught_up(warehouse, memory)
+    assert (memory.reasons, memory.saved_n) == ({}, -1)
+
+
+def test_a_sealed_session_leaves_no_peak_behind() -> None:
+    """Kills: the next session's peaks begin with those of the one before."""
+    made = make_day(40, seal_after=25)
+    (at,) = (n for n, e in enumerate(made.entries) if isinstance(e, Epoch) and e.sealed)
+    before, after = (model_of(made.entries[:n]).tally.slots for n in (at, at + 1))
+    assert any(each.peak_folder_bytes > each.folder_bytes for each in before.values())
+    for each in after.values():
+        assert each.peak_state_bytes == each.state_bytes
+        assert each.peak_folder_bytes == each.folder_bytes
+        assert (each.spills, each.spilled_bytes, each.moved_in, each.moved_out) == (0, 0, 0, 0)
+
+
+def test_points_that_are_joined_have_the_last_budget() -> None:
+    made = make_day(40).entries
+    points = model_of(made).tally.points
+    lower = [
+        each.model_copy(update={"budget_bytes": dict.fromkeys(each.budget_bytes, each.epoch)})
+        for each in points
+    ]
+    assert [set(each.budget_bytes.values()) for each in thinned(lower)] == [
+        {each.epoch} for each in thinned(lower)
+    ]
+
+
+def test_of_many_answers_about_a_session_s_end_the_last_are_kept() -> None:
+    made = make_day(40)
+    refused = {"kind": "seal", "obeyed": False}
+    for at, entry in enumerate(made.entries):
+        if isinstance(entry, Epoch):
+            asked = [outcome_of(f"{entry.epoch}", reason=f"in {entry.epoch}", **refused)]
+            made.entries[at] = entry.model_copy(update={"commands": asked})
+    answers = model_of(made.entries).tally.sessions[DAY].seal_answers
+    last = made.last.epoch
+    assert [each.reason for each in answers] == [
+        f"in {n}" for n in range(last - MOST_SEAL_ANSWERS + 1, last + 1)
+    ]
+
+
+def test_a_session_s_input_time_begins_with_its_first_epoch() -> None:
+    """Kills: policies believe that a session has just begun."""
+    made = make_day(10)
+    stamped = [
+        entry.model_copy(update={"recent_input_ms": 5_000 + 100 * entry.epoch})
+        if isinstance(entry, Epoch)
+        else entry
+        for entry in made.entries
+    ]
+    session = model_of(stamped).tally.sessions[DAY]
+    assert session.first_input_ms == 5_000
+    assert session.last_input_ms == 5_000 + 100 * made.last.epoch

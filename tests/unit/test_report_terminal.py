@@ -9,7 +9,9 @@ from typing import get_args
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from spillway.cli import app
 from spillway.readmodel.cache import ReadCache
 from spillway.report.looking import Looker
 from spillway.report.model import Status
@@ -17,7 +19,7 @@ from spillway.report.shown import show_status
 from spillway.report.status import status
 from spillway.report.terminal import ASKED, memory_bar, render
 from spillway.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
-from spillway.tables import DamagedTable, NothingYet, NoWarehouse
+from spillway.tables import DamagedTable, NothingYet, NoWarehouse, SessionEvent
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.settings import load_settings
 from tests.commands import command_of
@@ -235,6 +237,61 @@ def test_the_command_prints_json(settings, found):
     again = Status.model_validate_json(line)
     assert again.sessions == found.sessions
     assert again.lag_rows is None
+
+
+@pytest.mark.parametrize(
+    ("left_out", "unverified", "says"),
+    [
+        (1, 0, "1 older session is complete: see --all"),
+        (240, 0, "240 older sessions are complete: see --all"),
+        (240, 39, "240 older sessions are cleaned (39 not verified): see --all"),
+    ],
+)
+def test_sessions_that_are_left_out_are_counted(found, left_out, unverified, says):
+    update = {"sessions_left_out": left_out, "unverified_left_out": unverified}
+    assert says in shown(found.model_copy(update=update), 80)
+    assert "older" not in shown(found, 80)
+
+
+def test_the_command_leaves_old_complete_sessions_out_unless_it_is_asked(
+    settings, found, monkeypatch
+):
+    """Kills: JSON or a report that lacks sessions."""
+    monkeypatch.setattr("spillway.report.shown.SESSIONS", 1)
+    monkeypatch.setenv("SPILLWAY_WAREHOUSE__ROOT", settings.warehouse.root)
+    monkeypatch.setenv("SPILLWAY_KAFKA__BOOTSTRAP_SERVERS", settings.kafka.bootstrap_servers)
+    warehouse = open_warehouse(settings.warehouse.root)
+
+    def told(*options: str) -> str:
+        done = CliRunner().invoke(app, ["status", *options])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert f"{DAY}  sealed" in told()  # an incomplete day is never left out
+    warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    warehouse.sessions.append(verdict(True))
+    assert f"{DAY}  cleaned" not in told()
+    assert "1 older session is complete" in told()
+    assert f"{DAY}  cleaned" in told("--all")
+    assert "older" not in told("--all")
+    whole = Status.model_validate_json(told("--json"))
+    assert [each.session for each in whole.sessions] == [NEXT, DAY]
+
+
+def test_watching_leaves_them_out_as_well(settings, found, monkeypatch):
+    warehouse = open_warehouse(settings.warehouse.root)
+    warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    warehouse.sessions.append(verdict(True))
+    monkeypatch.setattr("spillway.report.shown.SESSIONS", 1)
+    monkeypatch.setattr("spillway.report.shown.time.sleep", interrupt)
+    for terminal in (False, True):
+        out = Console(file=io.StringIO(), width=80, force_terminal=terminal)
+        show_status(settings, out, watch=True)
+        assert "1 older session is complete" in out.file.getvalue()
+
+
+def interrupt(seconds: float) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_command_tells_nothing_yet_from_damage(settings, tmp_path):

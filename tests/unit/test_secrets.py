@@ -330,6 +330,10 @@ def test_a_secret_is_hidden_before_anything_is_cut(tmp_path: Path) -> None:
             assert not any(SECRET[:n] in text for n in range(4, len(SECRET)))
     lost = RuntimeError(f"data may have been lost: {SECRET}\nmore")
     assert is_free_of_it(str(beyond_mending(lost, 0, tmp_path, options)))
+    away = RuntimeError(f"java.net.ConnectException: {SECRET} was refused")
+    told_of = str(beyond_mending(away, 1e6, tmp_path, options))
+    assert told_of.startswith("Kafka has been away")
+    assert is_free_of_it(told_of)
 
 
 def test_troubles_of_the_stream_are_hidden_before_names_are_cut(

@@ -173,6 +173,10 @@ def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     for data in (b"no", b"x\x9cno"):
         (tmp_path / snapshot_name(11, hashlib.sha256(data).hexdigest())).write_bytes(data)
     (tmp_path / "notes.txt").write_text("somebody's")
+    kept.write(snapshot(5))
+    [oldest] = tmp_path.glob("5-*")
+    (tmp_path / oldest.name.replace("5-", "4-", 1)).write_bytes(oldest.read_bytes())
+    assert list(kept.newest(4)) == [], "one of an entry that the journal lacks, under another name"
     assert [each.n for each in kept.newest(99)] == [5]
 
 

@@ -24,6 +24,7 @@ from spillway.report.ends import kafka_ends
 from spillway.report.model import Status
 from spillway.report.status import MOST_REASONS, OTHER, status
 from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.tables.events import SessionHistory
 from spillway_schemas.journal import DELAY_EDGES_MS
 from spillway_schemas.settings import load_settings
 from tests.report_journal import (
@@ -181,6 +182,41 @@ def test_the_last_verdict_counts(settings, warehouse):
     assert (found.complete, found.missing) == (False, 3)
     warehouse.sessions.append(verdict(True))
     assert status(warehouse, settings, made.now(), None).sessions[0].verdict.complete
+
+
+CLEANED = SessionEvent(session=DAY, event="cleaned", cleanup=7, seconds=1.5)
+
+
+@pytest.mark.parametrize(
+    ("events", "left_out", "unverified"),
+    [
+        ([], 0, 0),
+        ([CLEANED], 1, 1),
+        ([CLEANED, verdict(True)], 1, 0),
+        ([verdict(True), CLEANED], 1, 0),
+        ([CLEANED, verdict(False, missing=3)], 0, 0),
+        ([CLEANED, verdict(False, missing=3), verdict(True)], 1, 0),
+        ([CLEANED, verdict(True), verdict(False, missing=3)], 0, 0),
+        ([verdict(True)], 0, 0),
+    ],
+)
+def test_old_sessions_are_left_out_when_nothing_of_them_is_missing(
+    settings, warehouse, events, left_out, unverified
+):
+    """Kills: one that is not cleaned, or of which results are missing, and nobody sees it."""
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    for event in events:
+        warehouse.sessions.append(event)
+    whole = status(warehouse, settings, made.now(), None)
+    assert (whole.sessions_left_out, whole.unverified_left_out) == (0, 0)
+    assert [each.session for each in whole.sessions] == [NEXT, DAY]
+    assert status(warehouse, settings, made.now(), None, newest=2) == whole
+    found = status(warehouse, settings, made.now(), None, newest=1)
+    assert (found.sessions_left_out, found.unverified_left_out) == (left_out, unverified)
+    assert found.sessions == whole.sessions[: 2 - left_out]
+    told = {"sessions", "sessions_left_out", "unverified_left_out"}
+    assert found.model_dump(exclude=told) == whole.model_dump(exclude=told)
 
 
 def test_lag_is_known_only_when_every_topic_answers(settings, warehouse):
@@ -432,7 +468,7 @@ def test_a_look_goes_through_the_events_once(settings, warehouse, monkeypatch):
             counted.append(1)
             return super().__iter__()
 
-    monkeypatch.setattr(type(warehouse.sessions), "read", lambda _: Events())
+    monkeypatch.setattr(SessionHistory, "events", lambda *_: Events())
     assert len(status(warehouse, settings, make_day(60).now(), None).sessions) == 2
     assert len(counted) == 1
 

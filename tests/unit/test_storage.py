@@ -89,6 +89,17 @@ def test_a_map_outlives_its_file(tmp_path: Path) -> None:
 
 def test_an_absent_folder_lists_nothing(tmp_path: Path) -> None:
     assert names(folder(str(tmp_path / "none"))) == set()
+    assert list(folder(str(tmp_path / "none")).names()) == []
+
+
+def test_names_are_those_of_one_folder(tmp_path: Path) -> None:
+    place = folder(str(tmp_path))
+    for name in ("a", "b/c", "b/d/e"):
+        place.write_new(name, b"1")
+    assert sorted(place.names()) == ["a", "b"]
+    assert sorted(place.child("b").names()) == ["c", "d"]
+    with pytest.raises(StorageError, match="a file is where a folder is needed"):
+        list(place.child("a").names())
 
 
 @pytest.mark.parametrize("name", ["../a", "a/../../b", "/etc/passwd", "a\0b"])

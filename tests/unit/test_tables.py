@@ -19,6 +19,7 @@ import pytest
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol.state import begin
+from spillway.storage import folder
 from spillway.tables import (
     DamagedTable,
     FileMismatch,
@@ -32,6 +33,7 @@ from spillway.tables import (
     compaction,
 )
 from spillway.tables.compaction import BASE_BYTES, compact, deep_plan, merge
+from spillway.tables.damage import is_table
 from spillway.tables.definitions import SESSION_DATE
 from spillway.tables.numbered import Numbered
 from spillway.tables.repair import DAMAGED, repair
@@ -116,6 +118,24 @@ def test_all_tables_are_plain_delta(tmp_path: Path) -> None:
     for name in names:
         protocol = deltalake.DeltaTable(str(tmp_path / name)).protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_log_makes_a_table(tmp_path: Path) -> None:
+    """Torn or whole; with a checkpoint alone as well: `doctor --repair` has something to mend."""
+    w, place = warehouse(tmp_path), folder(str(tmp_path)).child("journal")
+    assert is_table(place)
+    assert not is_table(folder(str(tmp_path)).child("none"))
+    w.journal.append(genesis())
+    w.table("journal").checkpoint(every=1)
+    log = tmp_path / "journal" / "_delta_log"
+    for entry in log.glob("*.json"):
+        entry.unlink()
+    assert is_table(place)
+    for checkpoint in log.glob("*.parquet"):
+        checkpoint.rename(log / f"{checkpoint.name}.tmp")
+    assert not is_table(place)
+    (log / f"{0:020d}.json").write_bytes(b"")
+    assert is_table(place)
 
 
 def test_a_reader_needs_no_query_but_a_warehouse(tmp_path: Path) -> None:
@@ -568,6 +588,23 @@ def test_sessions_remember_what_became_of_a_day(tmp_path: Path) -> None:
     assert events[0].written_at == "2026-01-05T10:00:00+00:00"
     assert events[2].model_copy(update={"written_at": ""}) == verdict
     assert w.sessions.cleaned() == {DAY}
+
+
+def test_the_history_of_sessions_says_how_each_ended(tmp_path: Path) -> None:
+    w = warehouse(tmp_path)
+    said = [("a", "sealed"), ("b", "cleaned"), ("a", "cleaned"), ("c", "verified")]
+    for session, event in said:
+        complete = {"complete": True} if event == "verified" else {}
+        w.sessions.append(SessionEvent(session=session, event=event, **complete))
+    history = w.sessions.history()
+    w.sessions.append(SessionEvent(session="c", event="verified", complete=False))
+    assert history.outcomes() == {"b": (True, None), "a": (True, None), "c": (False, True)}
+    assert w.sessions.history().outcomes()["c"] == (False, False)
+    assert [(e.session, e.event) for e in history.events()] == said
+    assert [(e.session, e.event) for e in history.events({"a", "c"})] == [
+        said[k] for k in (0, 2, 3)
+    ]
+    assert history.events(()) == []
 
 
 # --- upkeep ----------------------------------------------------------------------------------

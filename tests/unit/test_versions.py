@@ -10,18 +10,21 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from spillway import versions
 from spillway.cli import main
 from spillway.tables import journal
 from spillway.tables.errors import UnknownEntry
 from spillway.tables.warehouse import Warehouse
+from spillway_schemas.journal import Epoch
 from tests.report_journal import DAY, make_day, open_warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +118,41 @@ def test_the_version_is_one() -> None:
     said = re.findall(r"\bversion (\d+\.\d+\.\d+)|git tag v(\S+?)`", text)
     assert len(said) == 2
     assert {*tags, *("".join(each) for each in said)} == {version}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("cuts", [{"ranges": None}], "the ranges of cuts are no list"),
+        ("cuts", [{"ranges": [5]}], "5 is not a group"),
+        ("cuts", [{"ranges": ["9999999999/1"]}], "is not a group"),
+        ("read", [{"topic": "a", "partition": [0], "rows": 5}], "counts of a lack rows, rejected"),
+        ("read", [{"partition": [0]}], "counts of None lack rows"),
+        ("tables", ["results"], r"names files of \['results'\], which are not there"),
+    ],
+)
+def test_an_entry_of_another_shape_is_refused(
+    field: str, value: object, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: an entry whose columns have other types, which ends in a TypeError."""
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    entries = make_day(2).entries
+    rows = [journal.journal_row(entry) for entry in entries]
+    rows[-1]["entry"] = json.dumps({**json.loads(rows[-1]["entry"]), field: value})
+    written = iter(rows)
+    monkeypatch.setattr(journal, "journal_row", lambda _: next(written))
+    warehouse.journal.append(*entries)
+    with pytest.raises(UnknownEntry, match=what):
+        warehouse.journal.read()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_no_entry_has_a_number_that_json_cannot_say(odd: float) -> None:
+    """Kills: a figure that is written as null, so that nobody can read the journal again."""
+    last = make_day(2).last
+    for wrong in ({"seconds": {"job": odd}}, {"slots": [{**dict(last.slots[0]), "skew": odd}]}):
+        with pytest.raises(ValidationError, match="finite number"):
+            Epoch(**{**dict(last), **wrong})
 
 
 def from_a_later_version(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> int:

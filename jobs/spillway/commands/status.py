@@ -21,6 +21,12 @@ def status(
     adaptations: Annotated[
         bool, typer.Option("--adaptations", help="Instead, show the decisions and what they did.")
     ] = False,
+    all_: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every session. Without it old ones are counted that are complete."
+        ),
+    ] = False,
     groups: Annotated[
         int | None, typer.Option(min=1, help="Instead, show so many of the largest groups.")
     ] = None,
@@ -47,4 +53,12 @@ def status(
         else:
             out.print(groups_table(found, out), highlight=False)
         return
-    show_status(settings, out, as_json=json_, watch=watch, report=report, adaptations=adaptations)
+    show_status(
+        settings,
+        out,
+        as_json=json_,
+        watch=watch,
+        report=report,
+        adaptations=adaptations,
+        every_session=all_,
+    )

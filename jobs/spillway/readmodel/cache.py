@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def save(memory: ReadCache, place: str) -> None:
     memory.saved_n = model.state.n
     kept = KeptReadCache(model=model.kept(), reasons=memory.reasons)
     path = memory_file(place)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")  # pids repeat in containers
     try:
         private_folder(path.parent)
         with open(fresh, "w", opener=open_private) as file:

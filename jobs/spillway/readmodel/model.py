@@ -7,6 +7,7 @@ an adaptation is judged by the very state that the stream will judge by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from spillway.policy.sampling import Sample, owned, sample_of
@@ -77,8 +78,12 @@ class ReadModel:
         return {topic.name: topic.partitions for topic in self.state.topics}
 
     def sample(self, seconds: float) -> Sample:
-        """What the slots of the assignment did in the last `seconds` of epochs."""
+        """What the slots of the assignment did in the last `seconds` of epochs.
+
+        Where a clock was put back, epochs before that are left out: they end in the future.
+        """
         recent = self.tally.recent
         now_ms = recent[-1].ended_ms if recent else 0
-        last = [each for each in recent if each.ended_ms > now_ms - seconds * 1000]
-        return sample_of(last, owned(self.state.groups, len(self.state.slots)))
+        begin_ms = now_ms - seconds * 1000
+        last = list(takewhile(lambda each: begin_ms < each.ended_ms <= now_ms, reversed(recent)))
+        return sample_of(last[::-1], owned(self.state.groups, len(self.state.slots)))

@@ -34,7 +34,7 @@ def waiting(warehouse: Warehouse, state: JournalState, moment: datetime) -> list
     for command in warehouse.commands.unseen(state):
         adaptation = command if isinstance(command, AdaptationCommand) else None
         expires_at = adaptation.expires_at if adaptation else ""
-        if expires_at and datetime.fromisoformat(expires_at) < moment:
+        if expires_at and datetime.fromisoformat(expires_at) <= moment:
             continue
         name = command.decision
         known = found.get(name)

@@ -15,11 +15,14 @@ from spillway.readmodel.groups import GroupStates, group_states
 from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
 from spillway.report.words import bytes_text
-from spillway_schemas.commands import ADAPTATION, AdaptationCommand, BudgetCommand
+from spillway_schemas.commands import ADAPTATION, GREATEST, AdaptationCommand, BudgetCommand
 from spillway_schemas.hash_space import group_of, group_text, spaces
 from spillway_schemas.journal import Move, Prefix
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
+
+MOST_DIGITS = 9
+"""Of a slot's number."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,8 @@ def _group(text: str, joins: Sequence[str]) -> Prefix:
 
 
 def _number(text: str, whole: str) -> int:
-    if not text.isdecimal():
-        raise RequestRefused(f"{whole!r}: {text!r} is not a slot number")
+    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
+        raise RequestRefused(f"{whole!r:.60}: {text!r:.40} is not a slot number")
     return int(text)
 
 
@@ -171,4 +174,6 @@ def _bytes(text: str, whole: str) -> int:
         raise RequestRefused(f"{whole!r}: {text!r} is not a size such as 100MiB") from None
     if size <= 0:
         raise RequestRefused(f"{whole!r}: {text!r} is not above zero")
+    if size > GREATEST:
+        raise RequestRefused(f"{whole!r}: {text!r} is more than any slot can hold")
     return int(size)

@@ -31,8 +31,11 @@ class Looker:
         self.memory = None
         self._silent_until = 0.0
 
-    def look(self, detail_session: str | None = None) -> Status:
-        """The status now. Raises `NoWarehouse` and `NothingYet` while there is nothing."""
+    def look(self, detail_session: str | None = None, *, newest: int | None = None) -> Status:
+        """The status now, with the arguments of `status`.
+
+        Raises `NoWarehouse` and `NothingYet` while there is nothing.
+        """
         if self.warehouse is None or self.memory is None:
             # A reader writes nothing, so there is nothing to sync.
             self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
@@ -45,6 +48,7 @@ class Looker:
             None,
             memory=self.memory,
             detail_session=detail_session,
+            newest=newest,
         )
         ends = None
         if time.monotonic() >= self._silent_until:

@@ -209,7 +209,12 @@ class Status(StatusRecord):
     quarantine: dict[str, int]
     """Rows of the whole warehouse by reason, the most frequent first."""
     sessions: list[SessionStatus]
-    """All of them, the newest first."""
+    """The newest first: all of them, or the newest ones that were asked for and each older one that
+    is not cleaned, or not complete."""
+    sessions_left_out: int = 0
+    """Older ones that were not asked for."""
+    unverified_left_out: int = 0
+    """Of these, how many are cleaned and not verified; the others are complete."""
     adaptations: list[DecisionStatus]
     """Decisions to move, split, merge or spill groups, the newest first."""
     moves_waiting: int

@@ -19,6 +19,8 @@ from spillway.tables import NothingYet, NoWarehouse
 from spillway_schemas.settings import Settings
 
 WATCH_EVERY_S = 1.0
+SESSIONS = 10
+"""Sessions that are shown, unless all are asked for or an older one needs somebody."""
 
 
 def show_status(
@@ -29,22 +31,25 @@ def show_status(
     watch: bool = False,
     report: Path | None = None,
     adaptations: bool = False,
+    every_session: bool = False,
 ) -> None:
     """Show where the stream stands: once, or with `watch` until Ctrl-C.
 
     `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look
     (one a line with `watch`); `report` also writes the HTML report of the newest session that has
-    results. Raises `NoWarehouse`, `NothingYet`.
+    results. JSON and report have every session; the terminal has with `every_session`. Raises
+    `NoWarehouse`, `NothingYet`.
     """
     looker = Looker(settings)
+    newest = None if as_json or every_session else SESSIONS
     if adaptations:
-        _print_adaptations(looker.look(), out, as_json)
+        _print_adaptations(looker.look(newest=newest), out, as_json)
     elif not watch:
-        _print(looker.look(), out, as_json)
+        _print(looker.look(newest=newest), out, as_json)
     elif as_json or not out.is_terminal:
-        _repeat(looker, out, as_json)
+        _repeat(looker, out, as_json, newest)
     else:
-        _live(looker, out)
+        _live(looker, out, newest)
     if report is not None:
         found = looker.look()
         session = next((s.session for s in found.sessions if s.results_run_time), found.session)
@@ -70,29 +75,29 @@ def _print_adaptations(found: Status, out: Console, as_json: bool) -> None:
         out.print("Nothing was asked for yet: see `spillway rebalance`.", highlight=False)
 
 
-def _repeat(looker: Looker, out: Console, as_json: bool) -> None:
+def _repeat(looker: Looker, out: Console, as_json: bool, newest: int | None) -> None:
     """`--watch` without a terminal: one look after another."""
     try:
         while True:
-            _print(looker.look(), out, as_json)
+            _print(looker.look(newest=newest), out, as_json)
             time.sleep(WATCH_EVERY_S)
     except KeyboardInterrupt:
         return
 
 
-def _live(looker: Looker, out: Console) -> None:
+def _live(looker: Looker, out: Console, newest: int | None) -> None:
     try:
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_frame(looker, out), refresh=True)
+                live.update(_frame(looker, out, newest), refresh=True)
                 time.sleep(WATCH_EVERY_S)
     except KeyboardInterrupt:
         return
 
 
-def _frame(looker: Looker, out: Console) -> RenderableType:
+def _frame(looker: Looker, out: Console, newest: int | None) -> RenderableType:
     try:
-        found = looker.look()
+        found = looker.look(newest=newest)
     except (NoWarehouse, NothingYet) as nothing:
         # Whoever watches may have started it before the stream.
         return Text(f"{nothing}\n\nwaiting ...", style="dim")

@@ -38,6 +38,7 @@ from spillway.report.model import (
     Verdict,
 )
 from spillway.tables import SessionEvent, Warehouse
+from spillway.tables.events import Outcome, SessionHistory
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
@@ -60,6 +61,7 @@ def status(
     *,
     memory: ReadCache | None = None,
     detail_session: str | None = None,
+    newest: int | None = None,
 ) -> Status:
     """Where the stream stands at `now` (with its offset).
 
@@ -70,6 +72,8 @@ def status(
         ends: Kafka's end offsets per topic; None when no broker answers.
         memory: what an earlier call has found; it is brought up to date. Kept on disk otherwise.
         detail_session: with a date, `detail` holds that session's history and groups.
+        newest: leave out sessions that are older than so many, and of which nothing is missing
+            that anybody knows of.
 
     Raises what the tables raise (`spillway.tables.errors`), `NothingYet` among them.
     """
@@ -80,8 +84,10 @@ def status(
     unanswered = waiting(warehouse, model.state, now)
     seals = model.state.seal is not None or any(each.session for each in unanswered)
     cache.save(known, place)
-    events = by_session(warehouse.sessions.read())
-    sessions = model.tally.sessions
+    history = warehouse.sessions.history()
+    left_out = {} if newest is None else _left_out(history, model, newest)
+    sessions = {d: each for d, each in model.tally.sessions.items() if d not in left_out}
+    events = by_session(history.events(sessions if left_out else None))
     done = _cleanup_done(warehouse, sessions, events)
     stored = _stored_results(warehouse)
     rows_per_s, results_per_s = _rates(model, now)
@@ -122,6 +128,8 @@ def status(
             _session(model, each, done.get(date, -1), stored.get(date, 0), events.get(date, []))
             for date, each in sorted(sessions.items(), reverse=True)
         ],
+        sessions_left_out=len(left_out),
+        unverified_left_out=sum(each.complete is None for each in left_out.values()),
         adaptations=[
             DecisionStatus(
                 **each.model_dump(exclude={"results_at"}),
@@ -211,6 +219,14 @@ def by_session(events: Iterable[SessionEvent]) -> dict[str, list[SessionEvent]]:
 def _last(events: Sequence[SessionEvent], kind: str) -> SessionEvent | None:
     """A session's last event of a kind."""
     return next((each for each in reversed(events) if each.event == kind), None)
+
+
+def _left_out(history: SessionHistory, model: ReadModel, newest: int) -> dict[str, Outcome]:
+    """Sessions older than the `newest` ones that need nobody: cleaned, and not found incomplete."""
+    older = sorted(model.tally.sessions, reverse=True)[newest:]
+    known = history.outcomes() if older else {}
+    ended = {date: known[date] for date in older if date in known}
+    return {d: each for d, each in ended.items() if each.cleaned and each.complete is not False}
 
 
 def _cleanup_done(

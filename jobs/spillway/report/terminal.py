@@ -56,6 +56,8 @@ def render(status: Status, console: Console, width: int | None = None) -> Render
     if status.joins:
         parts += [_joins(status, width), Text()]
     parts.append(_sessions(status, width))
+    if status.sessions_left_out:
+        parts.append(Text(_left_out(status), style="dim"))
     if status.adaptations and width >= NARROW:
         parts += [Text(), decisions_table(status, console, SHOWN)]
     if status.quarantine:
@@ -303,6 +305,15 @@ def _sessions(status: Status, width: int) -> Table:
             row += [count_text(session.spills), count_text(session.generations)]
         table.add_row(*row, _verdict(session))
     return table
+
+
+def _left_out(status: Status) -> str:
+    """How many sessions the table does not show, and why nobody misses them."""
+    what = times_text(status.sessions_left_out, "older session")
+    each = "is" if status.sessions_left_out == 1 else "are"
+    unverified = status.unverified_left_out
+    but = f" ({count_text(unverified)} not verified)" if unverified else ""
+    return f"{what} {each} {'cleaned' if unverified else 'complete'}{but}: see --all"
 
 
 def _stage(session: SessionStatus) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from spillway.kafka.client import KafkaUnavailable
@@ -80,7 +81,8 @@ def beyond_mending(
     return None
 
 
-_CLASS = re.compile(r"\b(?:[a-z][a-z0-9_]*\.)+[A-Z]\w*")
+_CLASS = re.compile(r"(?<![\w.])(?:[a-z][a-z0-9_]*+\.)++[A-Z]\w*")
+"""Possessive: a text of many dots is gone through once."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:\.[A-Z0-9_]+)?\]")
 
 
@@ -90,9 +92,10 @@ def _names(failure: BaseException | None) -> Iterator[str]:
     A KafkaUnavailable, too, may have been raised from one; the text says what no object does.
     """
     thrown = _java(failure)
-    while thrown is not None:
-        yield str(thrown.getClass().getName())
-        thrown = thrown.getCause()
+    with suppress(Py4JError, OSError):  # the JVM is gone: what it said is left
+        while thrown is not None:
+            yield str(thrown.getClass().getName())
+            thrown = thrown.getCause()
     text = str(failure)
     yield from _CLASS.findall(text)
     yield from _CONDITION.findall(text)

@@ -11,8 +11,8 @@ Invariants:
   before the table's commit that takes its entries out. Nothing here is ever deleted or replaced.
 * A file counts only when its bytes have the digest of its name. So one that a crash has cut short
   is passed over, and is written again as long as the table has the entries.
-* A session may have several files: two runs at once write one each. They hold the same entries;
-  the first that is whole is read.
+* A session may have several files: two runs at once write one each. They hold the same entries,
+  which is looked at before the table lets go of its own; the first that is whole is read.
 
 Only who asks for entries that the table does not hold opens a file, or lists the folder.
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from spillway.engine.wire.datafile import ROW_GROUP_BYTES
 from spillway.storage import Folder
 from spillway.tables.errors import DamagedArchive
-from spillway.tables.rowgroups import row_groups, upper
+from spillway.tables.rowgroups import lower, row_groups, upper
 from spillway_schemas.filenames import Archived, archive_name, archive_origin
 
 FOLDER = "archive"
@@ -66,18 +66,32 @@ class Archive:
         names = (archive_origin(info.name) for info in self._place.list())
         return sorted(each for each in names if each is not None)
 
-    def keep(self, session: str, first: int, last: int, rows: Iterable[pa.Table]) -> int:
+    def keep(
+        self, session: str, first: int, last: int, rows: Callable[[], Iterable[pa.Table]]
+    ) -> int:
         """Make sure that a whole, durable file holds these entries; return its bytes.
 
-        `rows`: entries `first` to `last`, in order; read only when there is no such file yet.
-        Raises StorageError when the disk is full.
+        `rows` reads entries `first` to `last`, in order. Raises `DamagedArchive` for a file of
+        such numbers with other entries, StorageError when the disk is full.
         """
+        kept: tuple[Archived, pa.Buffer] | None = None
         for each in self.known():
+            if each.last < first or last < each.first:
+                continue
+            if not isinstance(data := self._checked(each), pa.Buffer):
+                continue
             same = (each.session, each.first, each.last) == (session, first, last)
-            if same and isinstance(data := self._checked(each), pa.Buffer):
-                self._place.sync([archive_name(each)])  # its writer may have been killed
-                return int(data.size)
-        data = _encoded(rows, first, last)
+            if not (same and _holds(data, rows())):
+                raise DamagedArchive(
+                    f"{self._place.path(archive_name(each))} has other entries than the journal's "
+                    f"{first} to {last}: it was there before the warehouse was restored or made "
+                    "anew. Move it to another place; the journal still holds its own entries"
+                )
+            kept = kept or (each, data)
+        if kept is not None:
+            self._place.sync([archive_name(kept[0])])  # its writer may have been killed
+            return int(kept[1].size)
+        data = _encoded(rows(), first, last)
         digest = hashlib.sha256(data).hexdigest()
         fresh = Archived(session, first, last, uuid.uuid4().hex[:12], digest)
         self._place.write_new(archive_name(fresh), data)
@@ -135,6 +149,18 @@ def _encoded(rows: Iterable[pa.Table], first: int, last: int) -> pa.Buffer:
         raise ValueError(f"entries {first} to {last} are not {count}")
     writer.close()
     return sink.getvalue()
+
+
+def _holds(data: pa.Buffer, rows: Iterable[pa.Table]) -> bool:
+    """Whether the Parquet file with these bytes has all these rows, as they are."""
+    groups = row_groups("", data)
+    for some in _in_groups(rows):
+        least, greatest = some["n"][0].as_py(), some["n"][-1].as_py()
+        near = [each for each in groups if lower(each) <= greatest and least <= upper(each)]
+        theirs = pa.concat_tables([some.slice(0, 0), *(each.read(some.schema) for each in near)])
+        if not theirs.filter(pc.field("n") >= least).filter(pc.field("n") <= greatest).equals(some):
+            return False
+    return True
 
 
 def _in_groups(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:

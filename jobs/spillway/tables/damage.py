@@ -95,15 +95,21 @@ def first_bad(versions: Sequence[int], checkpoint: int, texts: Any) -> tuple[int
     return None
 
 
+def is_table(place: Folder) -> bool:
+    """Whether there is a table: a log with an entry or a checkpoint, whole or torn."""
+    names = place.child(LOG).names()
+    return any(_ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in names)
+
+
 def log_versions(place: Folder) -> list[int]:
     """Versions of all log entries, ascending."""
-    names = (info.name for info in place.child(LOG).list())
+    names = place.child(LOG).names()
     return sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
 
 
 def checkpoint_files(place: Folder) -> list[str]:
     """Names of the log's checkpoint files, relative to the table's folder, oldest first."""
-    names = (info.name for info in place.child(LOG).list())
+    names = place.child(LOG).names()
     return sorted(f"{LOG}/{name}" for name in names if _CHECKPOINT.fullmatch(name))
 
 

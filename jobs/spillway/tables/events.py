@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from spillway.protocol.plan import unseen
@@ -103,6 +106,49 @@ class SessionEvent(BaseModel):
     """RFC 3339; the time of appending when empty."""
 
 
+class Outcome(NamedTuple):
+    """What became of a session after its seal."""
+
+    cleaned: bool
+    complete: bool | None
+    """What `verify` said last; None: nothing yet."""
+
+
+@dataclass(frozen=True)
+class SessionHistory:
+    """The rows of the table: after a year there are a thousand, and most people ask for a few."""
+
+    rows: pa.Table
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What became of each session that was cleaned or verified."""
+        found: dict[str, Outcome] = {}
+        columns = self.rows.select(["session_date", "event", "complete"]).to_pydict().values()
+        for session, event, complete in zip(*columns, strict=True):
+            known = found.get(session, Outcome(cleaned=False, complete=None))
+            if event == "cleaned":
+                found[session] = known._replace(cleaned=True)
+            elif event == "verified":
+                found[session] = known._replace(complete=bool(complete))
+        return found
+
+    def events(self, sessions: Collection[str] | None = None) -> list[SessionEvent]:
+        """The events in the order in which they were appended: all, or those of these sessions."""
+        rows = self.rows
+        if sessions is not None:
+            rows = rows.filter(
+                pc.is_in(rows["session_date"], pa.array(list(sessions), pa.string()))
+            )
+        events = []
+        for row in rows.to_pylist():
+            del row["n"]
+            row["session"] = row.pop("session_date")
+            row["details"] = json.loads(row["details"])
+            row["written_at"] = row["written_at"].isoformat()
+            events.append(SessionEvent(**row))
+        return events
+
+
 class Sessions:
     """The `sessions` table."""
 
@@ -119,19 +165,16 @@ class Sessions:
 
     def read(self) -> list[SessionEvent]:
         """Return all events in the order in which they were appended, the newest included."""
-        self._rows.refresh()
-        events = []
-        for row in self._rows.read().to_pylist():
-            del row["n"]
-            row["session"] = row.pop("session_date")
-            row["details"] = json.loads(row["details"])
-            row["written_at"] = row["written_at"].isoformat()
-            events.append(SessionEvent(**row))
-        return events
+        return self.history().events()
 
     def cleaned(self) -> set[str]:
         """Return the sessions that cleanup has finished."""
-        return {event.session for event in self.read() if event.event == "cleaned"}
+        return {date for date, outcome in self.history().outcomes().items() if outcome.cleaned}
+
+    def history(self) -> SessionHistory:
+        """Return all that the table says, the newest included."""
+        self._rows.refresh()
+        return SessionHistory(self._rows.read())
 
 
 def _time(text: str) -> datetime:

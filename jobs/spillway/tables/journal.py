@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -212,7 +213,7 @@ class Journal:
         """
         if self._archive is None:
             raise ValueError("this handle of the journal has no place for an archive")
-        sizes = [self._archive.keep(*part, self._up_to(part)) for part in parts]
+        sizes = [self._archive.keep(*part, partial(self._up_to, part)) for part in parts]
         # From here on each of them is durable: the archive alone would do.
         return sizes if cut(self._table, parts[-1].last) else None
 
@@ -264,8 +265,9 @@ def _known(n: int) -> Iterator[None]:
     """Around the reading of entry `n`: raises `UnknownEntry` when its JSON is another version's."""
     try:
         yield
-    except ValidationError as error:
-        raise UnknownEntry(n, first_problem(error)) from error
+    except ValueError as error:
+        what = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise UnknownEntry(n, what) from error
 
 
 def journal_row(entry: Genesis | Claim | Epoch) -> dict[str, Any]:

@@ -60,7 +60,7 @@ from deltalake.transaction import (
 )
 
 from spillway.storage import Folder, storage_error
-from spillway.tables.damage import COUNTS, LOG, check_log, last_checkpoint, log_name
+from spillway.tables.damage import COUNTS, LOG, check_log, is_table, last_checkpoint, log_name
 from spillway.tables.definitions import (
     NUMBERED_NAMES,
     REMOVED_KNOWN_S,
@@ -130,7 +130,7 @@ class Table:
         self.name = definition.name
         self._fsync = fsync
         path = place.path()
-        if not deltalake.DeltaTable.is_deltatable(path):
+        if not is_table(place):
             if not create:
                 raise NoWarehouse(
                     f"there is no table {self.name!r} at {path}: "

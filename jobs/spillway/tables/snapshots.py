@@ -64,10 +64,13 @@ class Snapshots(Generic[S]):
                 continue
             try:
                 data = self._place.read(snapshot_name(n, digest))
-                if hashlib.sha256(data).hexdigest() == digest:
-                    yield self._kind.model_validate_json(zlib.decompress(data))
+                if hashlib.sha256(data).hexdigest() != digest:
+                    continue
+                found = self._kind.model_validate_json(zlib.decompress(data))
             except (OSError, zlib.error, ValidationError):
                 continue
+            if found.n == n:  # a copy may have another name
+                yield found
 
     def write(self, snapshot: S) -> None:
         """Keep a snapshot, and of the older ones the newest. Raises OSError.

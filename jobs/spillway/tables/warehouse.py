@@ -23,7 +23,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import deltalake
 import pyarrow as pa
 from pydantic import SecretBytes
 
@@ -34,6 +33,7 @@ from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
 from spillway.tables.compaction import APP as COMPACTION
 from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
+from spillway.tables.damage import is_table
 from spillway.tables.definitions import (
     DATA_TABLES,
     NUMBERED_NAMES,
@@ -49,6 +49,7 @@ from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
+from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import FileRecord
 from spillway_schemas.snapshot import JournalSnapshot
 
@@ -72,7 +73,7 @@ class Compacted:
 
 def exists(root: str) -> bool:
     """Whether there is a warehouse at `root`."""
-    return bool(deltalake.DeltaTable.is_deltatable(folder(root).child("journal").path()))
+    return is_table(folder(root).child("journal"))
 
 
 class Warehouse:
@@ -340,16 +341,23 @@ class Warehouse:
         return problems
 
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
-        """Say of which cleaned sessions `results`, as seen, lacks ranges."""
-        sealed = self.journal.sealed() if cleaned else {}
-        for session in sorted(cleaned & sealed.keys()):
-            ranges = len(sealed[session].ranges)
-            there = self.table("results").transaction(f"cleanup/{session}") + 1
-            if there < ranges:
-                yield (
-                    f"results has {there} of the {ranges} ranges of {session}, which is cleaned: "
-                    "commits were lost. Restore the warehouse from a backup, or make the day again"
-                )
+        """Say of which cleaned sessions `results`, or `spill` of a tree of joins, as seen, lacks
+        ranges."""
+        state = self.journal.state() if cleaned else None
+        if state is None:
+            return
+        root = spaces(len(state.genesis.parents))[-1]
+        for session in sorted(cleaned & state.sealed.keys()):
+            ranges = state.sealed[session].ranges
+            below = sum(not root.covers(each) for each in ranges)
+            for table, wanted in (("results", len(ranges)), ("spill", below)):
+                there = self.table(table).transaction(f"cleanup/{session}") + 1
+                if there < wanted:
+                    yield (
+                        f"{table} has {there} of the {wanted} ranges of {session}, which is "
+                        "cleaned: commits were lost. Restore the warehouse from a backup, or make "
+                        "the day again"
+                    )
 
     # --- inside --------------------------------------------------------------------------
 
