@@ -17,6 +17,7 @@ from spillway.engine.statistics import STATISTICS_SCHEMA
 from spillway.engine.wire.datafile import write_data_files
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import data_name
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from tests.report_journal import DAY, Made, add_quarantine, fill_journal, make_day, open_warehouse
 
@@ -109,8 +110,12 @@ def write_statistics(
     *,
     session: str = DAY,
     seed: int = 3,
+    joins: int = 1,
 ) -> None:
-    """Figures of every group: one in nine is spilled, one in seven partly, a few are empty."""
+    """Figures of every group: one in nine is spilled, one in seven partly, a few are empty.
+
+    One join has three inputs, each of a tree's has two.
+    """
     rng = random.Random(seed)
     rows = []
     for number, (prefix, slot) in enumerate(groups):
@@ -126,7 +131,7 @@ def write_statistics(
                 "depth": prefix.depth,
                 "value": prefix.value,
                 "bytes": held,
-                "rows": [held // 93] * 3,
+                "rows": _rows(held // 93, join_of(prefix, joins), joins),
                 "results": results,
                 "last_used_ms": 0,
                 "resident": True,
@@ -148,6 +153,11 @@ def write_statistics(
     warehouse.apply("statistics", epoch, files)
 
 
+def _rows(each: int, join: int, joins: int) -> list[int]:
+    """Rows of a group by input, those of all joins numbered through."""
+    return [each] * 3 if joins == 1 else [each * (n // 2 == join) for n in range(2 * joins)]
+
+
 def write_page_warehouse(root: Path, made: Made) -> Warehouse:
     """All tables of that day."""
     return fill_page_warehouse(open_warehouse(str(root)), made)
@@ -160,7 +170,8 @@ def fill_page_warehouse(warehouse: Warehouse, made: Made) -> Warehouse:
     groups = next(
         e.assignment for e in reversed(made.entries) if isinstance(e, Epoch) and e.assignment
     )
-    write_statistics(warehouse, last, groups, session=made.last.session)
+    joins = len(made.entries[0].joins)
+    write_statistics(warehouse, last, groups, session=made.last.session, joins=joins)
     add_quarantine(
         warehouse, last, ["price: Input should be a valid number"] * 40 + [f"symbol {HOSTILE}"] * 9
     )

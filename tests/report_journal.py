@@ -26,6 +26,7 @@ from spillway.readmodel.kept import followed
 from spillway.readmodel.model import ReadModel
 from spillway.tables import SessionEvent, Warehouse
 from spillway.tables.journal import journal_row
+from spillway_schemas.hash_space import ROOT, join_of, spaces
 from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Claim,
@@ -108,11 +109,17 @@ def _day(
     seed: int = 1,
     epoch_s: float = 2.0,
     query: str = QUERY.fingerprint,
+    joins: tuple[str, ...] = ("join",),
+    parents: tuple[int, ...] = (ROOT,),
 ) -> Made:
     rng = random.Random(seed)
     made = Made()
     count = 1 << groups_depth
-    groups = [(Prefix(groups_depth, v), v * slots // count) for v in range(count)]
+    groups = [
+        (space.part(Prefix(groups_depth, v)), v * slots // count)
+        for space in spaces(len(joins))
+        for v in range(count)
+    ]
     made.entries.append(
         Genesis(
             warehouse_id="w" * 8,
@@ -124,6 +131,8 @@ def _day(
             start_rule="earliest",
             inputs=3,
             groups=groups,
+            parents=list(parents),
+            joins=list(joins),
             written_at=BEGAN.isoformat(),
         )
     )
@@ -186,7 +195,8 @@ def _day(
             if spilled:
                 mine = [p for p, s in groups if s == slot]
                 for prefix in mine if sealing else rng.sample(mine, max(1, len(mine) // 3)):
-                    cuts.append(Cut(session=session, operator=0, range=prefix, epoch=epoch))
+                    join = join_of(prefix, len(joins))
+                    cuts.append(Cut(session=session, operator=join, range=prefix, epoch=epoch))
                     made.cuts[session] += 1
             state[slot] -= spilled
             if not sealing:
@@ -208,7 +218,7 @@ def _day(
                     spilled_bytes=spilled,
                     overflow_bytes=overflow,
                     spilled_rows=spilled // 31,
-                    groups=count // slots,
+                    groups=len(groups) // slots,
                     busy_s=sum(step.values()),
                     seconds=step,
                     delay_ms=histogram,
@@ -220,7 +230,7 @@ def _day(
                 epoch=epoch,
                 start={t: [10] * partitions for t in TOPICS},
                 end=seal.end,
-                ranges=[Prefix(1, 0), Prefix(1, 1)],
+                ranges=[s.part(Prefix(1, v)) for s in spaces(len(joins)) for v in (0, 1)],
                 results=made.results[DAY],
                 spilled_rows=made.spilled_bytes // 31,
                 generations=made.cuts[DAY],

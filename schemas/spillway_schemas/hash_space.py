@@ -12,6 +12,10 @@ every hash), belongs to one join, and ranges in ascending order go from the leav
 | 2 | `1/0`, `1/1` |
 | 3 | `2/0`, `2/1`, `1/1` |
 | 5 | `3/0`, `3/1`, `2/1`, `2/2`, `2/3` |
+
+People write a group by the hashes of its join: `abc:9/17` is the part of the space of `abc` that
+`9/17` is of all hashes. Where there is one join only it is `9/17`. Whoever reads or shows a group
+does it with `group_of` and `group_text`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from spillway_schemas.journal import Prefix
+
+
+class UnknownJoin(ValueError):
+    """The query has no join of this name; the message says which it has."""
+
 
 ROOT = -1
 """Stands for the parent that the root does not have."""
@@ -48,6 +57,42 @@ def join_of(range_: Prefix, joins: int) -> int:
 def joins_of(range_: Prefix, joins: int) -> list[int]:
     """The joins that have hashes in a range, in order."""
     return [number for number, space in enumerate(spaces(joins)) if space.overlaps(range_)]
+
+
+def group_text(group: Prefix, names: Sequence[str]) -> str:
+    """A group as it is written for people; `names`: of the query's joins, in order.
+
+    A range that is not of one join, which is no group, is written as a part of all hashes.
+    """
+    join = next((k for k, each in enumerate(spaces(len(names))) if each.covers(group)), None)
+    if len(names) == 1 or join is None:
+        return group.text
+    space = spaces(len(names))[join]
+    depth = group.depth - space.depth
+    return f"{names[join]}:{Prefix(depth, group.value - (space.value << depth)).text}"
+
+
+def group_of(text: str, names: Sequence[str]) -> Prefix:
+    """The inverse of `group_text`. Raises ValueError, which says what is allowed."""
+    if len(names) == 1:
+        return Prefix.parse(text)
+    name, colon, inner = text.rpartition(":")
+    if not colon:
+        raise ValueError(
+            f"{text!r} is not a group: write JOIN:DEPTH/VALUE, for example {names[0]}:9/17; "
+            f"the joins are {', '.join(names)}"
+        )
+    try:
+        return spaces(len(names))[join_named(name, names)].part(Prefix.parse(inner))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def join_named(name: str, names: Sequence[str]) -> int:
+    """The number of a join. Raises `UnknownJoin`."""
+    if name not in names:
+        raise UnknownJoin(f"there is no join {name!r}; the joins are {', '.join(names)}")
+    return list(names).index(name)
 
 
 def above(parents: Sequence[int], joins: Iterable[int]) -> list[int]:

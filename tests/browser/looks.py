@@ -17,6 +17,7 @@ import uvicorn
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api import security
+from playwright.sync_api import Page as BrowserPage
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -28,12 +29,31 @@ from spillway_airflow.page import Page, door
 from spillway_airflow.page.app import build
 from spillway_schemas.journal import Epoch
 from spillway_schemas.settings import load_settings
+from tests.browser.chromium import SHOWN
 from tests.commands import command_of
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 from tests.report_journal import DAY, Made, fill_journal, open_warehouse, withdraw_a_seal
 
 EPOCHS, SEALED_AT = 60, 50
 STARTS_S = 60.0
+
+CUT_OFF = """() => {
+  const wide = document.documentElement.clientWidth;
+  const found = [];
+  const name = (e) => `${e.tagName}.${e.getAttribute('class')}`;
+  if (document.documentElement.scrollWidth > wide) found.push('the document');
+  for (const e of document.querySelectorAll('body *')) {
+    if (e.closest('.skip, .visually-hidden, dialog:not([open])')) continue;
+    const box = e.getBoundingClientRect();
+    const beyond = box.width && (box.right > wide + 1 || box.left < -1);
+    if (beyond && !e.closest('.scroll')) found.push(name(e));
+    const hides = getComputedStyle(e).overflowX !== 'visible' && e.scrollWidth > e.clientWidth + 1;
+    const shown = !e.clientWidth || e.closest('.scroller.more-right');
+    if (hides && !shown) found.push(`${name(e)} hides`);
+  }
+  return found;
+}"""
+"""Elements beyond the window, and those that hide a part of themselves without a sign."""
 
 
 def cut(made: Made, last: int) -> Made:
@@ -97,8 +117,11 @@ def warehouses(folder: Path) -> dict[str, Path]:
     return found
 
 
-def app(roots: Mapping[str, Path], role: str = "admin") -> Starlette:
-    """The page of each warehouse at `/NAME/spillway/`, for one user."""
+def app(roots: Mapping[str, Path], role: str = "admin", **settings: str) -> Starlette:
+    """The page of each warehouse at `/NAME/spillway/`, for one user.
+
+    `settings`: more of them, of every warehouse.
+    """
     user = SimpleAuthManagerUser(username="alice", role=role)
 
     async def nothing(request: Any) -> JSONResponse:
@@ -106,7 +129,8 @@ def app(roots: Mapping[str, Path], role: str = "admin") -> Starlette:
 
     routes: list[BaseRoute] = []
     for name, root in roots.items():
-        given = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
+        place = {"warehouse.root": str(root), "kafka.bootstrap_servers": "127.0.0.1:1"}
+        given = {**settings, **place}
         gate = build(Watch(lambda given=given: load_settings(None, given)[0]))
         for each in (gate.login, gate.app):
             each.dependency_overrides[door.user] = lambda: user
@@ -116,10 +140,10 @@ def app(roots: Mapping[str, Path], role: str = "admin") -> Starlette:
 
 
 @contextlib.contextmanager
-def served(roots: Mapping[str, Path]) -> Iterator[str]:
-    """The address of a server of them, in this process."""
+def served(roots: Mapping[str, Path], **settings: str) -> Iterator[str]:
+    """The address of a server of them, in this process; `settings` as `app` takes them."""
     port = free_port()
-    config = uvicorn.Config(app(roots), host="127.0.0.1", port=port, log_level="error")
+    config = uvicorn.Config(app(roots, **settings), host="127.0.0.1", port=port, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="looks", daemon=True)
     manager = SimpleAuthManager()
@@ -136,3 +160,10 @@ def served(roots: Mapping[str, Path]) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(STARTS_S)
+
+
+def look(page: BrowserPage, url: str, name: str, view: str = "overview") -> None:
+    """Open a view of a warehouse anew."""
+    page.goto("about:blank")
+    page.goto(f"{url}/{name}/spillway/#{view}")
+    page.locator(SHOWN).first.wait_for()

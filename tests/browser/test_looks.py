@@ -16,9 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from spillway_airflow import command
-from tests.browser.chromium import PATIENCE_MS, SHOWN, chromium, program
-from tests.browser.looks import served, warehouses
-from tests.missing import without
+from tests.browser.looks import CUT_OFF, look, served, warehouses
 from tests.report_journal import DAY
 
 pytestmark = [
@@ -38,38 +36,11 @@ WINDOWS = (
 VIEWS = ("overview", "groups", "decisions", "sessions", f"sessions/{DAY}")
 STATES = ("open", "pending", "sealing", "sealed", "complete")
 
-CUT_OFF = """() => {
-  const wide = document.documentElement.clientWidth;
-  const found = [];
-  const name = (e) => `${e.tagName}.${e.getAttribute('class')}`;
-  if (document.documentElement.scrollWidth > wide) found.push('the document');
-  for (const e of document.querySelectorAll('body *')) {
-    if (e.closest('.skip, .visually-hidden, dialog:not([open])')) continue;
-    const box = e.getBoundingClientRect();
-    const beyond = box.width && (box.right > wide + 1 || box.left < -1);
-    if (beyond && !e.closest('.scroll')) found.push(name(e));
-    const hides = getComputedStyle(e).overflowX !== 'visible' && e.scrollWidth > e.clientWidth + 1;
-    const shown = !e.clientWidth || e.closest('.scroller.more-right');
-    if (hides && !shown) found.push(`${name(e)} hides`);
-  }
-  return found;
-}"""
-"""Elements beyond the window, and those that hide a part of themselves without a sign."""
-
 UNTITLED = """() => [...document.querySelectorAll('time')]
   .filter((e) => !/ UTC$/.test(e.title)).map((e) => e.textContent)"""
 
 CLOCK = re.compile(r"\b\d{1,2}:\d\d(?::\d\d)?(?![:\d]| (?:E[SD]T|UTC)\b)")
 """A time of day that does not name its zone."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if program() is None:
-        without("Chromium", "install it, or name it with SPILLWAY_CHROMIUM")
-    expect.set_options(timeout=PATIENCE_MS)
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +50,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("SPILLWAY_VAR", str(folder / "var"))
         with served(warehouses(folder)) as found:
             yield found
-
-
-@pytest.fixture
-def window(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.set_default_timeout(PATIENCE_MS)
-    yield page
-    page.close()
-
-
-def look(page: Page, url: str, name: str, view: str = "overview") -> None:
-    """Open a view of a warehouse anew."""
-    page.goto("about:blank")
-    page.goto(f"{url}/{name}/spillway/#{view}")
-    page.locator(SHOWN).first.wait_for()
 
 
 @pytest.mark.parametrize(("width", "theme"), WINDOWS)

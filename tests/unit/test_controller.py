@@ -22,16 +22,19 @@ from spillway.policy.view import Advice, Declined
 from spillway.protocol.adapt import adapt
 from spillway.protocol.state import replay
 from spillway.rebalance import by_hand, controller
-from spillway.rebalance.asking import RequestRefused, ask, look
+from spillway.rebalance.asking import Answers, RequestRefused, ask, look
 from spillway.rebalance.by_hand import RebalanceRequest
-from spillway.rebalance.shown import table
+from spillway.rebalance.shown import as_json, table
 from spillway.report.groups import HEAD, GroupStatus, groups_table, largest_groups
 from spillway.tables import NothingYet, Warehouse
 from spillway_schemas.filenames import data_name
+from spillway_schemas.hash_space import UnknownJoin, spaces
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import command_of, outcome_of
+from tests.page_warehouse import write_statistics
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
+from tests.tree_journal import JOINS, tree_day
 
 GROUPS = 8
 
@@ -392,3 +395,85 @@ def test_largest_groups_are_whole_at_any_width_and_what_is_left_out_is_told(widt
     told = [title for title in HEAD if any(title in line for line in note)]
     assert set(gone) <= set(told)
     assert bool(gone) == (width < 150)
+
+
+# --- a tree of joins -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(warehouse: Warehouse, tmp_path: Path) -> Made:
+    """Eight groups of each of four joins, of which slot 0 owns four."""
+    made = tree_day(tmp_path, 12, groups_depth=3)
+    fill_journal(warehouse, made.entries)
+    write_statistics(warehouse, 11, made.entries[0].groups, joins=4)
+    return made
+
+
+def printed(answers: Answers) -> str:
+    out = Console(file=io.StringIO(), width=200)
+    out.print(table(answers, (), dry_run=True))
+    return out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_groups_of_a_tree_are_named_by_their_join(settings: Settings, tree: Made) -> None:
+    wishes = RebalanceRequest(
+        moves=("judged:3/1:1", "whole:3/2:1"), splits=("traded:3/0",), merges=("paired:2/3",)
+    )
+    answers = by_hand.request(settings, wishes, "why", "me", dry_run=True, clock=system_clock)
+    joins = {name: number for number, name in enumerate(JOINS)}
+    assert [command.kind for command, _ in answers] == ["split", "merge", "move", "move"]
+    moves = [command.move.group for command, _ in answers if command.kind == "move"]
+    assert moves == [
+        spaces(4)[joins[n]].part(Prefix(3, v)) for n, v in (("judged", 1), ("whole", 2))
+    ]
+    text = printed(answers)
+    assert "split traded:3/0" in text
+    assert "merge paired:2/3" in text
+    assert "move judged:3/1, whole:3/2 to slot 1" in text
+    asked = as_json(answers, ())["asked"]
+    assert [each["group"] for each in asked] == [
+        *("traded:3/0", "paired:2/3", "judged:3/1", "whole:3/2"),
+    ]
+
+
+def test_what_is_about_no_group_names_none(settings: Settings, tree: Made) -> None:
+    wishes = RebalanceRequest(spills=("0:1KiB",))
+    answers = by_hand.request(settings, wishes, "", "me", dry_run=True, clock=system_clock)
+    assert [each["group"] for each in as_json(answers, ())["asked"]] == [None]
+
+
+def test_one_join_s_groups_are_named_as_ever(settings: Settings, warehouse: Warehouse) -> None:
+    uneven(warehouse)
+    wishes = RebalanceRequest(moves=("3/1:1",))
+    answers = by_hand.request(settings, wishes, "", "me", dry_run=True, clock=system_clock)
+    assert [each["group"] for each in as_json(answers, ())["asked"]] == ["3/1"]
+
+
+@pytest.mark.parametrize(
+    ("move", "says"),
+    [
+        ("3/1:1", "'3/1' is not a group: write JOIN:DEPTH/VALUE, for example traded:9/17; "),
+        ("other:3/1:1", "there is no join 'other'; the joins are traded, judged, paired, whole"),
+        ("judged:3/1", "'judged:3/1': '3/1' is no"),
+        ("judged", "'judged': write, for example, --move traded:9/17:1"),
+    ],
+)
+def test_a_group_of_a_tree_without_its_join_is_refused(
+    settings: Settings, tree: Made, move: str, says: str
+) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        by_hand.request(settings, RebalanceRequest(moves=(move,)), "", "me", clock=system_clock)
+    assert says in str(refused.value)
+
+
+def test_the_largest_groups_are_those_of_a_join(
+    settings: Settings, warehouse: Warehouse, tree: Made
+) -> None:
+    everything = largest_groups(warehouse, 100)
+    assert {each.group.split(":")[0] for each in everything} == set(JOINS)
+    own = largest_groups(warehouse, 100, "judged")
+    assert own == [each for each in everything if each.group.startswith("judged:")]
+    assert len(own) > 2
+    assert len(largest_groups(warehouse, 2, "judged")) == 2
+    with pytest.raises(UnknownJoin, match="there is no join 'x'; the joins are traded"):
+        largest_groups(warehouse, 2, "x")

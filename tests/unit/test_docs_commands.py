@@ -35,12 +35,11 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 EXAMPLES = {
     "COMMAND": "status",
     "DATE": "2026-01-05",
-    "DEPTH/VALUE": "9/17",
-    "DEPTH/VALUE:SLOT": "9/17:1",
+    "GROUP": "9/17",
+    "GROUP:SLOT": "9/17:1",
     "FACTOR": "60",
     "FILE": "spillway.toml",
     "FOLDER": "dags",
-    "GROUP:SLOT": "9/17:1",
     "N": "2",
     "NAME": "balanced",
     "NAME=VALUE": "state.slots=4",
@@ -127,14 +126,19 @@ def values(command: Any, given: dict[str, Any]) -> None:
     if scenario := given.get("scenario"):
         load_scenario(scenario)
     for text in (*(given.get("split") or ()), *(given.get("merge") or ())):
-        by_hand._group(text)
+        by_hand._group(text, joins_of(text))
     for text in given.get("move") or ():
         group, slot = by_hand._pair(text, "")
-        assert by_hand._group(group), by_hand._number(slot, text)
+        assert by_hand._group(group, joins_of(group)), by_hand._number(slot, text)
     for text in (*(given.get("spill") or ()), *(given.get("budget") or ())):
         slot, size = by_hand._pair(text, "")
         assert by_hand._number(slot, text) >= 0
         assert size == "default" or by_hand._bytes(size, text)
+
+
+def joins_of(group: str) -> tuple[str, ...]:
+    """Names of joins for a group of the one that the pages call `abc`, or of a single join."""
+    return ("abc", "other") if ":" in group else ("join",)
 
 
 def make(words: list[str]) -> None:

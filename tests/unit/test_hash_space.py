@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway_schemas.hash_space import ROOT, above, join_of, joins_of, levels, spaces
+from spillway_schemas.hash_space import (
+    ROOT,
+    above,
+    group_of,
+    group_text,
+    join_named,
+    join_of,
+    joins_of,
+    levels,
+    spaces,
+)
 from spillway_schemas.journal import HASH_BITS, Prefix
 
 DEEPEST = 12
@@ -164,3 +176,70 @@ def test_a_join_is_one_level_above_its_highest_child(parents: list[int]) -> None
             way.append(at)
         assert above(parents, [number]) == way
     assert found[-1] == max(found)
+
+
+NAMES = ("abc", "quoted", "five")
+"""Of three joins: their spaces are 2/0, 2/1 and 1/1."""
+
+
+@pytest.mark.parametrize(
+    ("group", "names", "text"),
+    [
+        (Prefix(9, 17), ("join",), "9/17"),
+        (Prefix(9, 17), ("alone",), "9/17"),
+        (Prefix(11, 17), NAMES, "abc:9/17"),
+        (Prefix(11, 512 + 17), NAMES, "quoted:9/17"),
+        (Prefix(10, 512 + 17), NAMES, "five:9/17"),
+        (Prefix(2, 1), NAMES, "quoted:0/0"),
+        (Prefix(64, 2**64 - 1), NAMES, f"five:63/{2**63 - 1}"),
+    ],
+)
+def test_a_group_is_written_by_its_join(group: Prefix, names: tuple[str, ...], text: str) -> None:
+    assert group_text(group, names) == text
+    assert group_of(text, names) == group
+
+
+@given(st.integers(1, 12), ranges(), st.data())
+def test_a_group_s_text_comes_back(joins: int, inner: Prefix, data: st.DataObject) -> None:
+    names = [f"j{n}" for n in range(joins)]
+    join = data.draw(st.integers(0, joins - 1))
+    group = spaces(joins)[join].part(inner)
+    text = group_text(group, names)
+    assert text == (inner.text if joins == 1 else f"j{join}:{inner.text}")
+    assert group_of(text, names) == group
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "9/17",
+            "'9/17' is not a group: write JOIN:DEPTH/VALUE, for example abc:9/17; "
+            "the joins are abc, quoted, five",
+        ),
+        ("ab:9/17", "'ab:9/17': there is no join 'ab'; the joins are abc, quoted, five"),
+        (":9/17", "':9/17': there is no join ''; the joins are abc, quoted, five"),
+        (
+            "abc:9/17:1",
+            "'abc:9/17:1': there is no join 'abc:9/17'; the joins are abc, quoted, five",
+        ),
+        ("abc:9", "'abc:9': '9' is not a group: write DEPTH/VALUE, for example 9/17"),
+        ("abc:2/4", "'abc:2/4': '2/4' is not a group: its number has more than 2 bits"),
+    ],
+)
+def test_what_is_no_group_of_a_tree_says_what_is_allowed(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        group_of(text, NAMES)
+
+
+def test_a_join_is_no_part_of_a_group_where_there_is_one() -> None:
+    with pytest.raises(ValueError, match=r"^.join:9/17. is not a group: write DEPTH/VALUE"):
+        group_of("join:9/17", ("join",))
+
+
+def test_joins_have_numbers_by_their_names() -> None:
+    assert [join_named(name, NAMES) for name in NAMES] == [0, 1, 2]
+
+
+def test_what_lies_in_several_joins_is_written_as_a_part_of_all_hashes() -> None:
+    assert group_text(Prefix(1, 0), NAMES) == "1/0"

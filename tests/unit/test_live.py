@@ -23,6 +23,7 @@ from spillway.report.model import Cleaning, Status
 from spillway.report.status import status
 from spillway.tables import Warehouse
 from spillway_schemas.commands import SealCommand, WithdrawCommand
+from spillway_schemas.hash_space import UnknownJoin
 from spillway_schemas.journal import Prefix
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import command_of
@@ -38,6 +39,7 @@ from tests.report_journal import (
     verdict,
     withdraw_a_seal,
 )
+from tests.tree_journal import JOINS, tree_page_day
 
 pytestmark = pytest.mark.usefixtures("no_watch_is_left")
 
@@ -484,3 +486,48 @@ def test_who_sealed_and_why_is_known() -> None:
             )
     day = folded(made).tally.sessions[DAY]
     assert (day.seal_by, day.seal_reason) == ("alice", "early")
+
+
+# --- a tree of joins -------------------------------------------------------------------------
+
+
+def test_a_tree_s_groups_can_be_chosen_by_join(tmp_path: Path) -> None:
+    made = tree_page_day(tmp_path, 24)
+    warehouse = write_page_warehouse(tmp_path / "w", made)
+    groups = look_at_groups(warehouse, folded(made))
+
+    def asked(join: str = "", search: str = "", most: int = 500) -> Any:
+        return groups_view(groups, "group", descending=False, search=search, most=most, join=join)
+
+    everything, parts = asked(), [asked(name) for name in JOINS]
+    assert everything.joins == parts[0].joins == ["whole", "paired", "judged", "traded"]
+    assert (everything.join, everything.total) == ("", 256)
+    assert [(each.join, each.total) for each in parts] == [(name, 64) for name in JOINS]
+    assert everything.rows == [row for each in parts for row in each.rows]
+    assert [row.group for row in parts[1].rows] == [f"judged:6/{v}" for v in range(64)]
+    assert [sum(each) for each in zip(*(p.counts for p in parts), strict=True)] == everything.counts
+    assert sum(sum(each.cells.bytes) for each in parts) == sum(everything.cells.bytes)
+    assert {name.split(":")[0] for name in parts[2].cells.first} == {"paired"}
+    assert asked("judged", "6/17").found == 1
+    assert asked("", "6/17").found == 4
+    assert asked("", "paired:6/17").rows[0].group == "paired:6/17"
+    with pytest.raises(UnknownJoin, match="there is no join 'x'"):
+        asked("x")
+
+
+def test_a_cell_of_a_tree_is_of_one_join(tmp_path: Path) -> None:
+    made = tree_page_day(tmp_path, 24, slots=3)
+    found = cells(look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made)), 9)
+    first, last = ([name.split(":")[0] for name in each] for each in (found.first, found.last))
+    assert first == last
+    assert len(found.first) > 12
+    assert sum(found.groups) == 256
+    assert found.slot == sorted(found.slot)
+
+
+def test_one_join_has_no_joins_to_choose_from(tmp_path: Path) -> None:
+    made = page_day(24)
+    groups = look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made))
+    found = groups_view(groups, "group", descending=False, search="", most=2)
+    assert found.joins == []
+    assert [row.group for row in found.rows] == ["9/0", "9/1"]

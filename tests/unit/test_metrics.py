@@ -31,16 +31,27 @@ from spillway.metrics import gathering
 from spillway.metrics import server as metrics_server
 from spillway.metrics.catalogue import CATALOGUE, DELAY_BUCKETS_MS
 from spillway.metrics.exposition import families
-from spillway.metrics.figures import Days, Lag, ScrapeFigures, days_of, journal_figures, lag_of
+from spillway.metrics.figures import (
+    Days,
+    JoinTotals,
+    Lag,
+    ScrapeFigures,
+    days_of,
+    journal_figures,
+    lag_of,
+)
 from spillway.metrics.gathering import Gatherer, Quarantined
 from spillway.metrics.server import CannotListen, MetricsServer, serves_spillway
 from spillway.metrics.serving import serving
+from spillway.readmodel.groups import GroupStates
+from spillway.readmodel.joins import JoinFigures, join_figures, look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import delay_quantile_ms
 from spillway.stream.run import Watcher
 from spillway.tables import SessionEvent
 from spillway_schemas.journal import DELAY_EDGES_MS, Move, Prefix
 from spillway_schemas.settings import load_settings
+from tests.page_warehouse import write_page_warehouse
 from tests.report_journal import (
     DAY,
     TOPICS,
@@ -53,6 +64,7 @@ from tests.report_journal import (
     verdict,
 )
 from tests.scrape import Samples, figure, parsed
+from tests.tree_journal import JOINS, tree_day, tree_page_day
 from tests.unit.test_docs import BROKEN, cells, section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -62,7 +74,7 @@ def tallied(entries: list[Any]) -> ReadModel:
     return model_of(entries)
 
 
-def full(model: ReadModel) -> ScrapeFigures:
+def full(model: ReadModel, joins: JoinTotals | None = None) -> ScrapeFigures:
     """Figures in which everything is known."""
     return ScrapeFigures(
         at_s=1_000.5,
@@ -73,6 +85,7 @@ def full(model: ReadModel) -> ScrapeFigures:
         lag=Lag(dict.fromkeys(TOPICS, 7), dict.fromkeys(TOPICS, 1.5)),
         quarantined={("stock", "missing"): 3},
         days=Days(unproved=1, oldest_sealed_s=900.0, incomplete=0),
+        joins=joins,
     )
 
 
@@ -192,6 +205,71 @@ def test_labels_cannot_break_the_text() -> None:
     topic = 'a"b\\c\nd'
     found = parsed(text_of(replace(shown, lag=Lag({topic: 1}, {}))))
     assert figure(found, "spillway_lag_rows", topic=topic) == 1
+
+
+# --- joins of a tree -------------------------------------------------------------------------
+
+
+def of_joins(model: ReadModel, *results: int) -> list[JoinFigures]:
+    """Join k holds k rows, 10 bytes each."""
+    states = GroupStates.nothing(len(model.state.groups))
+    found = enumerate(join_figures(model, states, [DAY]))
+    return [
+        each.model_copy(update={"rows": k, "bytes": 10 * k, "results": (*results, 0, 0, 0, 0)[k]})
+        for k, each in found
+    ]
+
+
+def test_joins_of_a_tree_have_series_of_their_own(tmp_path: Path) -> None:
+    made = tree_day(tmp_path, 60, seal_after=40)
+    model = tallied(made.entries)
+    found = parsed(text_of(full(model, JoinTotals.of(None, of_joins(model)))))
+    for number, join in enumerate(JOINS):
+        assert figure(found, "spillway_join_state_rows", join=join) == number
+        assert figure(found, "spillway_join_state_bytes", join=join) == 10 * number
+        assert figure(found, "spillway_join_results_total", join=join) == 0
+        cuts = [c for e in made.entries for c in getattr(e, "cuts", ()) if c.operator == number]
+        assert figure(found, "spillway_join_generations_total", join=join) == len(cuts) > 0
+
+
+def test_one_join_has_the_series_that_it_had() -> None:
+    found = parsed(text_of(full(tallied(make_day(60, seal_after=40).entries))))
+    assert not [name for name, _ in found if "join" in name]
+
+
+def test_results_of_joins_are_added_up_from_look_to_look(tmp_path: Path) -> None:
+    model = tallied(tree_day(tmp_path, 3).entries)
+    looks = ((100, 5), (130, 5), (130, 9), (20, 9), (25, 10))
+    totals, given = None, []
+    for results in looks:
+        totals = JoinTotals.of(totals, of_joins(model, *results))
+        given.append((totals.given["traded"], totals.given["judged"]))
+    # The first look counts from; where there are fewer than before, counting began anew.
+    assert given == [(0, 0), (30, 0), (30, 4), (30, 4), (35, 5)]
+
+
+def test_a_gatherer_looks_at_the_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    monkeypatch.setattr(gathering, "TICK_S", 0.02)
+    monkeypatch.setattr(gathering, "BacklogReader", FakeKafka)
+    warehouse = write_page_warehouse(tmp_path / "w", made := tree_page_day(tmp_path, 24))
+    held = look_at_joins(warehouse, tallied(made.entries))
+    gatherer = Gatherer(settled(tmp_path))
+    gatherer.on_start(None)  # type: ignore[arg-type]
+    try:
+
+        def samples() -> Samples:
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(gatherer)
+            return parsed(generate_latest(registry).decode())
+
+        first = ("spillway_join_state_bytes", (("join", "traded"),))
+        wait_for(lambda: first in samples(), "the joins")
+        found = samples()
+        for each in held:
+            assert figure(found, "spillway_join_state_bytes", join=each.join) == each.bytes > 0
+    finally:
+        gatherer.close()
 
 
 # --- lag and days ----------------------------------------------------------------------------
@@ -532,8 +610,9 @@ def test_only_one_host_and_port_can_be_set(tmp_path: Path, listen: str) -> None:
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_every_name_is_served_and_documented_alike() -> None:
-    text = text_of(full(tallied(make_day(60, seal_after=40).entries)))
+def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
+    model = tallied(tree_day(tmp_path, 60, seal_after=40).entries)
+    text = text_of(full(model, JoinTotals.of(None, of_joins(model))))
     served = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
     types = {"info": "gauge"}  # in Prometheus' text form
     assert served == [(f.name, types.get(f.kind, f.kind)) for f in CATALOGUE]

@@ -16,7 +16,8 @@ def rebalance(
     move: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DEPTH/VALUE:SLOT", help="Move a group, e.g. 9/17:1. May be repeated."
+            metavar="GROUP:SLOT",
+            help="Move a group, e.g. 9/17:1; of a tree's join abc: abc:9/17:1. May be repeated.",
         ),
     ] = None,
     spill: Annotated[
@@ -27,12 +28,12 @@ def rebalance(
     ] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option(metavar="DEPTH/VALUE", help="Cut a group in two, e.g. 9/17. May be repeated."),
+        typer.Option(metavar="GROUP", help="Cut a group in two, e.g. 9/17. May be repeated."),
     ] = None,
     merge: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DEPTH/VALUE",
+            metavar="GROUP",
             help="Merge the two halves of a range into one group, e.g. 9/17. May be repeated.",
         ),
     ] = None,

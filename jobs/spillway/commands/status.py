@@ -30,15 +30,24 @@ def status(
     groups: Annotated[
         int | None, typer.Option(min=1, help="Instead, show so many of the largest groups.")
     ] = None,
+    join: Annotated[
+        str, typer.Option(metavar="NAME", help="With --groups: of one join of a tree.")
+    ] = "",
 ) -> None:
     """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
     from spillway.report.shown import show_status
 
     settings = given.settings()
+    if join and groups is None:
+        raise typer.BadParameter("--join chooses groups: it needs --groups")
     if groups is not None:
         from spillway.report.groups import groups_table, largest_groups
+        from spillway_schemas.hash_space import UnknownJoin
 
-        found = largest_groups(given.warehouse(settings), groups)
+        try:
+            found = largest_groups(given.warehouse(settings), groups, join)
+        except UnknownJoin as error:
+            raise typer.BadParameter(str(error)) from None
         if json_:
             say_json([each.model_dump() for each in found])
         else:

@@ -2,23 +2,28 @@
 
 Model: a `GroupTable` has one row for each group of the assignment, in the order of hashes. Its
 figures are those of the newest `statistics` (some seconds old). There may be 32,768 groups; what
-leaves here is bounded: the map has at most `MOST_CELLS` cells (neighbours of one slot become one,
-with sums), and the table gives the first rows of an order, after a search over all of them.
+leaves here is bounded: the map has about `MOST_CELLS` cells (neighbours of one slot and join become
+one, with sums), and the table gives the first rows of an order, after a search over all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
 
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
+from spillway.readmodel.joins import join_numbers
 from spillway.readmodel.model import ReadModel
 from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
+from spillway_schemas.hash_space import group_text, join_named
 from spillway_schemas.journal import Prefix
+from spillway_schemas.query import SINGLE
 
 MOST_CELLS = 1024
 MOST_ROWS = 500
@@ -55,8 +60,32 @@ class GroupTable:
     target: I64
     """Where the group moves to; -1: nowhere."""
     figures: GroupStates
+    names: Sequence[str] = (SINGLE,)
+    """Of the query's joins, children first."""
     texts: list[str] = field(default_factory=list)
     """What a search looks at; made when somebody searches."""
+
+    @cached_property
+    def joins(self) -> I64:
+        """The number of each group's join."""
+        return join_numbers(self.prefixes, len(self.names))
+
+    def text(self, g: int) -> str:
+        """A group as it is written for people."""
+        return group_text(self.prefixes[g], self.names)
+
+    def of_join(self, name: str) -> GroupTable:
+        """The groups of one join. Raises `UnknownJoin`."""
+        mine = np.flatnonzero(self.joins == join_named(name, self.names))
+        return replace(
+            self,
+            prefixes=tuple(self.prefixes[g] for g in mine.tolist()),
+            slot=self.slot[mine],
+            state=self.state[mine],
+            target=self.target[mine],
+            figures=self.figures.only(mine),
+            texts=[],
+        )
 
 
 class Cells(StatusRecord):
@@ -99,9 +128,13 @@ class Row(StatusRecord):
 
 
 class Groups(StatusRecord):
-    """The groups' view."""
+    """The groups' view: of all joins, or of one."""
 
     epoch: int
+    joins: list[str]
+    """Of a tree, the root first; empty for a query of one join."""
+    join: str
+    """The one whose groups these are; empty: all of them."""
     total: int
     states: tuple[str, ...]
     counts: list[int]
@@ -129,6 +162,7 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
         state=_states(found.rows > 0, cut, target >= 0),
         target=target,
         figures=found,
+        names=model.state.genesis.joins,
     )
 
 
@@ -138,15 +172,23 @@ def _states(held: Bool, cut: Bool, moving: Bool) -> I64:
 
 
 def groups_view(
-    table: GroupTable, order: str, *, descending: bool, search: str, most: int
+    table: GroupTable, order: str, *, descending: bool, search: str, most: int, join: str = ""
 ) -> Groups:
-    """The map of all groups, and the first rows of a table."""
+    """The map of all groups (or those of a join), and the first rows of a table.
+
+    Raises `UnknownJoin`.
+    """
+    names = list(reversed(table.names)) if len(table.names) > 1 else []
+    if join:
+        table = table.of_join(join)
     chosen = _searched(table, search)
     keys = _order(table, order)[chosen]
     ranks = np.argsort(-keys if descending else keys, kind="stable")
     first = chosen[ranks[: min(most, MOST_ROWS)]]
     return Groups(
         epoch=table.epoch,
+        joins=names,
+        join=join,
         total=len(table.prefixes),
         states=STATES,
         counts=np.bincount(table.state, minlength=len(STATES)).tolist(),
@@ -157,13 +199,14 @@ def groups_view(
 
 
 def cells(table: GroupTable, most: int) -> Cells:
-    """The map in about `most` cells, and one more for each slot at the most."""
+    """The map in about `most` cells, and one more for each join of each slot at the most."""
     total = len(table.prefixes)
     each = max(1, -(-total // most))
     by_slot = np.argsort(table.slot, kind="stable")
-    slot = table.slot[by_slot]
-    # Within a slot, `each` neighbours are one cell.
-    begins = np.flatnonzero(np.r_[True, slot[1:] != slot[:-1]]) if total else np.zeros(0, np.int64)
+    slot, joins = table.slot[by_slot], table.joins[by_slot]
+    # Within a slot, `each` neighbours of a join are one cell.
+    other = (slot[1:] != slot[:-1]) | (joins[1:] != joins[:-1])
+    begins = np.flatnonzero(np.r_[True, other]) if total else np.zeros(0, np.int64)
     place = np.arange(total) - np.repeat(begins, np.diff(np.r_[begins, total]))
     starts = np.flatnonzero(place % each == 0)
     counts = np.diff(np.r_[starts, total])
@@ -173,7 +216,7 @@ def cells(table: GroupTable, most: int) -> Cells:
 
     figures = table.figures
     size, results, rate = added(figures.bytes), added(figures.results), added(figures.rate)
-    names = [table.prefixes[g].text for g in by_slot[starts].tolist()]
+    names = [table.text(g) for g in by_slot[starts].tolist()]
     ends = by_slot[starts + counts - 1].tolist() if total else []
     state = table.state
     spilled = added(((state == PARTLY) | (state == SPILLED)).astype(np.int64))
@@ -182,7 +225,7 @@ def cells(table: GroupTable, most: int) -> Cells:
     of_cell = _states(held > 0, spilled > 0, moving > 0)
     return Cells(
         first=names,
-        last=[table.prefixes[g].text for g in ends],
+        last=[table.text(g) for g in ends],
         groups=counts.tolist(),
         slot=slot[starts].tolist(),
         state=of_cell.tolist(),
@@ -216,8 +259,8 @@ def _searched(table: GroupTable, search: str) -> I64:
     if not table.texts:
         slots, states, keys = table.slot.tolist(), table.state.tolist(), table.figures.hot_key
         table.texts.extend(
-            f"{prefix.text} slot:{slots[g]} {STATES[states[g]]} {keys[g]}".casefold()
-            for g, prefix in enumerate(table.prefixes)
+            f"{table.text(g)} slot:{slots[g]} {STATES[states[g]]} {keys[g]}".casefold()
+            for g in range(len(table.prefixes))
         )
     for word in words:
         hit = [word in table.texts[g] for g in everything.tolist()]
@@ -228,7 +271,7 @@ def _searched(table: GroupTable, search: str) -> I64:
 def _row(table: GroupTable, g: int) -> Row:
     figures, target = table.figures, int(table.target[g])
     return Row(
-        group=table.prefixes[g].text,
+        group=table.text(g),
         slot=int(table.slot[g]),
         state=STATES[int(table.state[g])],
         target=None if target < 0 else target,

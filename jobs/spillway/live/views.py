@@ -16,6 +16,7 @@ from spillway.readmodel.waiting import PendingSeal, Waiting
 from spillway.report.model import (
     Cleaning,
     DecisionStatus,
+    JoinStatus,
     SessionStatus,
     SlotStatus,
     Status,
@@ -102,6 +103,8 @@ class Overview(StatusRecord):
     stream: StreamView
     topics: list[TopicStatus]
     slots: list[SlotStatus]
+    joins: list[JoinStatus]
+    """Of a tree, children first; empty for a query of one join."""
     quarantine: dict[str, int]
     moves_waiting: int
     commands_waiting: int
@@ -198,6 +201,7 @@ def overview(
         stream=stream(status, trigger_s),
         topics=status.topics,
         slots=status.slots,
+        joins=status.joins,
         quarantine=status.quarantine,
         moves_waiting=status.moves_waiting,
         commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),

@@ -1,6 +1,6 @@
 """Every name that is served: type, labels, meaning. `docs/metrics.md` has the same table.
 
-Labels are bounded: topics are those of the query, slots those of the assignment, reasons are
+Labels are bounded: topics and joins are the query's, slots those of the assignment, reasons are
 `spillway.decode.reasons.KINDS`. Nothing that a message holds becomes a label.
 """
 
@@ -99,6 +99,21 @@ CATALOGUE: tuple[Family, ...] = (
         "gauge",
         ("slot",),
         "The largest group's share of the slot's work in the last minute, 0 to 1.",
+    ),
+    # --- the joins of a tree
+    Family("spillway_join_state_bytes", "gauge", ("join",), "Live state of a join's groups."),
+    Family("spillway_join_state_rows", "gauge", ("join",), "Rows in a join's state."),
+    Family(
+        "spillway_join_results_total",
+        "counter",
+        ("join",),
+        "Results that a join gave itself at run time, since this driver began.",
+    ),
+    Family(
+        "spillway_join_generations_total",
+        "counter",
+        ("join",),
+        "How often a group of the join was spilled, the seals' flushes included.",
     ),
     # --- what left memory, moved, or was lost
     Family("spillway_spills_total", "counter", (), "How often a slot has spilled."),

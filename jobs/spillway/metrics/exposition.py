@@ -74,8 +74,13 @@ def _values(figures: ScrapeFigures) -> Iterator[tuple[str, Values]]:
     yield "spillway_quarantined_rows_total", quarantined
     answers, lag = figures.kafka_answers, figures.lag
     yield "spillway_kafka_up", _one(None if answers is None else int(answers))
-    yield "spillway_lag_rows", _by_topic({} if lag is None else lag.rows)
-    yield "spillway_lag_seconds", _by_topic({} if lag is None else lag.seconds)
+    yield "spillway_lag_rows", _labelled({} if lag is None else lag.rows)
+    yield "spillway_lag_seconds", _labelled({} if lag is None else lag.seconds)
+    joins = figures.joins
+    held = () if joins is None else joins.now
+    yield "spillway_join_state_bytes", _labelled({each.join: each.bytes for each in held})
+    yield "spillway_join_state_rows", _labelled({each.join: each.rows for each in held})
+    yield "spillway_join_results_total", _labelled({} if joins is None else joins.given)
     of_days = {
         "spillway_unproved_sessions": "unproved",
         "spillway_unproved_session_sealed_timestamp_seconds": "oldest_sealed_s",
@@ -113,8 +118,10 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
     for name, what in of_slots.items():
         slots = () if known is None else known.slots
         yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
-    yield "spillway_rows_total", _by_topic({} if known is None else known.rows)
-    yield "spillway_filtered_rows_total", _by_topic({} if known is None else known.filtered)
+    yield "spillway_rows_total", _labelled({} if known is None else known.rows)
+    yield "spillway_filtered_rows_total", _labelled({} if known is None else known.filtered)
+    generations = {} if known is None else known.generations
+    yield "spillway_join_generations_total", _labelled(generations)
     runs = [] if known is None else [(_version(), known.warehouse, known.session)]
     yield "spillway_stream_info", [(labels, 1) for labels in runs]
 
@@ -128,5 +135,5 @@ def _one(value: float | None) -> Values:
     return () if value is None else (((), value),)
 
 
-def _by_topic(values: Mapping[str, float]) -> Values:
-    return [((topic,), value) for topic, value in values.items()]
+def _labelled(values: Mapping[str, float]) -> Values:
+    return [((label,), value) for label, value in values.items()]

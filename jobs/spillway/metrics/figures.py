@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
+from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import summed_delay
 from spillway.report.model import SlotStatus
@@ -34,6 +35,8 @@ class JournalFigures:
     spills: int
     spilled_bytes: int
     flushed_bytes: int
+    generations: Mapping[str, int]
+    """By join, of a tree."""
     relocations: int
     relocations_waiting: int
     restored_slots: int
@@ -58,6 +61,25 @@ class Days:
 
 
 @dataclass(frozen=True)
+class JoinTotals:
+    """What the joins of a tree hold, and what they have given since the first look."""
+
+    now: Sequence[JoinFigures]
+    """Of the open sessions."""
+    given: Mapping[str, int]
+
+    @classmethod
+    def of(cls, before: JoinTotals | None, now: Sequence[JoinFigures]) -> JoinTotals:
+        """After another look. Results are counted from nothing again when a session is sealed or a
+        slot's state is lost: then none are added."""
+        if before is None:
+            return cls(now, {each.join: 0 for each in now})
+        known = {each.join: each.results for each in before.now}
+        more = {each.join: max(each.results - known[each.join], 0) for each in now}
+        return cls(now, {join: before.given[join] + count for join, count in more.items()})
+
+
+@dataclass(frozen=True)
 class ScrapeFigures:
     """Everything that a scrape shows. None: not known now."""
 
@@ -70,13 +92,14 @@ class ScrapeFigures:
     quarantined: Mapping[tuple[str, str], int] | None = None
     """Rows per topic and kind of reason."""
     days: Days | None = None
+    joins: JoinTotals | None = None
 
 
 def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
     """The tally's figures. `trigger_s`: of the stream."""
     sessions = list(model.tally.sessions.values())
     last = model.tally.recent[-1] if model.tally.recent else None
-    topics = list(model.partitions)
+    topics, joins = list(model.partitions), model.state.genesis.joins
     return JournalFigures(
         warehouse=model.state.genesis.warehouse_id,
         session=model.session,
@@ -92,6 +115,11 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         spills=sum(s.spills for s in sessions),
         spilled_bytes=sum(s.spilled_bytes for s in sessions),
         flushed_bytes=sum(s.flushed_bytes for s in sessions),
+        generations={
+            join: sum(s.cuts_by_join.get(number, 0) for s in sessions)
+            for number, join in enumerate(joins)
+            if len(joins) > 1
+        },
         relocations=sum(s.moved for s in sessions),
         relocations_waiting=len(model.state.moves),
         restored_slots=sum(s.restored_slots for s in sessions),

@@ -33,9 +33,18 @@ from spillway.decode.reasons import kind_of
 from spillway.kafka.backlog import BacklogReader
 from spillway.kafka.client import KafkaUnavailable
 from spillway.metrics.exposition import families
-from spillway.metrics.figures import Days, Lag, ScrapeFigures, days_of, journal_figures, lag_of
+from spillway.metrics.figures import (
+    Days,
+    JoinTotals,
+    Lag,
+    ScrapeFigures,
+    days_of,
+    journal_figures,
+    lag_of,
+)
 from spillway.protocol.state import JournalState
 from spillway.readmodel import cache
+from spillway.readmodel.joins import look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.tables import Warehouse, WarehouseError
 from spillway_schemas.journal import Epoch, entry_texts
@@ -117,6 +126,7 @@ class Gatherer(Collector):
                     kafka_answers=lag is not None,
                     quarantined=quarantined.rows(),
                     days=_days(warehouse, model),
+                    joins=_joins(warehouse, model, known.joins),
                 )
             self._publish(replace(known, at_s=time.time()))
             if self._stop.wait(TICK_S):
@@ -157,6 +167,15 @@ def _days(warehouse: Warehouse, model: ReadModel) -> Days | None:
         return days_of(model, warehouse.sessions.read())
     except (WarehouseError, OSError):
         return None
+
+
+def _joins(warehouse: Warehouse, model: ReadModel, before: JoinTotals | None) -> JoinTotals | None:
+    """The joins of a tree; as before while statistics cannot be read."""
+    try:
+        found = look_at_joins(warehouse, model)
+    except (WarehouseError, OSError):
+        return before
+    return JoinTotals.of(before, found) if found else None
 
 
 class Quarantined:

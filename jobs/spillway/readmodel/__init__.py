@@ -12,5 +12,6 @@ incremental: only entries that are new are read.
 | `kept` | the models that a warehouse keeps, for those who look for the first time |
 | `cache` | the model and more, kept from look to look (a cache of this machine) |
 | `groups` | what `statistics` says of each group now |
+| `joins` | what each join of a tree holds and gives |
 | `waiting` | what was asked for and not answered |
 """

@@ -22,11 +22,12 @@ from pydantic import BaseModel, ValidationError
 
 from spillway.places import var_folder
 from spillway.private import open_private, private_folder
+from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.kept import MOST_ENTRIES, begun, followed, following, keep_found
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.tables import NothingYet, Warehouse
 
-VERSION = 7
+VERSION = 8
 """Raised when `KeptReadCache` changes its meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""
@@ -48,6 +49,8 @@ class ReadCache:
     """None before the first look, and while the journal is empty."""
     reasons: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per data file of `quarantine`: rows by reason."""
+    joins: tuple[str, list[JoinFigures]] | None = None
+    """A tree's joins, and the digest of the entry after which they were looked at; not saved."""
     saved_n: int = -1
 
 

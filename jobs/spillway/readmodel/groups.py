@@ -7,7 +7,7 @@ group that has moved, or was split, since is found by its hash range.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 import numpy as np
@@ -54,6 +54,16 @@ class GroupStates:
         """`per_kib`."""
         return per_kib(self.results, self.bytes)
 
+    def only(self, groups: I64) -> GroupStates:
+        """Of some groups, by their numbers."""
+        arrays = {
+            each.name: column[groups]
+            for each in fields(self)
+            if isinstance(column := getattr(self, each.name), np.ndarray)
+        }
+        keys = tuple(self.hot_key[g] for g in groups.tolist())
+        return replace(self, **arrays, hot_key=keys)
+
     @classmethod
     def nothing(cls, groups: int) -> GroupStates:
         """No statistics yet."""
@@ -72,14 +82,19 @@ class GroupStates:
         )
 
 
-def group_states(warehouse: Warehouse, model: ReadModel, collection_s: float) -> GroupStates:
-    """What `statistics` says of the groups of open sessions.
+def group_states(
+    warehouse: Warehouse,
+    model: ReadModel,
+    collection_s: float,
+    sessions: Collection[str] | None = None,
+) -> GroupStates:
+    """What `statistics` says of the groups of some sessions, by default of those that are open.
 
     The figures are those of each slot's newest statistics, which are written every few seconds; a
     group that has moved since is in two slots' figures, of which the newer ones hold. Rows that
     came are counted from the newest statistics that are at least `collection_s` older.
     """
-    last, before = _looked(warehouse, model, collection_s)
+    last, before = _looked(warehouse, model, collection_s, sessions)
     groups = GroupMap(model.state.groups)
     if not last:
         return GroupStates.nothing(len(groups))
@@ -113,16 +128,24 @@ def newest(warehouse: Warehouse, model: ReadModel) -> dict[int, pa.Table]:
     return _looked(warehouse, model, 0.0)[0]
 
 
+def open_sessions(model: ReadModel) -> list[str]:
+    """Dates of the sessions that are not sealed."""
+    return [date for date, each in model.tally.sessions.items() if each.sealed_at is None]
+
+
 def _looked(
-    warehouse: Warehouse, model: ReadModel, collection_s: float
+    warehouse: Warehouse,
+    model: ReadModel,
+    collection_s: float,
+    sessions: Collection[str] | None = None,
 ) -> tuple[dict[int, pa.Table], dict[int, pa.Table]]:
     """Each slot's newest rows, and its newest that are at least `collection_s` older."""
-    open_ = [date for date, each in model.tally.sessions.items() if each.sealed_at is None]
-    dates = pa.array(open_)
+    chosen = open_sessions(model) if sessions is None else sessions
+    dates = pa.array(chosen, pa.string())
     wanted = {slot for _, slot in model.state.groups}
     last: dict[int, pa.Table] = {}
     before: dict[int, pa.Table] = {}
-    for number, found in enumerate(_newest_first(warehouse, open_)):
+    for number, found in enumerate(_newest_first(warehouse, chosen)):
         rows = found.filter(pc.and_(found["resident"], pc.is_in(found["session_date"], dates)))
         for slot in pc.unique(rows["slot"]).to_pylist():
             mine = rows.filter(pc.equal(rows["slot"], slot))

@@ -146,6 +146,8 @@ class SessionTally(BaseModel):
     """By `Prefix.text`; empty once it is sealed."""
     most_cuts: int = 0
     """Of one range."""
+    cuts_by_join: dict[int, int] = {}
+    """By the join's number; only joins that were cut."""
     peak_state_bytes: int = 0
     budget_bytes: int = 0
     restored_slots: int = 0
@@ -226,7 +228,8 @@ class Tally(BaseModel):
             one = self.sessions[cut.session]
             one.cuts += 1
             name = cut.range.text
-            one.cuts_by_range[name] = one.cuts_by_range.get(name, 0) + 1
+            _count(one.cuts_by_range, name, 1)
+            _count(one.cuts_by_join, cut.operator, 1)
             one.most_cuts = max(one.most_cuts, one.cuts_by_range[name])
         session.restored_slots += len(entry.restored_slots)
         held = {number: slot.state_bytes for number, slot in self.slots.items()}
@@ -450,7 +453,7 @@ def _seconds(entry: EpochFacts, whole_s: float) -> dict[str, float]:
     return {part: round(seconds, 4) for part, seconds in parts.items()}
 
 
-def _count(counts: dict[str, int], name: str, more: int) -> None:
+def _count(counts: dict[Any, int], name: Any, more: int) -> None:
     counts[name] = counts.get(name, 0) + more
 
 

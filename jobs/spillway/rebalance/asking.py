@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,9 +15,21 @@ from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.commands import AdaptationCommand
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import CommandOutcome
+from spillway_schemas.query import SINGLE
 from spillway_schemas.settings import Settings
 
-Answers = list[tuple[AdaptationCommand, CommandOutcome]]
+
+class Answers(list[tuple[AdaptationCommand, CommandOutcome]]):
+    """Commands, each with what the stream would answer now."""
+
+    def __init__(
+        self,
+        found: Iterable[tuple[AdaptationCommand, CommandOutcome]] = (),
+        joins: Sequence[str] = (SINGLE,),
+    ) -> None:
+        super().__init__(found)
+        self.joins = joins
+        """Names of the query's joins: people's names of groups begin with one."""
 
 
 class RequestRefused(Exception):
@@ -67,7 +79,7 @@ def ask(seen: WarehouseLook, commands: Sequence[AdaptationCommand], *, dry_run: 
     if right and not dry_run:
         # Together: one that the stream read alone would make the others' assignment an old one.
         seen.warehouse.commands.append(*right)
-    return list(zip(commands, outcomes, strict=True))
+    return Answers(zip(commands, outcomes, strict=True), seen.model.state.genesis.joins)
 
 
 def note(settings: Settings, by: str, reason: str, *, clock: Clock, **what: object) -> None:

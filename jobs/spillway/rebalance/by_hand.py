@@ -16,6 +16,7 @@ from spillway.readmodel.model import ReadModel
 from spillway.rebalance.asking import Answers, RequestRefused, WarehouseLook, ask, look
 from spillway.report.words import bytes_text
 from spillway_schemas.commands import ADAPTATION, GREATEST, AdaptationCommand, BudgetCommand
+from spillway_schemas.hash_space import group_of, group_text, spaces
 from spillway_schemas.journal import Move, Prefix
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
@@ -29,7 +30,7 @@ class RebalanceRequest:
     """The options as they were written."""
 
     moves: Sequence[str] = ()
-    """`DEPTH/VALUE:SLOT`."""
+    """`DEPTH/VALUE:SLOT`; in a tree of joins groups are `JOIN:DEPTH/VALUE`."""
     spills: Sequence[str] = ()
     """`SLOT:BYTES`."""
     splits: Sequence[str] = ()
@@ -67,7 +68,7 @@ def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupSt
     """A split of a group of one key divides nothing: it would only look like an answer."""
     at = {group: g for g, (group, _) in enumerate(model.state.groups)}
     for text in wanted.splits:
-        g = at.get(_group(text))
+        g = at.get(_group(text, model.state.genesis.joins))
         if g is not None and found.hot_share[g] >= 1:
             share = found.bytes[g] / max(int(found.bytes.sum()), 1)
             raise RequestRefused(
@@ -101,6 +102,7 @@ def _commands(
     seen: WarehouseLook, sizes: dict[Prefix, int], wanted: RebalanceRequest, reason: str, by: str
 ) -> list[AdaptationCommand]:
     state = seen.model.state
+    joins = state.genesis.joins
     decision = f"by-hand/{uuid.uuid4().hex[:8]}"
     found: list[AdaptationCommand] = []
 
@@ -117,13 +119,13 @@ def _commands(
         found.append(ADAPTATION.validate_python({**common, **what}))
 
     for text in wanted.splits:
-        add("split", group=_group(text))
+        add("split", group=_group(text, joins))
     for text in wanted.merges:
-        add("merge", group=_group(text))
+        add("merge", group=_group(text, joins))
     for text in wanted.moves:
-        name, slot = _pair(text, "--move 9/17:1")
-        group = _group(name)
-        move = Move(group=group, to=_number(slot, text), bytes=sizes.get(group, 0))
+        name, slot = _pair(text, f"--move {_example(joins)}:1")
+        to, group = _number(slot, text), _group(name, joins)
+        move = Move(group=group, to=to, bytes=sizes.get(group, 0))
         add("move", move=move)
     for text in wanted.spills:
         slot, size = _pair(text, "--spill 0:100MiB")
@@ -142,15 +144,19 @@ def _commands(
 
 
 def _pair(text: str, example: str) -> tuple[str, str]:
-    left, colon, right = text.partition(":")
+    left, colon, right = text.rpartition(":")
     if not colon:
         raise RequestRefused(f"{text!r}: write, for example, {example}")
     return left, right
 
 
-def _group(text: str) -> Prefix:
+def _example(joins: Sequence[str]) -> str:
+    return group_text(spaces(len(joins))[0].part(Prefix(9, 17)), joins)
+
+
+def _group(text: str, joins: Sequence[str]) -> Prefix:
     try:
-        return Prefix.parse(text)
+        return group_of(text, joins)
     except ValueError as error:
         raise RequestRefused(str(error)) from None
 

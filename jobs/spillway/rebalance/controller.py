@@ -65,7 +65,7 @@ def run(
         raise RequestRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     seen = look(settings, clock=clock)
     if (busy := _busy(seen)) is not None:
-        return Decision(busy, [])
+        return Decision(busy, Answers())
     model, chosen = seen.model, POLICIES[policy]
     given = settings_for_policies(settings)
     collected_s = settings.rebalance.collection_s

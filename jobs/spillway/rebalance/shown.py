@@ -21,6 +21,8 @@ from spillway_schemas.commands import (
     SpillCommand,
     SplitCommand,
 )
+from spillway_schemas.hash_space import group_text
+from spillway_schemas.journal import Prefix
 
 NAMED = 3
 """Groups of one kind of move that are named; the rest is counted (`--json` has all)."""
@@ -29,7 +31,14 @@ NAMED = 3
 def as_json(answers: Answers, declined: Iterable[Declined]) -> dict[str, Any]:
     """Everything, for programs."""
     return {
-        "asked": [{"command": c.model_dump(), "outcome": o.model_dump()} for c, o in answers],
+        "asked": [
+            {
+                "command": c.model_dump(),
+                "group": None if (group := _group(c)) is None else group_text(group, answers.joins),
+                "outcome": o.model_dump(),
+            }
+            for c, o in answers
+        ],
         "declined": [asdict(each) for each in declined],
     }
 
@@ -44,7 +53,8 @@ def table(answers: Answers, declined: Iterable[Declined], *, dry_run: bool) -> T
         why = commands[0].reason
         if verdict is not None:
             why = verdict + (f" (wanted because: {why})" if why else "")
-        found.add_row(_what(commands), said if verdict is None else "refused", Text(visible(why)))
+        what = _what(commands, answers.joins)
+        found.add_row(what, said if verdict is None else "refused", Text(visible(why)))
     for each in declined:
         found.add_row(Text(visible(f"no {each.what}")), "", Text(visible(each.why)))
     return found
@@ -62,13 +72,24 @@ def _alike(answers: Answers) -> list[tuple[list[AdaptationCommand], str | None]]
     return list(found.values())
 
 
-def _what(commands: Sequence[AdaptationCommand]) -> str:
-    """Commands that belong together, in a few words."""
+def _group(command: AdaptationCommand) -> Prefix | None:
+    """The one group that a command is about."""
+    match command:
+        case MoveCommand():
+            return command.move.group
+        case SplitCommand() | MergeCommand():
+            return command.group
+        case _:
+            return None
+
+
+def _what(commands: Sequence[AdaptationCommand], joins: Sequence[str]) -> str:
+    """Commands that belong together, in a few words. `joins`: the names of the query's."""
     first = commands[0]
     match first:
         case MoveCommand():
             moves = [command.move for command in commands if isinstance(command, MoveCommand)]
-            names = ", ".join(move.group.text for move in moves[:NAMED])
+            names = ", ".join(group_text(move.group, joins) for move in moves[:NAMED])
             if len(moves) > NAMED:
                 names += f" and {len(moves) - NAMED:,} more"
             size = bytes_text(sum(move.bytes for move in moves))
@@ -82,4 +103,4 @@ def _what(commands: Sequence[AdaptationCommand]) -> str:
             size = bytes_text(sum(move.bytes for move in first.moves))
             return f"{first.slots} slots ({len(first.moves):,} moves, {size})"
         case SplitCommand() | MergeCommand():
-            return f"{first.kind} {first.group.text}"
+            return f"{first.kind} {group_text(first.group, joins)}"

@@ -17,15 +17,20 @@ import pyarrow.parquet as pq
 
 from spillway.readmodel.groups import per_kib
 from spillway.readmodel.model import ReadModel
-from spillway.report.model import Cleaning, Detail, SpillChoice, Spread
+from spillway.report.model import Cleaning, Detail, JoinStatus, SpillChoice, Spread
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import origin
 
 COLUMNS = ["session_date", "epoch", "slot", "bytes", "results", "resident"]
 
 
-def detail_of(warehouse: Warehouse, model: ReadModel, session: str) -> Detail:
-    """History of one session. Raises KeyError for a session that the journal does not know."""
+def detail_of(
+    warehouse: Warehouse, model: ReadModel, session: str, joins: list[JoinStatus]
+) -> Detail:
+    """History of one session, whose `joins` are given.
+
+    Raises KeyError for a session that the journal does not know.
+    """
     known = model.tally.sessions[session]
     flush = known.sealed_epoch
     return Detail(
@@ -34,6 +39,7 @@ def detail_of(warehouse: Warehouse, model: ReadModel, session: str) -> Detail:
         # The seal's flush chooses nothing.
         choices=[c for c in choices(_statistics(warehouse, session)) if c.epoch != flush],
         cleaning=[] if flush is None else cleaning(warehouse, session),
+        joins=joins,
     )
 
 

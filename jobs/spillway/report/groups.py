@@ -12,10 +12,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from spillway.engine.statistics import range_of
 from spillway.readmodel import cache
 from spillway.readmodel.groups import newest, per_kib
 from spillway.report.words import bytes_text, count_text, part_text, visible
 from spillway.tables import Warehouse
+from spillway_schemas.hash_space import group_text, join_named, spaces
 from spillway_schemas.journal import Prefix
 
 HEAD = (
@@ -40,7 +42,7 @@ class GroupStatus(BaseModel):
     """One group of one open session, as its slot's newest statistics have it."""
 
     group: str
-    """`depth/value`."""
+    """As `group_text` writes it."""
     session: str
     slot: int
     epoch: int
@@ -62,17 +64,24 @@ class GroupStatus(BaseModel):
     hot_rows: int | None
 
 
-def largest_groups(warehouse: Warehouse, most: int) -> list[GroupStatus]:
-    """The `most` largest groups by bytes in memory."""
+def largest_groups(warehouse: Warehouse, most: int, join: str = "") -> list[GroupStatus]:
+    """The `most` largest groups by bytes in memory, of all joins or of one.
+
+    Raises `UnknownJoin`.
+    """
     memory = cache.load(warehouse.place.path())
     model = cache.caught_up(warehouse, memory)
+    names = model.state.genesis.joins
+    wanted = join_named(join, names) if join else None
     tables = list(newest(warehouse, model).values())
     if not tables:
         return []
     rows = pa.concat_tables(tables).sort_by([("bytes", "descending")])
+    if wanted is not None:
+        rows = rows.filter(pa.array(range_of(rows, spaces(len(names))) == wanted))
     return [
         GroupStatus(
-            group=Prefix(row["depth"], row["value"]).text,
+            group=group_text(Prefix(row["depth"], row["value"]), names),
             session=row["session_date"],
             **{field: row[field] for field in GroupStatus.model_fields if field in row},
         )

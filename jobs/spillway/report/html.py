@@ -16,8 +16,9 @@ from pathlib import Path
 
 from spillway.report import decisions
 from spillway.report.charts import Chart, charts
-from spillway.report.model import SessionStatus, Status, Verdict
+from spillway.report.model import JoinStatus, SessionStatus, Status, Verdict
 from spillway.report.page_style import STYLE
+from spillway.report.query_tree import joins_svg, root_first, where_text
 from spillway.report.svg import Safe, joined, tag
 from spillway.report.words import (
     bytes_text,
@@ -83,6 +84,7 @@ def report_html(status: Status, phases: Sequence[Row] = ()) -> str:
                 _card("Figures", _pairs(_figures(session, phases))),
                 _card("Streams", _streams(status, session)),
                 _card("Slots", _slots(status)),
+                *_joins(status.detail.joins),
                 _card("Decisions", _decisions(status, session)),
                 _card("Quarantine", _quarantine(status)),
                 _card("Tables", _tables(status)),
@@ -240,6 +242,15 @@ def _slots(status: Status) -> Safe:
             for slot in status.slots
         ],
     )
+
+
+def _joins(joins: Sequence[JoinStatus]) -> list[Safe]:
+    """The tree with its figures, and where its joins run; nothing for one join."""
+    if not joins:
+        return []
+    rows = [(each.join, where_text(each)) for _, each in root_first(joins)]
+    picture = tag("div", joins_svg(joins), class_="tree")
+    return [_card("Joins", joined([picture, _table(("join", "runs at slots"), rows)]))]
 
 
 def _decisions(status: Status, session: SessionStatus) -> Safe:

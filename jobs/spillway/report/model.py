@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from spillway.readmodel.adaptations import DecisionFacts
+from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.tally import Point, SealAnswer, SlotTally
 from spillway.readmodel.waiting import PendingSeal, Waiting
 
@@ -54,6 +55,14 @@ class DecisionStatus(StatusRecord, DecisionFacts):
 
     results_since: int
     """Results of the warehouse since then, at run time."""
+
+
+class JoinStatus(StatusRecord, JoinFigures):
+    """One join of a tree, over the open sessions; in `Detail`, over that one."""
+
+    inputs: list[str]
+    """Streams and joins that it reads, in the query's order; joins alone where the query that the
+    settings name is not the warehouse's."""
 
 
 class Verdict(StatusRecord):
@@ -155,6 +164,8 @@ class Detail(StatusRecord):
     points: list[Point]
     choices: list[SpillChoice]
     cleaning: list[Cleaning]
+    joins: list[JoinStatus]
+    """Of a sealed session memory is what the last statistics before its seal say."""
 
 
 class Status(StatusRecord):
@@ -193,6 +204,8 @@ class Status(StatusRecord):
     """Part of its budget at which a slot spills."""
     topics: list[TopicStatus]
     slots: list[SlotStatus]
+    joins: list[JoinStatus]
+    """Of a tree, children first, the root last; empty for a query of one join."""
     quarantine: dict[str, int]
     """Rows of the whole warehouse by reason, the most frequent first."""
     sessions: list[SessionStatus]

@@ -77,6 +77,12 @@ svg .mid { text-anchor: middle; }
 svg .end { text-anchor: end; }
 svg .axis { font-size: 12px; }
 .grid { stroke: var(--grid); }
+.tree svg text { font: 11.5px ui-monospace, monospace; fill: var(--muted); }
+.tree svg .name { font-weight: 650; fill: var(--ink); }
+.tree svg { max-width: 100%; height: auto; }
+.tree ~ table td:first-child { overflow-wrap: normal; }
+.tree .box { fill: var(--page); stroke: var(--grid); }
+.tree .edge { fill: none; stroke: var(--muted); }
 .frame, .tick { stroke: var(--muted); }
 .line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; }
 .line.folder { stroke-dasharray: 3 3; stroke-width: 1.2; }

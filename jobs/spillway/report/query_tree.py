@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from rich.text import Text
 from rich.tree import Tree
 
+from spillway.report.model import JoinStatus
 from spillway.report.svg import Safe, joined, tag
+from spillway.report.words import bytes_text, count_text, times_text
 from spillway_schemas.edges import Edge, QueryEdges
 from spillway_schemas.expressions import plain_column
 from spillway_schemas.join_tree import KeySource, TreeJoin
@@ -17,6 +20,10 @@ WIDE, LINE, GAP, INDENT = 760, 18, 14, 28
 """Pixels of the picture: its width, a line, between two boxes, a level."""
 CHARACTER = 7.4
 """Pixels of a character, about."""
+MOST_SLOTS = 6
+"""Slots of a join that are told in words."""
+SMALL = 7.1
+"""The same in a report."""
 
 
 def as_text(query: Query) -> Tree:
@@ -124,37 +131,114 @@ text { font: 12px ui-monospace, monospace; fill: #1b1f24 }
 def as_svg(query: Query) -> str:
     """The tree as a picture: a box for each join and stream, its inputs indented below it."""
     edges = {(edge.join, edge.input): edge for edge in QueryEdges(query).edges}
+
+    def box(name: str, reader: str | None) -> Box:
+        join = query.tree.join(name)
+        keys = _keys(query, join)
+        why = carried(edges[reader, name]) if reader else []
+        below = [box(each, name) for each in (join.inputs if join is not None else ())]
+        return Box(_title(query, name), keys, why, below)
+
+    drawn, width, height = _drawn(box(query.tree.root.name, None), CHARACTER)
+    return tag(
+        "svg",
+        tag("title", f"The joins of {query.name}"),
+        tag("style", Safe(STYLE)),
+        drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {max(width, WIDE):g} {height:g}",
+        role="img",
+    )
+
+
+def joins_svg(joins: Sequence[JoinStatus]) -> Safe:
+    """The tree with what each join holds and has given, in the look of the page that it is in."""
+    named = {each.join: each for each in joins}
+
+    def box(name: str) -> Box:
+        if (join := named.get(name)) is None:
+            return Box(name, [], [], [])
+        inputs = ", ".join(join.inputs)
+        return Box(f"{name} joins {inputs}", [], figures(join), [box(each) for each in join.inputs])
+
+    drawn, width, height = _drawn(box(joins[-1].join), SMALL)
+    label = "; ".join(f"{each.join}: {', '.join(figures(each))}" for each in joins)
+    # As large as it is drawn: a small tree must not be blown up.
+    return tag(
+        "svg",
+        drawn,
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=label,
+    )
+
+
+def figures(join: JoinStatus) -> list[str]:
+    """What a join holds, and what it has given and spilled: a line each."""
+    return [
+        f"{count_text(join.rows)} rows, {bytes_text(join.bytes)}",
+        f"{count_text(join.results)} results, {join.productivity:,.2f} a KiB",
+        f"{times_text(join.cuts, 'generation')}, {bytes_text(join.spilled_bytes)} spilled",
+    ]
+
+
+def where_text(join: JoinStatus) -> str:
+    """`0: 1.2 MiB in 32 groups, 1: 40 KiB in 8 groups`; of many slots those that hold most."""
+    most = sorted(join.slot_bytes, key=lambda slot: -join.slot_bytes[slot])[:MOST_SLOTS]
+    told = ", ".join(
+        f"{slot}: {bytes_text(join.slot_bytes[slot])} in {times_text(join.groups[slot], 'group')}"
+        for slot in sorted(most)
+    )
+    left = len(join.slot_bytes) - len(most)
+    return f"{told} and {left} more" if left else told
+
+
+def root_first(joins: Sequence[JoinStatus]) -> list[tuple[int, JoinStatus]]:
+    """The joins from the root on, each with how many it lies below it; inputs in their order."""
+    named = {each.join: each for each in joins}
+
+    def below(join: JoinStatus, depth: int) -> Iterator[tuple[int, JoinStatus]]:
+        yield depth, join
+        for name in join.inputs:
+            if name in named:
+                yield from below(named[name], depth + 1)
+
+    return list(below(joins[-1], 0)) if joins else []
+
+
+class Box(NamedTuple):
+    """A join or stream of a picture, and what lies below it."""
+
+    title: str
+    keys: list[str]
+    why: list[str]
+    below: list[Box]
+
+
+def _drawn(root: Box, character: float) -> tuple[Safe, float, float]:
+    """A box for each, its inputs indented below it; the picture's width and height."""
     drawn: list[Safe] = []
     y, widest = GAP, 0.0
 
-    def box(name: str, reader: str | None, depth: int, from_y: float | None) -> None:
+    def draw(box: Box, depth: int, from_y: float | None) -> None:
         nonlocal y, widest
-        join = query.tree.join(name)
-        keys = _keys(query, join)
-        lines = [_title(query, name), *keys]
-        lines += carried(edges[reader, name]) if reader else []
+        lines = [box.title, *box.keys, *box.why]
         x, top = GAP + INDENT * depth, y
         height = LINE * len(lines) + 10
-        width = max(len(line) for line in lines) * CHARACTER + 20
+        width = max(len(line) for line in lines) * character + 20
         widest = max(widest, x + width)
         if from_y is not None:
             path = f"M{x - INDENT / 2},{from_y}V{top + LINE}H{x}"
             drawn.append(tag("path", class_="edge", d=path))
         drawn.append(tag("rect", class_="box", x=x, y=top, width=width, height=height, rx=4))
         for n, line in enumerate(lines):
-            kind = "name" if n == 0 else "key" if n <= len(keys) else "why"
+            kind = "name" if n == 0 else "key" if n <= len(box.keys) else "why"
             drawn.append(tag("text", line, class_=kind, x=x + 10, y=top + LINE * (n + 1)))
         y += height + GAP
-        for each in join.inputs if join is not None else ():
-            box(each, name, depth + 1, top + height)
+        for each in box.below:
+            draw(each, depth + 1, top + height)
 
-    box(query.tree.root.name, None, 0, None)
-    return tag(
-        "svg",
-        tag("title", f"The joins of {query.name}"),
-        tag("style", Safe(STYLE)),
-        joined(drawn),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {max(widest + GAP, WIDE):g} {y:g}",
-        role="img",
-    )
+    draw(root, 0, None)
+    return joined(drawn), widest + GAP, y

@@ -23,12 +23,14 @@ from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import another_query
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.joins import JoinFigures, look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
 from spillway.readmodel.waiting import pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
     DecisionStatus,
+    JoinStatus,
     SessionStatus,
     SlotStatus,
     Status,
@@ -38,7 +40,7 @@ from spillway.report.model import (
 from spillway.tables import SessionEvent, Warehouse
 from spillway.tables.events import Outcome, SessionHistory
 from spillway_schemas.journal import Offsets
-from spillway_schemas.query import load_query
+from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
 
 RECENT_S = 60.0
@@ -92,12 +94,17 @@ def status(
     # Of the open session: the last epochs may be of the one before.
     delay = summed_delay(model.tally.recent) if any(sessions[model.session].delay) else []
     topics, lag_rows = topics_of(model, ends)
+    problem, query = _query(model, settings)
+
+    def joins(found: Sequence[JoinFigures]) -> list[JoinStatus]:
+        return [JoinStatus(**dict(each), inputs=_inputs(each, found, query)) for each in found]
+
     return Status(
         at=_text(now),
         warehouse_root=place,
         warehouse_id=model.state.genesis.warehouse_id,
         query=settings.query,
-        query_problem=_query_problem(model, settings),
+        query_problem=problem,
         session=model.session,
         epoch=model.state.epoch,
         term=model.state.term,
@@ -115,6 +122,7 @@ def status(
         threshold=settings.spill.threshold,
         topics=topics,
         slots=slots_of(model, settings.stream.trigger_s),
+        joins=joins(_joins(warehouse, known, model)),
         quarantine=reasons,
         sessions=[
             _session(model, each, done.get(date, -1), stored.get(date, 0), events.get(date, []))
@@ -132,16 +140,40 @@ def status(
         moves_waiting=len(model.state.moves),
         waiting=unanswered,
         pending_seal=pending_seal(warehouse, model.state) if seals else None,
-        detail=None if detail_session is None else detail_of(warehouse, model, detail_session),
+        detail=None
+        if detail_session is None
+        else detail_of(
+            warehouse,
+            model,
+            detail_session,
+            joins(look_at_joins(warehouse, model, detail_session)),
+        ),
     )
 
 
-def _query_problem(model: ReadModel, settings: Settings) -> str:
+def _query(model: ReadModel, settings: Settings) -> tuple[str, Query | None]:
+    """Why the settings' query is not the warehouse's; else the query."""
     try:
-        fingerprint = load_query(settings.query).fingerprint
+        query = load_query(settings.query)
     except ValueError as error:  # what the tables hold is shown all the same
-        return str(error)
-    return another_query(model.state.genesis.query, fingerprint)
+        return str(error), None
+    problem = another_query(model.state.genesis.query, query.fingerprint)
+    return problem, None if problem else query
+
+
+def _joins(warehouse: Warehouse, memory: ReadCache, model: ReadModel) -> list[JoinFigures]:
+    """The joins of the open sessions, looked at again only where the journal has gone on."""
+    known = memory.joins
+    if known is None or known[0] != model.entry:
+        memory.joins = known = (model.entry, look_at_joins(warehouse, model))
+    return known[1]
+
+
+def _inputs(join: JoinFigures, joins: Iterable[JoinFigures], query: Query | None) -> list[str]:
+    found = None if query is None else query.tree.join(join.join)
+    if found is not None:
+        return list(found.inputs)
+    return [each.join for each in joins if each.reader == join.join]
 
 
 def _reasons(warehouse: Warehouse, memory: ReadCache) -> dict[str, int]:

@@ -17,6 +17,7 @@ from spillway.readmodel.tally import SealAnswer
 from spillway.readmodel.waiting import Waiting
 from spillway.report.decisions import decisions_table
 from spillway.report.model import SessionStatus, SlotStatus, Status
+from spillway.report.query_tree import root_first
 from spillway.report.words import (
     bytes_text,
     clock_text,
@@ -39,6 +40,8 @@ WIDE = 140
 """From so many columns on, slots have all their figures."""
 SHOWN = 5
 """Decisions that are shown beside everything else."""
+INDENT = "  "
+"""Of what a join reads, below it."""
 STALE_S = 60.0
 """After so long without an epoch the age is marked (Kafka may just be silent)."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -49,7 +52,10 @@ def render(status: Status, console: Console, width: int | None = None) -> Render
     width = console.width if width is None else width
     fancy = unicode_works(console)
     parts: list[RenderableType] = [_head(status, width), Text(), _topics(status, width), Text()]
-    parts += [_slots(status, width, fancy), Text(), _sessions(status, width)]
+    parts += [_slots(status, width, fancy), Text()]
+    if status.joins:
+        parts += [_joins(status, width), Text()]
+    parts.append(_sessions(status, width))
     if status.sessions_left_out:
         parts.append(Text(_left_out(status), style="dim"))
     if status.adaptations and width >= NARROW:
@@ -254,6 +260,26 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
                 f"{slot.output_rate:,.0f}",
             ]
         table.add_row(*row)
+    return table
+
+
+def _joins(status: Status, width: int) -> Table:
+    """The tree from its root on, a line for each join."""
+    head = ["state", "results"]
+    head += [] if width < TINY else ["a KiB"]
+    head += [] if width < NARROW else ["rows", "groups", "generations", "spilled"]
+    table = _table("join", *head)
+    for depth, each in root_first(status.joins):
+        cells = {
+            "state": bytes_text(each.bytes),
+            "results": count_text(each.results),
+            "a KiB": f"{each.productivity:,.2f}",
+            "rows": count_text(each.rows),
+            "groups": count_text(sum(each.groups.values())),
+            "generations": count_text(each.cuts),
+            "spilled": bytes_text(each.spilled_bytes),
+        }
+        table.add_row(Text(INDENT * depth + visible(each.join)), *(cells[name] for name in head))
     return table
 
 

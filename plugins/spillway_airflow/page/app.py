@@ -169,18 +169,25 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
         descending: bool = True,
         search: str = Query("", max_length=MOST_SEARCH),
         most: int = Query(50, ge=1, le=500),
+        join: str = Query("", max_length=MOST_SEARCH),
     ) -> Response:
-        """The map of all groups, and the first of them by an order."""
+        """The map of all groups, or those of a join, and the first of them by an order."""
         from spillway.live.groups import ORDERS, groups_view
+        from spillway_schemas.hash_space import UnknownJoin
 
         if order not in ORDERS:
             raise HTTPException(422, f"order by one of {', '.join(ORDERS)}")
 
         def make(seen: PageLook) -> Any:
             assert seen.groups is not None
-            return groups_view(seen.groups, order, descending=descending, search=search, most=most)
+            try:
+                return groups_view(
+                    seen.groups, order, descending=descending, search=search, most=most, join=join
+                )
+            except UnknownJoin as error:
+                raise HTTPException(422, str(error)) from error
 
-        name = f"groups/{order}/{descending}/{most}/{search}"
+        name = f"groups/{order}/{descending}/{most}/{len(join)}/{join}/{search}"
         return _answer(request, *watch().answer(name, make, groups=True))
 
 

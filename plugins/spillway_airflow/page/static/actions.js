@@ -302,15 +302,15 @@ export class Actions {
     if (!found) return this.said(outcome);
     const rows = [];
     const alike = new Map();
-    for (const { command, outcome: answer } of found.asked) {
-      const move = command.kind === "move" ? command.move : null;
+    for (const { command, group, outcome: answer } of found.asked) {
+      const move = command.kind === "move" ? { ...command.move, group } : null;
       const key = move ? JSON.stringify([move.to, command.reason, answer.obeyed || answer.reason]) : command.id;
-      if (!alike.has(key)) alike.set(key, { command, answer, moves: [] });
+      if (!alike.has(key)) alike.set(key, { command, group, answer, moves: [] });
       if (move) alike.get(key).moves.push(move);
     }
-    for (const { command, answer, moves } of alike.values()) {
+    for (const { command, group, answer, moves } of alike.values()) {
       rows.push([
-        what(command, moves),
+        what(command, group, moves),
         answer.obeyed ? chip(dry ? "wait" : "good", dry ? "wait" : "check", dry ? "would be asked for" : "asked for") : chip("bad", "cross", "refused"),
         answer.obeyed ? command.reason : answer.reason,
       ]);
@@ -349,13 +349,13 @@ export function sealNote(page, pending) {
 
 const NAMED = 3;
 
-function what(command, moves) {
+function what(command, group, moves) {
   if (moves.length) {
-    const names = moves.slice(0, NAMED).map((m) => m.group.join("/")).join(", ");
+    const names = moves.slice(0, NAMED).map((m) => m.group).join(", ");
     const more = moves.length > NAMED ? ` and ${count(moves.length - NAMED)} more` : "";
     return `move ${names}${more} to slot ${moves[0].to} (${bytes(moves.reduce((t, m) => t + m.bytes, 0))})`;
   }
   if (command.kind === "spill") return `spill ${bytes(command.bytes)} at slot ${command.slot}`;
   if (command.kind === "slots") return `${command.slots} slots (${times(command.moves.length, "move")})`;
-  return `${command.kind} ${command.group?.join("/") ?? ""}`;
+  return `${command.kind} ${group ?? ""}`;
 }

@@ -29,8 +29,12 @@ const CHIPS = {
 const STEP = 50;
 
 export class Groups {
-  constructor(page) {
+  /** `join`: the one whose groups are looked at; none: all of them. */
+  constructor(page, join) {
     this.page = page;
+    this.join = join ?? "";
+    this.select = h("select", { id: "join", name: "join", onchange: () => (location.hash = this.select.value ? `groups/${this.select.value}` : "groups") });
+    this.chooser = h("label", { class: "chooser", for: "join", hidden: true }, h("span", {}, "Join"), this.select);
     this.order = "bytes";
     this.descending = true;
     this.search = "";
@@ -50,6 +54,7 @@ export class Groups {
     this.root = h(
       "div",
       { class: "view" },
+      this.chooser,
       this.heat.root,
       h(
         "section",
@@ -64,7 +69,24 @@ export class Groups {
 
   path() {
     const asked = { order: this.order, descending: this.descending, search: this.search, most: this.most };
+    if (this.join) asked.join = this.join;
     return `groups?${new URLSearchParams(asked)}`;
+  }
+
+  /** The address names another join. */
+  choose(join) {
+    if ((join ?? "") === this.join) return;
+    this.join = join ?? "";
+    this.most = STEP;
+  }
+
+  /** Joins to choose from, where there are several. */
+  showJoins({ joins, join }) {
+    this.chooser.hidden = joins.length === 0;
+    if (this.select.options.length !== joins.length + 1) {
+      put(this.select, h("option", { value: "" }, "all joins"), joins.map((name) => h("option", { value: name }, visible(name))));
+    }
+    this.select.value = join;
   }
 
   typed() {
@@ -103,6 +125,7 @@ export class Groups {
   }
 
   show(data) {
+    this.showJoins(data);
     this.heat.show(data);
     const { rows, found, total } = data;
     put(this.says, found === total ? `${count(rows.length)} of ${count(total)} groups` : `${count(rows.length)} of ${count(found)} found, among ${count(total)}`);

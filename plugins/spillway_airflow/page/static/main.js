@@ -15,7 +15,7 @@ const STALE_S = 15;
 
 const VIEWS = {
   overview: ["Overview", (page) => new Overview(page)],
-  groups: ["Groups", (page) => new Groups(page)],
+  groups: ["Groups", (page, rest) => new Groups(page, rest)],
   decisions: ["Decisions", (page) => new Decisions(page)],
   sessions: ["Sessions", (page, rest) => new Sessions(page, rest)],
 };

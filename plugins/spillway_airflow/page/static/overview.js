@@ -3,6 +3,7 @@
 import { sealNote } from "./actions.js";
 import { DayCharts } from "./day.js";
 import { h, icon, put, scroller } from "./dom.js";
+import { Joins } from "./joins.js";
 import { nowMs } from "./server.js";
 import { stageWords } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
@@ -20,11 +21,12 @@ export class Overview {
     this.strip = h("section", { class: "strip", "aria-label": "Today" });
     this.notes = h("div", { class: "notes" });
     this.charts = new DayCharts();
+    this.joins = new Joins();
     this.table = h("table", {});
     this.topics = h("article", {}, h("h2", {}, "Topics"), scroller("Topics", this.table));
     this.reasons = h("article", {});
     const below = h("section", { class: "columns" }, this.topics, this.reasons);
-    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, below);
+    this.root = h("div", { class: "view" }, this.strip, this.notes, this.charts.root, this.joins.root, below);
   }
 
   show(data) {
@@ -49,6 +51,7 @@ export class Overview {
     );
     const own = data.day.session.session === data.open;
     this.charts.show(data.day, own ? data.slots : null);
+    this.joins.show(data.joins);
     this.showTopics(data);
     this.showReasons(data);
   }
