@@ -299,7 +299,7 @@ MISTAKES = [
     Mistake(
         "a scenario that does not exist",
         ("produce", "nosuch"),
-        "spillway: no scenario 'nosuch'; shipped are bench, bushy, demo,",
+        "spillway: no scenario 'nosuch'; shipped are bench, bench-five-way, bushy, demo,",
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
     Mistake(

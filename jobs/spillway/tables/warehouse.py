@@ -50,7 +50,7 @@ from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
 from spillway_schemas.hash_space import spaces
-from spillway_schemas.journal import FileRecord
+from spillway_schemas.journal import FileRecord, Genesis
 from spillway_schemas.snapshot import JournalSnapshot
 
 APP = "spillway"
@@ -343,12 +343,13 @@ class Warehouse:
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
         """Say of which cleaned sessions `results`, or `spill` of a tree of joins, as seen, lacks
         ranges."""
-        state = self.journal.state() if cleaned else None
-        if state is None:
+        sealed = self.journal.sealed() if cleaned else {}
+        if not cleaned & sealed.keys():
             return
-        root = spaces(len(state.genesis.parents))[-1]
-        for session in sorted(cleaned & state.sealed.keys()):
-            ranges = state.sealed[session].ranges
+        first = next(head for _, head in self.journal.heads())
+        root = spaces(len(first.parents) if isinstance(first, Genesis) else 1)[-1]
+        for session in sorted(cleaned & sealed.keys()):
+            ranges = sealed[session].ranges
             below = sum(not root.covers(each) for each in ranges)
             for table, wanted in (("results", len(ranges)), ("spill", below)):
                 there = self.table(table).transaction(f"cleanup/{session}") + 1
