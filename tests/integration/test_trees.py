@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.day import running, wait_for
 from tests.integration.failpoints import TREE_POINTS, WORKER_POINTS
+from tests.integration.standalone import standalone
 from tests.integration.tree_day import STREAMS, TreeDay, tree_messages
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -35,7 +36,8 @@ def make_day(
     def make(**settings: Any) -> TreeDay:
         given = {"budget_bytes": 160 << 10, "groups": 16, "max_rows": 2_000, **settings}
         names = topics(*STREAMS, partitions=2)
-        made.append(TreeDay(tmp_path / f"tree{len(made)}", broker, names, spark_env, **given))
+        around = given.pop("spark_env", spark_env)
+        made.append(TreeDay(tmp_path / f"tree{len(made)}", broker, names, around, **given))
         return made[-1]
 
     yield make
@@ -50,6 +52,21 @@ def test_a_day_with_too_little_memory(make_day: MakeDay) -> None:
     day.ok("stream", "--session", SESSION, "--available-now")
     finished(day)
     assert spilled(day) == {ABC, ABCD, ABCDE}
+
+
+@pytest.mark.soak
+def test_every_level_runs_where_the_slot_s_state_is(
+    make_day: MakeDay, tmp_path: Path, spark_env: dict[str, str]
+) -> None:
+    """Two hosts with a state folder each: a probe or a step on the other one would find nothing."""
+    with standalone(tmp_path / "cluster", spark_env, "127.0.0.2", "127.0.0.3") as cluster:
+        day = make_day(master=cluster.url, spark_env=cluster.env)
+        day.produce(tree_messages(1, 6_000, KEYS))
+        day.ok("stream", "--session", SESSION, "--available-now", timeout_s=600)
+        hosts = [tuple(s["host"] for s in e["slots"]) for e in day.journal.epochs()]
+        assert set(hosts) == {("127.0.0.2", "127.0.0.3")}
+        assert not any(e["restored_slots"] for e in day.journal.epochs())
+        finished(day)
 
 
 def test_kills_moves_and_lost_state(make_day: MakeDay) -> None:
