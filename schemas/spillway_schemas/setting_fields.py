@@ -516,6 +516,8 @@ class RebalanceSettings(Section):
         "supplier-consumer",
         "declustering",
         "fine-tuning",
+        "balance",
+        "degradation",
     ] = Field(
         default="balanced",
         description="What `spillway rebalance` decides by when nothing is said by hand.",
@@ -631,6 +633,20 @@ class RebalanceSettings(Section):
             "bytes",
             "The paper's 1.5 MB suits windows of minutes. A group also needs a row of statistics: "
             "raise it for days of many gigabytes.",
+        ),
+    )
+    degraded: float = Field(
+        default=0.8,
+        gt=0,
+        lt=1,
+        description=(
+            "degradation relieves a slot whose rows and results for its working time are below "
+            "this share of the slots' median."
+        ),
+        json_schema_extra=_about(
+            "ratio",
+            "DAX names the policy (slide 8) and gives it no figure: 80 % as its memory threshold "
+            "(slide 21).",
         ),
     )
     min_gain: float = Field(

@@ -13,8 +13,8 @@ go to the joins with the fewest slots, in the same way.
 
 `balanced-network-aware`: "takes each query plan and creates sub-plans where neighbouring operators
 are grouped together", to minimise network connectivity. Here the tree is cut into sub-plans. Each
-gets slots of its own, as many as its load asks for; where slots are fewer than sub-plans, some share
-one. Of all cuts with even loads that one is taken in which most rows stay at their slot.
+gets slots of its own, as many as its load asks for; where slots are fewer than sub-plans, some
+share one. Of all cuts with even loads that one is taken in which most rows stay at their slot.
 
 What rows a join gives is not known before there are any, so it is estimated (`Tree`). The slides
 say neither how loads are counted nor what "balanced" allows: see docs/decisions/0025.
