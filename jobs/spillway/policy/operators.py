@@ -64,8 +64,9 @@ def balance(view: View, theta_d: float, min_span_s: float) -> Advice:
     for most, least in from_both_ends(np.argsort(-cost, kind="stable")):
         said = f"cost {cost[most]:.0%} of the budget (slot {most}) and {cost[least]:.0%}"
         said += f" (slot {least})"
-        if cost[least] >= theta_d * cost[most]:
-            passed += [Declined(what, f"{said}, not below theta_d {theta_d:g}")] * (not moves)
+        if cost[least] >= theta_d * cost[most] - ROUNDING:
+            if not moves:
+                passed.append(Declined(what, f"{said}, not below theta_d {theta_d:g}"))
             break
         if view.since_move_s < min_span_s:
             return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
