@@ -21,7 +21,7 @@ CHAIN = (1, 2, ROOT)
 
 
 def view(slots: list[list[tuple[int, int]]], **more: Any) -> View:
-    """Of each slot its groups, in pairs: join and bytes. They are the first, second ... of four
+    """Of each slot its groups, in pairs: join and bytes. They are the first, second ... of eight
     groups of their join."""
     joins = [join for slot in slots for join, _ in slot]
     number = [joins[:at].count(join) for at, join in enumerate(joins)]
@@ -191,6 +191,23 @@ def test_degradation_relieves_a_slot_that_gives_less_for_its_time() -> None:
         "slot 0 gives 50% of what is usual for its time; utilisation 0.80 and 0.40 (slot 1)"
     )
     assert all(not m.sure for m in advice.suggestions if isinstance(m, MoveGroup))
+
+
+def test_a_faster_slot_gets_more_than_half_of_the_difference() -> None:
+    # 40 rows a second take slot 0 0.8 of its time, the others 0.2: 24 would leave 0.32 to both.
+    assert len(moved(relieved(slow(idle_s=[2.0, 8.0, 8.0])))) == 2
+
+
+def test_the_slowest_gives_to_the_idlest() -> None:
+    each = [(0, 130), (1, 130), (2, 130)]
+    seen = view([each] * 5, idle_s=[3.0, 1.0, 7.0, 6.9, 8.0])
+    pairs = [(source, to) for *_, source, to in moved(relieved(seen))]
+    assert list(dict.fromkeys(pairs)) == [(1, 4), (0, 2)]
+
+
+def test_one_fast_slot_makes_the_others_no_slower() -> None:
+    advice = relieved(slow(idle_s=[6.0, 6.0, 8.0]))
+    assert "the slowest, slot 0, gives 100% of what is usual" in advice.declined[0].why
 
 
 def test_degradation_leaves_alone_what_is_slow_and_not_busier() -> None:

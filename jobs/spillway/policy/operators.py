@@ -169,7 +169,7 @@ def _chosen(
     view: View, source: int, to: int, weight: F64, wanted: float, room: float = float("inf")
 ) -> I64:
     """Groups of a slot that weigh `wanted` together, at most, and take `room` bytes: join after
-    join, the heaviest groups first. One group stays."""
+    join, the heaviest groups first. Less is wanted than the slot has, so one group stays."""
     mine = view.of_slot(source)
     mine = mine[weight[mine] > 0]
     part = np.bincount(view.join[mine], weights=weight[mine], minlength=len(view.parents))
@@ -178,9 +178,8 @@ def _chosen(
     of = view.join[mine]
     order = mine[np.lexsort((-weight[mine], of, ~there[of], -worth[of]))]
     chosen: list[int] = []
-    left = len(view.of_slot(source)) - 1
     for g in order.tolist():
-        if len(chosen) < left and weight[g] <= wanted and view.bytes[g] <= room:
+        if weight[g] <= wanted and view.bytes[g] <= room:
             chosen.append(g)
             wanted -= float(weight[g])
             room -= float(view.bytes[g])
