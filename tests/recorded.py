@@ -31,19 +31,34 @@ from spillway.policy.view import (
     Suggestion,
     View,
 )
+from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import Prefix
 
 FILE = Path(__file__).parent / "unit" / "recorded" / "decisions.txt"
 DRAWN = 3_000
 BY_CHANCE = ("random", "bottom-up")
 OF_TREES = ("local-output", "global-output", "global-output-penalty")
+FOR_TREES = ("balance", "degradation")
+CHAIN = (1, 2, ROOT)
 ALIKE = 3
 """Decisions in the same words that are kept, for each policy."""
 
 
-def view_of(seed: int) -> View:
-    """A system: slots, groups, and how they fare. Every fourth is one in which much is alike."""
-    return _alike(seed) if seed % 4 == 3 else _unlike(seed)
+def view_of(seed: int, *, tree: bool = False) -> View:
+    """A system: slots, groups, and how they fare. Every fourth is one in which much is alike.
+
+    `tree`: half of them are of a query of three joins.
+    """
+    seen = _alike(seed) if seed % 4 == 3 else _unlike(seed)
+    return _in_tree(seen) if tree and seed % 8 > 3 else seen
+
+
+def _in_tree(seen: View) -> View:
+    """The same figures, of groups of three joins."""
+    n = max(len(seen.groups), 1)
+    parts = spaces(len(CHAIN))
+    groups = (parts[g * len(CHAIN) // n].part(Prefix(10, g)) for g in range(len(seen.groups)))
+    return replace(seen, groups=tuple(groups), parents=CHAIN)
 
 
 def _alike(seed: int) -> View:
@@ -171,12 +186,13 @@ def settings_of(seed: int) -> dict[str, Setting]:
         "beta": draw.choice([0.5, 2.0]),
         "theta_bytes": draw.choice([50, 100]),
         "groups": draw.choice([1, 8, 16]),
+        "degraded": draw.choice([0.8, 0.95]),
     }
 
 
 def advice_of(policy: str, seed: int) -> tuple[Advice, Advice]:
     """What a policy says of a drawn system, and what the guards leave of it."""
-    seen = view_of(seed)
+    seen = view_of(seed, tree=policy in FOR_TREES)
     advice = POLICIES[policy].advise(seen, settings_of(seed))
     in_rounds = POLICIES[policy].in_rounds
     gain = (0.001, 0.3)[seed % 2]

@@ -111,6 +111,11 @@ class JoinTree:
         reader = {each: n for n, join in enumerate(self.joins) for each in join.inputs}
         return {join.name: reader.get(join.name, -1) for join in self.joins}
 
+    @property
+    def own_leaves(self) -> tuple[int, ...]:
+        """How many leaves each join, children first, reads itself."""
+        return tuple(sum(self.join(each) is None for each in j.inputs) for j in self.joins)
+
     def below(self, name: str) -> tuple[str, ...]:
         """Names of the leaves below an input (a leaf: itself), from left to right."""
         found = self.join(name)

@@ -130,6 +130,18 @@ def _shares(value: str) -> str:
     raise ValueError("even, or a positive number for each slot, separated by commas: 3,1")
 
 
+def _rows(value: str) -> str:
+    for each in filter(None, map(str.strip, value.split(","))):
+        name, equals, rows = each.partition("=")
+        try:
+            right = bool(equals and name and 0 <= float(rows) < float("inf"))
+        except ValueError:
+            right = False
+        if not right:
+            raise ValueError("joins with a number each, separated by commas: abc=3,abcd=0.5")
+    return value
+
+
 def _start(value: str) -> str:
     if value in ("previous-close", "earliest", "latest"):
         return value
@@ -326,6 +338,55 @@ class StateSettings(Section):
     )
 
 
+class PlanSettings(Section):
+    """Which join of a query begins on which slots. Read when a warehouse is made, and of no effect
+    where the query is a single join."""
+
+    distribution: Literal["all", "random", "balanced-network-aware"] = Field(
+        default="all",
+        description="Slots that have groups of a join: all of them, some by chance, or those of "
+        "its sub-plan.",
+        json_schema_extra=_about(
+            "rule",
+            "With groups on all slots each has the same work, whatever a join gives. The others "
+            "are DAX's (slide 6): `random` gives each slot as many joins as others; "
+            "`balanced-network-aware` has joins that exchange most rows share slots, and fewer "
+            "slots exchange rows.",
+        ),
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="What `random` draws with: the same seed, the same slots.",
+        json_schema_extra=_about("number", "Any; experiments take several."),
+    )
+    rows: Annotated[str, AfterValidator(_rows)] = Field(
+        default="",
+        description=(
+            "Rows that joins are expected to give where each stream gives one, as `abc=3,abcd=0.5`;"
+            " `balanced-network-aware` goes by them."
+        ),
+        json_schema_extra=_about(
+            "join=number, ...",
+            "Before there are rows nobody knows. A join that is not named is taken to give as many "
+            "rows as come to it.",
+        ),
+    )
+    most_load: float = Field(
+        default=1.25,
+        ge=1,
+        description=(
+            "`balanced-network-aware` gives a slot at most this many times the average of the "
+            "expected load, where that can be."
+        ),
+        json_schema_extra=_about(
+            "ratio",
+            "The reciprocal of rebalance.theta_d: slots that are further apart would be evened out "
+            "at run time. The slides give no figure.",
+        ),
+    )
+
+
 class SpillSettings(Section):
     """What leaves memory when a slot's budget is nearly used."""
 
@@ -455,6 +516,8 @@ class RebalanceSettings(Section):
         "supplier-consumer",
         "declustering",
         "fine-tuning",
+        "balance",
+        "degradation",
     ] = Field(
         default="balanced",
         description="What `spillway rebalance` decides by when nothing is said by hand.",
@@ -570,6 +633,20 @@ class RebalanceSettings(Section):
             "bytes",
             "The paper's 1.5 MB suits windows of minutes. A group also needs a row of statistics: "
             "raise it for days of many gigabytes.",
+        ),
+    )
+    degraded: float = Field(
+        default=0.8,
+        gt=0,
+        lt=1,
+        description=(
+            "degradation relieves a slot whose rows and results for its working time are below "
+            "this share of the slots' median."
+        ),
+        json_schema_extra=_about(
+            "ratio",
+            "DAX names the policy (slide 8) and gives it no figure: 80 % as its memory threshold "
+            "(slide 21).",
         ),
     )
     min_gain: float = Field(
@@ -769,6 +846,7 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     warehouse: WarehouseSettings = WarehouseSettings()
     state: StateSettings = Field(default_factory=StateSettings)
+    plan: PlanSettings = PlanSettings()
     spill: SpillSettings = SpillSettings()
     stream: StreamSettings = StreamSettings()
     rebalance: RebalanceSettings = RebalanceSettings()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spillway.policy.distribution import Places
 from spillway.policy.flux import collection_s
 from spillway.policy.guards import guarded
 from spillway.policy.registry import POLICIES, settings_for_policies
@@ -26,6 +27,8 @@ from spillway.policy.view import (
     View,
     occupancy,
 )
+from spillway.stream.genesis import placed_out
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import Prefix
 from spillway_schemas.settings import Settings
 
@@ -51,6 +54,8 @@ class Still:
     """(s,) how fast each slot works; 1: as others."""
     cores: int
     session_bytes: int = 0
+    parents: tuple[int, ...] = (ROOT,)
+    """Of the joins that the groups are of."""
     left_share: float = 0.0
     """What is still to come of the session, as a share of what came."""
     spilled: F64 = field(default_factory=lambda: np.zeros(0))
@@ -101,6 +106,8 @@ class Still:
             cores=self.cores,
             seed=self.looks,
             spilled_bytes=self.spilled.astype(np.int64),
+            rate=results / span if len(self.parents) > 1 else np.zeros(0),
+            parents=self.parents,
         )
 
     def decide(self, name: str, settings: Settings, noise: float = 0.0, seed: int = 0) -> Advice:
@@ -172,7 +179,7 @@ class Still:
         for g, group in enumerate(self.groups):
             for prefix, source, share in cut.get(g, [(group, g, 1.0)]):
                 parts.setdefault(prefix, []).append((source, share))
-        self.groups = sorted(parts)
+        self.groups = sorted(parts, key=lambda group: group.lo)
         whole = [parts[group] for group in self.groups]
         self.slot = np.array([self.slot[of[0][0]] for of in whole])
         for name in ("bytes", "load", "results", "spilled"):
@@ -183,6 +190,35 @@ class Still:
         """Time passes; nothing else does."""
         self.now_s += seconds
         self.looks += 1
+
+
+def in_tree(slots: int, seed: int, places: Places, parents: tuple[int, ...]) -> Still:
+    """A system of several joins: `places` are the slots that each join's groups are on, as many
+    for each join as `drawn` gives one."""
+    one = drawn(slots, seed)
+    rng = np.random.default_rng(seed)
+    joins, each = len(parents), len(one.groups)
+    weights = np.repeat(rng.uniform(0.3, 1, joins), each)
+
+    def of_all(values: F64) -> F64:
+        return np.tile(values, joins) * weights * rng.uniform(0.5, 1.5, joins * each)
+
+    owned = placed_out(each, places)
+    sizes, load = of_all(one.bytes), of_all(one.load) / joins
+    slot = np.array([slot for _, slot in owned])
+    held = np.bincount(slot, weights=sizes, minlength=slots)
+    return Still(
+        groups=[group for group, _ in owned],
+        slot=slot,
+        bytes=sizes,
+        load=load,
+        results=load * ROWS * np.repeat(rng.uniform(0.5, 2, joins), each),
+        budget=np.maximum(held.mean() / rng.uniform(0.3, 0.95), held * 1.02).astype(np.int64),
+        speed=one.speed,
+        cores=slots + 4,
+        parents=parents,
+        left_share=one.left_share,
+    )
 
 
 def drawn(slots: int, seed: int) -> Still:

@@ -12,9 +12,12 @@ from copy import deepcopy
 
 import pytest
 
+from spillway.engine.groups import GroupMap
+from spillway.policy.distribution import Tree, distribution
 from spillway.policy.registry import POLICIES
+from spillway_schemas.hash_space import ROOT, join_of
 from spillway_schemas.settings import Settings, load_settings
-from tests.property.standing import drawn
+from tests.property.standing import drawn, in_tree
 
 LOOKS = 10
 LOOK_S = 60.0
@@ -23,6 +26,7 @@ SETTINGS: Settings = load_settings(
 )[0]
 """Groups of some MB: no difference is too small to relocate, no group too small to merge."""
 SYSTEMS = [(slots, seed) for slots in (1, 2, 3, 4, 8, 33) for seed in range(3)]
+KINDS = ("all", "random", "balanced-network-aware")
 HUNDRED, THOUSAND = (100, 3), pytest.param(1000, 2, marks=pytest.mark.server)
 NOISY = [(2, 2), (3, 1), (4, 2), (8, 2), (10, 0), (33, 7), HUNDRED]
 """Of one slot there is nothing to move; in the fifth and the sixth Flux's policies once moved
@@ -36,6 +40,27 @@ def test_a_policy_comes_to_rest_where_nothing_changes(name: str, slots: int, see
     for _ in range(LOOKS if name != "active-disk" else 2 * LOOKS):
         still.obey(still.decide(name, SETTINGS))
         still.wait(LOOK_S)
+    for _ in range(3):
+        assert not still.decide(name, SETTINGS).suggestions
+        still.wait(LOOK_S)
+
+
+TREES = [(slots, seed, kind) for slots in (2, 3, 8) for seed in range(2) for kind in KINDS]
+FIVE_WAY = Tree((1, 2, ROOT), (3, 1, 1), {})
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("slots", "seed", "kind"), TREES)
+def test_a_policy_comes_to_rest_on_a_tree(name: str, slots: int, seed: int, kind: str) -> None:
+    """Whatever the joins' groups began on; each group stays one of its join."""
+    places = distribution(kind, FIVE_WAY, slots, seed)
+    still = in_tree(slots, seed, places, FIVE_WAY.parents)
+    for _ in range(2 * LOOKS):
+        still.obey(still.decide(name, SETTINGS))
+        still.wait(LOOK_S)
+        owners = [join_of(group, len(FIVE_WAY.parents)) for group in still.groups]
+        assert set(owners) == {0, 1, 2}
+    GroupMap((group, 0) for group in still.groups)
     for _ in range(3):
         assert not still.decide(name, SETTINGS).suggestions
         still.wait(LOOK_S)

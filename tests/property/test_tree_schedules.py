@@ -1,10 +1,10 @@
 """Random days of random trees: the engine's probes and steps on real folders against brute force.
 
 A schedule draws a tree (2 to 6 leaves, bushy or deep, streams that are read twice), groups and
-slots, budgets from far too small to ample, and epochs with rows, moves, forced spills, lost slots,
-attempts that are thrown away and zombies. At the end the day is sealed and cleaned: results at run
-time and by cleanup together must be each combination of rows once. Without a cut there must be
-nothing to clean.
+slots, the distribution of joins over them, budgets from far too small to ample, and epochs with
+rows, moves, forced spills, lost slots, attempts that are thrown away and zombies. At the end the
+day is sealed and cleaned: results at run time and by cleanup together must be each combination of
+rows once. Without a cut there must be nothing to clean.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.property.tree_slots import TreeSlots, everything
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 MOST_RESULTS = 20_000
 SLOTS = 3
+DISTRIBUTIONS = ("all", "random", "balanced-network-aware")
 
 
 def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
@@ -43,6 +44,7 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
             root,
             slots=rng.randint(1, SLOTS),
             groups=rng.choice([4, 8]),
+            distribution=random.Random(seed + 1).choice(DISTRIBUTIONS),
             options={
                 "threshold": rng.choice([0.9, 0.05]),
                 "budget_bytes": 10**8 if calm else rng.choice([10**8, 10**8, 60_000, 25_000]),

@@ -31,13 +31,14 @@ from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import PROBED, Block, from_batch
+from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_batches
-from spillway.stream.genesis import shared_out
+from spillway.stream.genesis import placed_out
 from spillway.stream.tasks import JobSettings, all_traced, decode_task, step_tasks
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import (
@@ -71,6 +72,8 @@ class TreeSlots:
     slots: int = 2
     groups: int = 4
     """Of each join."""
+    distribution: str = "all"
+    """Of the joins' first groups over the slots."""
     partitions: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of every step's task."""
@@ -110,7 +113,7 @@ class TreeSlots:
             kafka={},
         )
         self.warehouse = folder(self.root).child("warehouse")
-        each = GroupMap.initial(self.groups, self.slots)
+        tree = Tree(self.spec.parents, self.query.tree.own_leaves, {})
         topics = self.query.topics
         self.state = None
         self._append(
@@ -123,7 +126,7 @@ class TreeSlots:
                 start={t: [0] * self.partitions for t in topics},
                 start_rule="earliest",
                 inputs=len(topics),
-                groups=shared_out(each, len(self.spec.joins)),
+                groups=placed_out(self.groups, distribution(self.distribution, tree, self.slots)),
                 parents=list(self.spec.parents),
                 written_at="",
             )

@@ -18,6 +18,7 @@ from spillway.policy.clusters import declustering, supplier_consumer
 from spillway.policy.disk import cluster_bytes, query_bytes
 from spillway.policy.flux import flux_hybrid, flux_load, flux_memory, next_collection_s, utilisation
 from spillway.policy.guards import guarded
+from spillway.policy.operators import balance, degradation
 from spillway.policy.view import (
     Advice,
     ForceSpill,
@@ -27,6 +28,7 @@ from spillway.policy.view import (
     SplitGroup,
     View,
 )
+from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import Prefix
 
 # Groups of a few bytes: no difference is too small.
@@ -965,7 +967,10 @@ POLICIES: dict[str, Callable[[View], Advice]] = {
     "declustering": declustering,
     "fine-tuning": lambda seen: fine_tuning(seen, 50),
     "balanced": even,
+    "balance": partial(balance, theta_d=0.8, min_span_s=45.0),
+    "degradation": partial(degradation, degraded=0.8, min_span_s=45.0),
 }
+PARENTS = ((ROOT,), (1, ROOT), (1, 2, ROOT), (2, 2, ROOT))
 
 
 CORNERS = (0.0, 1.0, 0.5, 5e-324, 1e-300)
@@ -977,6 +982,8 @@ def views(draw: st.DrawFn) -> View:
     slots = draw(st.integers(1, 6))
     groups = draw(st.integers(0, 24))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parents = draw(st.sampled_from(PARENTS))
+    parts = spaces(len(parents))
 
     def ints(n: int, most: int) -> np.ndarray:
         """Up to `most`; or few different ones, so that much is equal; some of them the ends."""
@@ -988,7 +995,8 @@ def views(draw: st.DrawFn) -> View:
         return np.where(rng.random(n) < corners, rng.choice(CORNERS, n), rng.random(n))
 
     return View(
-        groups=tuple(Prefix(8, v) for v in range(groups)),
+        groups=tuple(parts[v * len(parts) // groups].part(Prefix(8, v)) for v in range(groups)),
+        parents=parents,
         slot=ints(groups, slots - 1),
         bytes=ints(groups, 120),
         results=ints(groups, 50),
@@ -1043,7 +1051,7 @@ def test_a_policy_suggests_only_what_can_be_done(name: str, seen: View) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lazy-disk", "flux-load", "flux-memory", "flux-hybrid", "balanced"]
+    "name", ["lazy-disk", "flux-load", "flux-memory", "flux-hybrid", "balanced", "balance"]
 )
 @given(views())
 @example(  # slot 1 has so little memory that to even out work there would make it short again

@@ -13,8 +13,15 @@ from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
 from spillway.protocol.state import AnotherQuery, JournalState, fold
-from spillway.stream.genesis import StartRefused, check_same, first_entry, state_of_query
+from spillway.stream.genesis import (
+    StartRefused,
+    check_same,
+    first_entry,
+    shared_out,
+    state_of_query,
+)
 from spillway.tables import Warehouse, WrongTable
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Genesis, Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import load_settings
@@ -166,8 +173,9 @@ def test_a_topic_that_was_made_anew_is_refused() -> None:
 
 
 def begun(
-    root: Path, kafka: Kafka, session: str | None = DAY, now_ms: int = NOON_MS, **more: str
+    root: Path, kafka: Kafka, session: str | None = DAY, now_ms: int = NOON_MS, **more: Any
 ) -> Genesis:
+    query = {name: more.pop(name) for name in ("joins", "streams") if name in more}
     flags = {"warehouse.root": str(root), "session.boundary": "command"}
     flags |= {name.replace("__", "."): value for name, value in more.items()}
     settings = load_settings(None, flags, environ={})[0]
@@ -178,6 +186,7 @@ def begun(
         kafka,  # type: ignore[arg-type]
         session=session,
         now_ms=now_ms,
+        **query,
     )
 
 
@@ -206,6 +215,40 @@ def test_shares_divide_the_first_groups(tmp_path: Path) -> None:
     assert entry.groups == GroupMap.initial(8, 2, (3.0, 1.0)).assignment()
     with pytest.raises(StartRefused, match=r"^state\.shares = '3,1,1': "):
         begun(tmp_path, Kafka(), state__shares="3,1,1", **more)
+
+
+FIVE_WAY = {"abc": 1, "abcd": 2, "abcde": -1}
+
+
+def places(entry: Genesis) -> list[list[int]]:
+    """Of each join the slots that have its groups."""
+    found: list[set[int]] = [set() for _ in entry.joins]
+    for group, slot in entry.groups:
+        found[join_of(group, len(entry.joins))].add(slot)
+    return [sorted(each) for each in found]
+
+
+def test_joins_begin_on_the_slots_of_their_sub_plan(tmp_path: Path) -> None:
+    more = {"state__groups": "8", "state__slots": "2", "joins": FIVE_WAY, "streams": (3, 1, 1)}
+    everywhere = begun(tmp_path, Kafka(), **more)
+    assert places(everywhere) == [[0, 1]] * 3
+    assert everywhere.groups == shared_out(GroupMap.initial(8, 2), 3)
+    more["plan__distribution"] = "balanced-network-aware"
+    assert places(begun(tmp_path, Kafka(), **more)) == [[0], [0], [1]]
+    more |= {"plan__most_load": "9", "plan__rows": "abc=0.5,abcd=9"}
+    assert places(begun(tmp_path, Kafka(), **more)) == [[0], [1], [1]]
+    more["plan__rows"] = "abd=0.5"
+    with pytest.raises(StartRefused, match="no join 'abd'; it has abc, abcd, abcde"):
+        begun(tmp_path, Kafka(), **more)
+
+
+def test_joins_begin_on_slots_that_a_seed_draws(tmp_path: Path) -> None:
+    more = {"state__groups": "8", "state__slots": "3", "joins": FIVE_WAY, "streams": (3, 1, 1)}
+    more["plan__distribution"] = "random"
+    drawn = [places(begun(tmp_path, Kafka(), plan__seed=str(n), **more)) for n in (0, 0, 1, 2, 3)]
+    assert drawn[0] == drawn[1]
+    assert len(set(map(str, drawn))) > 1
+    assert all(sorted(each) == [[0], [1], [2]] for each in drawn)
 
 
 def test_without_a_session_it_is_the_calendars(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from spillway.policy.view import View, occupancy
 from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.model import ReadModel
 from spillway.rebalance.view import round_s, view_of
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
 from spillway_schemas.settings import load_settings
 from tests.report_journal import (
@@ -95,6 +96,23 @@ def test_a_view_knows_moves_and_forced_spills() -> None:
     # While no rows come there are no epochs, but time passes.
     assert seen(model_of(made.entries), collection_s=30, later_ms=90_000).since_move_s == 90
     assert view.forced_bytes == 5
+
+
+def test_in_a_tree_a_slot_gives_what_all_its_joins_give() -> None:
+    """Only the root's groups give results of the query; here they are all at slot 1."""
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    model = model_of(made.entries)
+    rate = np.array([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0])
+    groups = replace(GroupStates.nothing(8), rate=rate)
+    alone = seen(model, 10**9, groups)
+    assert alone.parents == (ROOT,)
+    genesis = model.state.genesis.model_copy(update={"parents": [1, ROOT]})
+    model.state = replace(model.state, genesis=genesis)
+    view = seen(model, 10**9, groups)
+    assert view.parents == (1, ROOT)
+    assert view.join.tolist() == [0] * 4 + [1] * 4
+    assert view.sampled.tolist() == [round(3 * view.collection_s), round(4 * view.collection_s)]
+    assert alone.sampled.tolist() == model.sample(10**9).results.tolist()
 
 
 def test_full_epochs_are_those_that_read_what_they_might() -> None:

@@ -177,7 +177,7 @@ def _even_work(
     what = "relocation by work"
     use = utilisation(view)
     order = np.argsort(-use, kind="stable")
-    work = _work(view)
+    work = view.work
     found: list[Suggestion] = []
     first: Advice | None = None
     for most, least in from_both_ends(order):
@@ -246,12 +246,6 @@ def _lessening(view: View, use: F64, work: F64, most: int, least: int, room: flo
             donor, receiver = left, after
             size += int(view.bytes[g])
     return np.array(chosen, dtype=np.int64)
-
-
-def _work(view: View) -> F64:
-    """(g,) rows that came and results that were made, per second and lately."""
-    work: F64 = view.processed / max(view.collection_s, ROUNDING)
-    return work + view.rate if len(view.rate) else work
 
 
 def _moves(view: View, chosen: I64, source: int, to: int, why: str) -> Advice:

@@ -172,11 +172,12 @@ def one_key(view: View) -> Bool:
     """
     share = view.hot_share if len(view.hot_share) else np.zeros(len(view.groups))
     found: Bool = share >= ONE_KEY
+    depths = view.depth.tolist()  # a join's own: beside the whole of it lies another join
     empty = {view.groups[g] for g in np.flatnonzero(view.bytes == 0).tolist()}
     if empty:
         for g in np.flatnonzero(view.bytes).tolist():
             depth, value = view.groups[g]
-            halves = [Prefix(depth - up, value >> up ^ 1) for up in range(min(IN_VAIN, depth))]
+            halves = [Prefix(depth - up, value >> up ^ 1) for up in range(min(IN_VAIN, depths[g]))]
             found[g] |= len(halves) == IN_VAIN and empty.issuperset(halves)
     return found
 
@@ -196,7 +197,7 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
 
     Ours: together they must be under `APART` of 2 theta, and neither may have spilled: it would
     grow again, and be split. As in the paper, where only what a partition was split into is merged
-    again, none gets larger than one of the `groups` that the warehouse began with.
+    again, none gets larger than one of the `groups` that the warehouse began with for each join.
     """
     undivided = one_key(view)
     suggested: list[Suggestion] = []
@@ -219,8 +220,9 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
         why = f"{size:,} bytes, over 2 theta = {2 * theta_bytes:,}"
         suggested.append(SplitGroup(group, why))
     index = {group: g for g, group in enumerate(view.groups)}
+    depths = view.depth.tolist()
     for g, group in enumerate(view.groups):
-        if group.value & 1 or group.depth <= math.log2(groups):
+        if group.value & 1 or depths[g] <= math.log2(groups):
             continue  # a pair is looked at once, from its even half
         buddy = index.get(Prefix(group.depth, group.value ^ 1))
         if buddy is None:

@@ -10,6 +10,7 @@ from spillway.policy.balanced import balanced
 from spillway.policy.clusters import declustering, fine_tuning, supplier_consumer
 from spillway.policy.disk import active_disk, lazy_disk
 from spillway.policy.flux import flux_hybrid, flux_load, flux_memory
+from spillway.policy.operators import balance, degradation
 from spillway.policy.view import NOISE, Advice, View
 from spillway_schemas.settings import Settings
 
@@ -62,4 +63,6 @@ POLICIES: dict[str, Policy] = {
     "supplier-consumer": Policy(supplier_consumer, BUFFERS),
     "declustering": Policy(declustering, ("beta", *BUFFERS)),
     "fine-tuning": Policy(fine_tuning, ("theta_bytes", "groups")),
+    "balance": Policy(balance, DISK),
+    "degradation": Policy(degradation, ("degraded", "min_span_s", "th_imb", "threshold")),
 }

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import Prefix
 
 I64 = npt.NDArray[np.int64]
@@ -82,11 +83,35 @@ class View:
     """(g,) that key; empty: not known."""
     spilled_bytes: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(g,) what spills wrote to disk of each group, to wait for cleanup; empty: not known."""
+    parents: tuple[int, ...] = (ROOT,)
+    """Of each join of the query, children first, the join that reads it. The groups are those of
+    all joins; a join's `rate` is of the rows that its parent gets."""
 
     @property
     def slots(self) -> int:
         """How many slots there are."""
         return len(self.budget)
+
+    @cached_property
+    def join(self) -> I64:
+        """(g,) each group's join."""
+        begins = np.array([space.lo for space in spaces(len(self.parents))], dtype=np.uint64)
+        starts = np.array([group.lo for group in self.groups], dtype=np.uint64)
+        found: I64 = np.searchsorted(begins, starts, side="right") - 1
+        return found
+
+    @cached_property
+    def depth(self) -> I64:
+        """(g,) by how many bits each group is a part of its join."""
+        whole = np.array([space.depth for space in spaces(len(self.parents))], dtype=np.int64)
+        depths: I64 = np.array([group.depth for group in self.groups], dtype=np.int64)
+        return depths - whole[self.join]
+
+    @cached_property
+    def work(self) -> F64:
+        """(g,) rows that came and results that were made, per second and lately."""
+        work: F64 = self.processed / max(self.collection_s, 1e-9)
+        return work + self.rate if len(self.rate) else work
 
     @property
     def growth(self) -> float:

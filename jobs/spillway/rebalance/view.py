@@ -7,6 +7,7 @@ from datetime import datetime
 import numpy as np
 
 from spillway.policy.flux import collection_s
+from spillway.policy.sampling import Sample
 from spillway.policy.view import I64, View
 from spillway.readmodel.groups import GroupStates, cut_groups
 from spillway.readmodel.model import ReadModel
@@ -49,7 +50,7 @@ def view_of(
         spilled=cut_groups(model),
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=last.idle_s,
-        sampled=last.results,
+        sampled=_given(model, groups, owner, last),
         occupancy=last.occupancy(trigger_s),
         collection_s=last.span_s,
         since_move_s=_since_s(model.tally.adaptations.moved_at, now_ms),
@@ -65,7 +66,22 @@ def view_of(
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
         spilled_bytes=groups.spilled_bytes,
+        parents=tuple(model.state.genesis.parents),
     )
+
+
+def _given(model: ReadModel, groups: GroupStates, owner: I64, sample: Sample) -> I64:
+    """(s,) results of the slots in the time of the sample.
+
+    The journal has the query's results. In a tree only groups of the root give those, and a slot
+    with few of them would seem to give little; there they are what all its groups gave to the next
+    join or as results, by the groups' rates.
+    """
+    if len(model.state.genesis.parents) == 1:
+        return sample.results
+    rate = np.bincount(owner, weights=groups.rate, minlength=len(sample.results))
+    given: I64 = np.rint(rate * sample.span_s).astype(np.int64)
+    return given
 
 
 def _scaled(sizes: I64, owner: I64, held: I64) -> I64:

@@ -13,6 +13,7 @@ from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
+from spillway.policy.distribution import Places, Tree, distribution, told_rows
 from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
@@ -41,10 +42,12 @@ def first_entry(
     session: str | None,
     now_ms: int,
     joins: Mapping[str, int] = ONE,
+    streams: Sequence[int] = (1,),
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
-    `joins`: the query's, children first, each with the number of the one that reads it.
+    `joins`: the query's, children first, each with the number of the one that reads it. `streams`:
+    how many streams each of them reads itself.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -67,28 +70,59 @@ def first_entry(
         start=start,
         start_rule=rule,
         inputs=len(topics),
-        groups=_groups(settings, len(joins)),
+        groups=_groups(settings, joins, streams),
         parents=list(joins.values()),
         joins=list(joins),
         written_at=rfc3339(now_ms),
     )
 
 
-def _groups(settings: Settings, joins: int) -> list[tuple[Prefix, int]]:
-    """The first assignment: `state.groups` groups of each join, shared out over all slots."""
-    shares = settings.state.shares
+def _groups(
+    settings: Settings, joins: Mapping[str, int], streams: Sequence[int]
+) -> list[tuple[Prefix, int]]:
+    """The first assignment: `state.groups` groups of each join, shared out over its slots."""
+    shares, plan = settings.state.shares, settings.plan
+    groups, slots = settings.state.groups, settings.state.slots
     weights = () if shares == "even" else tuple(map(float, shares.split(",")))
     try:
-        each = GroupMap.initial(settings.state.groups, settings.state.slots, weights)
+        each = GroupMap.initial(groups, slots, weights)
     except ValueError as error:
         raise StartRefused(f"state.shares = {shares!r}: {error}") from None
-    return shared_out(each, joins)
+    told = told_rows(plan.rows)
+    if unknown := [name for name in told if name not in joins]:
+        raise StartRefused(
+            f"plan.rows: the query has no join {unknown[0]!r}; it has {', '.join(joins)}"
+        )
+    if plan.distribution == "all":
+        return shared_out(each, len(joins))
+    numbers = {name: number for number, name in enumerate(joins)}
+    tree = Tree(
+        tuple(joins.values()),
+        tuple(streams),
+        {numbers[name]: rows for name, rows in told.items()},
+    )
+    places = distribution(plan.distribution, tree, slots, plan.seed, plan.most_load)
+    return placed_out(groups, places, weights)
 
 
 def shared_out(each: GroupMap, joins: int) -> list[tuple[Prefix, int]]:
     """The same groups, with the same slots, in the space of every join."""
     return [
         (space.part(group), slot) for space in spaces(joins) for group, slot in each.assignment()
+    ]
+
+
+def placed_out(
+    groups: int, places: Places, weights: Sequence[float] = ()
+) -> list[tuple[Prefix, int]]:
+    """So many groups of every join, shared out over its slots: evenly, or by the weights of all
+    slots. A join has no more slots than groups."""
+    return [
+        (space.part(group), mine[at])
+        for space, mine in zip(spaces(len(places)), places, strict=True)
+        for group, at in GroupMap.initial(
+            groups, len(mine), [weights[slot] for slot in mine] if weights else ()
+        ).assignment()
     ]
 
 

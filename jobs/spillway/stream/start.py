@@ -44,6 +44,7 @@ def open_journal(
                 session=session,
                 now_ms=clock(),
                 joins=query.tree.parents,
+                streams=query.tree.own_leaves,
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:
