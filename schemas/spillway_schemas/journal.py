@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -342,6 +342,12 @@ class Genesis(Record):
     joins: list[str] = ["join"]
     """Their names."""
     written_at: str
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if len(self.joins) != len(self.parents):
+            raise ValueError(f"{len(self.parents)} joins have {len(self.joins)} names")
+        return self
 
 
 class Claim(Record):

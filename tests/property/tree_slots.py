@@ -128,6 +128,7 @@ class TreeSlots:
                 inputs=len(topics),
                 groups=placed_out(self.groups, distribution(self.distribution, tree, self.slots)),
                 parents=list(self.spec.parents),
+                joins=[join.name for join in self.query.tree.joins],
                 written_at="",
             )
         )

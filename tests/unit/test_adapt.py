@@ -50,6 +50,7 @@ def state(
         inputs=2,
         groups=list(groups),
         parents=list(parents),
+        joins=[f"j{n}" for n, _ in enumerate(parents)],
         written_at="now",
     )
     found = begin(genesis)

@@ -266,14 +266,14 @@ def _split(view: View, slot: int, weight: F64 | I64, said: str, what: str) -> Ad
     mine = view.of_slot(slot)
     largest = int(mine[weight[mine].argmax()])
     share = float(weight[largest]) / max(float(weight[mine].sum()), ROUNDING)
-    why = f"{said}; group {view.groups[largest].text} alone is {share:.0%} of slot {slot}"
+    why = f"{said}; group {view.named(view.groups[largest])} alone is {share:.0%} of slot {slot}"
     if share < 0.5 or not weight[largest]:
         return declined(what, f"{why}, and no move evens it out")
     if one_key(view)[largest]:
         return Advice(
             declined=(
                 Declined(
-                    f"split of {view.groups[largest].text}",
+                    f"split of {view.named(view.groups[largest])}",
                     f"{why}, and {undivided_by(view, largest)} (a split divides no key; over "
                     f"{ONE_KEY:.0%} it would divide nothing)",
                 ),

@@ -211,7 +211,7 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
             share = size / max(int(memory[view.slot[g]]), 1)
             passed.append(
                 Declined(
-                    f"split of {group.text}",
+                    f"split of {view.named(group)}",
                     f"{undivided_by(view, g)}; the group has {share:.0%} of slot "
                     f"{view.slot[g]}'s memory",
                 )
@@ -231,10 +231,11 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
         if min(one, other) >= theta_bytes or one + other >= APART * 2 * theta_bytes:
             continue
         parent = Prefix(group.depth - 1, group.value >> 1)
+        merge = f"merge of {view.named(parent)}"
         if view.slot[g] != view.slot[buddy]:
-            passed.append(Declined(f"merge of {parent.text}", "its halves are at different slots"))
+            passed.append(Declined(merge, "its halves are at different slots"))
         elif view.spilled[g] or view.spilled[buddy]:
-            passed.append(Declined(f"merge of {parent.text}", "it has spilled, and grows again"))
+            passed.append(Declined(merge, "it has spilled, and grows again"))
         else:
             why = f"halves of {one:,} and {other:,} bytes; theta is {theta_bytes:,}"
             suggested.append(MergeGroups(parent, why))

@@ -103,7 +103,7 @@ def _stuck(view: View, slot: int, most_bytes: int) -> str:
     mine = mine[~view.spilled[mine]]
     if not len(mine):
         return f"every group of slot {slot} has spilled, and such groups do not move"
-    smallest = view.groups[int(mine[view.bytes[mine].argmin()])].text
+    smallest = view.named(view.groups[int(mine[view.bytes[mine].argmin()])])
     return f"even group {smallest} of slot {slot} is larger than {most_bytes:,} bytes"
 
 
@@ -120,7 +120,7 @@ def _passed_over(view: View, slot: int, chosen: I64, most_bytes: int) -> tuple[D
         Declined(
             f"move of {len(mine)} more productive groups of slot {slot}",
             f"they are larger than what was left of {most_bytes:,} bytes, e.g. "
-            f"{view.groups[best].text} with {int(view.bytes[best]):,}",
+            f"{view.named(view.groups[best])} with {int(view.bytes[best]):,}",
         ),
     )
 

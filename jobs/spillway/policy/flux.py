@@ -232,7 +232,7 @@ def _round(
         if g is None:
             why = f"no group of slot {donor} lessens the imbalance when it moves"
             if len(mine):
-                why += f" (the first would be {view.groups[int(mine[0])].text})"
+                why += f" (the first would be {view.named(view.groups[int(mine[0])])})"
             passed.append(Declined(f"slots {donor} to {receiver}", why))
             continue
         size = int(view.bytes[g])

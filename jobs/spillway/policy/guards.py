@@ -96,7 +96,7 @@ def guarded(
             continue
         if why not in said:
             said.add(why)
-            held.append(Declined(_what(each), why))
+            held.append(Declined(_what(view, each), why))
     return Advice(tuple(kept), advice.declined + tuple(held))
 
 
@@ -199,7 +199,7 @@ def _gain(
     return float((max(of) - max(of[0] - moved * one, of[1] + moved * other)) / max(of))
 
 
-def _what(each: Suggestion) -> str:
+def _what(view: View, each: Suggestion) -> str:
     match each:
         case MoveGroup():
             return f"moves from slot {each.source} to {each.to}"
@@ -208,6 +208,6 @@ def _what(each: Suggestion) -> str:
         case SetSlots():
             return f"{each.slots} slots"
         case SplitGroup():
-            return f"split of {each.group.text}"
+            return f"split of {view.named(each.group)}"
         case MergeGroups():
-            return f"merge of {each.group.text}"
+            return f"merge of {view.named(each.group)}"

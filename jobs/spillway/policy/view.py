@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from spillway_schemas.hash_space import ROOT, spaces
+from spillway_schemas.hash_space import ROOT, group_text, spaces
 from spillway_schemas.journal import Prefix
 
 I64 = npt.NDArray[np.int64]
@@ -86,6 +86,12 @@ class View:
     parents: tuple[int, ...] = (ROOT,)
     """Of each join of the query, children first, the join that reads it. The groups are those of
     all joins; a join's `rate` is of the rows that its parent gets."""
+    joins: tuple[str, ...] = ()
+    """Their names; empty: not known."""
+
+    def named(self, group: Prefix) -> str:
+        """A group as people know it."""
+        return group_text(group, self.joins) if self.joins else group.text
 
     @property
     def slots(self) -> int:

@@ -39,7 +39,7 @@ from spillway_schemas.commands import (
     SpillCommand,
     SplitCommand,
 )
-from spillway_schemas.hash_space import joins_of
+from spillway_schemas.hash_space import group_text, joins_of
 from spillway_schemas.journal import CommandOutcome, Move, Prefix, SlotTotals
 
 DEEPEST = 40
@@ -77,8 +77,8 @@ class _PendingAssignment:
     """In order, and by group, for each command asks whether its group moves."""
     present: frozenset[int]
     """The slots that there are now."""
-    joins: int
-    """Of the query."""
+    joins: Sequence[str]
+    """Names of the query's."""
     budgets: dict[int, int]
     memory: Mapping[int, SlotTotals]
     forced: dict[int, int] = field(default_factory=dict)
@@ -90,6 +90,10 @@ class _PendingAssignment:
     """Policies' decisions of which this epoch obeys a relieving command."""
     rearranged: bool = False
     """Whether the number of slots changes."""
+
+    def named(self, group: Prefix) -> str:
+        """A group as people know it."""
+        return f"group {group_text(group, self.joins)}"
 
     def take(
         self, command: AdaptationCommand, groups: Iterable[Prefix], slots: Iterable[int]
@@ -114,7 +118,7 @@ def adapt(state: JournalState, commands: Iterable[AdaptationCommand], now: str) 
         busy=frozenset(s for m in state.moves for s in (m.to, present[m.group])),
         queue={move.group: move for move in state.moves},
         present=frozenset(present.values()),
-        joins=len(state.genesis.parents),
+        joins=state.genesis.joins,
         budgets=dict(state.budgets),
         memory=state.memory,
     )
@@ -214,11 +218,11 @@ def _move(pending: _PendingAssignment, command: MoveCommand) -> str | None:
     move = command.move
     owner = pending.owners.get(move.group)
     if owner is None:
-        return f"{_named(move.group)} is no group"
+        return f"{pending.named(move.group)} is no group"
     if problem := _in_use(pending, command, [move.group], [owner, move.to]):
         return problem
     if owner == move.to:
-        return f"{_named(move.group)} is at slot {owner} already"
+        return f"{pending.named(move.group)} is at slot {owner} already"
     if not 0 <= move.to < pending.slots:
         return f"there is no slot {move.to}; there are {pending.slots}"
     if pending.counts[owner] == 1:
@@ -250,14 +254,14 @@ def _slots(pending: _PendingAssignment, command: SlotsCommand) -> str | None:
     for move in command.moves:
         owner = owners.get(move.group)
         if owner is None or owner == move.to or not 0 <= move.to < command.slots:
-            return f"{_named(move.group)} cannot move to slot {move.to}"
+            return f"{pending.named(move.group)} cannot move to slot {move.to}"
         if problem := _in_use(pending, command, [move.group], []):
             return problem
         owners[move.group] = move.to
         # Slot numbers stay contiguous: only the next one begins, and only the last one ends.
         begins, ends = counts[move.to] == 0, counts[owner] == 1
         if (begins and move.to != numbered) or (ends and owner != numbered + begins - 1):
-            return f"after the move of {_named(move.group)} slot numbers would have a gap"
+            return f"after the move of {pending.named(move.group)} slot numbers would have a gap"
         counts[owner] -= 1
         counts[move.to] += 1
         numbered += begins - ends
@@ -315,11 +319,11 @@ def _spill(pending: _PendingAssignment, command: SpillCommand) -> str | None:
 def _split(pending: _PendingAssignment, command: SplitCommand) -> str | None:
     group = command.group
     if group not in pending.owners:
-        return f"{_named(group)} is no group"
+        return f"{pending.named(group)} is no group"
     if problem := _in_use(pending, command, [group], [pending.owners[group]]):
         return problem
     if group.depth >= DEEPEST:
-        return f"{_named(group)} has {DEEPEST} bits, which is as deep as groups go"
+        return f"{pending.named(group)} has {DEEPEST} bits, which is as deep as groups go"
     slot = pending.owners.pop(group)
     halves = _halves(group)
     pending.owners |= dict.fromkeys(halves, slot)
@@ -331,15 +335,15 @@ def _split(pending: _PendingAssignment, command: SplitCommand) -> str | None:
 def _merge(pending: _PendingAssignment, command: MergeCommand) -> str | None:
     group = command.group
     if group.depth >= DEEPEST:
-        return f"{_named(group)} has no halves"
-    if len(joins_of(group, pending.joins)) > 1:
-        return f"the halves of {_named(group)} are of different joins"
+        return f"{pending.named(group)} has no halves"
+    if len(joins_of(group, len(pending.joins))) > 1:
+        return f"the halves of {pending.named(group)} are of different joins"
     halves = _halves(group)
     if any(half not in pending.owners for half in halves):
-        return f"the halves of {_named(group)} are not two groups"
+        return f"the halves of {pending.named(group)} are not two groups"
     slots = {pending.owners[half] for half in halves}
     if len(slots) > 1:
-        return f"the halves of {_named(group)} are at different slots"
+        return f"the halves of {pending.named(group)} are at different slots"
     if problem := _in_use(pending, command, halves, list(slots)):
         return problem
     for half in halves:
@@ -402,9 +406,5 @@ def _in_use(
             return f"slot {slot} takes part in another decision, {pending.deciders[slot]}"
     for group in groups:
         if group in pending.queue or group in pending.touched:
-            return f"{_named(group)} is named by an earlier command"
+            return f"{pending.named(group)} is named by an earlier command"
     return None
-
-
-def _named(group: Prefix) -> str:
-    return f"group {group.text}"

@@ -67,6 +67,7 @@ def view_of(
         hot_key=groups.hot_key,
         spilled_bytes=groups.spilled_bytes,
         parents=tuple(model.state.genesis.parents),
+        joins=tuple(model.state.genesis.joins),
     )
 
 
