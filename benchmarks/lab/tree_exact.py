@@ -32,8 +32,8 @@ CHAIN = (
     (("d", "d1", "d2"), {}),
     (("e", "e1", ""), {}),
 )
-"""Of each join its carrier, with its column of the join's key and that of the key of the join above,
-and the other streams with their columns."""
+"""Of each join its carrier, with its column of the join's key and the one of the join above, and
+the other streams with their columns."""
 
 
 @dataclass(frozen=True)

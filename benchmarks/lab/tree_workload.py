@@ -58,7 +58,7 @@ class TreeWorkload:
         return whole.duration_s / 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrivals:
     """The rows of one stream, in order of arrival."""
 
@@ -73,7 +73,7 @@ class Arrivals:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TreeDay:
     """What a workload came to: `e` epochs."""
 
