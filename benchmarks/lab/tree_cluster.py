@@ -6,7 +6,9 @@ for groups of others comes back with the next epoch's tasks. Nothing moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +43,7 @@ class TreeCleaned:
 
 @dataclass
 class TreeCluster:
-    """The slots, and what a journal would know of them."""
+    """The slots, and what a journal would know of them. `epoch`: the last one that was kept."""
 
     day: TreeDay
     root: str
@@ -52,6 +54,7 @@ class TreeCluster:
     spilled: list[FileRecord] = field(default_factory=list)
     manifests: dict[int, str | None] = field(default_factory=dict)
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
+    attempts: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.spec = self.day.query.spec
@@ -60,14 +63,25 @@ class TreeCluster:
 
     def run(self, *, seal: bool = False) -> list[SlotTotals]:
         """One epoch: its arrivals; none when it seals the session."""
-        self.epoch += 1
         cut = {each.range for each in self.cuts}
         flush = {SESSION: flushed(self.spec.parents, cut)} if seal else {}
-        tasks = {slot: self._task(slot, flush) for slot in range(self.slots)}
-        came = [] if seal else self._blocks()
-        reports = carried_out(self.spec, tasks, came, self._state, self.warehouse.child)
+        reports = self._attempt([] if seal else self._blocks(), flush=flush)
+        self.epoch += 1
         self._keep(reports)
         return [report.totals for report in reports if report.totals is not None]
+
+    def attempt(self, *, traces: bool, trace_most: int = 0) -> None:
+        """The next epoch, whose reports are thrown away: nothing counts, and all can be done again.
+
+        Results are traced or not, whatever the victims' order asks for.
+        """
+        for report in self._attempt(self._blocks(), traces=traces, trace_most=trace_most):
+            for file in report.files:
+                self.warehouse.child(file.table).delete(file.path)
+
+    def _attempt(self, came: list[Block], **given: object) -> list[SlotReport]:
+        tasks = {slot: self._task(slot, **given) for slot in range(self.slots)}
+        return carried_out(self.spec, tasks, came, self._state, self.warehouse.child)
 
     def clean(self) -> TreeCleaned:
         """The cleanup of the sealed session, join after join."""
@@ -96,13 +110,14 @@ class TreeCluster:
             for c in self.cuts
         ]
 
-    def _task(self, slot: int, flush: dict[str, tuple[journal.Prefix, ...]]) -> StepTask:
+    def _task(self, slot: int, **given: object) -> StepTask:
         budget = ROOM * self.spilling.memory_bytes
-        return StepTask(
+        epoch = self.epoch + 1
+        task = StepTask(
             key=SecretBytes(b"k" * 32),
             slot=slot,
-            epoch=self.epoch,
-            attempt="a" * 16,
+            epoch=epoch,
+            attempt=f"{next(self.attempts):016x}",
             warehouse_id="lab",
             session=SESSION,
             manifest=self.manifests.get(slot),
@@ -112,23 +127,24 @@ class TreeCluster:
             fraction=self.spilling.fraction,
             inactive_ms=int(min(self.spilling.inactive_s, 1e9) * 1000),
             victims=self.spilling.victims,
-            now_ms=self._now_ms(self.epoch + 1),
-            written_at_us=self._now_ms(self.epoch + 1) * 1000,
-            seed=self.epoch,
-            flush=flush,
+            now_ms=self._now_ms(epoch + 1),
+            written_at_us=self._now_ms(epoch + 1) * 1000,
+            seed=epoch,
             traces=self.spilling.victims in TRACING,
             traced=self.traced,
         )
+        return replace(task, **given)  # type: ignore[arg-type]
 
     def _now_ms(self, epoch: int) -> int:
         return int(epoch * self.day.epoch_s * 1000)
 
     def _blocks(self) -> list[Block]:
-        """The epoch's new rows, as decoders make them."""
+        """The next epoch's new rows, as decoders make them."""
         found: list[Block] = []
+        epoch = self.epoch + 1
         for stream in self.day.query.streams:
             arrivals = self.day.streams[stream.name]
-            start, end = np.searchsorted(arrivals.epoch, (self.epoch, self.epoch + 1)).tolist()
+            start, end = np.searchsorted(arrivals.epoch, (epoch, epoch + 1)).tolist()
             rows = arrivals.table.slice(start, end - start).select(stream.sources)
             batch = pa.RecordBatch.from_arrays(
                 [column.combine_chunks() for column in rows.columns], schema=stream.schema
@@ -136,7 +152,7 @@ class TreeCluster:
             where = Coordinates(
                 np.zeros(end - start, np.int32),
                 np.arange(start, end),
-                np.full(end - start, self._now_ms(self.epoch)),
+                np.full(end - start, self._now_ms(epoch)),
             )
             found += route(self.spec, stream.index, self.groups, batch, where, session=SESSION)
         return found

@@ -26,6 +26,8 @@ from spillway_schemas.query import load_query
 from spillway_schemas.scenario import Scenario, load_scenario
 
 QUERY = "five_way"
+LINKS = {"c": ("c1", "c2"), "d": ("d1", "d2")}
+"""Of the streams that have a key of two joins the columns of both."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class TreeWorkload:
     """Of the scenario's rows and join values."""
     groups: int = 256
     """Of each join."""
+    against: bool = False
+    """Whether rows with a frequent key of one join have a rare key of the next, instead of any."""
 
     def described(self) -> Scenario:
         """The scenario, scaled."""
@@ -103,5 +107,26 @@ def generate_tree(workload: TreeWorkload, epoch_s: float) -> TreeDay:
         lines = b"\n".join(v for chunk in chunks for v in chunk.values.to_pylist())
         due = np.concatenate([chunk.due_s for chunk in chunks])
         epoch = np.minimum((due / epoch_s).astype(np.int64), epochs - 1)
-        streams[source.stream] = Arrivals(pa.json.read_json(io.BytesIO(lines)), epoch)
+        table = pa.json.read_json(io.BytesIO(lines))
+        keys = LINKS.get(source.stream)
+        if workload.against and keys:
+            table = _against(table, *keys)
+        streams[source.stream] = Arrivals(table, epoch)
     return TreeDay(epoch_s, epochs, workload.groups, streams)
+
+
+def _against(table: pa.Table, one: str, other: str) -> pa.Table:
+    """The rows with the same values of both columns, paired so that a frequent value of one comes
+    with a rare one of the other. Which value a row has of the first stays as it was."""
+    first, second = (table[name].to_numpy() for name in (one, other))
+    rank = np.argsort(_frequency(first), kind="stable")
+    rare = np.argsort(-_frequency(second), kind="stable")
+    paired = np.empty_like(second)
+    paired[rank] = second[rare]
+    return table.set_column(table.column_names.index(other), other, pa.array(paired))
+
+
+def _frequency(values: I64) -> I64:
+    """(n,) how often each row's value occurs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return counts[inverse]
