@@ -76,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it and print a table. 1: counting costs more than it may."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lineage", description=__doc__)
     parser.add_argument("--scenario", default="papers-five-way-3-1-1")
-    parser.add_argument("--factor", type=float, default=0.25, help="of the scenario's size")
+    parser.add_argument("--factor", type=float, default=1.0, help="of the scenario's size")
     parser.add_argument("--epoch", type=int, default=30, help="which minute is measured")
     parser.add_argument("--groups", type=int, default=512, help="of each join")
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=21)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     pa.set_cpu_count(1)

@@ -144,14 +144,15 @@ class Cluster:
         for slot in self.slots:
             units = units_of(self.groups, slot, {self.prefix_of[g] for g, _ in self.cuts})
             task = CleanTask(
-                SPEC,
-                SESSION,
-                self.epoch,
-                tuple(enumerate(units)),
-                index.within(units),
-                place,
-                self.warehouse.child("results"),
-                self._now_ms(self.epoch) * 1000,
+                spec=SPEC,
+                operator=SPEC.root.operator,
+                session=SESSION,
+                epoch=self.epoch,
+                units=tuple(enumerate(units)),
+                index=index.within(units),
+                spill=place,
+                results=self.warehouse.child("results"),
+                committed_us=self._now_ms(self.epoch) * 1000,
             )
             start = time.process_time()
             done = run_clean(task)

@@ -141,7 +141,7 @@ class Side:
 
 
 def ceiling(
-    root: Side, below: Side, memory_bytes: int, results: int, reached: int, rounds: int = 80
+    root: Side, below: Side, memory_bytes: int, results: int, reached: int, rounds: int = 60
 ) -> int:
     """See the module. `results`: of the whole day; `reached`: what some policy gave."""
     epochs = root.epochs

@@ -44,12 +44,24 @@ def test_a_day_has_the_scenarios_rows_and_values():
             "abcde", rows
         )
         assert day.epochs == 50
-        # Two ranges in a day, and each of these values three times in a range, on average.
+        # Two ranges in a day, and a value comes 1, 3 or 5 times in each.
         often = np.unique(day.streams["a"].keys("a1"), return_counts=True)[1]
-        assert set(often.tolist()) == {2, 6, 10}
+        assert np.isin(often, (2, 6, 10)).mean() > 0.95
+        assert set(often.tolist()) >= {2, 6, 10}
     assert (np.diff(day.streams["e"].epoch) >= 0).all()
     other = generate_tree(SMALL, 60).streams["c"].table
     assert day.streams["c"].table.equals(other)
+
+
+def test_keys_against_each_other_are_the_same_keys():
+    plain, paired = (generate_tree(replace(SMALL, against=each), 300) for each in (False, True))
+    for stream, columns in (("c", ("c1", "c2")), ("d", ("d1", "d2"))):
+        one, other = (day.streams[stream].table for day in (plain, paired))
+        assert one[columns[0]].equals(other[columns[0]])
+        assert sorted(one[columns[1]].to_pylist()) == sorted(other[columns[1]].to_pylist())
+        often = [np.bincount(other[name].to_numpy())[other[name].to_numpy()] for name in columns]
+        assert np.corrcoef(often[0], often[1])[0, 1] < -0.4
+    assert plain.streams["a"].table.equals(paired.streams["a"].table)
 
 
 # --- counts ----------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ def test_the_ceiling_is_lower_with_less_memory(day: TreeDay):
     found = [tree_ceiling(day, round(memory * share), 1) for share in (1.0, 0.5, 0.25, 0.1)]
     assert found[0] == results
     assert found == sorted(found, reverse=True)
-    assert found[-1] < results / 2
+    assert found[-1] < 0.6 * results
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -228,7 +240,7 @@ def claims_of(figure: str, **lines: dict[str, Any]) -> dict[str, bool | None]:
     return {claim.paper: claim.direction for claim in found.claims(outcomes)}
 
 
-@pytest.mark.parametrize("figure", ["16", "19", "20"])
+@pytest.mark.parametrize("figure", ["16", "19", "20", "against"])
 def test_every_claim_of_a_tree_can_hold_and_can_fail(figure: str):
     alike = claims_of(figure)
     assert set(alike.values()) == {False}
@@ -254,7 +266,8 @@ def test_experiments_of_trees_are_told_apart():
     found = tree_experiments()
     assert len({digest(each) for each in found}) == len(found)
     assert [f for each in found for f in each.figures] == [
-        f"tree-{n}" for n in (16, 17, 18, 19, 20)
+        *(f"tree-{n}" for n in (16, 17, 18, 19, 20)),
+        "tree-against",
     ]
     one = found[0]
     other = replace(one, workload=replace(one.workload, factor=0.5))  # type: ignore[type-var]
