@@ -190,6 +190,7 @@ def _five_way(
     name = f"papers-five-way-{'-'.join(map(str, ratios))}"
     workload = TreeWorkload(name, SCALE, against=against)
     named = f"join ratios {', '.join(map(str, ratios))}"
+    title = f"{named}, keys against each other" if against else named
     paired = (
         " Rows of C and D are paired so that a frequent key of one join comes with a rare one of "
         "the next."
@@ -199,14 +200,14 @@ def _five_way(
     spilling = partial(Spilling, MEMORY_BYTES, 0.3, inactive_s=workload.minutes * 30)
     return Experiment(
         (f"tree-{figure}", *(each.figure for each in more)),
-        f"Trees of joins, {named}{', keys against each other' if against else ''}",
+        f"Trees of joins, {title}",
         f"The five-way tree ((A B C) D) E with the average {named}: the scenario "
         f"`{name}`.{paired} Two slots of 60 MB, 30 % is spilled; theta_t is half of the run. "
         "An eighth of the size, memory included; an epoch is a minute.",
         workload,
         60,
         tuple(Line(name, spilling(victims=name), (1.0, 1.0)) for name in VICTIMS),
-        (Picture(f"tree-{figure}", f"Results of the tree: {named}", VICTIMS), *more),
+        (Picture(f"tree-{figure}", f"Results of the tree: {title}", VICTIMS), *more),
         claims,
         limits=True,
         ceiling=True,
