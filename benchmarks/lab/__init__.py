@@ -8,6 +8,9 @@ who moves. A *figure* is a few lines, and the claims that its paper makes of the
 Invariant: a run counts only when its results are exact. What came at run time and what cleanup
 gave must be, group by group, what counts of keys alone say (`exact`), or the run fails.
 
+A *tree* of joins has a day, a cluster and counts of its own (`tree_*`); lines, figures and claims
+are the same. Both have their epochs and cleanups done by `job`.
+
 What is virtual is the clock: an epoch is a fixed time of arrivals, whatever it took. So lines
 over time say what state was in memory, and nothing of how fast a machine is. Cleanup's seconds
 are measured: CPU time of the real cleanup.

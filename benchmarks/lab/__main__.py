@@ -19,8 +19,9 @@ from rich.console import Console
 
 from benchmarks import ROOT
 from benchmarks.lab import page
+from benchmarks.lab.catalogue import experiments
 from benchmarks.lab.exact import NotExact
-from benchmarks.lab.experiments import Experiment, experiments
+from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.lines import Outcome
 from benchmarks.lab.picture import picture
 from benchmarks.lab.running import carry_out
@@ -96,7 +97,9 @@ def _renew(known: Sequence[Experiment], done: page.Done) -> None:
     kept.write_text(page.dump(every))
     _renew_section(f"figure {done.experiment.figures[0]}", page.figure_section(done))
     _renew_section("run", _about(sum(each.cpu_s for each in every)))
-    _renew_section("claims", page.claims_table(c for each in every for c in each.claims))
+    paper = done.experiment.paper
+    of_paper = [each for each in every if each.experiment.paper == paper]
+    _renew_section(f"claims of {paper}", page.judged(of_paper))
     for wanted in done.experiment.pictures:
         drawn = picture(wanted, done.outcomes)
         (folder / f"figure-{wanted.figure}.svg").write_text(drawn)

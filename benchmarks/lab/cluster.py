@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
+from benchmarks.lab.job import carried_out, extracted
 from benchmarks.lab.workload import I64, Day
 from spillway.cleanup.task import CleanTask, run_clean
 from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
-from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, survey
-from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.protocol.seal import CLEANUP_DEPTH
 from spillway.storage import Folder, folder
-from spillway_schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals
+from spillway_schemas.journal import FileRecord, Prefix, SlotTotals
 
 SESSION = "2026-01-05"
 ROOM = 4
@@ -110,8 +109,8 @@ class Cluster:
             self.groups = GroupMap((p, moves.get(p, s)) for p, s in before.assignment())
         self.epoch += 1
         going = relocations(before, self.groups)
-        tasks = [
-            self._task(
+        tasks = {
+            slot: self._task(
                 slot,
                 leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
                 arriving=tuple(a for a, b in going if b == slot),
@@ -120,17 +119,12 @@ class Cluster:
                 statistics=statistics,
             )
             for slot in self.slots
-        ]
-        blocks = [] if seal else self._blocks()
-
-        def neighbour(slot: int) -> tuple[StepTask, Folder]:
-            return tasks[slot], self._state(slot)
-
-        for task in tasks:
-            if task.leaving:
-                own = replace(task, attempt=f"{task.slot:016x}")
-                blocks += extract(SPEC, own, self._state(task.slot), neighbour)
-        reports = [self._step(task, [b for b in blocks if b.slot == task.slot]) for task in tasks]
+        }
+        came = [*([] if seal else self._blocks()), *extracted(SPEC, tasks, self._state)]
+        reports = carried_out(SPEC, tasks, came, self._state, self.warehouse.child)
+        for report in reports:
+            if report.status != "done":
+                raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.detail}")
         self.manifests = {r.slot: r.manifest for r in reports}
         self._keep([f for r in reports for f in r.files], statistics=statistics)
         for cut in [cut for r in reports for cut in r.cuts]:
@@ -150,14 +144,15 @@ class Cluster:
         for slot in self.slots:
             units = units_of(self.groups, slot, {self.prefix_of[g] for g, _ in self.cuts})
             task = CleanTask(
-                SPEC,
-                SESSION,
-                self.epoch,
-                tuple(enumerate(units)),
-                index.within(units),
-                place,
-                self.warehouse.child("results"),
-                self._now_ms(self.epoch) * 1000,
+                spec=SPEC,
+                operator=SPEC.root.operator,
+                session=SESSION,
+                epoch=self.epoch,
+                units=tuple(enumerate(units)),
+                index=index.within(units),
+                spill=place,
+                results=self.warehouse.child("results"),
+                committed_us=self._now_ms(self.epoch) * 1000,
             )
             start = time.process_time()
             done = run_clean(task)
@@ -187,7 +182,7 @@ class Cluster:
             key=SecretBytes(b"k" * 32),
             slot=slot,
             epoch=self.epoch,
-            attempt="a" * 16,
+            attempt=f"{slot:016x}",
             warehouse_id="lab",
             session=SESSION,
             manifest=self.manifests.get(slot),
@@ -224,12 +219,6 @@ class Cluster:
 
     def _state(self, slot: int) -> Folder:
         return folder(self.root).child(f"slot-{slot}")
-
-    def _step(self, task: StepTask, blocks: Sequence[Block]) -> SlotReport:
-        report = step(SPEC, task, blocks, self._state(task.slot), self.warehouse.child)
-        if report.status != "done" or report.totals is None:
-            raise RuntimeError(f"slot {task.slot} at epoch {task.epoch}: {report.detail}")
-        return report
 
     def _keep(self, files: Sequence[FileRecord], *, statistics: bool) -> None:
         tables = []

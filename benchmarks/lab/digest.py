@@ -20,16 +20,23 @@ import numpy as np
 from benchmarks import ROOT
 from benchmarks.lab.control import SETTINGS
 from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.tree_workload import TreeWorkload
 
-LABORATORY = ("clairvoyant", "cluster", "exact", "lines", "running", "workload")
+LABORATORY = ("cluster", "job", "lines", "running")
+SINGLE = ("clairvoyant", "exact", "workload")
+TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
 POLICIES = ("balanced", "disk", "registry", "view")
 
 
 def digest(experiment: Experiment) -> str:
     """Of what an experiment's figures come from."""
-    found = [*(f"benchmarks/lab/{name}.py" for name in LABORATORY)]
+    own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
+    found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
     found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spill/spilling.py"]
     given = [experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling]
+    if isinstance(experiment.workload, TreeWorkload):
+        found += ["jobs/spillway/policy/lineage.py", "jobs/spillway/engine/tracing.py"]
+        given.append(experiment.workload.described().model_dump_json())
     if any(line.policy for line in experiment.lines):
         found += [
             *(f"jobs/spillway/policy/{name}.py" for name in POLICIES),

@@ -32,6 +32,7 @@ from benchmarks.lab.claims import ALIKE, Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling
 from benchmarks.lab.control import POLICIES, SLIDE_21, TICK_S, WAITING
 from benchmarks.lab.lines import Line, Outcome
+from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
 from spillway.policy.disk import lazy_disk
 
@@ -40,6 +41,7 @@ Found = Mapping[str, Outcome]
 
 VICTIMS = ("productivity", "inactive-then-productivity", "random", "largest", "most-productive")
 LOW, HIGH = "productivity", "most-productive"
+PAPER = "TR-05-04"
 AMPLE = 1 << 30
 PUSHED = (0, 10, 30, 50)
 SKEWED = (4.0, 1.0, 1.0)
@@ -72,7 +74,7 @@ class Experiment:
     title: str
     setting: str
     """Parameters, and what was chosen where the report is silent."""
-    workload: Workload
+    workload: Workload | TreeWorkload
     epoch_s: float
     lines: tuple[Line, ...]
     pictures: tuple[Picture, ...]
@@ -81,6 +83,8 @@ class Experiment:
     """Compare with the best static choice."""
     ceiling: bool = False
     """And with the ceiling of all policies (one slot, up to about 100 epochs)."""
+    paper: str = PAPER
+    """Whose claims it tests."""
 
 
 def even(ratio_: float) -> F64:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,13 +60,14 @@ class Outcome:
     """Of each slot's own groups."""
     overflow_minute: float | None
     """When a slot first had to spill."""
+    joins_cut: list[int] = field(default_factory=list)
+    """Of each join of a tree the groups that were spilled, each time counted."""
 
 
 def run(line: Line, day: Day, progress: Callable[[float], None] = lambda _: None) -> Outcome:
     """Run the line. Raises `NotExact` when a group's results are not what counts say."""
     groups = assigned(day.groups, line.shares)
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="spillway-lab-", dir=place) as root:
+    with scratch() as root:
         cluster = Cluster(day, root, groups, line.spilling)
         controller = None
         if line.policy:
@@ -78,34 +80,53 @@ def run(line: Line, day: Day, progress: Callable[[float], None] = lambda _: None
         at_seal = list(cluster.cuts)
         cluster.run(seal=True)
         cleaned = cluster.clean()
-    found = np.array([sum(t.results for t in totals) for totals in epochs])
     at_run_time = exact.run_time(day, at_seal)
-    if int(found.sum()) != int(at_run_time.sum()):
-        raise exact.NotExact(f"{line.name}: {found.sum()} results, not {at_run_time.sum()}")
+    found = sum(t.results for totals in epochs for t in totals)
+    if found != int(at_run_time.sum()):
+        raise exact.NotExact(f"{line.name}: {found} results, not {at_run_time.sum()}")
     wrong = np.flatnonzero(cleaned.results != exact.full(day) - at_run_time)
     if len(wrong):
         raise exact.NotExact(f"{line.name}: wrong missing results in the groups {wrong.tolist()}")
-    points = np.unique(np.linspace(0, len(epochs), POINTS + 1).round().astype(int))
-    memory = np.array([[t.state_bytes for t in totals] for totals in epochs])
-    spilled = np.array([[t.spilled_bytes > 0 for t in totals] for totals in epochs])
-    first = np.flatnonzero(spilled.any(axis=1))
-    minute = day.epoch_s / 60
-    return Outcome(
-        name=line.name,
-        minutes=[round(p * minute, 3) for p in points.tolist()],
-        results=np.append(0, found.cumsum())[points].tolist(),
-        memory=[[0, *np.maximum.reduceat(m, points[:-1]).tolist()] for m in memory.T],
-        run_time=int(found.sum()),
+    return summed_up(
+        line.name,
+        day.epoch_s,
+        epochs,
         missing=int(cleaned.results.sum()),
-        spills=int(spilled.sum()),
         cuts=len(at_seal),
         adaptations=controller.adaptations if controller else 0,
         moved_groups=controller.moved_groups if controller else 0,
         forced_bytes=controller.forced_bytes if controller else 0,
         run_cpu_s=round(run_cpu_s, 2),
         cleanup_cpu_s=[round(s, 3) for s in cleaned.cpu_s],
-        overflow_minute=round((int(first[0]) + 1) * minute, 2) if len(first) else None,
     )
+
+
+def summed_up(
+    name: str, epoch_s: float, epochs: Sequence[Sequence[SlotTotals]], **known: Any
+) -> Outcome:
+    """An outcome, from every slot's totals of every epoch and what else is known of it."""
+    results = np.array([sum(t.results for t in totals) for totals in epochs])
+    points = np.unique(np.linspace(0, len(epochs), POINTS + 1).round().astype(int))
+    memory = np.array([[t.state_bytes for t in totals] for totals in epochs])
+    spilled = np.array([[t.spilled_bytes > 0 for t in totals] for totals in epochs])
+    first = np.flatnonzero(spilled.any(axis=1))
+    minute = epoch_s / 60
+    return Outcome(
+        name=name,
+        minutes=[round(p * minute, 3) for p in points.tolist()],
+        results=np.append(0, results.cumsum())[points].tolist(),
+        memory=[[0, *np.maximum.reduceat(m, points[:-1]).tolist()] for m in memory.T],
+        run_time=int(results.sum()),
+        spills=int(spilled.sum()),
+        overflow_minute=round((int(first[0]) + 1) * minute, 2) if len(first) else None,
+        **known,
+    )
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder in memory, where there is one."""
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    return tempfile.TemporaryDirectory(prefix="spillway-lab-", dir=place)
 
 
 def assigned(groups: int, shares: Sequence[float]) -> GroupMap:

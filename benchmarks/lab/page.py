@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.lab.claims import Claim
-from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.experiments import PAPER, Experiment
 from benchmarks.lab.lines import Outcome
 
 FOLDER = "laboratory"
@@ -19,8 +19,8 @@ FOLDER = "laboratory"
 class Limit:
     """What could be had at most, with some memory."""
 
-    static: int
-    """By the best static choice."""
+    static: int | None
+    """By the best static choice; None: that is not known."""
     ceiling: int | None = None
     """By any policy."""
 
@@ -44,8 +44,8 @@ class Done:
         return self.experiment.claims(self.outcomes)
 
 
-def claims_table(claims: Iterable[Claim]) -> str:
-    """What the report says, what came out, and whether it holds."""
+def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
+    """What a source says, what came out, and whether it holds."""
     rows = [
         [
             claim.figure,
@@ -56,7 +56,14 @@ def claims_table(claims: Iterable[Claim]) -> str:
         ]
         for claim in claims
     ]
-    return table(("figure", "the report", "here", "direction", "factor"), rows, right_from=9)
+    return table(("figure", source, "here", "direction", "factor"), rows, right_from=9)
+
+
+def judged(done: Iterable[Done]) -> str:
+    """The claims of all experiments of one paper, as a table."""
+    every = list(done)
+    source = "the report" if all(d.experiment.paper == PAPER for d in every) else "the paper"
+    return claims_table((c for each in every for c in each.claims), source)
 
 
 def figure_section(done: Done) -> str:
@@ -91,7 +98,7 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
         ("results at run time", lambda _, o: f"{o.run_time:,}"),
         ("left to cleanup", lambda _, o: f"{o.missing:,}"),
     ]
-    if done.limits:
+    if any(limit.static for limit in done.limits.values()):
         found.append(("of the best static choice", lambda d, o: _share(d, o, "static")))
     if any(limit.ceiling for limit in done.limits.values()):
         found.append(("of the ceiling", lambda d, o: _share(d, o, "ceiling")))
@@ -100,6 +107,8 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
             ("spills", lambda _, o: f"{o.spills:,}"),
             ("groups spilled", lambda _, o: f"{o.cuts:,}"),
         ]
+    if any(o.joins_cut for o in outcomes):
+        found.append(("of each join", lambda _, o: ", ".join(f"{each:,}" for each in o.joins_cut)))
     if any(o.adaptations for o in outcomes):
         found += [
             ("relocations", lambda _, o: f"{o.adaptations:,}"),
@@ -107,9 +116,10 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
         ]
     found.append(("run, CPU s", lambda _, o: f"{o.run_cpu_s:.1f}"))
     if any(o.cuts for o in outcomes):
+        of_each = "join" if any(o.joins_cut for o in outcomes) else "slot"
         found.append(
             (
-                "cleanup of each slot, CPU s",
+                f"cleanup of each {of_each}, CPU s",
                 lambda _, o: ", ".join(f"{s:.2f}" for s in o.cleanup_cpu_s),
             )
         )

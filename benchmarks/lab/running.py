@@ -11,6 +11,8 @@ from benchmarks.lab.digest import digest
 from benchmarks.lab.experiments import AMPLE, Experiment
 from benchmarks.lab.lines import Outcome, run
 from benchmarks.lab.page import Done, Limit
+from benchmarks.lab.tree_lines import run_tree, tree_ceiling
+from benchmarks.lab.tree_workload import TreeDay, TreeWorkload, generate_tree
 from benchmarks.lab.workload import Day, generate
 
 Report = Callable[[str, float], None]
@@ -24,33 +26,46 @@ def carry_out(
 ) -> Done:
     """Run every line. Raises `NotExact`."""
     began = time.process_time()
-    day = generate(experiment.workload, experiment.epoch_s)
+    day: Day | TreeDay
+    if isinstance(experiment.workload, TreeWorkload):
+        day = generate_tree(experiment.workload, experiment.epoch_s)
+    else:
+        day = generate(experiment.workload, experiment.epoch_s)
     outcomes = {}
     for line in experiment.lines:
 
         def say(part: float, name: str = line.name) -> None:
             progress(name, part)
 
-        outcomes[line.name] = run(line, day, say)
+        if isinstance(day, TreeDay):
+            outcomes[line.name] = run_tree(line, day, say)
+        else:
+            outcomes[line.name] = run(line, day, say)
         finished(outcomes[line.name])
     limits = _limits(experiment, day, outcomes)
     took_s = round(time.process_time() - began, 1)
     return Done(experiment, outcomes, limits, took_s, digest(experiment))
 
 
-def _limits(experiment: Experiment, day: Day, outcomes: Mapping[str, Outcome]) -> dict[str, Limit]:
+def _limits(
+    experiment: Experiment, day: Day | TreeDay, outcomes: Mapping[str, Outcome]
+) -> dict[str, Limit]:
     """Of every line that had to spill, with the memory of all its slots."""
     if not experiment.limits:
         return {}
-    rows = {
-        line.name: line.spilling.memory_bytes * len(line.shares) // ROW_BYTES
+    of_all = {
+        line.name: line.spilling.memory_bytes * len(line.shares)
         for line in experiment.lines
         if line.spilling.memory_bytes < AMPLE
     }
     found = {}
-    for memory in sorted(set(rows.values())):
-        most = max(outcomes[name].run_time for name, held in rows.items() if held == memory)
-        static = best_static(day, memory).results
-        top = ceiling(day, memory, max(most, static)) if experiment.ceiling else None
+    for memory in sorted(set(of_all.values())):
+        most = max(outcomes[name].run_time for name, held in of_all.items() if held == memory)
+        if isinstance(day, TreeDay):
+            found[memory] = Limit(None, tree_ceiling(day, memory, most))
+            continue
+        rows = memory // ROW_BYTES
+        static = best_static(day, rows).results
+        top = ceiling(day, rows, max(most, static)) if experiment.ceiling else None
         found[memory] = Limit(static, top)
-    return {name: found[memory] for name, memory in rows.items()}
+    return {name: found[memory] for name, memory in of_all.items()}

@@ -1,0 +1,120 @@
+"""An epoch's job and a cleanup's, without Spark: what `spillway.stream.job` and
+`spillway.cleanup.job` have done on a cluster, one task after the other in one process.
+
+Nothing is decided here, and nothing is kept: tasks and blocks in, reports and files out. So both
+serve whoever has slots on folders, with a journal or without one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from spillway.cleanup.plan import stages
+from spillway.cleanup.task import CleanTask, run_clean
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.probe import probe
+from spillway.engine.relocation import extract
+from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.spill.spillfile import SpillFile, survey
+from spillway.engine.step import step
+from spillway.engine.task import StepTask
+from spillway.engine.wire.blocks import PROBED, Block
+from spillway.storage import Folder
+from spillway_schemas.hash_space import join_of
+from spillway_schemas.journal import FileRecord, Prefix, SlotReport
+
+Tasks = Mapping[int, StepTask]
+"""By slot."""
+Folders = Callable[[int], Folder]
+"""A slot's own."""
+
+
+def extracted(
+    spec: TreeSpec, tasks: Tasks, state: Folders, elsewhere: Set[int] = frozenset()
+) -> Iterator[Block]:
+    """What leaves slots in this epoch. `elsewhere`: slots on another host, which get blocks."""
+
+    def neighbour(slot: int) -> tuple[StepTask, Folder] | None:
+        return None if slot in elsewhere else (tasks[slot], state(slot))
+
+    for slot, task in tasks.items():
+        if task.leaving:
+            yield from extract(spec, task, state(slot), neighbour)
+
+
+def carried_out(
+    spec: TreeSpec,
+    tasks: Tasks,
+    came: Iterable[Block],
+    state: Folders,
+    tables: Callable[[str], Folder],
+) -> list[SlotReport]:
+    """The probes of every level below the root's, then the steps. `came`: the blocks of all."""
+    blocks = list(came)
+    for level in range(1, spec.height):
+        joins = spec.at_level(level)
+        wanted = [b for b in blocks if b.kind in PROBED and b.operator in joins]
+        for slot, task in tasks.items():
+            mine = [b for b in wanted if b.slot == slot]
+            blocks += probe(spec, task, level, mine, state(slot))
+    return [
+        step(spec, task, [b for b in blocks if b.slot == slot], state(slot), tables)
+        for slot, task in tasks.items()
+    ]
+
+
+@dataclass(frozen=True)
+class JoinCleaned:
+    """What the cleanup of one join of a sealed session wrote."""
+
+    join: int
+    files: tuple[FileRecord, ...]
+    cpu_s: float
+    """Of reading its generations, joining, and writing what was missing."""
+
+
+def cleaned(
+    spec: TreeSpec,
+    ranges: Sequence[Prefix],
+    spilled: Collection[SpillFile],
+    tables: Callable[[str], Folder],
+    *,
+    session: str,
+    epoch: int,
+    committed_us: int = 0,
+    piece_bytes: int = PIECE_BYTES,
+) -> Iterator[JoinCleaned]:
+    """The joins of a sealed session, those below a join before it. Raises what a task returns.
+
+    `ranges`: those that its seal names; `epoch`: the seal's.
+    """
+    place, files = tables("spill"), list(spilled)
+    for stage in stages(ranges, spec.parents):
+        found = []
+        for join in stage:
+            start = time.process_time()
+            index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
+            units = tuple(
+                (n, each) for n, each in enumerate(ranges) if join_of(each, len(spec.joins)) == join
+            )
+            task = CleanTask(
+                spec=spec,
+                operator=join,
+                session=session,
+                epoch=epoch,
+                units=units,
+                index=index.within([each for _, each in units]),
+                spill=place,
+                results=tables("results"),
+                committed_us=committed_us,
+                piece_bytes=piece_bytes,
+            )
+            done = run_clean(task)
+            if isinstance(done, Exception):
+                raise done
+            made = tuple(file for each in done for file in each.files)
+            found.append(JoinCleaned(join, made, time.process_time() - start))
+        files += [SpillFile(f.path, f.bytes) for c in found for f in c.files if f.table == "spill"]
+        yield from found
