@@ -252,7 +252,7 @@ def runs_dry(scene: Scene, page: Page) -> None:
     frame = act(page, "rebalance", "looking around")
     frame.get_by_role("button", name="Dry run").click()
     expect(frame.locator("[data-plan=dry] tbody tr")).to_have_count(1)
-    expect(frame.locator("[data-plan=dry]")).to_contain_text("not carried out yet")
+    expect(frame.locator("[data-plan=dry]")).to_contain_text("to carry out")
     scene.picture(page, "dry-run-light")
     assert commands(scene) == before
     frame.get_by_role("button", name="Rebalance now…").click()

@@ -35,6 +35,7 @@ from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
     Epoch,
+    EpochFacts,
     PartitionCount,
     Prefix,
     Sealed,
@@ -140,8 +141,10 @@ def _with_output(world: World, rules: Rules, plan: Any) -> dict[int, slot.Blocks
 # --- recovery
 
 
-def _restored_whole(state: JournalState, lost: Iterable[int]) -> Restore | None:
-    restore = recovery.restore_of(state, lost)
+def _restored_whole(
+    state: JournalState, lost: Iterable[int], history: Iterable[EpochFacts] = ()
+) -> Restore | None:
+    restore = recovery.restore_of(state, lost, history)
     if restore is None:
         return None
     return replace(restore, sessions=tuple(replace(s, cuts=()) for s in restore.sessions))
