@@ -30,8 +30,11 @@ class InputTopic:
         return {**asdict(self), "exists": self.partitions is not None}
 
 
-def unread(topics: Iterable[str], query: str) -> str:
-    """What to say of topics that were written to and are none of the query's; else empty."""
+def unread(topics: Iterable[str], query: str, *, recorded: bool) -> str:
+    """What to say of topics that were written to and are none of the query's; else empty.
+
+    `recorded`: plain messages, for which a topic can be named; a scenario has its own.
+    """
     try:
         read = sorted(load_query(query).topics)
     except ValueError as error:
@@ -39,10 +42,10 @@ def unread(topics: Iterable[str], query: str) -> str:
     others = sorted(set(topics) - set(read))
     if not others:
         return ""
+    other = "another query with --set query=NAME, also for the stream"
     return (
         f"no stream of the query {query} reads {', '.join(others)}: it reads {', '.join(read)}. "
-        "Rows elsewhere are not joined: name the topic with --topic, or another query with "
-        "--set query=FILE"
+        f"Rows elsewhere are not joined: name {'the topic with --topic, or ' * recorded}{other}"
     )
 
 

@@ -30,8 +30,7 @@ Several joins have a name each, and one may be an input of another::
     inputs = ["quoted", "company"]
     on = [{ name = "company", columns = { quoted = "trade.company_id", company = "id" } }]
 
-`spillway_schemas.join_tree` says what a key may be there. The engine runs a single join so far:
-`spillway.decode.compile_streams` refuses the others.
+`spillway_schemas.join_tree` says what a key may be there.
 
 Invariants: after `load_query` every name that the query uses exists, expressions hold allowed
 tokens only (`spillway_schemas.expressions`), and no two result columns have the same name, whatever
@@ -236,7 +235,7 @@ class Query(QueryPart):
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one join of different streams, which is what the engine runs."""
+        """Whether it is one join, of different streams."""
         one_reading = all(leaf.name == leaf.stream for leaf in self.tree.leaves)
         return len(self.joins) == 1 and one_reading
 

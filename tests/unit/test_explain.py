@@ -86,10 +86,10 @@ def test_the_tree_is_drawn(
     monkeypatch.setenv("COLUMNS", "80")
     drawn, said = explained(capsys, str(file))
     assert [line.rstrip() for line in drawn.splitlines()] == DRAWN.splitlines()
-    assert said.startswith("It cannot run yet")
+    assert said == ""
 
 
-def test_a_query_that_runs_is_explained_without_a_warning(
+def test_a_single_join_is_drawn_as_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     drawn, said = explained(capsys, "symbol")
@@ -130,7 +130,6 @@ def test_programs_get_the_same(file: Path, capsys: pytest.CaptureFixture[str]) -
         "company_id": {"quoted": "trade.company", "company": "company.id"}
     }
     assert found["streams"] == {"trade": "trades-v2", "quote": "quote", "company": "company"}
-    assert not found["runs"]
     lines = [
         f"{column}  ({'; '.join(why)})"
         for edge in found["edges"]
@@ -168,3 +167,22 @@ def test_what_is_wrong_with_a_query_is_said_with_its_line(
         main(["explain", str(file)])
     assert ended.value.code == 2
     assert "trades.toml:14: there is no stream 'firm'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ('company = "name"', "key company_id is not of one type: quoted int, company string"),
+        ('company = "id / 2"', "not double"),
+    ],
+)
+def test_keys_of_a_wrong_type_are_not_drawn(
+    key: str, says: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(TREE.replace('company = "id"', key))
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(file)])
+    assert ended.value.code == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert says in found.err

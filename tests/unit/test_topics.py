@@ -124,7 +124,19 @@ def test_rows_that_were_made_are_counted_by_kind(
     assert "no stream" not in said.err
 
 
+def test_a_topic_of_a_scenario_cannot_be_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spillway.produce.run.produce", lambda *_, **__: produced("trade"))
+    with pytest.raises(SystemExit):
+        cli.main(["produce", "quoted-trades"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "reads trade" in said
+    assert "--set query=NAME" in said
+    assert "--topic" not in said
+
+
 def test_a_query_that_cannot_be_read_keeps_nobody_from_sending() -> None:
-    says = topics.unread(["stock"], "no-such-query.toml")
+    says = topics.unread(["stock"], "no-such-query.toml", recorded=True)
     assert says.startswith("whether the query reads these topics cannot be said: ")
     assert "there is no such file" in says

@@ -9,7 +9,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out, say, say_json, warn
+from spillway.commands.terminal import out, say, say_json
 
 
 def explain(
@@ -26,10 +26,12 @@ def explain(
 
     Reads the query alone: no broker, no warehouse.
     """
+    from spillway.decode import compile_query
     from spillway.report.query_tree import as_dict, as_svg, as_text
     from spillway_schemas.query import load_query
 
     found = load_query(query or given.settings().query)
+    compile_query(found)  # types, which only evaluation knows
     if svg is not None:
         svg.write_text(as_svg(found), encoding="utf-8")
     if json_:
@@ -39,5 +41,3 @@ def explain(
         say(f"written: {svg}")
     else:
         out.print(as_text(found), highlight=False)
-    if not found.is_single:
-        warn("It cannot run yet: what runs is one join of two or more streams, each read once.")

@@ -77,5 +77,6 @@ def produce(
             )
     out.print(sent(summary, made=replay is None))
     say(f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second")
-    if problem := unread([each.topic for each in summary.topics], settings.query):
+    topics = [each.topic for each in summary.topics]
+    if problem := unread(topics, settings.query, recorded=replay is not None):
         warn(problem)

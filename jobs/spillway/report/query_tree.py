@@ -88,7 +88,6 @@ def as_dict(query: Query) -> dict[str, Any]:
     return {
         "query": query.name,
         "fingerprint": query.fingerprint,
-        "runs": query.is_single,
         "joins": [
             {
                 "name": join.name,
