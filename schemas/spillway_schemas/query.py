@@ -245,6 +245,11 @@ class Query(QueryPart):
         return tuple(leaf.name for leaf in self.tree.leaves)
 
     @property
+    def joined_inputs(self) -> int:
+        """How many inputs the joins have together, joins among them."""
+        return sum(len(join.inputs) for join in self.tree.joins)
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The Kafka topics, in the order of the leaves; each once."""
         return tuple(dict.fromkeys(map(self.topic, self.inputs)))

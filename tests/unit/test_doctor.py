@@ -12,6 +12,7 @@ from spillway.doctor import blocking, check_all, table
 from spillway.doctor.check import days, size
 from spillway.doctor.inputs import judge_times, judge_topic, sessions
 from spillway.doctor.machine import (
+    budget,
     judge_jars,
     judge_memory,
     judge_packages,
@@ -19,6 +20,7 @@ from spillway.doctor.machine import (
     programs,
 )
 from spillway.jars import JavaError, demand_java
+from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
 
 HOUR = 3_600_000
@@ -243,3 +245,13 @@ def test_a_port_that_is_no_broker_is_named(tmp_path, monkeypatch):
     (check,) = [check for check in found if check.name == "broker"]
     assert "is taken by process" in check.what
     assert "kafka.bootstrap_servers" in check.mend
+
+
+def test_a_tree_needs_room_for_the_files_of_all_its_joins() -> None:
+    """Seven inputs and three times the groups, where a single join of five has five."""
+    settings = load_settings(environ={})[0]
+    small = settings.model_copy(
+        update={"state": settings.state.model_copy(update={"budget_bytes": 150_000})}
+    )
+    assert budget(small, load_query("symbol")).status == "ok"
+    assert budget(small, load_query("five_way")).status != "ok"

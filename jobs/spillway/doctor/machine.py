@@ -167,8 +167,8 @@ def budget(settings: Settings, query: Query) -> Check:
     return judge_budget(
         budget_bytes=int(settings.state.budget_bytes),
         least_bytes=least_budget(
-            len(query.streams),
-            settings.state.groups,
+            query.joined_inputs,
+            settings.state.groups * len(query.tree.joins),
             settings.state.slots,
             settings.stream.max_rows_per_epoch,
         ),

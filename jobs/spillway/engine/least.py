@@ -20,9 +20,9 @@ def least_budget(inputs: int, groups: int, slots: int, most_rows: int) -> int:
     """Bytes that a slot needs for the smallest epoch of one session.
 
     What the folder keeps free for a manifest of all `groups` and of a file and a merged one for
-    each of the `inputs`; those files' own overhead; an even share of the fewest rows that an epoch
-    may bring (`LEAST_ROWS`, or `most_rows` of `stream.max_rows_per_epoch`); and the part of the
-    budget that is kept for reclaiming alone.
+    each of the `inputs` (of all joins, both); those files' own overhead; an even share of the
+    fewest rows that an epoch may bring (`LEAST_ROWS`, or `most_rows` of
+    `stream.max_rows_per_epoch`); and the part of the budget that is kept for reclaiming alone.
     """
     rows = -(-min(LEAST_ROWS, most_rows) // slots)
     files = manifest_bytes(2 * inputs, groups) + FILE_OVERHEAD_BYTES * inputs

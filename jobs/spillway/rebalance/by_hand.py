@@ -85,7 +85,7 @@ def _refuse_too_small(
     if not budgets:
         return
     least = least_budget(
-        len(load_query(settings.query).streams),
+        load_query(settings.query).joined_inputs,
         len(model.state.groups),
         len({slot for _, slot in model.state.groups}),
         settings.stream.max_rows_per_epoch,

@@ -228,12 +228,13 @@ def _memory(
     state: list[tuple[float, float]] = [(0.0, 0.0)]
     folder: list[tuple[float, float]] = [(0.0, 0.0)]
     spills = 0
-    for point in points:
+    for point, budget in zip(points, budgets, strict=True):
         at = axis.s(point.ended_ms)
         size, spilled = point.state_bytes.get(slot, 0), point.spilled_bytes.get(slot, 0)
         if spilled and point.epochs == 1:
-            # What is journaled is the state after the spill: show what it came from.
-            state.append((at, float(size + spilled)))
+            # What is journaled is the state after the spill: show what it came from. Rows that
+            # found no room have never been state.
+            state.append((at, float(min(size + spilled, max(budget, size)))))
         state.append((at, float(size)))
         folder.append((at, float(point.folder_bytes.get(slot, 0))))
         text = f"{_epoch(point)}: {bytes_text(size)} of state"
