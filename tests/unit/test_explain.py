@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from spillway.cli import main
+from spillway.commands import terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -83,7 +84,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str,
 def test_the_tree_is_drawn(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(terminal.out, "_width", 80)
     drawn, said = explained(capsys, str(file))
     assert [line.rstrip() for line in drawn.splitlines()] == DRAWN.splitlines()
     assert said == ""
@@ -102,7 +103,7 @@ def test_a_single_join_is_drawn_as_well(
 def test_shipped_trees_are_drawn_as_they_were(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(terminal.out, "_width", 120)
     drawn, _ = explained(capsys, name)
     kept = GOLDEN / f"explain-{name}.txt"
     assert [line.rstrip() for line in drawn.splitlines()] == kept.read_text().splitlines()

@@ -346,7 +346,8 @@ class Warehouse:
         sealed = self.journal.sealed() if cleaned else {}
         if not cleaned & sealed.keys():
             return
-        first = next(head for _, head in self.journal.heads())
+        state, entries = self.journal.read_on()
+        first = entries[0] if state is None else state.genesis
         root = spaces(len(first.parents) if isinstance(first, Genesis) else 1)[-1]
         for session in sorted(cleaned & sealed.keys()):
             ranges = sealed[session].ranges
