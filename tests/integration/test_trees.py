@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spillway_schemas.hash_space import group_text
+from spillway_schemas.journal import Prefix
 from tests.integration.day import running, wait_for
 from tests.integration.failpoints import TREE_POINTS, WORKER_POINTS
 from tests.integration.standalone import standalone
@@ -146,15 +148,13 @@ def ask(day: TreeDay, *arguments: str) -> None:
 
 
 def group(day: TreeDay, join: int, to: int) -> str:
-    """A group of a join that is not at a slot."""
+    """A group of a join that is not at a slot, as people write it."""
     [genesis] = [e for e in day.entries() if e["kind"] == "genesis"]
-    depth, value = next(
-        g for g, slot in genesis["groups"] if join_of_group(g) == join and slot != to
-    )
-    return f"{depth}/{value}"
+    groups = [Prefix(*g) for g, slot in genesis["groups"] if slot != to]
+    return group_text(next(g for g in groups if join_of_group(g) == join), genesis["joins"])
 
 
-def join_of_group(group: list[int]) -> int:
+def join_of_group(group: Sequence[int]) -> int:
     """The join that a group is of: three joins have the hashes 00..., 01... and 1..."""
     depth, value = group
     return ABCDE if value >> (depth - 1) else value >> (depth - 2)
