@@ -89,14 +89,15 @@ def _joined(
         return
     given = Given.nothing(len(task.groups))
     below = spec.inputs[up.input].lineage
-    for batch in join_batches(
+    batches = join_batches(
         spec.joins[join],
         session.old(inputs),
         [session.new[i] for i in inputs],
         batch_bytes=task.batch_bytes,
         sample_every=1,
         last_drop=session.drops.last,
-    ):
+    )
+    for number, batch in enumerate(batches):
         np.add.at(given.results, task.groups.group_of(batch.hashes), batch.results)
         rows = spec.rows_up(join, batch, hash_)
         yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="new")
@@ -106,7 +107,7 @@ def _joined(
                 rows.table,
                 below,
                 most=task.trace_most,
-                seed=(task.seed, task.slot, join),
+                seed=(task.seed, task.slot, join, number),
                 weights=bytes_of(rows) / len(rows.key_hash),
             )
     yield from _given(task, join, name, given)

@@ -119,8 +119,8 @@ def step(
         kept = (block for block in blocks if block.kind != "replay")
         intake = take_in(spec, task.groups, task.slot, kept, task.piece_bytes)
         if intake.unfound:
-            told = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
-            return _missing(task, told, sorted(intake.unfound))
+            what = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
+            return _missing(task, what, sorted(intake.unfound))
         if lacking := intake.lacking(task.arriving, range(len(spec.joins))):
             return _missing(task, f"the groups that come from the slots {lacking}", lacking)
         install(spec, task, state, found, intake)
@@ -293,7 +293,7 @@ class _Step:
                 )
 
         start, joining = time.perf_counter(), self.seconds.get("join", 0.0)
-        self.files += write_data_files(
+        written = write_data_files(
             self.tables("results"),
             "results",
             self.task.file_name,
@@ -304,8 +304,8 @@ class _Step:
         joined = self.seconds.get("join", 0.0) - joining
         spent = time.perf_counter() - start - joined
         self.seconds["write"] = self.seconds.get("write", 0.0) + spent
-        found = sum(file.rows for file in self.files if file.table == "results")
-        if total := found - sum(self.results.values()):
+        self.files += written
+        if total := sum(file.rows for file in written):
             self.results[name] = total
 
     def _trace(self, batch: Joined, given: Given, number: int) -> None:
