@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, survey
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
+from spillway.policy.victims import TRACING
 from spillway.protocol.seal import CLEANUP_DEPTH
 from spillway.storage import Folder, folder
 from spillway_schemas.journal import FileRecord, Prefix, SlotTotals
@@ -62,6 +63,31 @@ class Spilling:
     victims: str = "inactive-then-productivity"
     inactive_s: float = float("inf")
     """theta_t."""
+
+    def task(
+        self, slot: int, epoch: int, manifest: str | None, groups: GroupMap, end_ms: int
+    ) -> StepTask:
+        """A slot's part of an epoch, which ends at `end_ms` of the virtual clock."""
+        budget = ROOM * self.memory_bytes
+        return StepTask(
+            key=SecretBytes(b"k" * 32),
+            slot=slot,
+            epoch=epoch,
+            attempt=f"{slot:016x}",
+            warehouse_id="lab",
+            session=SESSION,
+            manifest=manifest,
+            groups=groups,
+            budget_bytes=budget,
+            threshold=self.memory_bytes / budget,
+            fraction=self.fraction,
+            inactive_ms=int(min(self.inactive_s, 1e9) * 1000),
+            victims=self.victims,
+            now_ms=end_ms,
+            written_at_us=end_ms * 1000,
+            seed=epoch,
+            traces=self.victims in TRACING,
+        )
 
 
 @dataclass(frozen=True)
@@ -110,8 +136,14 @@ class Cluster:
         self.epoch += 1
         going = relocations(before, self.groups)
         tasks = {
-            slot: self._task(
-                slot,
+            slot: replace(
+                self.spilling.task(
+                    slot,
+                    self.epoch,
+                    self.manifests.get(slot),
+                    self.groups,
+                    self._now_ms(self.epoch + 1),
+                ),
                 leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
                 arriving=tuple(a for a, b in going if b == slot),
                 forced_bytes=(forced or {}).get(slot, 0),
@@ -174,29 +206,6 @@ class Cluster:
         counts = np.zeros(len(self.groups), dtype=np.int64)
         np.add.at(counts, group, found.field("counts").to_numpy())
         return counts
-
-    def _task(self, slot: int, **given: object) -> StepTask:
-        budget = ROOM * self.spilling.memory_bytes
-        inactive_s = min(self.spilling.inactive_s, 1e9)
-        return StepTask(
-            key=SecretBytes(b"k" * 32),
-            slot=slot,
-            epoch=self.epoch,
-            attempt=f"{slot:016x}",
-            warehouse_id="lab",
-            session=SESSION,
-            manifest=self.manifests.get(slot),
-            groups=self.groups,
-            budget_bytes=budget,
-            threshold=self.spilling.memory_bytes / budget,
-            fraction=self.spilling.fraction,
-            inactive_ms=int(inactive_s * 1000),
-            victims=self.spilling.victims,
-            now_ms=self._now_ms(self.epoch + 1),
-            written_at_us=self._now_ms(self.epoch + 1) * 1000,
-            seed=self.epoch,
-            **given,  # type: ignore[arg-type]
-        )
 
     def _now_ms(self, epoch: int) -> int:
         return int(epoch * self.day.epoch_s * 1000)

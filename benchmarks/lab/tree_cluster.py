@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import SecretBytes
 
-from benchmarks.lab.cluster import ROOM, SESSION, Spilling
+from benchmarks.lab.cluster import SESSION, Spilling
 from benchmarks.lab.job import carried_out, cleaned
 from benchmarks.lab.tree_exact import Cut
 from benchmarks.lab.tree_workload import TreeDay
@@ -23,7 +22,6 @@ from benchmarks.lab.workload import I64
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
-from spillway.policy.victims import TRACING
 from spillway.protocol.seal import cleanup_ranges, flushed
 from spillway.storage import Folder, folder
 from spillway.stream.tasks import all_traced
@@ -111,29 +109,12 @@ class TreeCluster:
         ]
 
     def _task(self, slot: int, **given: object) -> StepTask:
-        budget = ROOM * self.spilling.memory_bytes
         epoch = self.epoch + 1
-        task = StepTask(
-            key=SecretBytes(b"k" * 32),
-            slot=slot,
-            epoch=epoch,
-            attempt=f"{next(self.attempts):016x}",
-            warehouse_id="lab",
-            session=SESSION,
-            manifest=self.manifests.get(slot),
-            groups=self.groups,
-            budget_bytes=budget,
-            threshold=self.spilling.memory_bytes / budget,
-            fraction=self.spilling.fraction,
-            inactive_ms=int(min(self.spilling.inactive_s, 1e9) * 1000),
-            victims=self.spilling.victims,
-            now_ms=self._now_ms(epoch + 1),
-            written_at_us=self._now_ms(epoch + 1) * 1000,
-            seed=epoch,
-            traces=self.spilling.victims in TRACING,
-            traced=self.traced,
+        task = self.spilling.task(
+            slot, epoch, self.manifests.get(slot), self.groups, self._now_ms(epoch + 1)
         )
-        return replace(task, **given)  # type: ignore[arg-type]
+        attempt = f"{next(self.attempts):016x}"
+        return replace(task, attempt=attempt, traced=self.traced, **given)  # type: ignore[arg-type]
 
     def _now_ms(self, epoch: int) -> int:
         return int(epoch * self.day.epoch_s * 1000)

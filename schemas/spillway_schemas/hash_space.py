@@ -20,8 +20,11 @@ does it with `group_of` and `group_text`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
+
+import numpy as np
+import numpy.typing as npt
 
 from spillway_schemas.journal import Prefix
 
@@ -52,6 +55,13 @@ def join_of(range_: Prefix, joins: int) -> int:
         if space.covers(range_):
             return number
     raise ValueError(f"{range_.text} is no range of one of {joins} joins")
+
+
+def join_numbers(groups: Collection[Prefix], joins: int) -> npt.NDArray[np.int64]:
+    """The join that each group (g,) is of, int64 (g,): `join_of` of many."""
+    begins = np.array([space.lo for space in spaces(joins)], dtype=np.uint64)
+    starts = np.array([group.lo for group in groups], dtype=np.uint64)
+    return np.searchsorted(begins, starts, side="right").astype(np.int64) - 1
 
 
 def joins_of(range_: Prefix, joins: int) -> list[int]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.join.hashing import xxhash64
-from spillway.engine.join.kernel import Rows, join
+from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.results import complete, file_schema, result_schema
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
@@ -147,8 +147,8 @@ def make_day(
         attempt = uuid.uuid4().hex[:12]
         files = []
         batches = [
-            complete(table, epoch=epoch, phase="run-time", committed_us=0)
-            for table in join(SPEC.root, [[], [], []], [[r] for r in inputs])
+            complete(joined.table, epoch=epoch, phase="run-time", committed_us=0)
+            for joined in join_batches(SPEC.root, [[], [], []], [[r] for r in inputs])
         ]
         record = write_data_file(
             warehouse.folder("results"),

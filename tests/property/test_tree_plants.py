@@ -91,7 +91,7 @@ LIES = (
     ),
     Lie(
         "a join is cleaned before what those below it lacked is stored",
-        "tests.property.tree_slots.stages",
+        "benchmarks.lab.job.stages",
         _all_at_once,
         first=5,
     ),

@@ -4,7 +4,8 @@ A schedule draws a tree (2 to 6 leaves, bushy or deep, streams that are read twi
 slots, the distribution of joins over them, budgets from far too small to ample, and epochs with
 rows, moves, forced spills, lost slots, attempts that are thrown away and zombies. At the end the
 day is sealed and cleaned: results at run time and by cleanup together must be each combination of
-rows once. Without a cut there must be nothing to clean.
+rows once. Without a cut there must be nothing to clean. Every third time the epoch of the seal has
+rows of the next session too, which goes on from there, and is sealed and cleaned as well.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import event
@@ -25,7 +26,7 @@ from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
 from tests.property.test_query_trees import FIELDS, text_of
-from tests.property.tree_slots import TreeSlots, everything
+from tests.property.tree_slots import TreeSlots
 
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 MOST_RESULTS = 20_000
@@ -61,34 +62,48 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
                 "thrown_away": rng.choice([0, 0, 0, 1]),
                 "zombie": rng.random() < 0.1,
             }
-            if rng.random() < 0.3:
-                happens["moves"] = {
-                    rng.randrange(64): rng.randrange(SLOTS) for _ in range(rng.randint(1, 4))
-                }
-            elif rng.random() < 0.3 and day.journal.epoch >= 0:
-                slots = {slot for _, slot in day.journal.groups}
-                happens["lost"] = frozenset(rng.sample(sorted(slots), rng.randint(1, len(slots))))
-            day.epoch(rows_of(day, rng, values), **happens)
-        day.epoch([], seal=True)
-        expected = everything(query, day.kafka)
-        at_run_time = Counter(day.results)
-        assert not at_run_time - expected, "a result that cannot be, or one twice"
-        cleaned = day.clean(piece_bytes=rng.choice([10**6, 400]))
-        assert at_run_time + cleaned == expected
-        if not day.cuts:
-            assert not cleaned
-        day.cleaned = cleaned
+            day.epoch(rows_of(day, rng, values), **happens, **moved_or_lost(day, rng))
+        after = random.Random(seed + 2)
+        goes_on = after.random() < 0.3
+        day.epoch([], later=rows_of(day, after, values) if goes_on else [], seal=True)
+        piece_bytes = rng.choice([10**6, 400])
+        if goes_on:
+            for _ in range(after.randint(0, 2)):
+                forced = 0 if calm else after.choice([0, 0, 300, 10**9])
+                rows = rows_of(day, after, values)
+                day.epoch(rows, forced_bytes=forced, **moved_or_lost(day, after))
+            day.epoch([], seal=True)
+        for session in day.journal.sealed:
+            at_run_time, expected = day.results[session], day.expected(session)
+            assert not at_run_time - expected, "a result that cannot be, or one twice"
+            cleaned = day.clean(session, piece_bytes=piece_bytes)
+            assert at_run_time + cleaned == expected
+            if not any(cut.session == session for cut in day.cuts):
+                assert not cleaned
         return day
+
+
+def moved_or_lost(day: TreeSlots, rng: random.Random) -> dict[str, Any]:
+    """What befalls the slots in an epoch."""
+    if rng.random() < 0.3:
+        return {
+            "moves": {rng.randrange(64): rng.randrange(SLOTS) for _ in range(rng.randint(1, 4))}
+        }
+    if rng.random() < 0.3 and day.journal.epoch >= 0:
+        slots = {slot for _, slot in day.journal.groups}
+        return {"lost": frozenset(rng.sample(sorted(slots), rng.randint(1, len(slots))))}
+    return {}
 
 
 def rows_of(
     day: TreeSlots, rng: random.Random, values: int
 ) -> list[tuple[str, int, dict[str, int]]]:
-    """New rows, as many as leave the day's results few enough to compare."""
+    """New rows, as many as leave a session's results few enough to compare."""
     rows = []
     topics = day.query.topics
+    known = sum(map(len, day.kafka.values())) - sum(day.bounds[-1].values())
     for _ in range(rng.choice([0, 2, 4, 8])):
-        if sum(map(len, day.kafka.values())) + len(rows) >= 6 * len(topics):
+        if known + len(rows) >= 6 * len(topics):
             break
         value = {name: rng.randrange(values) for name in FIELDS}
         rows.append((rng.choice(topics), rng.randrange(day.partitions), value))
@@ -99,7 +114,7 @@ def rows_of(
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"height {day.spec.height}, cuts {bool(day.cuts)}, restored {bool(day.restored)}")
-    event(f"by cleanup {bool(day.cleaned)}")
+    event(f"sessions {len(day.journal.sealed)}")
 
 
 @pytest.mark.server

@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,14 @@ from hypothesis import strategies as st
 from spillway.engine.groups import GroupMap
 from spillway.engine.state.loading import load
 from spillway.engine.state.runs import bytes_of
+from spillway.engine.tracing import counted_for
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
-from tests.property.test_query_trees import text_of
+from tests.property.test_query_trees import FIELDS, text_of
 from tests.property.test_tree_schedules import SCRATCH, rows_of
-from tests.property.tree_slots import KEY, TreeSlots, everything
+from tests.property.tree_slots import DAYS, KEY, TreeSlots
 
 
 def a_day(number: int, seed: int, root: str, traced_rows: int = 0) -> TreeSlots:
@@ -61,7 +63,7 @@ def by_brute_force(day: TreeSlots) -> Counter[Prefix]:
         for o, value in enumerate(rows)
     }
     found: Counter[Prefix] = Counter()
-    for result in everything(day.query, day.kafka).elements():
+    for result in day.expected(DAYS[0]).elements():
         of = {leaf: values[day.query.topic(leaf), p, o] for leaf, p, o in result}
         for number, join in enumerate(day.query.tree.joins):
             keys = []
@@ -108,10 +110,33 @@ def test_a_sample_counts_about_as_much() -> None:
     for number in range(40):
         with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
             day = a_day(number, 5, root, traced_rows=2)
-            if len(day.spec.joins) > 1 and day.results.total() > 4:
+            if len(day.spec.joins) > 1 and day.results[DAYS[0]].total() > 4:
                 counts = figures(day, "final_results")
                 for space in day.spec.spaces:
                     mine = [count for group, count in counts.items() if space.covers(group)]
-                    assert np.isclose(sum(mine), day.results.total())
+                    assert np.isclose(sum(mine), day.results[DAYS[0]].total())
                 return
     raise AssertionError("no tree gave results")
+
+
+def test_no_two_batches_draw_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joins, slots, sessions and batches of an epoch: their errors must not be the same ones."""
+    seeds: Counter[object] = Counter()
+
+    def noted(*args: Any, seed: object, **kwargs: Any) -> Any:
+        seeds[tuple(np.random.SeedSequence(seed).generate_state(4))] += 1
+        return counted_for(*args, seed=seed, **kwargs)
+
+    for module in ("probe", "step"):
+        monkeypatch.setattr(f"spillway.engine.{module}.counted_for", noted)
+    query = query_of(parse_toml(text_of(7), Path("q.toml")))
+    options = {"victims": "global-output-penalty", "trace_most": 1, "batch_bytes": 1}
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(query, root, slots=2, groups=4, options=options)
+        assert day.spec.height > 1
+        values = [dict.fromkeys(FIELDS, value) for value in range(6)]  # rows of both slots
+        every = [(topic, p, each) for topic in query.topics for p in (0, 1) for each in values]
+        day.epoch(every)
+        day.epoch(every, later=every, seal=True)  # in one epoch
+        assert all(day.results[each].total() > 1 for each in DAYS[:2])
+    assert max(seeds.values()) == 1

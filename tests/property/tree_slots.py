@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,17 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from spillway.cleanup.plan import stages
-from spillway.cleanup.task import CleanTask, run_clean
+from benchmarks.lab.job import carried_out, cleaned, extracted
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
-from spillway.engine.probe import probe
-from spillway.engine.relocation import extract
-from spillway.engine.spill.cleanup import SpillIndex
-from spillway.engine.spill.spillfile import SpillFile, survey
-from spillway.engine.step import step
-from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import PROBED, Block, from_batch
+from spillway.engine.spill.spillfile import SpillFile
+from spillway.engine.wire.blocks import Block, from_batch
 from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.entry import entry_of, missing_slots
@@ -40,7 +34,7 @@ from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_batches
 from spillway.stream.genesis import placed_out
 from spillway.stream.tasks import JobSettings, all_traced, decode_task, step_tasks
-from spillway_schemas.hash_space import join_of
+from spillway_schemas.join_tree import KeySource
 from spillway_schemas.journal import (
     Claim,
     Cut,
@@ -57,8 +51,10 @@ from tests.commands import command_of
 
 WAREHOUSE = "w-1"
 KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
-DAY, NEXT = "2026-01-05", "2026-01-06"
+DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 
+Rows = Sequence[tuple[str, int, Mapping[str, object]]]
+"""New rows: (topic, partition, value)."""
 Identity = tuple[tuple[str, int, int], ...]
 """A result: (leaf, partition, offset) of each of its rows, in the order of the leaves."""
 
@@ -84,11 +80,11 @@ class TreeSlots:
     files: list[FileRecord] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     entries: list[Genesis | Claim | Epoch] = field(default_factory=list)
-    results: Counter[Identity] = field(default_factory=Counter)
-    """At run time."""
-    attempts: Iterable[int] = field(default_factory=itertools.count)
-    cleaned: Counter[Identity] = field(default_factory=Counter)
-    """By cleanup."""
+    results: dict[str, Counter[Identity]] = field(default_factory=lambda: defaultdict(Counter))
+    """At run time, by session."""
+    bounds: list[dict[tuple[str, int], int]] = field(default_factory=lambda: [{}])
+    """Where each session begins in the topic partitions; 0 where nothing is said."""
+    attempts: Iterator[int] = field(default_factory=itertools.count)
     moved_rows: int = 0
     """Blocks of state that went through the shuffle."""
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
@@ -122,7 +118,7 @@ class TreeSlots:
                 cluster_id="c",
                 topics=[Topic(name=t, id=t, partitions=self.partitions) for t in topics],
                 query="q",
-                session=DAY,
+                session=DAYS[0],
                 start={t: [0] * self.partitions for t in topics},
                 start_rule="earliest",
                 inputs=len(topics),
@@ -150,8 +146,9 @@ class TreeSlots:
 
     def epoch(
         self,
-        rows: Sequence[tuple[str, int, Mapping[str, object]]],
+        rows: Rows,
         *,
+        later: Rows = (),
         moves: Mapping[int, int] | None = None,
         lost: frozenset[int] = frozenset(),
         forced_bytes: int = 0,
@@ -159,10 +156,13 @@ class TreeSlots:
         thrown_away: int = 0,
         zombie: bool = False,
     ) -> None:
-        """One epoch. `rows`: (topic, partition, value). `moves`: groups, by their index, and the
-        slots that they go to. `lost`: slots whose folders are gone, which the steps must find."""
-        for topic, partition, value in rows:
-            self.kafka.setdefault((topic, partition), []).append(json.dumps(value).encode())
+        """One epoch. With `seal` the open session ends with `rows`, and `later` are of the next.
+        `moves`: groups, by their index, and the slots that they go to. `lost`: slots whose folders
+        are gone, which the steps must find."""
+        self._produce(rows)
+        if seal:
+            self.bounds.append({at: len(values) for at, values in self.kafka.items()})
+        self._produce(later)
         for slot in lost:
             shutil.rmtree(self.folder_of(slot).path(), ignore_errors=True)
         plan = self._plan(moves, forced_bytes, seal)
@@ -183,8 +183,13 @@ class TreeSlots:
         self.traced = all_traced(reports)
         self.cuts += entry.cuts
         self.files += [f for f in entry.files if f.table == "spill"]
-        found = [f for f in entry.files if f.table == "results"]
-        self.results.update(self._identities(found))
+        for file in entry.files:
+            if file.table == "results":
+                self.results[file.partition["session_date"]].update(self._identities([file]))
+
+    def _produce(self, rows: Rows) -> None:
+        for topic, partition, value in rows:
+            self.kafka.setdefault((topic, partition), []).append(json.dumps(value).encode())
 
     def _plan(
         self,
@@ -194,16 +199,15 @@ class TreeSlots:
         lost: frozenset[int] = frozenset(),
     ) -> Plan:
         state = self.journal
-        end: Offsets = {
-            topic: [len(self.kafka.get((topic, p), [])) for p in range(self.partitions)]
-            for topic in self.query.topics
-        }
-        commands = [command_of("seal", DAY, session=DAY, offsets=end)] if seal else []
+        end = self._offsets({at: len(values) for at, values in self.kafka.items()})
+        day = state.sessions[0].date
+        close = self._offsets(self.bounds[-1])
+        commands = [command_of("seal", day, session=day, offsets=close)] if seal else []
         plan = plan_epoch(
             state,
             end,
             commands,
-            NEXT,
+            DAYS[DAYS.index(day) + 1],
             lost,
             history=[e for e in self.entries if isinstance(e, Epoch)],
         )
@@ -219,6 +223,9 @@ class TreeSlots:
             forced=tuple((s, forced_bytes) for s in numbers if forced_bytes),
         )
 
+    def _offsets(self, ends: Mapping[tuple[str, int], int]) -> Offsets:
+        return {t: [ends.get((t, p), 0) for p in range(self.partitions)] for t in self.query.topics}
+
     def _attempt(self, plan: Plan) -> list[SlotReport]:
         """The job, as `spillway.stream.job` builds it."""
         groups = GroupMap(plan.groups)
@@ -226,7 +233,7 @@ class TreeSlots:
             slot: replace(
                 task,
                 **self.options,
-                attempt=f"{next(self.attempts):016x}",  # type: ignore[call-overload]
+                attempt=f"{next(self.attempts):016x}",
                 written_at_us=1_700_000_000_000_000,
             )
             for slot, task in step_tasks(
@@ -238,36 +245,14 @@ class TreeSlots:
             ).items()
         }
         salts = tuple(range(len(tasks)))
-
-        def neighbour(slot: int) -> tuple[StepTask, Folder] | None:
-            return None if slot in self.elsewhere else (tasks[slot], self.folder_of(slot))
-
-        came: list[Block] = []
-        for slot, task in tasks.items():
-            if task.leaving:
-                came += extract(self.spec, task, self.folder_of(slot), neighbour)
+        came = list(extracted(self.spec, tasks, self.folder_of, self.elsewhere))
         work = decode_task(self.settings, plan, groups, salts)
         came += self._decoded(work, plan.start, plan.end)
         if plan.restore is not None:
             again = decode_task(self.settings, plan, groups, salts, plan.restore)
             came += self._decoded(again, plan.restore.read_from, plan.restore.read_to)
         self.moved_rows += sum(block.kind == "state" for block in came)
-        for level in range(1, self.spec.height):
-            joins = self.spec.at_level(level)
-            wanted = [b for b in came if b.kind in PROBED and b.operator in joins]
-            for slot, task in tasks.items():
-                mine = [b for b in wanted if b.slot == slot]
-                came += list(probe(self.spec, task, level, mine, self.folder_of(slot)))
-        return [
-            step(
-                self.spec,
-                task,
-                [b for b in came if b.slot == slot],
-                self.folder_of(slot),
-                self.warehouse.child,
-            )
-            for slot, task in tasks.items()
-        ]
+        return carried_out(self.spec, tasks, came, self.folder_of, self.warehouse.child)
 
     def _decoded(self, task: Any, start: Offsets, end: Offsets) -> list[Block]:
         batches = []
@@ -279,38 +264,35 @@ class TreeSlots:
 
     # --- after the close ------------------------------------------------------------------
 
-    def clean(self, *, piece_bytes: int = 10**6) -> Counter[Identity]:
-        """All that cleanup adds to a sealed day, stage by stage."""
-        sealed = self.journal.sealed[DAY]
-        place = self.warehouse.child("spill")
-        spilled = [SpillFile(f.path, f.bytes, f.digest) for f in self.files]
-        found: list[FileRecord] = []
-        for stage in stages(sealed.ranges, self.spec.parents):
-            index = SpillIndex.of([(file, survey(place, file, 0)) for file in spilled])
-            for join in stage:
-                units = tuple(
-                    (n, each)
-                    for n, each in enumerate(sealed.ranges)
-                    if join_of(each, len(self.spec.joins)) == join
-                )
-                task = CleanTask(
-                    spec=self.spec,
-                    operator=join,
-                    session=DAY,
-                    epoch=sealed.epoch,
-                    units=units,
-                    index=index.within([each for _, each in units]),
-                    spill=place,
-                    results=self.warehouse.child("results"),
-                    committed_us=0,
-                    piece_bytes=piece_bytes,
-                )
-                done = run_clean(task)
-                assert not isinstance(done, Exception), done
-                files = [file for each in done for file in each.files]
-                spilled += [SpillFile(f.path, f.bytes) for f in files if f.table == "spill"]
-                found += [f for f in files if f.table == "results"]
-        return Counter(self._identities(found))
+    def expected(self, day: str) -> Counter[Identity]:
+        """All that a session is to give, by brute force."""
+        n = DAYS.index(day)
+        begins, *ends = self.bounds[n:]
+        values = {
+            at: [
+                (offset, value)
+                for offset, value in enumerate(values)
+                if begins.get(at, 0) <= offset and (not ends or offset < ends[0].get(at, 0))
+            ]
+            for at, values in self.kafka.items()
+        }
+        return everything(self.query, values)
+
+    def clean(self, day: str = DAYS[0], *, piece_bytes: int = 10**6) -> Counter[Identity]:
+        """All that cleanup adds to a sealed session, stage by stage."""
+        sealed = self.journal.sealed[day]
+        mine = [f for f in self.files if f.partition["session_date"] == day]
+        found = cleaned(
+            self.spec,
+            sealed.ranges,
+            [SpillFile(f.path, f.bytes, f.digest) for f in mine],
+            self.warehouse.child,
+            session=day,
+            epoch=sealed.epoch,
+            piece_bytes=piece_bytes,
+        )
+        files = [file for join in found for file in join.files if file.table == "results"]
+        return Counter(self._identities(files))
 
     def _identities(self, files: Iterable[FileRecord]) -> list[Identity]:
         place = self.warehouse.child("results")
@@ -363,34 +345,40 @@ def identities(query: Query, table: pa.Table) -> list[Identity]:
     return list(zip(*columns, strict=True))
 
 
-def everything(query: Query, kafka: Mapping[tuple[str, int], list[bytes]]) -> Counter[Identity]:
-    """Brute force: each combination of rows, one of each leaf, in which all keys are equal."""
-    rows = {
-        leaf.name: [
-            ((leaf.name, p, o), json.loads(value))
-            for (topic, p), values in kafka.items()
-            if topic == query.topic(leaf.name)
-            for o, value in enumerate(values)
-        ]
-        for leaf in query.tree.leaves
-    }
+def everything(
+    query: Query, values: Mapping[tuple[str, int], Sequence[tuple[int, bytes]]]
+) -> Counter[Identity]:
+    """Brute force: each combination of rows, one of each leaf, in which all keys are equal.
+
+    `values`: (offset, value) of each topic partition."""
     tree = query.tree
+    topics = {leaf.name: query.topic(leaf.name) for leaf in tree.leaves}
+    rows = {
+        leaf: [
+            ((leaf, p, o), json.loads(value))
+            for (topic, p), each in values.items()
+            if topic == of
+            for o, value in each
+        ]
+        for leaf, of in topics.items()
+    }
+    keys = [
+        [tree.source(key, each) for each in join.inputs] for join in tree.joins for key in join.keys
+    ]
     found: list[dict[str, Any]] = [{}]
     for leaf in tree.leaves:  # one leaf after the other, keys compared as soon as they can be
         more = []
         for one, (where, value) in itertools.product(found, rows[leaf.name]):
             picked = {**one, leaf.name: (where, value)}
-            if _agree(query, {name: row for name, (_, row) in picked.items()}):
+            if _agree(keys, {name: row for name, (_, row) in picked.items()}):
                 more.append(picked)
         found = more
     return Counter(tuple(one[leaf][0] for leaf in query.inputs) for one in found)
 
 
-def _agree(query: Query, values: Mapping[str, Mapping[str, object]]) -> bool:
-    for join in query.tree.joins:
-        for key in join.keys:
-            sources = [query.tree.source(key, each) for each in join.inputs]
-            have = {values[s.leaf][s.expression] for s in sources if s.leaf in values}
-            if len(have) > 1:
-                return False
-    return True
+def _agree(keys: Sequence[Sequence[KeySource]], values: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether each key has one value in the rows that there are."""
+    return all(
+        len({values[s.leaf][s.expression] for s in sources if s.leaf in values}) < 2
+        for sources in keys
+    )

@@ -22,7 +22,6 @@ from spillway.engine.join.kernel import (
     _result_bytes,
     _row_bytes,
     expand,
-    join,
     join_batches,
 )
 from spillway.engine.join.probe import Candidates, Spans
@@ -217,8 +216,6 @@ def test_batches_of_one_result_when_no_more_fits() -> None:
         batches = list(join_batches(SPEC, [[old], []], [[a], [b]], batch_bytes=batch_bytes))
         assert sorted(pairs(batches)) == expected
         assert max(batch.table.num_rows for batch in batches) == most
-        tables = list(join(SPEC, [[old], []], [[a], [b]], batch_bytes=batch_bytes))
-        assert [table.num_rows for table in tables] == [each.table.num_rows for each in batches]
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 10**6])
@@ -248,10 +245,9 @@ def test_an_old_row_may_be_asked_for_as_well(
         for batch in batches:
             given.update(dict(zip(batch.hashes.tolist(), batch.results.tolist(), strict=True)))
         assert given == ({2: 2, 5: 2} if need_old else {1: 1, 2: 3, 5: 3})
-        tables = list(join(SPEC, old, new, need_old=need_old, batch_bytes=batch_bytes))
-        assert pa.concat_tables(tables) == pa.concat_tables([each.table for each in batches])
-    assert [t.num_rows for t in join(SPEC, old, new)] == [7]
-    assert [t.num_rows for t in join(SPEC, [[], []], new, need_old=True)] == []
+    (whole,) = join_batches(SPEC, old, new)
+    assert whole.table.num_rows == 7
+    assert list(join_batches(SPEC, [[], []], new, need_old=True)) == []
 
 
 def test_rows_that_were_dropped_do_not_count() -> None:
@@ -268,7 +264,8 @@ def test_rows_that_were_dropped_do_not_count() -> None:
 
 def test_a_result_has_the_columns_of_its_rows() -> None:
     a, b = rows(0, [(1, "S", 1), (2, "T", 2)], 10), rows(1, [(1, "S", 1), (2, "T", 2)], 20)
-    (table,) = join(SPEC, [[], []], [[a], [b]])
+    (batch,) = join_batches(SPEC, [[], []], [[a], [b]])
+    table = batch.table
     assert table.schema == SPEC.joined_schema
     assert table.to_pylist() == [
         {

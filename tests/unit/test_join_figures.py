@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from spillway.readmodel.groups import GroupStates
-from spillway.readmodel.joins import JoinFigures, join_figures, join_numbers, look_at_joins
+from spillway.readmodel.joins import JoinFigures, join_figures, look_at_joins
 from spillway.readmodel.model import ReadModel
-from spillway_schemas.hash_space import join_of
+from spillway_schemas.hash_space import join_numbers, join_of
 from spillway_schemas.journal import Epoch, Move
 from tests.page_warehouse import page_day, write_page_warehouse
 from tests.report_journal import DAY, NEXT, carry_out, model_of

@@ -6,7 +6,7 @@ Everything that can be wrong with a query is found here, before the first row is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -94,16 +94,19 @@ def tree_spec(query: Query) -> TreeSpec:
     return compile_query(query).spec
 
 
-def leaf_plan(query: Query, leaf: str, index: int, keys: Sequence[str]) -> StreamPlan:
-    """How one leaf's messages are read for these keys (expressions over its columns, which are the
+def plans_for(query: Query, keys: Mapping[str, Sequence[str]]) -> tuple[StreamPlan, ...]:
+    """How each leaf's messages are read for its keys (expressions over its columns, which are the
     columns' names) and the fields that results show. Raises QueryError with file and line."""
     compiler = _Compiler(query)
     compiler.check()
-    return compiler.stream(
-        leaf,
-        index,
-        [(text, KeySource(leaf, text)) for text in keys],
-        [(each.name, KeySource(leaf, each.name)) for each in query.payload(leaf)],
+    return tuple(
+        compiler.stream(
+            leaf,
+            index,
+            [(text, KeySource(leaf, text)) for text in texts],
+            [(each.name, KeySource(leaf, each.name)) for each in query.payload(leaf)],
+        )
+        for index, (leaf, texts) in enumerate(keys.items())
     )
 
 

@@ -107,7 +107,7 @@ def _joined(
                 rows.table,
                 below,
                 most=task.trace_most,
-                seed=(task.seed, task.slot, join, number),
+                seed=task.sample_seed(join, name, number),
                 weights=bytes_of(rows) / len(rows.key_hash),
             )
     yield from _given(task, join, name, given)

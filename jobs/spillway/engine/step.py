@@ -79,7 +79,7 @@ from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
-from spillway_schemas.hash_space import join_of
+from spillway_schemas.hash_space import join_numbers, join_of
 from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Cut,
@@ -283,7 +283,7 @@ class _Step:
                 groups = self.task.groups.group_of(batch.hashes)
                 np.add.at(given.results, groups, batch.results)
                 if self.task.traces:
-                    self._trace(batch, given, number)
+                    self._trace(batch, given, name, number)
                 self._note_delays(batch.newest_ms)
                 yield complete(
                     self.spec.results(batch.table),
@@ -308,10 +308,10 @@ class _Step:
         if total := sum(file.rows for file in written):
             self.results[name] = total
 
-    def _trace(self, batch: Joined, given: Given, number: int) -> None:
+    def _trace(self, batch: Joined, given: Given, session: str, number: int) -> None:
         """Count results for the groups that they came through."""
         below = [each for i in self.spec.root.inputs for each in i.lineage]
-        seed = (self.task.seed, self.task.slot, number)
+        seed = self.task.sample_seed(self.spec.root.operator, session, number)
         with self.timed("trace"):
             given.final_results += counted_for(
                 self.task.groups, batch.table, below, most=self.task.trace_most, seed=seed
@@ -433,8 +433,7 @@ class _Step:
         spec = self.spec
         if len(spec.joins) == 1:
             return None
-        first = np.array([space.lo for space in spec.spaces], dtype=np.uint64)
-        join = np.searchsorted(first, self.task.groups.starts, side="right") - 1
+        join = join_numbers(self.task.groups.prefixes, len(spec.joins))
         levels: I64 = np.array(spec.distances, dtype=np.int64)[join]
         return levels
 

@@ -80,6 +80,11 @@ class StepTask:
         """Files born later than this are never garbage to this step."""
         return self.epoch - 1
 
+    def sample_seed(self, join: int, session: str, batch: int) -> tuple[int, ...]:
+        """The seed by which results of one batch of a join are drawn: no other batch has it."""
+        day = int.from_bytes(session.encode())
+        return (self.seed, self.slot, join, batch, day)
+
     def file_name(self, k: int) -> str:
         """Name of data file number `k` of a table."""
         return data_name(self.epoch, self.attempt, self.slot, k)

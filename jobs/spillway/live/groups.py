@@ -17,11 +17,10 @@ import numpy as np
 
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
-from spillway.readmodel.joins import join_numbers
 from spillway.readmodel.model import ReadModel
 from spillway.report.model import StatusRecord
 from spillway.tables import Warehouse
-from spillway_schemas.hash_space import group_text, join_named
+from spillway_schemas.hash_space import group_text, join_named, join_numbers
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import SINGLE
 

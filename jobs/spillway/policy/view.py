@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from spillway_schemas.hash_space import ROOT, group_text, spaces
+from spillway_schemas.hash_space import ROOT, group_text, join_numbers, spaces
 from spillway_schemas.journal import Prefix
 
 I64 = npt.NDArray[np.int64]
@@ -101,10 +101,7 @@ class View:
     @cached_property
     def join(self) -> I64:
         """(g,) each group's join."""
-        begins = np.array([space.lo for space in spaces(len(self.parents))], dtype=np.uint64)
-        starts = np.array([group.lo for group in self.groups], dtype=np.uint64)
-        found: I64 = np.searchsorted(begins, starts, side="right") - 1
-        return found
+        return join_numbers(self.groups, len(self.parents))
 
     @cached_property
     def depth(self) -> I64:

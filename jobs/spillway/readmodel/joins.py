@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 import numpy as np
 
-from spillway.engine.groups import GroupMap, range_index
+from spillway.engine.groups import GroupMap
 from spillway.policy.view import F64, I64
 from spillway.readmodel.groups import GroupStates, group_states, open_sessions, per_kib
 from spillway.readmodel.model import ReadModel
 from spillway.tables import Warehouse
-from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import Prefix, Record
+from spillway_schemas.hash_space import ROOT, join_numbers
+from spillway_schemas.journal import Record
 
 
 class JoinFigures(Record):
@@ -95,9 +95,3 @@ def join_figures(
             )
         )
     return found
-
-
-def join_numbers(groups: Collection[Prefix], joins: int) -> I64:
-    """The join of each group, int64 (g,)."""
-    starts = np.array([group.lo for group in groups], dtype=np.uint64)
-    return range_index(starts, spaces(joins))

@@ -26,9 +26,14 @@ SMALL = 7.1
 """The same in a report."""
 
 
+def _edges(query: Query) -> dict[tuple[str, str], Edge]:
+    """Each edge by the join that reads it and the input that it comes from."""
+    return {(edge.join, edge.input): edge for edge in QueryEdges(query).edges}
+
+
 def as_text(query: Query) -> Tree:
     """The tree, root first, for a terminal: each input with what its rows carry, and why."""
-    edges = {(edge.join, edge.input): edge for edge in QueryEdges(query).edges}
+    edges = _edges(query)
 
     def grow(branch: Tree, join: TreeJoin) -> None:
         for line in _keys(query, join):
@@ -129,7 +134,7 @@ text { font: 12px ui-monospace, monospace; fill: #1b1f24 }
 
 def as_svg(query: Query) -> str:
     """The tree as a picture: a box for each join and stream, its inputs indented below it."""
-    edges = {(edge.join, edge.input): edge for edge in QueryEdges(query).edges}
+    edges = _edges(query)
 
     def box(name: str, reader: str | None) -> Box:
         join = query.tree.join(name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spillway.decode.plan import StreamPlan, leaf_plan
+from spillway.decode.plan import StreamPlan, plans_for
 from spillway_schemas.expressions import normalised, plain_column
 from spillway_schemas.join_tree import JoinTree, KeySource
 from spillway_schemas.query import Query
@@ -131,6 +131,4 @@ def _source(source: KeySource) -> KeySource:
 def leaf_plans(query: Query, values: TreeValues) -> tuple[StreamPlan, ...]:
     """How each leaf's messages are decoded: keys are its sources, so a row that has a null in one
     of them is rejected. Raises QueryError."""
-    return tuple(
-        leaf_plan(query, leaf.name, i, leaf.sources) for i, leaf in enumerate(values.leaves)
-    )
+    return plans_for(query, {leaf.name: leaf.sources for leaf in values.leaves})

@@ -71,24 +71,6 @@ class Joined:
     newest_ms: I64
 
 
-def join(
-    spec: JoinSpec,
-    old: Sequence[Sequence[Rows]],
-    new: Sequence[Sequence[Rows]],
-    *,
-    need_old: bool = False,
-    batch_bytes: int = BATCH_BYTES,
-) -> Iterator[pa.Table]:
-    """Yield all combinations, one row of each input with equal keys, with >= 1 new row.
-
-    `old[i]` and `new[i]` are the sorted runs of input i (any number of runs, each `Rows`; the
-    runs of one input may overlap). With `need_old` also >= 1 old row is asked for. Each yielded
-    table has `spec.joined_schema`, and about `batch_bytes` bytes at most.
-    """
-    for joined in join_batches(spec, old, new, need_old=need_old, batch_bytes=batch_bytes):
-        yield joined.table
-
-
 def join_batches(
     spec: JoinSpec,
     old: Sequence[Sequence[Rows]],
@@ -99,7 +81,12 @@ def join_batches(
     sample_every: int = 0,
     last_drop: Callable[[U64], I64] | None = None,
 ) -> Iterator[Joined]:
-    """Like `join`, with what the statistics need. `sample_every` 0: no sample of ages.
+    """Yield all combinations, one row of each input with equal keys, with >= 1 new row.
+
+    `old[i]` and `new[i]` are the sorted runs of input i (any number of runs, each `Rows`; the
+    runs of one input may overlap). With `need_old` also >= 1 old row is asked for. Each yielded
+    table has `spec.joined_schema`, and about `batch_bytes` bytes at most. `sample_every` 0: no
+    sample of ages.
 
     `last_drop` gives for hashes (n,) the epochs of their last drop (n,): old rows of a run born
     at or before it do not count.
