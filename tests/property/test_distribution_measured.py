@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from benchmarks.lab import job
 from spillway.engine.probe import probe
 from spillway.policy.distribution import Tree, distribution, exchanged
 from spillway_schemas.query import load_query
-from tests.property import tree_slots
 from tests.property.tree_slots import TreeSlots
 
 STREAMS = {"a": ("a1", "a2"), "b": ("b1", "b2"), "c": ("c1", "c2"), "d": ("d1", "d2")}
@@ -62,7 +62,7 @@ def test_rows_between_slots_are_as_reckoned(
     slots: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch()
-    monkeypatch.setattr(tree_slots, "probe", watch)
+    monkeypatch.setattr(job, "probe", watch)
     query = load_query("five_way")
     day = TreeSlots(query, str(tmp_path), slots=slots, groups=8, distribution=kind)
     day.epoch(rows())
