@@ -13,7 +13,8 @@ measured is the journal. Then each of these runs in a process of its own:
     page         the first answer of the page in Airflow, after that
     controller   `spillway rebalance --dry-run`, after that
 
-Seconds of CPU, and MiB above what the imports take. The target: with the longest history each
+Seconds of CPU, and MiB above what the imports take: medians of five rounds (`--rounds`), since
+single runs of so short a time differ by a third. The target: with the longest history each
 takes at most 1.5 times the CPU time and the whole memory that it takes with the shortest.
 
 `--day 12000` measures the tables instead: a day of so many epochs that write a file of results
@@ -36,10 +37,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -310,12 +310,15 @@ WHATS = ("start", "seal", "close", "status", "status again", "page", "controller
 
 ARCHIVED_WHATS = ("start", "status", "doctor")
 
+Figures = dict[str, dict[str, float]]
+"""Per thing that is measured, its figures."""
 
-def measure(root: Path, var: Path, whats: Sequence[str] = WHATS) -> dict[str, dict[str, float]]:
+
+def measure(root: Path, var: Path, whats: Sequence[str] = WHATS) -> Figures:
     """What each takes, in a process of its own."""
     shutil.rmtree(var, ignore_errors=True)
     env = {**os.environ, "SPILLWAY_VAR": str(var)}
-    found: dict[str, dict[str, float]] = {}
+    found: Figures = {}
     for what in whats:
         command = [
             sys.executable,
@@ -331,12 +334,27 @@ def measure(root: Path, var: Path, whats: Sequence[str] = WHATS) -> dict[str, di
     return found
 
 
+def medians(rounds: Sequence[Mapping[int, Figures]]) -> dict[int, Figures]:
+    """Of each figure, over the rounds."""
+    return {
+        count: {
+            what: {
+                unit: float(np.median([each[count][what][unit] for each in rounds]))
+                for unit in units
+            }
+            for what, units in whats.items()
+        }
+        for count, whats in rounds[0].items()
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the warehouses that are not there, measure, print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--epochs", type=int, nargs="+", default=[1_000, 12_000, 250_000])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("var/history"))
     parser.add_argument("--day", type=int, help="measure the tables by a day of so many epochs")
     parser.add_argument("--archive", type=int, help="measure the archive of so many epochs")
@@ -347,18 +365,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.day:
         return 0 if day(options.folder / f"day-{options.day}", options.day) else 1
+    var = options.folder / "var"
     if options.archive:
         archive(options.folder / f"archive-{options.archive}", options.archive)
         return 0
-    found: dict[int, dict[str, dict[str, float]]] = {}
-    for count in sorted(options.epochs):
+    for count in options.epochs:
         root = options.folder / str(count)
         began = time.perf_counter()
         if not root.exists():
             make(root, count)
             print(f"{count:,} epochs made in {time.perf_counter() - began:.0f} s", flush=True)
-        found[count] = measure(root, options.folder / "var")
-    return 0 if _print(found) else 1
+    rounds = []
+    for number in range(options.rounds):
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+        rounds.append({n: measure(options.folder / str(n), var) for n in sorted(options.epochs)})
+    return 0 if _print(medians(rounds)) else 1
 
 
 def day(root: Path, count: int) -> bool:
@@ -427,14 +448,14 @@ def _values(kind: pa.DataType, rows: int = 20) -> pa.Array:
     return pa.array(range(rows), pa.int64()).cast(kind)
 
 
-def _print(found: dict[int, dict[str, dict[str, Any]]]) -> bool:
+def _print(found: Mapping[int, Figures]) -> bool:
     """Print the table. Whether the target is met everywhere."""
     first, last = found[min(found)], found[max(found)]
     print(f"{'':14}" + "".join(f"{count:>18,}" for count in found) + f"{'ratios':>14}")
     met = True
     for what in WHATS:
         texts = [
-            "{cpu_s:.2f} s +{more_mib:,} MiB".format_map(each[what]) for each in found.values()
+            "{cpu_s:.2f} s +{more_mib:,.0f} MiB".format_map(each[what]) for each in found.values()
         ]
         ratios = [last[what][unit] / first[what][unit] for unit in ("cpu_s", "mib")]
         fine = max(ratios) <= TARGET

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
 
 from spillway.cleanup.plan import stages
 from spillway.cleanup.task import CleanTask, run_clean
@@ -32,15 +34,20 @@ Folders = Callable[[int], Folder]
 
 
 def extracted(
-    spec: TreeSpec, tasks: Tasks, state: Folders, elsewhere: Set[int] = frozenset()
+    spec: TreeSpec,
+    tasks: Tasks,
+    state: Folders,
+    elsewhere: Set[int] = frozenset(),
+    givers: Collection[int] | None = None,
 ) -> Iterator[Block]:
-    """What leaves slots in this epoch. `elsewhere`: slots on another host, which get blocks."""
+    """What leaves slots in this epoch. `elsewhere`: slots on another host, which get blocks.
+    `givers`: slots that are looked at; None: all."""
 
     def neighbour(slot: int) -> tuple[StepTask, Folder] | None:
         return None if slot in elsewhere else (tasks[slot], state(slot))
 
     for slot, task in tasks.items():
-        if task.leaving:
+        if task.leaving and (givers is None or slot in givers):
             yield from extract(spec, task, state(slot), neighbour)
 
 
@@ -53,12 +60,43 @@ def carried_out(
 ) -> list[SlotReport]:
     """The probes of every level below the root's, then the steps. `came`: the blocks of all."""
     blocks = list(came)
+    given = probed(spec, tasks, blocks, state)
+    return stepped(spec, tasks, [*blocks, *chain(*given.values())], state, tables)
+
+
+Given = dict[tuple[int, int], list[Block]]
+"""By level and slot, what a probe gave."""
+
+
+def probed(
+    spec: TreeSpec,
+    tasks: Tasks,
+    came: Collection[Block],
+    state: Folders,
+    known: Mapping[tuple[int, int], list[Block]] = MappingProxyType({}),
+) -> Given:
+    """What the probes of every level below the root's give. `known`: those not run again."""
+    given: Given = {}
     for level in range(1, spec.height):
         joins = spec.at_level(level)
-        wanted = [b for b in blocks if b.kind in PROBED and b.operator in joins]
+        below = [*came, *chain(*given.values())]
+        wanted = [b for b in below if b.kind in PROBED and b.operator in joins]
         for slot, task in tasks.items():
-            mine = [b for b in wanted if b.slot == slot]
-            blocks += probe(spec, task, level, mine, state(slot))
+            if (made := known.get((level, slot))) is None:
+                mine = [b for b in wanted if b.slot == slot]
+                made = list(probe(spec, task, level, mine, state(slot)))
+            given[level, slot] = made
+    return given
+
+
+def stepped(
+    spec: TreeSpec,
+    tasks: Tasks,
+    blocks: Collection[Block],
+    state: Folders,
+    tables: Callable[[str], Folder],
+) -> list[SlotReport]:
+    """The steps. `blocks`: of all slots."""
     return [
         step(spec, task, [b for b in blocks if b.slot == slot], state(slot), tables)
         for slot, task in tasks.items()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spillway.cleanup import plan
-from spillway.engine import replay
+from spillway.engine import probe, replay
 from spillway.engine.replay import Generations
 from spillway.engine.wire.blocks import Block
 from spillway.protocol import recovery
@@ -65,6 +65,11 @@ def _nearest_only(state: Any, slots: Any) -> frozenset[int]:
     return frozenset(join for join in joins if state.genesis.parents[join] not in joins)
 
 
+def _own_step_only(spec: Any, task: Any, level: int, unfound: Any) -> Iterator[Block]:
+    return (b for b in _missing(spec, task, level, unfound) if b.slot == task.slot)
+
+
+_missing = probe._missing
 _stages = plan.stages
 _replayed, _of = replay.replayed, Generations.of
 _below = recovery._replayed
@@ -113,6 +118,12 @@ LIES = (
         "spillway.protocol.recovery._replayed",
         _leaves_only,
         first=93,
+    ),
+    Lie(
+        "a probe without state tells the step of its slot alone",
+        "spillway.engine.probe._missing",
+        _own_step_only,
+        first=129,
     ),
     Lie(
         "only the join right below makes its rows again",

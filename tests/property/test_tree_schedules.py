@@ -26,7 +26,7 @@ from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
 from tests.property.test_query_trees import FIELDS, text_of
-from tests.property.tree_slots import TreeSlots
+from tests.property.tree_slots import Struck, TreeSlots
 
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 MOST_RESULTS = 20_000
@@ -56,8 +56,10 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
             },
             elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
         )
+        midway = random.Random(seed + 3)
         for _ in range(rng.randint(2, 6)):
-            happens = {
+            happens: dict[str, Any] = {
+                "struck": struck(day, midway) if midway.random() < 0.15 else None,
                 "forced_bytes": 0 if calm else rng.choice([0, 0, 300, 10**9]),
                 "thrown_away": rng.choice([0, 0, 0, 1]),
                 "zombie": rng.random() < 0.1,
@@ -81,6 +83,15 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
             if not any(cut.session == session for cut in day.cuts):
                 assert not cleaned
         return day
+
+
+def struck(day: TreeSlots, rng: random.Random) -> Struck:
+    """A host that goes when some slots have done their steps."""
+    slots = sorted({slot for _, slot in day.journal.groups})
+    slot = rng.choice(slots)
+    lost = {slot, *(each for each in slots if rng.random() < 0.3)}
+    early = frozenset(rng.sample(slots, rng.randint(0, len(slots))))
+    return Struck(slot, early, frozenset(lost), read=rng.randrange(day.spec.height))
 
 
 def moved_or_lost(day: TreeSlots, rng: random.Random) -> dict[str, Any]:

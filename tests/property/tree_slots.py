@@ -13,6 +13,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from benchmarks.lab.job import carried_out, cleaned, extracted
+from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill.spillfile import SpillFile
+from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, from_batch
 from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
@@ -57,6 +59,21 @@ Rows = Sequence[tuple[str, int, Mapping[str, object]]]
 """New rows: (topic, partition, value)."""
 Identity = tuple[tuple[str, int, int], ...]
 """A result: (leaf, partition, offset) of each of its rows, in the order of the leaves."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A host is lost in the middle of an epoch's steps, and its slot's state with it.
+
+    Steps that are late run with what the lost probes give when they run again, as Spark does it."""
+
+    slot: int
+    early: frozenset[int]
+    """Slots whose steps were done."""
+    lost: frozenset[int]
+    """Slots whose probes are run again, that slot among them."""
+    read: int
+    """Levels up to this one had been read by the late steps before that."""
 
 
 @dataclass
@@ -155,6 +172,7 @@ class TreeSlots:
         seal: bool = False,
         thrown_away: int = 0,
         zombie: bool = False,
+        struck: Struck | None = None,
     ) -> None:
         """One epoch. With `seal` the open session ends with `rows`, and `later` are of the next.
         `moves`: groups, by their index, and the slots that they go to. `lost`: slots whose folders
@@ -168,7 +186,7 @@ class TreeSlots:
         plan = self._plan(moves, forced_bytes, seal)
         for _ in range(thrown_away):
             self._attempt(plan)
-        reports = self._attempt(plan)
+        reports = self._attempt(plan, struck)
         gone: frozenset[int] = frozenset()
         while missing := missing_slots(plan, reports):
             assert missing - gone, "a slot was lost that is being restored"
@@ -226,7 +244,7 @@ class TreeSlots:
     def _offsets(self, ends: Mapping[tuple[str, int], int]) -> Offsets:
         return {t: [ends.get((t, p), 0) for p in range(self.partitions)] for t in self.query.topics}
 
-    def _attempt(self, plan: Plan) -> list[SlotReport]:
+    def _attempt(self, plan: Plan, struck: Struck | None = None) -> list[SlotReport]:
         """The job, as `spillway.stream.job` builds it."""
         groups = GroupMap(plan.groups)
         tasks = {
@@ -245,14 +263,48 @@ class TreeSlots:
             ).items()
         }
         salts = tuple(range(len(tasks)))
-        came = list(extracted(self.spec, tasks, self.folder_of, self.elsewhere))
+        moved = {
+            slot: list(extracted(self.spec, tasks, self.folder_of, self.elsewhere, {slot}))
+            for slot in tasks
+        }
+        self.moved_rows += sum(block.kind == "state" for block in chain(*moved.values()))
+        came: list[Block] = []
         work = decode_task(self.settings, plan, groups, salts)
         came += self._decoded(work, plan.start, plan.end)
         if plan.restore is not None:
             again = decode_task(self.settings, plan, groups, salts, plan.restore)
             came += self._decoded(again, plan.restore.read_from, plan.restore.read_to)
-        self.moved_rows += sum(block.kind == "state" for block in came)
-        return carried_out(self.spec, tasks, came, self.folder_of, self.warehouse.child)
+        if struck is None or struck.slot not in tasks:
+            blocks = [*came, *chain(*moved.values())]
+            return carried_out(self.spec, tasks, blocks, self.folder_of, self.warehouse.child)
+        return self._struck(tasks, came, moved, struck)
+
+    def _struck(
+        self,
+        tasks: Mapping[int, StepTask],
+        came: list[Block],
+        moved: dict[int, list[Block]],
+        struck: Struck,
+    ) -> list[SlotReport]:
+        blocks = [*came, *chain(*moved.values())]
+        first = probed(self.spec, tasks, blocks, self.folder_of)
+        early = {slot: task for slot, task in tasks.items() if slot in struck.early}
+        late = {slot: task for slot, task in tasks.items() if slot not in struck.early}
+        read = [b for at, made in first.items() if at[0] <= struck.read for b in made]
+        blocks += chain(*first.values())
+        reports = stepped(self.spec, early, blocks, self.folder_of, self.warehouse.child)
+        shutil.rmtree(self.folder_of(struck.slot).path(), ignore_errors=True)
+        known = {at: made for at, made in first.items() if at[1] not in struck.lost}
+        again = extracted(self.spec, tasks, self.folder_of, frozenset(tasks), {struck.slot})
+        blocks = [*came, *chain(*(moved | {struck.slot: list(again)}).values())]
+        given = probed(self.spec, tasks, blocks, self.folder_of, known)
+        if read:
+            blocks = [*came, *chain(*moved.values()), *read]
+        blocks += (b for at, made in given.items() if at[0] > struck.read for b in made)
+        return [
+            *reports,
+            *stepped(self.spec, late, blocks, self.folder_of, self.warehouse.child),
+        ]
 
     def _decoded(self, task: Any, start: Offsets, end: Offsets) -> list[Block]:
         batches = []

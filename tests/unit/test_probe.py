@@ -89,6 +89,28 @@ def test_state_that_a_probe_does_not_find_is_told_by_the_step_though_it_finds_it
     assert "is not in" in report.detail
 
 
+def test_every_slot_and_level_above_is_told_what_was_not_found(tmp_path: Path) -> None:
+    """Each may have got rows before that host was lost, and others read afterwards."""
+    text = TREE + "[streams.d]\nfields = { x = 'int' }\n[join.top]\ninputs = ['abc', 'd']\n"
+    text += "on = [{ name = 'x', columns = { abc = 'a.x', d = 'x' } }]\n"
+    made = TreeSlots(query_of(parse_toml(text, Path("q.toml"))), str(tmp_path), slots=2)
+    made.epoch([("a", 0, {"x": 1, "y": 5})])
+    plan = made._plan(None, 0, seal=False)
+    tasks = step_tasks(made.settings, plan, GroupMap(plan.groups), now_ms=0)
+    nothing = folder(str(tmp_path / "elsewhere"))
+    said = list(probe(made.spec, tasks[1], 1, [], nothing))
+    assert {(b.kind, b.input) for b in said} == {("missing", 1)}
+    above = {(slot, join) for slot in (0, 1) for join in (1, 2)}
+    assert {(b.slot, b.operator) for b in said} == above
+    # The probe above finds its own state, and gives nothing all the same.
+    [heard] = [b for b in said if (b.slot, b.operator) == (0, 1)]
+    passed_on = list(probe(made.spec, tasks[0], 2, [heard], made.folder_of(0)))
+    assert {(b.kind, b.slot, b.operator, b.input) for b in passed_on} == {
+        ("missing", slot, 2, 1) for slot in (0, 1)
+    }
+    assert bytes(passed_on[0].data) == bytes(heard.data)
+
+
 def test_groups_that_did_not_come_are_told_by_their_slot(day: TreeSlots) -> None:
     task, blocks = the_next_epoch(day)
     waiting = replace(task, arriving=(3,))

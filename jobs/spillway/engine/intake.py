@@ -60,7 +60,7 @@ class Intake:
     given: list[pa.Table] = field(default_factory=list)
     """`GIVEN_SCHEMA`: what the joins below the root gave."""
     unfound: dict[int, str] = field(default_factory=dict)
-    """Slots whose state a probe of this slot did not find, and what was not there."""
+    """Slots whose state a probe below did not find, and what was not there."""
 
     def lacking(self, arriving: Iterable[int], joins: Collection[int] = (0,)) -> list[int]:
         """Of the slots that groups shall come from, those whose state was not found. `joins`: those

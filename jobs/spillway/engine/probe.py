@@ -6,13 +6,15 @@ comes out as blocks of new rows for the slots that own them in the parents. The 
 kept by the step of the same slot, after the last level, which gets the same blocks: so all of an
 epoch's decisions about memory are taken in one place, and a probe may run any number of times.
 
-Failure path: state that is not as it was named is told to the step of the same slot (`missing`),
-which reports it. Nothing else is given then.
+Failure path: where state is not as it was named, nothing is given, and every probe and step above
+is told so (`missing`). A probe passes on what it is told, a step reports it. Telling the step of
+the same slot alone is not enough: when a host is lost while steps run, Spark runs its probes again
+for the steps that have not read yet, and that one may be done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -51,12 +53,14 @@ def probe(
     try:
         found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key, joins)
     except Missing as lost:
-        yield _missing(spec, task, task.slot, str(lost))
+        yield from _missing(spec, task, level, {task.slot: str(lost)})
         return
     intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
-    if lacking := intake.lacking(task.arriving, joins):
-        for sender in lacking:
-            yield _missing(spec, task, sender, "groups that come from there were not found")
+    unfound = dict.fromkeys(
+        intake.lacking(task.arriving, joins), "groups that come from there were not found"
+    )
+    if unfound := unfound | intake.unfound:
+        yield from _missing(spec, task, level, unfound)
         return
     yield from replayed(
         spec, task.groups, task.replays, level, intake.replayed, task.batch_bytes, hash_
@@ -130,5 +134,11 @@ def _given(task: StepTask, join: int, session: str, given: Given) -> Iterator[Bl
         yield Block(slot, "given", join, 0, encode_table(told))
 
 
-def _missing(spec: TreeSpec, task: StepTask, slot: int, what: str) -> Block:
-    return Block(task.slot, "missing", spec.root.operator, slot, what.encode())
+def _missing(
+    spec: TreeSpec, task: StepTask, level: int, unfound: Mapping[int, str]
+) -> Iterator[Block]:
+    """Slots without which nothing is given here, told to every probe and step above."""
+    for slot in sorted({task.slot, *task.groups.slots.tolist()}):
+        for above in range(level + 1, spec.height + 1):
+            for lacking, what in unfound.items():
+                yield Block(slot, "missing", spec.at_level(above)[0], lacking, what.encode())

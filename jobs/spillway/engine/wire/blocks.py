@@ -15,8 +15,7 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
   `input`) |
 | `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch; for the
   steps of the slots that have the groups |
-| `missing` | the reason, as text: a probe of the same slot did not find the state (`input` is the
-  slot whose state it was) |
+| `missing` | the reason, as text: a probe below did not find the state of a slot (`input`) |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 
@@ -56,7 +55,7 @@ BLOCK_SCHEMA = pa.schema(
 ROW_KINDS = ("new", "state", "restore", "replay")
 STAMPED = ("new", "replay")
 """Kinds of blocks whose rows have one column more, the last."""
-PROBED = (*ROW_KINDS, "moved")
+PROBED = (*ROW_KINDS, "moved", "missing")
 """Kinds of blocks that the probe of a join needs; all others are for the step alone."""
 
 GIVEN_SCHEMA = pa.schema(
