@@ -2,8 +2,10 @@
 
 Makes a warehouse for each length, of sessions of 1,000 epochs with 25 commands each, through the
 product's own functions: plans and entries of the protocol, commits and the night's maintenance of
-the tables, snapshots; logs are as short as after so long a time. Its epochs name no files: what is
-measured is the journal. Then each of these runs in a process of its own:
+the tables, snapshots; logs are as short as after so long a time. The last 300 epochs have commits
+of their own, so that the logs of all these warehouses are as long as those of a stream that runs.
+Epochs name no files: what is measured is the journal. Then each of these runs in a process of its
+own:
 
     start        the state twice (doctor, driver), what must be redone, the commands, the claim
     seal         the state, and the commands that wait
@@ -80,7 +82,7 @@ SESSION_EPOCHS = 1_000
 COMMAND_EVERY = 40
 """Epochs between two commands: a policy's spill, obeyed at once."""
 TOGETHER = 500
-"""Entries that one commit appends here; the stream's commits have one each."""
+"""Entries that one commit appends here, but for the last ones; the stream's have one each."""
 SLOTS = 2
 PARTITIONS = 6
 TOPICS = ("review", "stock", "volume")
@@ -206,30 +208,30 @@ def _report(slot: int, number: int, session: str) -> SlotReport:
 def make(root: Path, count: int) -> None:
     """A warehouse with a journal of `count` epochs. The last snapshot is half its distance back."""
     warehouse = Warehouse(str(root), result_schema(tree_spec(QUERY)), fsync=False)
-    # It is written in minutes: the log's entries must go as if they were as old as they look.
-    log.KEEP_S = 0.0
+    # It is written in minutes: what logs keep for a while must go as if it were as old as it looks.
+    log.KEEP_S, log.REMOVED_KNOWN_S = 0.0, 0
     held: list[Genesis | Claim | Epoch] = []
     commands: list[Command] = []
     asked, proved = 0, set[str]()
     for state, entry in entries(count, commands):
         held.append(entry)
-        last = state.epoch == count - 1 - EVERY // 2
-        if len(held) < TOGETHER and not last and state.epoch < count - 1:
+        apart = state.epoch >= count - log.KEEP_ENTRIES
+        if len(held) < TOGETHER and not apart:
             continue
         warehouse.journal.append(*held)
         held.clear()
         if len(commands) > asked:
             warehouse.commands.append(*commands[asked:])
             asked = len(commands)
+        for name in DATA_TABLES if apart else ():
+            warehouse.apply(name, state.epoch, [])
         warehouse.maintain()
         for session in sorted(state.sealed.keys() - proved):
             prove(warehouse, session, len(state.sealed[session].ranges))
         proved |= state.sealed.keys()
-        if state.epoch <= count - 1 - EVERY // 2:
+        if not apart or state.epoch == count - 1 - EVERY // 2:
             warehouse.journal.keep(state)
             keep(warehouse)
-    for name in DATA_TABLES:
-        warehouse.apply(name, count - 1, [])
     maintain(warehouse, keep_spilled_days=30, keep_statistics_days=30)  # as every night
 
 

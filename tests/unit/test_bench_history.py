@@ -17,12 +17,19 @@ from spillway_schemas.snapshot import JournalSnapshot
 pytestmark = pytest.mark.server  # it starts fourteen processes
 
 
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few epochs have commits of their own; what it changes is as before afterwards."""
+    monkeypatch.setattr(log, "KEEP_ENTRIES", EVERY // 2 + 5)
+    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)
+    monkeypatch.setattr(log, "REMOVED_KNOWN_S", log.REMOVED_KNOWN_S)
+
+
 def test_what_it_makes_is_read_and_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
-    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)  # it changes that
-    code = history.main(["--epochs", "150", "300", "--folder", str(tmp_path)])
+    short_logs(monkeypatch)
+    code = history.main(["--epochs", "150", "300", "--rounds", "1", "--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     missed = [line for line in lines if line.endswith("missed")]
     assert code == bool(missed)
@@ -52,7 +59,7 @@ def test_the_archive_is_measured(
 ) -> None:
     """Kills: a run that archives nothing."""
     monkeypatch.setattr(history, "SESSION_EPOCHS", 100)
-    monkeypatch.setattr(log, "KEEP_S", log.KEEP_S)  # it changes that
+    short_logs(monkeypatch)
     assert history.main(["--archive", "300", "--folder", str(tmp_path)]) == 0
     before, moved, after = capsys.readouterr().out.splitlines()
     assert moved.startswith("202 entries into 2 in ")
