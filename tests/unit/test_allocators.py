@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spillway.allocators import ARENAS
+from spillway.allocators import ARENAS, uncollected
 from tests.packages import source_paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,3 +123,16 @@ def test_what_nobody_uses_is_given_back() -> None:
     command = [sys.executable, "-c", HELD_BELOW_WHAT_STAYS]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert int(done.stdout) > 80
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_not_looked_for_and_then_as_before(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ValueError, match="inside"), uncollected():
+            assert not gc.isenabled()
+            raise ValueError("inside")
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()

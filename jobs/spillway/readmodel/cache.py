@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from spillway.allocators import uncollected
 from spillway.places import var_folder
 from spillway.private import open_private, private_folder
 from spillway.readmodel.joins import JoinFigures
@@ -86,7 +87,8 @@ def memory_file(place: str) -> Path:
 def load(place: str) -> ReadCache:
     """What was remembered of the warehouse at `place`; an empty memory when there is nothing."""
     try:
-        found = KeptReadCache.model_validate_json(memory_file(place).read_bytes())
+        with uncollected():
+            found = KeptReadCache.model_validate_json(memory_file(place).read_bytes())
     except (OSError, ValidationError):
         return ReadCache()
     if found.version != VERSION or found.model is None:

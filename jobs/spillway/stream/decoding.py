@@ -28,7 +28,7 @@ from spillway.engine.wire.blocks import (
     encode_rejected,
     route,
 )
-from spillway.protocol.recovery import Restore, SessionRestore
+from spillway.protocol.recovery import Replay, Restore, SessionRestore
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
 from spillway_schemas.journal import Offsets, PartitionCount
@@ -194,12 +194,8 @@ def _replayed(
     replay = session.replay
     if replay is None or task.spec.operators[stream.index] not in replay.joins:
         return []
-    first = session.start[chunk.topic][chunk.partition]
-    mine = (where.offset >= first) & (where.offset < session.end[chunk.topic][chunk.partition])
-    ends = [_at(mark, chunk.topic, chunk.partition) for mark in replay.marks]
-    intervals = np.searchsorted(np.array(ends, np.int64), where.offset, side="right")
-    dated = Coordinates(where.partition, where.offset, intervals.astype(np.int64))
-    some, part = _only(rows, dated, mine)
+    mine, intervals = made_again(session, replay, chunk.topic, chunk.partition, where.offset)
+    some, part = _only(rows, Coordinates(where.partition, where.offset, intervals), mine)
     return route(
         task.spec,
         stream.index,
@@ -209,6 +205,16 @@ def _replayed(
         session=session.session,
         kind="replay",
     )
+
+
+def made_again(
+    session: SessionRestore, replay: Replay, topic: str, partition: int, offsets: I64
+) -> tuple[Bool, I64]:
+    """Which rows of one topic partition, all (n,), are of a session, and each one's interval."""
+    ends = [_at(mark, topic, partition) for mark in replay.marks]
+    intervals = np.searchsorted(np.array(ends, np.int64), offsets, side="right")
+    first, end = session.start[topic][partition], session.end[topic][partition]
+    return (offsets >= first) & (offsets < end), intervals.astype(np.int64)
 
 
 def _at(offsets: Offsets, topic: str, partition: int) -> int:

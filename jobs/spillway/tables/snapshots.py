@@ -15,6 +15,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
+from spillway.allocators import uncollected
 from spillway.storage import Folder
 from spillway_schemas.filenames import snapshot_name, snapshot_origin
 
@@ -66,7 +67,8 @@ class Snapshots(Generic[S]):
                 data = self._place.read(snapshot_name(n, digest))
                 if hashlib.sha256(data).hexdigest() != digest:
                     continue
-                found = self._kind.model_validate_json(zlib.decompress(data))
+                with uncollected():
+                    found = self._kind.model_validate_json(zlib.decompress(data))
             except (OSError, zlib.error, ValidationError):
                 continue
             if found.n == n:  # a copy may have another name
