@@ -46,6 +46,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.readmodel": (
         {
             "spillway_schemas",
+            "spillway.allocators",
             "spillway.engine",
             "spillway.policy",
             "spillway.protocol",
@@ -57,6 +58,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "spillway.tables": (
         {
+            "spillway.allocators",
             "spillway_schemas",
             "spillway.engine",
             "spillway.private",

@@ -132,7 +132,7 @@ def status(
         unverified_left_out=sum(each.complete is None for each in left_out.values()),
         adaptations=[
             DecisionStatus(
-                **each.model_dump(exclude={"results_at"}),
+                **{name: value for name, value in each if name != "results_at"},
                 results_since=model.tally.adaptations.results - each.results_at,
             )
             for each in reversed(model.tally.adaptations.decisions)
