@@ -12,7 +12,9 @@ what finished days need no longer.
 
 Everything that waits for something else in reality is a generator here that yields; one random
 number generator decides who goes on, who dies, who freezes and who wakes up. One seed is one
-schedule. At the end the results must be those of a brute-force join of every sealed session.
+schedule. At the end the results must be those of a brute-force join of every sealed session. The
+query is one join, or a tree of two or three: then epochs have probes, rows above the leaves are
+made again by the joins below, and cleanup goes from the leaves to the root.
 
     world.py      Kafka, files, tables, journal, hosts: what exists and what survives
     slot.py       one task of one slot: the engine's rules on lists of rows

@@ -9,7 +9,7 @@ from spillway.protocol.state import JournalState, fold, replay
 from spillway_schemas.journal import Epoch, Offsets, Sealed, entry_from, entry_texts
 
 from .rules import at
-from .slot import joined
+from .slot import whole
 from .world import REJECTED, Identity, Row, World
 
 
@@ -22,7 +22,7 @@ def problems(world: World) -> list[str]:
     for sealed in state.sealed.values():
         out += compared(sealed.session, got.pop(sealed.session, Counter()), brute(world, sealed))
     for session, found in got.items():
-        open_one = Counter(whole(world, state, session))
+        open_one = Counter(so_far(world, state, session))
         extra = found - open_one
         if extra:
             out.append(f"{session} (open): {total(extra)} results that cannot be: {few(extra)}")
@@ -40,7 +40,7 @@ def wrong(world: World) -> list[str]:
     out = list(lost_files(world))
     for session, found in results(world).items():
         sealed = state.sealed.get(session)
-        known = brute(world, sealed) if sealed else Counter(whole(world, state, session))
+        known = brute(world, sealed) if sealed else Counter(so_far(world, state, session))
         if extra := found - known:
             out.append(f"{session} (cut off): {total(extra)} results that cannot be: {few(extra)}")
     return out
@@ -86,15 +86,19 @@ def results(world: World) -> dict[str, Counter[Identity]]:
 
 def rows_between(world: World, start: Offsets, end: Offsets) -> list[Row]:
     """All good rows of a range of offsets."""
-    return [(i, value, p, o) for i, p, o, value in world.read(start, end) if value != REJECTED]
+    return [
+        world.row(leaf, value, p, o)
+        for leaf, p, o, value in world.read(start, end)
+        if value != REJECTED
+    ]
 
 
 def brute(world: World, sealed: Sealed) -> Counter[Identity]:
     """The join of a sealed session's input."""
-    return Counter(joined([], rows_between(world, sealed.start, sealed.end), world.inputs))
+    return Counter(whole(world, rows_between(world, sealed.start, sealed.end)))
 
 
-def whole(world: World, state: JournalState, session: str) -> list[Identity]:
+def so_far(world: World, state: JournalState, session: str) -> list[Identity]:
     """The join of what the journal says an open session has read."""
     for index, mine in enumerate(state.sessions):
         if mine.date == session:
@@ -105,7 +109,7 @@ def whole(world: World, state: JournalState, session: str) -> list[Identity]:
                     t: [min(e, at(after, t, p)) for p, e in enumerate(ends)]
                     for t, ends in state.end.items()
                 }
-            return joined([], rows_between(world, mine.start, end), world.inputs)
+            return whole(world, rows_between(world, mine.start, end))
     return []
 
 
@@ -133,8 +137,12 @@ def records(world: World, state: JournalState) -> list[str]:
     """The journal's own figures against the tables, and the chain of sessions."""
     out = []
     start = state.genesis.start
-    spilled = Counter(session for session, _, _ in contents(world, "spill"))
-    spilled += dropped(world)
+    seals = {sealed.session: sealed.epoch for sealed in state.sealed.values()}
+    written = Counter((session, n) for session, n, _ in contents(world, "spill"))
+    spilled: Counter[str] = Counter()
+    for (session, generation), rows in (written + dropped(world)).items():
+        if session not in seals or generation <= seals[session]:  # not cleanup's
+            spilled[session] += rows
     at_run_time: Counter[str] = Counter()
     for entry in world.journal:
         if isinstance(entry, Epoch):
@@ -182,9 +190,9 @@ def budgets(world: World) -> list[str]:
     return out
 
 
-def dropped(world: World) -> Counter[str]:
-    """Rows per session of the files that commits without new files took out of `spill`."""
-    gone: Counter[str] = Counter()
+def dropped(world: World) -> Counter[tuple[str, int]]:
+    """Rows per session and generation of files that commits without new ones took from `spill`."""
+    gone: Counter[tuple[str, int]] = Counter()
     for commit in world.tables["spill"].log:
         if not commit.added:
             for path in commit.removed:

@@ -24,6 +24,8 @@ class Faults:
     host_lost: float = 0.004
     second_host_lost: float = 0.15
     """Of attempts that restore lost slots: another host goes meanwhile."""
+    host_lost_midway: float = 0.01
+    """Of the steps' turns, where joins lie below the root: some have read what those gave."""
     power_lost: float = 0.003
     topic_refilled: float = 0.0003
     """What was read of a partition is replaced by as many other rows."""

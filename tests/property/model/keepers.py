@@ -8,8 +8,10 @@ from collections.abc import Generator
 from spillway.storage import FileInfo
 from spillway.tables.garbage import sort_orphans
 from spillway_schemas.filenames import cleanup_name, compact_name
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Prefix, Sealed
 
+from .rules import cleaned_to
 from .shell import Context
 from .slot import joined
 from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers, date
@@ -22,7 +24,7 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
     """Append the results of a sealed session that are still missing, unit by unit, in order."""
     world, rules = context.world, context.rules
     app = f"cleanup/{sealed.session}"
-    table = world.tables["results"]
+    tree = world.tree
     opened(context)
     if sealed.session in world.cleaned:
         return
@@ -31,15 +33,33 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
     if not rules.may_clean(tuple(world.journal), world.applied(), sealed):
         world.say(f"{name}: tables are behind the seal of {sealed.session}, comes again later")
         return
-    for n, unit in enumerate(ranges):
-        if table.version_of(app) >= n:
+    numbered = [(join_of(unit, len(tree.joins)), n, unit) for n, unit in enumerate(ranges)]
+    stages = rules.stages(ranges, tree.parents)
+    ahead: dict[int, dict[int, list[Identity]]] = {}
+    for join, n, _ in numbered:
+        if cleaned_to(world, sealed.session) >= n:
             continue
-        found = missing(world, sealed, unit)
+        # Joins of one stage are computed at the same time, from what is there when it begins.
+        at = next(at for at, stage in enumerate(stages) if join in stage)
+        if at not in ahead:
+            if rules.sync_between_stages:
+                world.tables["spill"].durable = len(world.tables["spill"].log)
+            together = [each for each in numbered if each[0] in stages[at] and each[1] >= n]
+            ahead[at] = {m: missing(world, sealed, each, of) for of, m, each in together}
+        found = ahead[at][n]
+        name_ = "results" if join == tree.root else "spill"
+        table = world.tables[name_]
         paths: tuple[str, ...] = ()
         if found:
             file = cleanup_name(sealed.session, n, f"{world.fresh():012x}", 0)
             paths = (f"session_date={sealed.session}/{file}",)
-            world.store[paths[0]] = Stored("results", [(sealed.session, 0, x) for x in found])
+            generation = 0
+            rows: list[object] = [*found]
+            if join != tree.root:
+                generation = rules.generation_of(sealed.epoch, join)
+                rows = [world.lifted(join, identity) for identity in found]
+            stored = [(sealed.session, generation, each) for each in rows]
+            world.store[paths[0]] = Stored(name_, stored)
             yield
             if paths[0] in world.store:
                 world.store[paths[0]].synced = True
@@ -49,7 +69,7 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
                 break
             if found:
                 yield
-            handle = rules.check_then_commit(world, "results", app, handle)
+            handle = rules.check_then_commit(world, name_, app, handle)
             unknown = context.flip(context.faults.outcome_unknown)
             try:
                 table.commit(handle, Commit(app, n, paths))
@@ -62,13 +82,14 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
                 break
     yield
     if rules.sync_before_cleaned:
-        table.durable = len(table.log)
+        for each in ("results", "spill"):
+            world.tables[each].durable = len(world.tables[each].log)
     world.cleaned.add(sealed.session)
     world.say(f"{name}: {sealed.session} is cleaned")
 
 
-def missing(world: World, sealed: Sealed, unit: Prefix) -> list[Identity]:
-    """Results of a hash range that are not all of one generation, merged one by one."""
+def missing(world: World, sealed: Sealed, unit: Prefix, join: int) -> list[Identity]:
+    """Results of a hash range, of a join, that are not all of one generation, merged one by one."""
     generations: dict[int, list[Row]] = {}
     for path, times in world.tables["spill"].files().items():
         file = world.store.get(path)
@@ -80,7 +101,8 @@ def missing(world: World, sealed: Sealed, unit: Prefix) -> list[Identity]:
     base: list[Row] = []
     out: list[Identity] = []
     for generation in sorted(generations):
-        out += joined(base, generations[generation], world.inputs, need_old=True)
+        found = joined(world.tree, base, generations[generation], {join}, need_old=True)
+        out += [identity for _, identity in found]
         base += generations[generation]
     return out
 
@@ -161,7 +183,7 @@ def dropping(context: Context, name: str) -> Generator[None, None, None]:
     yield
     for path in files:
         if path in world.store:
-            world.dropped[path] = Counter(session for session, _, _ in world.store[path].rows)
+            world.dropped[path] = Counter((each[0], each[1]) for each in world.store[path].rows)
     try:
         table.commit(handle, Commit(DROPPING, version, (), tuple(files)))
     except Conflict:

@@ -45,9 +45,10 @@ from spillway_schemas.journal import (
 from . import rules as true
 from . import slot
 from .rules import Rules, Sliced
+from .schedule import ONE, TREES
 from .shell import Shell
 from .shell import decode as _decode
-from .world import APP, Commit, Conflict, Entry, Folder, World, date
+from .world import APP, Commit, Conflict, Entry, Folder, Tree, World, date
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Plant:
     """A regular expression that a problem must match."""
     rules: Rules = field(default_factory=Rules)
     patches: tuple[tuple[str, Any], ...] = ()
+    trees: Sequence[Tree] = ONE
+    """The queries whose schedules must show it."""
     first: int = 0
     """The seed to begin with: where it was caught when that took long from 0 on."""
     within: int = 300
@@ -277,6 +280,26 @@ def _every_cleanup(world: World, entries: Sequence[Entry]) -> Settled:
 
 def _sealed(world: World) -> set[str]:
     return {e.sealed.session for e in world.journal if isinstance(e, Epoch) and e.sealed}
+
+
+# --- trees
+
+
+def _all_at_once(ranges: Sequence[Prefix], parents: Sequence[int]) -> list[list[int]]:
+    return [[join for stage in true.stages(ranges, parents) for join in stage]]
+
+
+def _cut_only(parents: Sequence[int], cut: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    return tuple(sorted(set(cut)))
+
+
+def _one_later(state: JournalState, lost: Iterable[int]) -> int | None:
+    wanted = recovery.history_wanted(state, lost)
+    return None if wanted is None else wanted + 1
+
+
+def _any_generation(self: Any, hashes: U64, intervals: I64) -> I64:
+    return np.zeros(len(hashes), dtype=np.int64)
 
 
 PLANTS: tuple[Plant, ...] = (
@@ -568,5 +591,69 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(sync_before_cleaned=False),
         first=22,
+    ),
+    Plant(
+        "own-slot-told-alone",
+        "a probe without state tells every slot that could get rows of it",
+        "MISSING",
+        rules=Rules(told_of_unfound=lambda giver, slots: [giver]),
+        trees=TREES,
+        first=719,
+    ),
+    Plant(
+        "late-results-of-the-last-generation",
+        "what a join lacked is a generation of its own in the join above",
+        "MISSING",
+        rules=Rules(generation_of=lambda epoch, join: epoch),
+        trees=TREES,
+    ),
+    Plant(
+        "late-results-of-two-children-together",
+        "two children: two generations",
+        "MISSING",
+        rules=Rules(generation_of=lambda epoch, join: epoch + 1),
+        trees=TREES,
+    ),
+    Plant(
+        "cleaned-before-what-is-below",
+        "a join is cleaned when all that those below it lacked is committed",
+        "MISSING",
+        rules=Rules(stages=_all_at_once),
+        trees=TREES,
+    ),
+    Plant(
+        "stage-not-synced",
+        "durability: what joins below lacked, before a join above is cleaned with it",
+        "MISSING",
+        rules=Rules(sync_between_stages=False),
+        trees=TREES,
+    ),
+    Plant(
+        "ancestor-not-flushed",
+        "joins above one that was cut are flushed whole at the seal",
+        "MISSING",
+        patches=(("spillway.protocol.plan.flushed", _cut_only),),
+        trees=TREES,
+    ),
+    Plant(
+        "leaves-restored-alone",
+        "rows above the leaves are made again by the joins below",
+        "MISSING",
+        patches=(("spillway.protocol.recovery._replayed", lambda state, slots: frozenset()),),
+        trees=TREES,
+    ),
+    Plant(
+        "history-without-its-first-epoch",
+        "restoring needs every epoch since the session began",
+        "restoring needs all epochs|MISSING|DOUBLED",
+        patches=(("spillway.protocol.driver.history_wanted", _one_later),),
+        trees=TREES,
+    ),
+    Plant(
+        "met-in-another-generation",
+        "a replayed row meets only rows of its generation",
+        "DOUBLED|MISSING|cannot be",
+        patches=(("spillway.engine.replay.Generations.of", _any_generation),),
+        trees=TREES,
     ),
 )

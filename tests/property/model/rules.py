@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from itertools import product
 
-from spillway.cleanup.plan import owed
+from spillway.cleanup.plan import owed, stages
+from spillway.cleanup.task import generation_of
 from spillway.engine.groups import I64, U64, Bool, GroupMap
 from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
@@ -28,7 +29,7 @@ from spillway.stream.decoding import DecodeTask, _by_session, were_held
 from spillway.tables.garbage import Settled
 from spillway_schemas.journal import Offsets, Prefix, Sealed
 
-from .world import COMPACTION, SPEC, Entry, Folder, Identity, Row, World
+from .world import COMPACTION, SPEC, Entry, Folder, Row, World
 
 Sliced = tuple[list[Rows], list[Rows]]
 """Rows that are written, and rows that came in the epoch and stay."""
@@ -103,13 +104,22 @@ def settled(world: World, entries: Sequence[Entry]) -> Settled:
 
 def cleaned(world: World, sealed: Sealed) -> bool:
     """Whether every unit of a session's cleanup is in the table."""
-    done = world.tables["results"].version_of(f"cleanup/{sealed.session}")
-    return done >= len(sealed.ranges) - 1
+    return cleaned_to(world, sealed.session) >= len(sealed.ranges) - 1
+
+
+def cleaned_to(world: World, session: str) -> int:
+    """The last unit of a session's cleanup that is in a table."""
+    return max(world.tables[name].version_of(f"cleanup/{session}") for name in ("results", "spill"))
 
 
 def over(world: World) -> set[str]:
     """Sessions whose spilled rows nobody needs any more."""
     return set(world.cleaned)
+
+
+def told_of_unfound(slot: int, slots: Iterable[int]) -> Iterable[int]:
+    """The slots, of all that there are, that hear of it when a slot's probe found nothing."""
+    return slots
 
 
 def check_then_commit(world: World, table: str, app: str, handle: int) -> int:
@@ -119,9 +129,9 @@ def check_then_commit(world: World, table: str, app: str, handle: int) -> int:
 
 def combinations(
     old: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], need_old: bool
-) -> list[Identity]:
+) -> list[tuple[Row, ...]]:
     """Results with at least one new row (and with `need_old` at least one old row), of one key."""
-    out: list[Identity] = []
+    out: list[tuple[Row, ...]] = []
     for first, mine in enumerate(new):
         if not mine:
             continue
@@ -132,7 +142,7 @@ def combinations(
         ]
         for rows in product(*parts):
             if not need_old or any(row in old[i] for i, row in enumerate(rows)):
-                out.append(tuple((row[2], row[3]) for row in rows))
+                out.append(rows)
     return out
 
 
@@ -149,6 +159,9 @@ class Rules:
     beside: Callable[[Container[str], str | None], bool] = lies_in
     unseen: Callable[[Folder, Moved], bool] = unseen
     lacking: Callable[[Intake, Iterable[int]], list[int]] = Intake.lacking
+    told_of_unfound: Callable[[int, Iterable[int]], Iterable[int]] = told_of_unfound
+    generation_of: Callable[[int, int], int] = generation_of
+    stages: Callable[[Sequence[Prefix], Sequence[int]], list[list[int]]] = stages
     garbage: Callable[[str, Iterable[str], int, Collection[str | None]], Iterable[str]] = garbage
     spilled: Callable[[SessionState, Segments, Bool], Sliced] = spilled
     drop_spilled: Callable[[SessionState, Sequence[Prefix], int], None] = drop_spilled
@@ -170,5 +183,7 @@ class Rules:
     """Vacuum syncs a table's log before it deletes what that log has removed."""
     sync_before_cleaned: bool = True
     """Cleanup syncs the results' log before it calls the session cleaned."""
+    sync_between_stages: bool = True
+    """Cleanup syncs what joins below lacked before a join above it is cleaned with that."""
     sync_what_is_read: bool = True
     """Who acts on what the journal says syncs it first, whoever wrote it."""

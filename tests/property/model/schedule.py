@@ -10,6 +10,7 @@ from typing import Any
 from spillway.policy.slots import rearranged
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import JournalBroken, replay
+from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import Epoch, Genesis, Move, Offsets, Prefix
 from tests.commands import command_of
 
@@ -18,7 +19,18 @@ from .faults import CALM, Faults, drawn
 from .keepers import cleanup, compaction, dropping, vacuum
 from .rules import Rules
 from .shell import Context, Shell, topics
-from .world import GAP, KEY_BITS, REJECTED, WAREHOUSE, DataLost, Host, Killed, World, date
+from .world import (
+    GAP,
+    KEY_BITS,
+    REJECTED,
+    WAREHOUSE,
+    DataLost,
+    Host,
+    Killed,
+    Tree,
+    World,
+    date,
+)
 
 QUIET_AFTER = 900
 """Ticks after which nothing goes wrong any more."""
@@ -31,6 +43,7 @@ class Outcome:
     """How a schedule ended. `problems` is empty when all was exact."""
 
     seed: int
+    trees: Sequence[Tree]
     problems: tuple[str, ...]
     trace: tuple[str, ...]
     ticks: int
@@ -51,9 +64,20 @@ class Outcome:
     """What ended the stream because Kafka gives other rows than it did; empty: nothing."""
 
 
-def first_groups(rng: Random, slots: int) -> list[tuple[Prefix, int]]:
+ONE = (Tree(((0, 1),)), Tree(((0, 1, 2),)))
+"""One join."""
+TREES = (
+    Tree(((0, 1), (~0, 2))),
+    Tree(((0, 1), (2, ~0))),
+    Tree(((0, 1), (~0, 2), (~1, 3))),
+    Tree(((0, 1), (2, 3), (~0, ~1))),
+)
+"""Joins of joins: left-deep, with the leaf first, of three levels, and bushy."""
+
+
+def first_groups(rng: Random, slots: int, joins: int) -> list[tuple[Prefix, int]]:
     """A random prefix tree of groups, shared out so that every slot has one."""
-    groups = [Prefix(0, 0)]
+    groups = list(spaces(joins))
     wanted = max(slots, rng.randint(1, 6))
     while len(groups) < wanted:
         group = groups.pop(rng.randrange(len(groups)))
@@ -66,23 +90,31 @@ class Schedule:
     """The scheduler: who goes on, who dies, who freezes, who wakes up."""
 
     def __init__(
-        self, seed: int, rules: Rules, faults: Faults | None = None, traced: bool = False
+        self,
+        seed: int,
+        rules: Rules,
+        faults: Faults | None = None,
+        *,
+        trees: Sequence[Tree] = ONE,
+        traced: bool = False,
     ) -> None:
         rng = self.rng = Random(seed)
-        self.seed = seed
+        self.seed, self.trees = seed, trees
         self.faults = drawn(rng) if faults is None else faults
-        inputs = rng.choice((2, 3))
+        tree = rng.choice(trees)
         slots = rng.choice((1, 2, 3))
         self.sessions = rng.choice((1, 2, 2, 3))
         self.quota = rng.choice((15, 24, 36))
         """Rows of a session."""
         self.keys = self.drawn_keys()
         log: list[list[list[int]]] = [
-            [[GAP] * rng.randint(0, 2) for _ in range(rng.choice((1, 2)))] for _ in range(inputs)
+            [[GAP] * rng.randint(0, 2) for _ in range(rng.choice((1, 2)))]
+            for _ in range(1 + max(each for _, each in tree.inputs))
         ]
         world = self.world = World(
             rng=rng,
-            inputs=inputs,
+            tree=tree,
+            keys=self.keys,
             log=log,
             hosts=[Host() for _ in range(rng.choice((1, 2, 3)))],
             journal=[],
@@ -97,8 +129,10 @@ class Schedule:
                 session=date(0),
                 start=world.ends() if rng.random() < 0.5 else zeros(world.ends()),
                 start_rule="earliest",
-                inputs=inputs,
-                groups=first_groups(rng, slots),
+                inputs=len(log),
+                groups=first_groups(rng, slots, len(tree.joins)),
+                parents=list(tree.parents),
+                joins=[f"j{number}" for number in range(len(tree.joins))],
                 written_at="now",
             )
         )
@@ -404,12 +438,12 @@ class Schedule:
 
     def refill(self) -> None:
         """Somebody makes a topic anew."""
-        index = self.rng.randrange(self.world.inputs)
+        index = self.rng.randrange(len(self.world.log))
         self.world.refill(index, self.rng.randrange(len(self.world.log[index])), self.keys)
 
     def retain(self) -> None:
         """Kafka deletes a partition's first rows."""
-        index = self.rng.randrange(self.world.inputs)
+        index = self.rng.randrange(len(self.world.log))
         self.world.cut(index, self.rng.randrange(len(self.world.log[index])))
 
     def lose_power(self) -> None:
@@ -467,6 +501,7 @@ class Schedule:
         epochs = [e for e in self.world.journal if isinstance(e, Epoch)]
         return Outcome(
             seed=self.seed,
+            trees=self.trees,
             problems=tuple(found),
             trace=tuple(self.world.trace or ()),
             ticks=tick,
@@ -497,19 +532,22 @@ def zeros(ends: Offsets) -> Offsets:
     return {topic: [0] * len(parts) for topic, parts in ends.items()}
 
 
-def run(seed: int, rules: Rules | None = None, traced: bool = False) -> Outcome:
+def run(
+    seed: int, rules: Rules | None = None, *, trees: Sequence[Tree] = ONE, traced: bool = False
+) -> Outcome:
     """Run one schedule with the true rules, or with planted ones."""
-    return Schedule(seed, rules or Rules(), traced=traced).run()
+    return Schedule(seed, rules or Rules(), trees=trees, traced=traced).run()
 
 
 def explain(outcome: Outcome, rules: Rules | None = None) -> str:
     """The readable story of a failing schedule (it is run again with its trace)."""
-    return told(run(outcome.seed, rules, traced=True))
+    return told(run(outcome.seed, rules, trees=outcome.trees, traced=True))
 
 
 def told(outcome: Outcome, lines: int = 150) -> str:
     """The end of a traced schedule's story, and how to see it again."""
     story = outcome.trace[-lines:]
+    alone = outcome.trees is ONE
     left = len(outcome.trace) - len(story)
     return "\n".join(
         [
@@ -518,7 +556,7 @@ def told(outcome: Outcome, lines: int = 150) -> str:
             *([f"  ended: {outcome.noticed}"] if outcome.noticed else []),
             *([f"  ... {left} lines before ..."] if left else []),
             *(f"  {line}" for line in story),
-            f"again: python -m tests.property.model {outcome.seed}",
+            f"again: python -m tests.property.model {outcome.seed}{'' if alone else ' --trees'}",
         ]
     )
 

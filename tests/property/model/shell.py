@@ -6,8 +6,8 @@ killed, or frozen and advanced again much later.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from random import Random
@@ -30,6 +30,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, replay
+from spillway.stream.decoding import made_again
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
@@ -46,10 +47,9 @@ from spillway_schemas.snapshot import JournalSnapshot
 
 from .faults import Faults
 from .rules import Rules
-from .slot import Blocks, Work, listed, run, written_run
+from .slot import Blocks, Work, listed, probe, run, written_run
 from .world import (
     APP,
-    JOIN,
     REJECTED,
     SPEC,
     WAREHOUSE,
@@ -57,6 +57,7 @@ from .world import (
     Conflict,
     Entry,
     Killed,
+    Row,
     World,
     date,
     digest,
@@ -64,6 +65,8 @@ from .world import (
 )
 
 TaskRun = Generator[None, None, SlotReport]
+TOGETHER = 0
+"""Where the engine tells of each join what moves, one word tells of all here."""
 map_of = lru_cache(maxsize=64)(GroupMap)
 """One object for all that ask for the same groups: they make few assignments, and ask often."""
 SETTINGS = JobSettings(
@@ -166,6 +169,13 @@ class Shell:
                         after = known.n
                     now = topics(self.world)
                     self.tell(protocol.JournalRead(seen[after + 1 :], applied, now, snapshot=known))
+                case protocol.ReadHistory():
+                    yield
+                    state = self.driver.state
+                    assert state is not None
+                    epochs = [e for e in self.world.journal[: state.n + 1] if isinstance(e, Epoch)]
+                    after = instruction.after_epoch
+                    self.tell(protocol.HistoryRead([e for e in epochs if e.epoch > after]))
                 case protocol.Look():
                     yield
                     self.tell(protocol.Looked(self.newer()))
@@ -316,13 +326,38 @@ class Shell:
         blocks = decode(self.world, context.rules, plan)
         tasks = step_tasks(SETTINGS, plan, map_of(plan.groups), now_ms=0)
         yield from self.extract(plan, tasks, blocks, attempt)
-        works = {slot: Work(task, blocks[slot], context.spill_rate) for slot, task in tasks.items()}
+        probes = Probes(self, tasks, blocks, max(self.world.tree.levels))
+        try:
+            for _ in probes.run({}):
+                yield
+        except Killed:
+            self.tell(JobFailed("a probe failed"))
+            return
+        works = {
+            slot: Work(task, probes.gathered(slot), context.spill_rate)
+            for slot, task in tasks.items()
+        }
         live: dict[int, tuple[str, int, TaskRun]] = {}
         tries = dict.fromkeys(works, 0)
         reports: list[SlotReport] = []
         for slot, work in works.items():
             live[slot] = self.launch(work)
         while live:
+            if probes.given and context.flip(context.faults.host_lost_midway):
+                self.world.lose_host(rng.randrange(len(self.world.hosts)))
+            if lost := probes.lost():
+                self.say(f"the probes of slots {sorted(lost)} are lost, and run again")
+                try:
+                    for _ in probes.run(probes.without(lost)):
+                        pass
+                except Killed:
+                    self.end_tasks(live)
+                    self.tell(JobFailed("a probe failed"))
+                    return
+                for each in [slot for slot in live if rng.random() < 0.5]:
+                    self.say(f"slot {each} had not read them")
+                    work = Work(tasks[each], probes.gathered(each), context.spill_rate)
+                    works[each], live[each] = work, self.launch(work)
             slot = rng.choice(list(live))
             name, host, task = live[slot]
             died = True
@@ -386,7 +421,7 @@ class Shell:
                 found = context.rules.load(folder, source, plan.epoch - 1, task.manifest)
             except Missing:
                 self.say(f"slot {source} on host {host} gives nothing: lacks {task.manifest}")
-                blocks[target].told[source, JOIN] = Moved(found=False)
+                blocks[target].told[source, TOGETHER] = Moved(found=False)
                 continue
             theirs = world.hosts[host].folder(target)
             beside = attempt == 1 and context.rules.beside(theirs.sizes(), tasks[target].manifest)
@@ -404,7 +439,7 @@ class Shell:
                     files.append(theirs.runs[file].file)
                 else:
                     blocks[target].moved += [(session.name, row) for row in rows]
-            blocks[target].told[source, JOIN] = Moved(True, given, tuple(files))
+            blocks[target].told[source, TOGETHER] = Moved(True, given, tuple(files))
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
 
@@ -425,6 +460,75 @@ class Shell:
             if self.context.flip(0.3):
                 self.context.hung.append((name, task))
         self.tasks = []
+
+
+class Probes:
+    """What the joins below the root give in an epoch's job: level by level, slot by slot.
+
+    Where a host goes, so does what its probes gave. Spark runs them again for those who have not
+    read it yet, and for nobody else.
+    """
+
+    def __init__(
+        self, shell: Shell, tasks: Mapping[int, StepTask], came: Mapping[int, Blocks], height: int
+    ) -> None:
+        self.shell, self.tasks, self.came, self.height = shell, tasks, came, height
+        self.given: dict[tuple[int, int], Blocks] = {}
+        """By level and slot."""
+        self.hosts: dict[int, tuple[int, int]] = {}
+        """Per slot the host that its probes ran on, and that host's life."""
+
+    def run(self, known: Mapping[tuple[int, int], Blocks]) -> Iterator[None]:
+        """Run all that are not known. Raises Killed."""
+        world, context = self.shell.world, self.shell.context
+        self.given = dict(known)
+        for level in range(1, self.height):
+            made: dict[tuple[int, int], Blocks] = {}
+            for slot, task in self.tasks.items():
+                if (level, slot) in known:
+                    continue
+                host = world.placement.setdefault(slot, slot % len(world.hosts))
+                if context.flip(context.faults.task_misplaced):
+                    host = context.rng.randrange(len(world.hosts))
+                self.hosts[slot] = host, world.hosts[host].life
+                mine = self.gathered(slot)
+                made[level, slot] = probe(world, context.rules, task, mine, level, host)
+                if context.rng.random() < 0.2:
+                    yield
+            self.given |= made
+
+    def lost(self) -> set[int]:
+        """Slots whose probes' host is gone."""
+        hosts = self.shell.world.hosts
+        return {slot for slot, (host, life) in self.hosts.items() if hosts[host].life != life}
+
+    def without(self, lost: Container[int]) -> dict[tuple[int, int], Blocks]:
+        """What the others gave."""
+        return {at: blocks for at, blocks in self.given.items() if at[1] not in lost}
+
+    def gathered(self, slot: int) -> Blocks:
+        """What came to a slot, and what the probes have given it so far."""
+        came, rules = self.came[slot], self.shell.context.rules
+        out = replace(
+            came,
+            new=[*came.new],
+            restored=[*came.restored],
+            replayed=[*came.replayed],
+            unfound={},
+        )
+        groups = self.tasks[slot].groups
+        for (_, giver), given in sorted(self.given.items()):
+            if slot in rules.told_of_unfound(giver, self.tasks):
+                out.unfound |= given.unfound
+            for into, rows in ((out.new, given.new), (out.restored, given.restored)):
+                into += [(s, row) for s, row in rows if owner(groups, row) == slot]
+            out.replayed += [each for each in given.replayed if owner(groups, each[1]) == slot]
+        return out
+
+
+def owner(groups: GroupMap, row: Row) -> int:
+    """The slot that a row goes to."""
+    return int(groups.slot_of(hashes_of([row[1]]))[0])
 
 
 def told(entry: Claim | Epoch) -> str:
@@ -478,14 +582,15 @@ def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
         teller = out[task.slot_of_partition(p)]
         teller.read.append(counted(world, i, p, offsets, values))
         bound = None if task.bound is None else task.bound[topic][p]
-        owners = groups.slot_of(hashes_of([max(value, 0) for value in values])).tolist()
+        rows = [world.row(i, max(v, 0), p, o) for o, v in zip(offsets, values, strict=True)]
+        owners = groups.slot_of(hashes_of([row[1] for row in rows])).tolist()
         for session, mask in rules.by_session(task, bound, np.array(offsets)):
             mine = range(len(offsets)) if mask is None else np.flatnonzero(mask).tolist()
             for at in mine:
                 if values[at] == REJECTED:
                     teller.rejected.append((session, (i, p, offsets[at])))
                 else:
-                    out[owners[at]].new.append((session, (i, values[at], p, offsets[at])))
+                    out[owners[at]].new.append((session, rows[at]))
     if plan.restore is None:
         return out
     task = decode_task(SETTINGS, plan, groups, (), plan.restore)
@@ -495,22 +600,28 @@ def decode(world: World, rules: Rules, plan: Plan) -> dict[int, Blocks]:
         teller = out[task.slot_of_partition(p)]
         teller.read_again.append(counted(world, i, p, offsets, values))
         good = [at for at, value in enumerate(values) if value != REJECTED]
-        hashes = hashes_of([values[at] for at in good])
+        rows = [world.row(i, values[at], p, offsets[at]) for at in good]
+        hashes = hashes_of([row[1] for row in rows])
+        join = world.tree.inputs[world.tree.readers[i]][0]
         where = np.array([offsets[at] for at in good], dtype=np.int64)
         owners = groups.slot_of(hashes).tolist()
         for session in plan.restore.sessions:
             kept = rules.were_held(task, session, world.topic(i), p, where, hashes)
             for each in np.flatnonzero(kept).tolist():
-                at = good[each]
-                row = (i, values[at], p, offsets[at])
-                out[owners[each]].restored.append((session.session, row))
+                out[owners[each]].restored.append((session.session, rows[each]))
+            if session.replay is None or join not in session.replay.joins:
+                continue
+            mine, intervals = made_again(session, session.replay, world.topic(i), p, where)
+            for each in np.flatnonzero(mine).tolist():
+                old = session.session, rows[each], int(intervals[each])
+                out[owners[each]].replayed.append(old)
     return out
 
 
 def values_of(
     world: World, rules: Rules, start: Offsets, end: Offsets
 ) -> Iterator[tuple[int, int, list[int], list[int]]]:
-    """(input, partition, offsets, values) of each partition that has any between."""
+    """(leaf, partition, offsets, values) of each partition that has any between."""
     rows = world.fetch(start, end, rules.fails_on_data_loss)
     for (i, p), found in groupby(rows, key=lambda each: each[:2]):
         pairs = [(o, value) for _, _, o, value in found]

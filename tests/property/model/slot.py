@@ -9,7 +9,7 @@ lost in between, which raises `Killed`. It returns the slot's report.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -18,6 +18,7 @@ import numpy as np
 from spillway.engine.groups import GroupMap, disjoint_ranges
 from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
+from spillway.engine.replay import Generations
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import (
     ALL,
@@ -27,15 +28,29 @@ from spillway.engine.state.arrangement import (
     SessionState,
     everything,
 )
+from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.state.statefiles import Manifest
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
 from spillway_schemas.filenames import data_name
+from spillway_schemas.hash_space import join_of, spaces
 from spillway_schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
 from .rules import Rules, combinations
-from .world import WAREHOUSE, Folder, Identity, Killed, Row, Stored, World, covers, packed
+from .world import (
+    WAREHOUSE,
+    Folder,
+    Identity,
+    Killed,
+    Row,
+    Stored,
+    Tree,
+    World,
+    covers,
+    hashes_of,
+    packed,
+)
 
 Rejected = tuple[int, int, int]
 """Input, partition, offset."""
@@ -49,7 +64,11 @@ class Blocks:
     restored: list[tuple[str, Row]] = field(default_factory=list)
     moved: list[tuple[str, Row]] = field(default_factory=list)
     told: dict[tuple[int, int], Moved] = field(default_factory=dict)
-    """Per slot that groups come from and join (there is one), what it says it gave."""
+    """Per slot that groups come from, what it says it gave (of all joins together)."""
+    replayed: list[tuple[str, Row, int]] = field(default_factory=list)
+    """For probes: rows of old, each with its interval."""
+    unfound: dict[int, str] = field(default_factory=dict)
+    """Slots whose state a probe did not find."""
     rejected: list[tuple[str, Rejected]] = field(default_factory=list)
     read: list[PartitionCount] = field(default_factory=list)
     read_again: list[PartitionCount] = field(default_factory=list)
@@ -84,13 +103,11 @@ def run(
     intake = Intake(moved=blocks.told, moved_rows=len(blocks.moved))
     if lacking := rules.lacking(intake, task.arriving):
         return missing(task, "groups to come", lacking)
+    if blocks.unfound:
+        what = "; ".join(blocks.unfound.values())
+        return missing(task, what, sorted(blocks.unfound))
     intake.demand_all_moved(task.slot)
-    for sender in sorted(blocks.told):
-        if rules.unseen(folder, blocks.told[sender]):
-            raise Killed
-        for file in blocks.told[sender].files:
-            if file.file in folder.runs:
-                found.session(file.session).parts[0].append(folder.runs[file.file])
+    adopt(rules, folder, blocks, found)
     yield
     folder = alive()
     used = {task.manifest, *(run.file for run in found.manifest.runs)} if task.manifest else set()
@@ -98,12 +115,7 @@ def run(
         folder.delete(name)
     yield
 
-    for session in found.sessions.values():
-        rules.leave(session, task)
-    for name, rows in by_session([*blocks.restored, *blocks.moved]).items():
-        found.session(name).installed[0].append(packed(rows))
-    for name, rows in by_session(blocks.new).items():
-        found.session(name).new[0].append(packed(rows))
+    install(rules, task, blocks, found)
     files: list[FileRecord] = []
 
     def write(table: str, session: str, rows: list[tuple[str, int, object]]) -> None:
@@ -116,7 +128,8 @@ def run(
     for name, session in sorted(found.sessions.items()):
         old, new = listed([*living(session), *session.installed[0]]), listed(session.new[0])
         keys[name] = {row[1] for row in (*old, *new)}
-        identities = joined(old, new, world.inputs) if new else []
+        root = {world.tree.root}
+        identities = [identity for _, identity in joined(world.tree, old, new, root)]
         if identities:
             alive()
             write("results", name, [(name, 0, identity) for identity in identities])
@@ -142,7 +155,7 @@ def run(
             out = [rows for pieces in written for rows in pieces]
             del found.sessions[name]
         else:
-            ranges = victims(work, keys[name], rng)
+            ranges = victims(work, keys[name], len(world.tree.joins), rng)
             out, stays[name] = [], [*session.installed[0], *session.new[0]]
             if ranges:
                 groups = refined(task.groups, ranges)
@@ -150,7 +163,10 @@ def run(
                 gone = np.array([each in ranges for each in groups.prefixes])
                 out, stays[name] = rules.spilled(session, segments, gone)
                 rules.drop_spilled(session, ranges, task.epoch)
-        cuts += [Cut(session=name, operator=0, range=r, epoch=task.epoch) for r in ranges]
+        joins = len(world.tree.joins)
+        cuts += [
+            Cut(session=name, operator=join_of(r, joins), range=r, epoch=task.epoch) for r in ranges
+        ]
         if rows := listed(out):
             counts[name] = len(rows)
             write("spill", name, [(name, task.epoch, row) for row in rows])
@@ -182,6 +198,89 @@ def run(
         results=results,
         spilled_rows=counts,
     )
+
+
+def adopt(rules: Rules, folder: Folder, blocks: Blocks, found: Loaded) -> None:
+    """Take the runs that other slots wrote here. Raises Killed when one is not there."""
+    for sender in sorted(blocks.told):
+        if rules.unseen(folder, blocks.told[sender]):
+            raise Killed
+        for file in blocks.told[sender].files:
+            if file.file in folder.runs:
+                found.session(file.session).parts[0].append(folder.runs[file.file])
+
+
+def install(rules: Rules, task: StepTask, blocks: Blocks, found: Loaded) -> None:
+    """Drop what leaves, add what came."""
+    for session in found.sessions.values():
+        rules.leave(session, task)
+    for name, rows in by_session([*blocks.restored, *blocks.moved]).items():
+        found.session(name).installed[0].append(packed(rows))
+    for name, rows in by_session(blocks.new).items():
+        found.session(name).new[0].append(packed(rows))
+
+
+def probe(
+    world: World, rules: Rules, task: StepTask, blocks: Blocks, level: int, host: int
+) -> Blocks:
+    """What a slot's joins of a level give, for whichever slots own it. Writes nothing.
+
+    Raises Killed when a run that another slot wrote here is not there.
+    """
+    folder = world.hosts[host].folder(task.slot)
+    try:
+        found = rules.load(folder, task.slot, task.epoch - 1, task.manifest)
+    except Missing as lost:
+        return Blocks(unfound={task.slot: str(lost)})
+    lacking = rules.lacking(Intake(moved=blocks.told), task.arriving)
+    if unfound := dict.fromkeys(lacking, "groups to come") | blocks.unfound:
+        return Blocks(unfound=unfound)
+    adopt(rules, folder, blocks, found)
+    install(rules, task, blocks, found)
+    given = Blocks()
+    joins = world.tree.at_level(level)
+    for name, session in sorted(found.sessions.items()):
+        old, new = listed([*living(session), *session.installed[0]]), listed(session.new[0])
+        for join, identity in joined(world.tree, old, new, joins):
+            given.new.append((name, world.lifted(join, identity)))
+    for name, replay in task.replays.items():
+        mine = {row: interval for session, row, interval in blocks.replayed if session == name}
+        for join in sorted(joins & replay.joins):
+            replayed(world, task, name, join, mine, given)
+    return given
+
+
+def replayed(
+    world: World,
+    task: StepTask,
+    session: str,
+    join: int,
+    rows: Mapping[Row, int],
+    given: Blocks,
+) -> None:
+    """What a join gave of old, as `spillway.engine.replay` makes it again."""
+    tree, replay = world.tree, task.replays[session]
+    generations = Generations(replay)
+
+    def generation(row: Row, interval: int) -> tuple[int, int]:
+        hashes = hashes_of([row[1]])
+        of = generations.of(hashes, np.array([interval]))
+        return int(of[0]), int(generations.now(hashes)[0])
+
+    apart: dict[int, list[Row]] = {}
+    for row, interval in rows.items():
+        if tree.join_of(row[1]) == join:
+            apart.setdefault(generation(row, interval)[0], []).append(row)
+    for together in apart.values():
+        for parts in by_parts(tree, [], together, {join}):
+            row = world.lifted(join, made_of(parts))
+            interval = max(rows[part] for part in parts)
+            if tree.parents[join] in replay.joins:
+                given.replayed.append((session, row, interval))
+            of, now = generation(row, interval)
+            lost = int(task.groups.slot_of(hashes_of([row[1]]))[0]) in replay.slots
+            if lost and of == now:
+                given.restored.append((session, row))
 
 
 def missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
@@ -238,30 +337,61 @@ def by_session(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
     return out
 
 
-def by_key(rows: Iterable[Row], inputs: int) -> dict[int, list[list[Row]]]:
+def by_key(rows: Iterable[Row]) -> dict[int, dict[int, list[Row]]]:
     """Per key, the rows of each input."""
-    out: dict[int, list[list[Row]]] = {}
+    out: dict[int, dict[int, list[Row]]] = {}
     for row in rows:
-        if row[1] not in out:
-            out[row[1]] = [[] for _ in range(inputs)]
-        out[row[1]][row[0]].append(row)
+        out.setdefault(row[1], {}).setdefault(row[0], []).append(row)
     return out
 
 
+def by_parts(
+    tree: Tree,
+    old: Iterable[Row],
+    new: Iterable[Row],
+    joins: Container[int],
+    need_old: bool = False,
+) -> Iterator[tuple[Row, ...]]:
+    """The rows of each result that new rows bring in some of the joins."""
+    before = by_key(old)
+    for key, rows in by_key(new).items():
+        if (join := tree.join_of(key)) in joins:
+            olds, news = (
+                [each.get(n, []) for n in tree.inputs_of(join)]
+                for each in (before.get(key, {}), rows)
+            )
+            yield from combinations(olds, news, need_old)
+
+
+def made_of(parts: Iterable[Row]) -> Identity:
+    """What a result is made of."""
+    return tuple(place for row in parts for place in row[2])
+
+
 def joined(
-    old: Iterable[Row], new: Iterable[Row], inputs: int, need_old: bool = False
-) -> list[Identity]:
-    """The results that new rows bring."""
-    before = by_key(old, inputs)
-    none: list[list[Row]] = [[] for _ in range(inputs)]
+    tree: Tree,
+    old: Iterable[Row],
+    new: Iterable[Row],
+    joins: Container[int],
+    need_old: bool = False,
+) -> list[tuple[int, Identity]]:
+    """The results that new rows bring in some of the joins, each with its join."""
     return [
-        identity
-        for key, rows in by_key(new, inputs).items()
-        for identity in combinations(before.get(key, none), rows, need_old)
+        (tree.join_of(parts[0][1]), made_of(parts))
+        for parts in by_parts(tree, old, new, joins, need_old)
     ]
 
 
-def victims(work: Work, keys: set[int], rng: Random) -> list[Prefix]:
+def whole(world: World, rows: Iterable[Row]) -> list[Identity]:
+    """All results of the query, by brute force: level after level. `rows`: of leaves."""
+    held, tree = list(rows), world.tree
+    for level in range(1, max(tree.levels)):
+        found = joined(tree, [], held, tree.at_level(level))
+        held += [world.lifted(join, identity) for join, identity in found]
+    return [identity for _, identity in joined(tree, [], held, {tree.root})]
+
+
+def victims(work: Work, keys: set[int], joins: int, rng: Random) -> list[Prefix]:
     """Ranges to spill, at random: groups, halves of groups, and pairs of groups of this slot.
 
     Attempts of an epoch need not agree, and cuts need not be whole groups.
@@ -278,7 +408,9 @@ def victims(work: Work, keys: set[int], rng: Random) -> list[Prefix]:
             chosen = Prefix(group.depth + 1, group.value * 2 + rng.randint(0, 1))
         elif group.depth and rng.random() < 0.25:
             parent = Prefix(group.depth - 1, group.value >> 1)
-            if all(s == slot for g, s in owners if g.overlaps(parent)):
+            if any(space.covers(parent) for space in spaces(joins)) and all(
+                s == slot for g, s in owners if g.overlaps(parent)
+            ):
                 chosen = parent
         if rng.random() < 0.05 or any(covers(chosen, key) for key in keys):
             out.append(chosen)

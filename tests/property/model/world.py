@@ -1,8 +1,9 @@
 """What exists in the simulated world, and what survives.
 
-A row is `(input, key, partition, offset)`; a key is a number of `KEY_BITS` bits, the top bits of
-its 64-bit hash. A value of a Kafka partition is a key, or `REJECTED` (breaks the contract), or
-`GAP` (an offset without a value: a control record, an aborted batch).
+A row is `(input, key, where)`; a key is a number of `KEY_BITS` bits, the top bits of its 64-bit
+hash, so it is of one join. A value of a Kafka partition gives the key of a leaf's row, or is
+`REJECTED` (breaks the contract), or `GAP` (an offset without a value: a control record, an aborted
+batch). By which key a join's result goes on in the join above is a column of its first leaf's row.
 
 Durability. A process that dies loses nothing; power loss takes every file that was not synced,
 the journal's entries that were not synced, and any number of the newest commits of any table
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from random import Random
 
 import numpy as np
@@ -27,6 +28,7 @@ from spillway.engine.join.tree import one_join
 from spillway.engine.state.arrangement import RunWindow
 from spillway.engine.state.statefiles import Manifest
 from spillway_schemas.commands import Command
+from spillway_schemas.hash_space import ROOT, levels, spaces
 from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
 
 WAREHOUSE = "w"
@@ -38,16 +40,14 @@ SPEC = one_join(
     )
 )
 """Rows of all inputs lie in one arrangement here, the first one's: they go and move alike."""
-JOIN = 0
-"""The only one."""
 KEY_BITS = 8
 REJECTED = -1
 GAP = -2
 
-Row = tuple[int, int, int, int]
-"""Input, key, partition, offset."""
 Identity = tuple[tuple[int, int], ...]
-"""A result: (partition, offset) of each input's row."""
+"""A result of a join: (partition, offset) of the row of each leaf below it."""
+Row = tuple[int, int, Identity]
+"""The number of an input, a key, and what it is made of: of a leaf's row its own place."""
 Entry = Genesis | Claim | Epoch
 
 TABLES = ("results", "spill", "quarantine")
@@ -72,6 +72,62 @@ def digest(topic: int, partition: int, offset: int, value: int) -> int:
     for each in (offset, topic, partition):
         mixed = ((mixed ^ mixed >> 29) + each + 1) * 0xBF58476D1CE4E5B9 % 2**64
     return mixed ^ mixed >> 32
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The joins of a schedule's query, children first. `joins`: what each reads, leaves by their
+    numbers, join k as `~k`. Inputs of all joins are numbered through."""
+
+    joins: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[int, int], ...]:
+        """(join, what it reads) of each input."""
+        return tuple((join, each) for join, mine in enumerate(self.joins) for each in mine)
+
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        """The join that reads each join; the root: `ROOT`."""
+        by = {~each: join for join, each in self.inputs if each < 0}
+        return tuple(by.get(join, ROOT) for join in range(len(self.joins)))
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """How many joins lie on the longest way below each join, itself included."""
+        return levels(self.parents)
+
+    @property
+    def root(self) -> int:
+        """The last one."""
+        return len(self.joins) - 1
+
+    @cached_property
+    def readers(self) -> dict[int, int]:
+        """The input that reads each leaf, and each join (`~k`)."""
+        return {each: number for number, (_, each) in enumerate(self.inputs)}
+
+    def inputs_of(self, join: int) -> list[int]:
+        """The numbers of a join's inputs."""
+        return [number for number, (reader, _) in enumerate(self.inputs) if reader == join]
+
+    def at_level(self, level: int) -> frozenset[int]:
+        """The joins of a level."""
+        return frozenset(join for join, each in enumerate(self.levels) if each == level)
+
+    def key(self, join: int, value: int) -> int:
+        """The key that a value is in a join."""
+        space = spaces(len(self.joins))[join]
+        return space.value << KEY_BITS - space.depth | value >> space.depth
+
+    def join_of(self, key: int) -> int:
+        """The join that a key is of."""
+        return _join_of(len(self.joins), key)
+
+
+@cache
+def _join_of(joins: int, key: int) -> int:
+    return next(join for join, space in enumerate(spaces(joins)) if covers(space, key))
 
 
 class Conflict(Exception):
@@ -200,23 +256,25 @@ class World:
     """Everything that is outside of the processes."""
 
     rng: Random
-    inputs: int
+    tree: Tree
+    keys: list[int]
+    """Values that the rows have."""
     log: list[list[list[int]]]
-    """Input -> partition -> values, as they were when they came."""
+    """Leaf -> partition -> values, as they were when they came."""
     hosts: list[Host]
     journal: list[Entry]
     journal_durable: int = 1
     replaced: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    """(Input, partition, offset) -> the value that is there now: somebody refilled the topic."""
+    """(Leaf, partition, offset) -> the value that is there now: somebody refilled the topic."""
     first: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(Input, partition) -> the first offset that Kafka still holds."""
+    """(Leaf, partition) -> the first offset that Kafka still holds."""
     store: dict[str, Stored] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in TABLES})
     commands: list[Command] = field(default_factory=list)
     cleaned: set[str] = field(default_factory=set)
     """Sessions that the sessions table calls cleaned (a row that is durable at once)."""
-    dropped: dict[str, Counter[str]] = field(default_factory=dict)
-    """Files that were (or were about to be) dropped -> their rows per session."""
+    dropped: dict[str, Counter[tuple[str, int]]] = field(default_factory=dict)
+    """Files that were (or were about to be) dropped -> their rows per session and generation."""
     snapshots: list[str] = field(default_factory=list)
     """Of the journal's state, as JSON, the newest last; a loss of power takes none of them."""
     placement: dict[int, int] = field(default_factory=dict)
@@ -235,8 +293,20 @@ class World:
         return self.names
 
     def topic(self, index: int) -> str:
-        """The topic of an input."""
+        """The topic of a leaf."""
         return f"t{index}"
+
+    def row(self, leaf: int, value: int, partition: int, offset: int) -> Row:
+        """A leaf's row."""
+        reader = self.tree.readers[leaf]
+        return reader, self.tree.key(self.tree.inputs[reader][0], value), ((partition, offset),)
+
+    def lifted(self, join: int, identity: Identity) -> Row:
+        """A result of a join as a row of the join above."""
+        reader = self.tree.readers[~join]
+        partition, offset = identity[0]
+        value = self.keys[(7 * partition + 3 * offset + join) % len(self.keys)]
+        return reader, self.tree.key(self.tree.inputs[reader][0], value), identity
 
     def ends(self) -> Offsets:
         """Kafka's current ends."""
@@ -247,7 +317,7 @@ class World:
         return {name: table.version_of(APP) for name, table in self.tables.items()}
 
     def read(self, start: Offsets, end: Offsets) -> Iterator[tuple[int, int, int, int]]:
-        """(input, partition, offset, value) of all values between, gaps left out."""
+        """(leaf, partition, offset, value) of all values between, gaps left out."""
         for i, parts in enumerate(self.log):
             first, last = start.get(self.topic(i), []), end[self.topic(i)]
             for p, stop in enumerate(last):
