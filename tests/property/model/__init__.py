@@ -17,7 +17,7 @@ query is one join, or a tree of two or three: then epochs have probes, rows abov
 made again by the joins below, and cleanup goes from the leaves to the root.
 
     world.py      Kafka, files, tables, journal, hosts: what exists and what survives
-    slot.py       one task of one slot: the engine's rules on lists of rows
+    slot.py       one task of one slot, a probe, a step: the engine's rules on lists of rows
     shell.py      a driver process: carries out instructions, runs jobs as parallel tasks
     keepers.py    cleanup, vacuum, compaction, dropping
     rules.py      the product's functions, and the edges' rules: what plants replace

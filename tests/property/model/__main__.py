@@ -1,4 +1,4 @@
-"""Tell the story of a schedule, 1 when it fails: `python -m tests.property.model SEED [--trees]`."""
+"""The story of a schedule, 1 when it fails: `python -m tests.property.model SEED [--trees]`."""
 
 from __future__ import annotations
 
