@@ -22,7 +22,7 @@ from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import PROBED, Block
+from spillway.engine.wire.blocks import PROBED, UNSTEPPED, Block
 from spillway.storage import Folder
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import FileRecord, Prefix, SlotReport
@@ -97,8 +97,9 @@ def stepped(
     tables: Callable[[str], Folder],
 ) -> list[SlotReport]:
     """The steps. `blocks`: of all slots."""
+    wanted = [b for b in blocks if b.kind not in UNSTEPPED]
     return [
-        step(spec, task, [b for b in blocks if b.slot == slot], state(slot), tables)
+        step(spec, task, [b for b in wanted if b.slot == slot], state(slot), tables)
         for slot, task in tasks.items()
     ]
 

@@ -165,7 +165,7 @@ class SlotTotals(Record):
     rows: int
     """Rows in state, all inputs and open sessions."""
     rows_in: dict[str, int] = {}
-    """New rows of this epoch per input."""
+    """New rows of this epoch per input, of streams and of joins below."""
     results: int = 0
     spilled_bytes: int = 0
     """State bytes that left memory in this epoch."""
@@ -218,6 +218,8 @@ class SlotReport(Record):
     """Counts of what the decoders read, as far as their blocks came to this slot."""
     restored: list[PartitionCount] = []
     """The same for what was read again to restore lost slots."""
+    installed_rows: int = 0
+    """Rows that came into state without being new: restored ones, and of groups that moved."""
     results: dict[str, int] = {}
     """New results per session."""
     spilled_rows: dict[str, int] = {}

@@ -119,6 +119,12 @@ def _power_of_two(value: int) -> int:
     return value
 
 
+def _sample(value: int) -> int:
+    if value == 1:
+        raise ValueError("0 counts all, and a sample needs 2 rows or more (got 1)")
+    return value
+
+
 def _shares(value: str) -> str:
     if value == "even":
         return value
@@ -381,8 +387,9 @@ class PlanSettings(Section):
         ),
         json_schema_extra=_about(
             "ratio",
-            "The reciprocal of rebalance.theta_d: slots that are further apart would be evened out "
-            "at run time. The slides give no figure.",
+            "The slides give no figure. It compares with the average, rebalance.theta_d compares "
+            "two slots: at 1.25 one of two slots may have 0.6 of the load of the other, and the "
+            "policy `balance` then moves groups at run time.",
         ),
     )
 
@@ -448,19 +455,20 @@ class SpillSettings(Section):
             "joins (SIGMOD 2006, section 3): `bottom-up` begins with the joins furthest from the "
             "root; `local-output` goes by what a group's own join gives for each byte, "
             "`global-output` by the final results, and `global-output-penalty` also counts the "
-            "bytes that joins further up keep because of the group. With a single join "
+            "bytes that joins further up have got because of the group. With a single join "
             "`bottom-up` is `random`, and the other three are `productivity`.",
         ),
     )
-    traced_rows: int = Field(
+    traced_rows: Annotated[int, AfterValidator(_sample)] = Field(
         default=0,
         ge=0,
         description="Of each batch of results so many are drawn to count the groups that they came "
         "through; 0: all are counted.",
         json_schema_extra=_about(
             "rows",
-            "Only `global-output` and `global-output-penalty` count them. With n rows drawn, the "
-            "standard error of a group's share p is at most sqrt(p (1 - p) / n).",
+            "Only `global-output` and `global-output-penalty` count them. 2 or more: one row says "
+            "nothing of the error. With n rows drawn, the standard error of a group's share p is "
+            "at most sqrt(p (1 - p) / n).",
         ),
     )
 

@@ -20,7 +20,7 @@ from spillway.engine.state.arrangement import (
     SessionState,
     everything,
 )
-from spillway.engine.state.runs import bytes_of
+from spillway.engine.state.runs import bytes_of, row_bytes
 from spillway_schemas.journal import Prefix
 
 TOP = 2**64
@@ -190,3 +190,11 @@ def test_a_sessions_pieces_are_its_files_and_what_has_just_come() -> None:
     session = SessionState("d", Drops(), [[], [part]], [[], [two]], [[], [three]])
     assert list(session.pieces(0)) == []
     assert list(session.pieces(1)) == [(one, 4), (two, NEVER_DROPPED), (three, NEVER_DROPPED)]
+
+
+def test_each_row_has_its_own_bytes() -> None:
+    """A text of 1,000 characters does not make its neighbours large."""
+    table = pa.table({"text": ["x" * 10, "y" * 1_000, ""], "number": [1, 2, 3]})
+    found = Rows(np.arange(3, dtype=np.uint64), table)
+    assert row_bytes(found).tolist() == [8 + 10 + 4 + 8, 8 + 1_000 + 4 + 8, 8 + 0 + 4 + 8]
+    assert row_bytes(found).sum() == bytes_of(found)

@@ -260,3 +260,16 @@ def test_what_does_not_fit_together_is_refused() -> None:
         traced({2: of(0)}, joins)
     assert traced({}, joins) == {}
     assert lists(traced({0: of()}, joins)) == {0: [0, 0]}
+
+
+def test_of_groups_without_output_the_one_that_frees_most_leaves_first() -> None:
+    """Early in a day nothing has come out yet. Figure 10: the group that makes others keep more."""
+    figures = GroupFigures(
+        bytes=np.array([11, 10]),
+        results=np.zeros(2, np.int64),
+        last_used_ms=np.zeros(2, np.int64),
+        final_results=np.zeros(2),
+        downstream_bytes=np.array([20.0, 200.0]),
+    )
+    order = victim_order("global-output-penalty", figures, VictimContext(0, 0, 0))
+    assert order.tolist() == [1, 0]

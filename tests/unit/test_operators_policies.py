@@ -58,6 +58,49 @@ def even(seen: View, min_span_s: float = 45.0) -> Advice:
     return balance(seen, 0.8, min_span_s)
 
 
+def test_slots_that_spill_in_turn_keep_their_groups() -> None:
+    """Kills: a cost by memory alone, by which the slot that has just spilled is given groups."""
+    rng = np.random.default_rng(0)
+    groups = np.arange(192)
+    slot, held, spilled = groups % 2, np.zeros(192), np.zeros(192)
+    spills = [0, 0]
+    for _ in range(400):
+        held += rng.poisson(32, 192) * 36
+        for each in (0, 1):
+            mine = rng.permutation(np.flatnonzero(slot == each))
+            if held[mine].sum() > 8_000_000:
+                victims = mine[np.cumsum(held[mine]) <= 0.3 * held[mine].sum()]
+                spilled[victims] += held[victims]
+                held[victims] = 0
+                spills[each] += 1
+        seen = View(
+            groups=tuple(
+                part.part(Prefix(6, at)) for part in spaces(len(CHAIN)) for at in range(64)
+            ),
+            slot=slot,
+            bytes=held.astype(np.int64),
+            results=held.astype(np.int64),
+            processed=np.full(192, 32),
+            spilled=spilled > 0,
+            spilled_bytes=spilled.astype(np.int64),
+            budget=np.full(2, 10_000_000),
+            idle_s=np.full(2, 5.0),
+            sampled=np.zeros(2, dtype=np.int64),
+            occupancy=np.full(2, 0.2),
+            collection_s=10.0,
+            parents=CHAIN,
+        )
+        assert not moved(even(seen))
+    assert min(spills) > 10
+
+
+def test_a_slot_may_move_groups_again_when_the_span_is_over_not_before() -> None:
+    """DAX, slide 20: t > tau."""
+    uneven = [[(0, 100), (2, 50)], [(1, 10)]]
+    assert not moved(even(view(uneven, since_move_s=45.0)))
+    assert moved(even(view(uneven, since_move_s=45.1)))
+
+
 # ------------------------------------------------------------------------------------ the view
 
 

@@ -37,7 +37,16 @@ from spillway.protocol.state import (
     replay,
 )
 from spillway_schemas.hash_space import ROOT
-from spillway_schemas.journal import Claim, Epoch, Genesis, Move, Prefix, SlotReport, Topic
+from spillway_schemas.journal import (
+    Claim,
+    Epoch,
+    Genesis,
+    Move,
+    Prefix,
+    SlotReport,
+    SlotTotals,
+    Topic,
+)
 from tests.protocol_entries import (
     DAY,
     NEXT,
@@ -86,9 +95,13 @@ def journal(name: str, says: str, *entries: Genesis | Claim | Epoch) -> Case:
     return Case(name, JournalBroken, says, act)
 
 
-def reports(name: str, error: type[Exception], says: str, *found: SlotReport) -> Case:
-    """Reports of epoch 1 that cannot be: of a job that restored slot 1."""
-    state = replay([*BEGUN, ONE])
+def reports(
+    name: str, error: type[Exception], says: str, *found: SlotReport, held: int | None = None
+) -> Case:
+    """Reports of epoch 1 that cannot be: of a job that restored slot 1, which held so many rows."""
+    of_slot = {"slot": 1, "budget_bytes": 1, "state_bytes": 1, "folder_bytes": 1, "rows": held}
+    slots = [] if held is None else [SlotTotals.model_validate(of_slot)]
+    state = replay([*BEGUN, ONE.model_copy(update={"slots": slots})])
     assert state is not None
     plan = plan_epoch(state, ends(5, 5, 5), [], NEXT, frozenset({1}))
 
@@ -382,6 +395,15 @@ CASES = [
         r"Lost state cannot be restored from Kafka: a/0, .* gave 4 rows \(digest 0{15}8\) where",
         report(0, 1, restored=[count("a", 0, 4, 8), *RESTORED[1:]]),
         report(1, 1),
+    ),
+    reports(
+        "restored less state than there was",
+        InputChanged,
+        "Lost state cannot be restored: slot 1 had 7 rows in memory, and 6 were made again of the "
+        "same input",
+        report(0, 1, restored=RESTORED, installed_rows=1),
+        report(1, 1, installed_rows=6),
+        held=7,
     ),
     Case(
         "a past that was not read",

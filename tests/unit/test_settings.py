@@ -120,6 +120,7 @@ def test_unknown_keys_are_refused_in_every_source(tmp_path: Path) -> None:
         ("spill.threshold", 1.1, "less than or equal to 1"),
         ("spill.fraction", float("nan"), "finite"),
         ("spill.victims", "biggest", "'inactive-then-productivity'"),
+        ("spill.traced_rows", 1, "a sample needs 2 rows or more (got 1)"),
         ("stream.start", "2026-01-05T09:30:00", "a time with its offset"),
         ("stream.start", "yesterday", "previous-close, earliest, latest"),
         ("stream.max_rows_per_epoch", 0, "greater than or equal to 1"),

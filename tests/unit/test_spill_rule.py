@@ -442,6 +442,12 @@ def test_rows_that_an_epoch_may_bring() -> None:
     # A row is not taken to be less than 8 bytes.
     tiny = [totals_of(s, 10, 10) for s in range(3)]
     assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 50_000
+    # Of a tree: three slots took in 12 rows of streams, and 36 that a join had made of them.
+    made = [each.model_copy(update={"rows_in": {"a": 3, "b": 1, "ab": 12}}) for each in even]
+    assert rows_per_epoch(made, *asked, most=10**6, joins=["ab", "abc"]) == 3 * 1_000
+    # One slot has the join above to itself: of 10 rows of streams it gets none, and 36 new rows.
+    apart = [made[0].model_copy(update={"rows_in": {"ab": 36}}), *even[1:]]
+    assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 370
     # However little would fit.
     assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=10**6) == 250
     assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=249) == 249

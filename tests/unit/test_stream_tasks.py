@@ -37,9 +37,16 @@ from spillway.stream.pins import least_values
 from spillway.stream.process import rehearse_batches
 from spillway.stream.progress import epoch_line, start_line
 from spillway.stream.source import kafka_options
-from spillway.stream.tasks import JobSettings, decode_task, hosted, partitions, step_tasks
+from spillway.stream.tasks import (
+    JobSettings,
+    all_traced,
+    decode_task,
+    hosted,
+    partitions,
+    step_tasks,
+)
 from spillway.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
-from spillway_schemas.journal import Prefix, SlotReport, SlotTotals
+from spillway_schemas.journal import Cut, Prefix, SlotReport, SlotTotals, TracedGroup
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
 from tests.protocol_entries import (
@@ -614,3 +621,15 @@ def test_a_rehearsal_takes_everything_and_gives_nothing() -> None:
     given = iter([batch(Block(0, "anchor")), batch()])
     assert list(rehearse_batches(given)) == []
     assert list(given) == []
+
+
+def test_counts_of_what_was_spilled_in_the_same_epoch_are_not_told() -> None:
+    """They are of a generation that is gone. Other sessions' and other groups' counts are told."""
+    gone, stays = Prefix(2, 1), Prefix(2, 2)
+    counts = [TracedGroup(*gone, 3.0), TracedGroup(*stays, 4.0)]
+    plain = SlotReport(slot=0, epoch=1, attempt="a", traced={"today": counts, "tomorrow": counts})
+    cut = Cut(session="today", operator=0, range=Prefix(1, 0), epoch=1)
+    spiller = SlotReport(slot=1, epoch=1, attempt="a", cuts=[cut])
+    found = all_traced(iter([plain, spiller]))
+    assert found == {"today": counts[1:], "tomorrow": counts}
+    assert all_traced([plain]) == plain.traced

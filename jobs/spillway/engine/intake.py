@@ -77,6 +77,13 @@ class Intake:
                 f"slot {slot} was given {given} rows of groups that moved, {came} came"
             )
 
+    @property
+    def installed_rows(self) -> int:
+        """Rows that are not new, those in files of other slots' making included."""
+        came = (rows for inputs in self.installed.values() for each in inputs for rows in each)
+        files = sum(f.rows for moved in self.moved.values() for f in moved.files)
+        return files + sum(len(rows.key_hash) for rows in came)
+
     def sessions(self) -> set[str]:
         """Sessions that rows came for."""
         return {*self.new, *self.installed}

@@ -27,7 +27,7 @@ from spillway.engine.relocation import adopt
 from spillway.engine.replay import replayed
 from spillway.engine.state.arrangement import SessionState
 from spillway.engine.state.loading import Loaded, load
-from spillway.engine.state.runs import Missing, bytes_of
+from spillway.engine.state.runs import Missing, row_bytes
 from spillway.engine.statistics import Given
 from spillway.engine.task import StepTask
 from spillway.engine.tracing import counted_for
@@ -112,7 +112,7 @@ def _joined(
                 below,
                 most=task.trace_most,
                 seed=task.sample_seed(join, name, number),
-                weights=bytes_of(rows) / len(rows.key_hash),
+                weights=row_bytes(rows),
             )
     yield from _given(task, join, name, given)
 

@@ -13,8 +13,8 @@ Order, and why:
 2. delete garbage, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
 4. join the epoch's new rows; results leave in bounded batches
-5. flush sessions that this epoch seals: ranges that were ever cut become their last
-   generation, the rest is complete and goes
+5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
+   and all of a join above one of them) become their last generation, the rest is complete and goes
 6. spill: after the join, so a generation's own results are all out
 7. write the rows that stay as new runs; merge and reclaim within the room of the folder
 8. write the manifest, report
@@ -116,8 +116,7 @@ def step(
         return _missing(task, str(lost))
     work = _Step(spec, task, state, tables, found, began)
     with work.timed("install"):
-        kept = (block for block in blocks if block.kind != "replay")
-        intake = take_in(spec, task.groups, task.slot, kept, task.piece_bytes)
+        intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
         if intake.unfound:
             what = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
             return _missing(task, what, sorted(intake.unfound))
@@ -364,10 +363,10 @@ class _Step:
             self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
             self.work += sizes.new_rows + given.results
 
-    def _flush(self, session: SessionState, ever_cut: tuple[Prefix, ...]) -> None:
-        """Write the last generation of a session that ends; what was never cut is complete."""
+    def _flush(self, session: SessionState, flushed: tuple[Prefix, ...]) -> None:
+        """Write the last generation of a session that ends; what is not flushed is complete."""
         task = self.task
-        ranges = flush_ranges(task.groups, task.slot, ever_cut)
+        ranges = flush_ranges(task.groups, task.slot, flushed)
         if not ranges:
             return
         segments = Segments.of_ranges(ranges, session.drops)
@@ -557,7 +556,6 @@ class _Step:
                 len(rows.key_hash) for inputs in intake.new.values() for rows in inputs[i]
             )
             for i in self.inputs
-            if not self.spec.inputs[i].leaves
         }
         stamps = [
             int(rows.kafka_ms.max(initial=0))
@@ -576,6 +574,7 @@ class _Step:
             cuts=self.cuts,
             read=intake.read,
             restored=intake.restored,
+            installed_rows=intake.installed_rows,
             results=self.results,
             spilled_rows=self.spilled_rows,
             traced=self.traced,

@@ -46,7 +46,7 @@ class StepTask:
     forced_bytes: int = 0
     """State to spill whatever the memory."""
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
-    """Sessions that this epoch seals, each with every range that was ever cut before."""
+    """Sessions that this epoch seals, each with the ranges that become its last generation."""
     budget_bytes: int = 1 << 30
     fraction: float = 0.3
     inactive_ms: int = 60_000

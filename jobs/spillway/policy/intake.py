@@ -11,13 +11,15 @@ and a slot that passes its threshold by an intake has R = H - i left of the head
 i < H k / (1 + k): 0.23 H for k = 0.3. With more, files of dead rows fill the folder and groups
 must leave for want of room. `PRUDENCE` of it is used, and never more than `MOST_SHARE`.
 
-`rows = intake_share * (1 - threshold) * budget / (bytes a row * skew)`, where skew is the share
-of the fullest slot in the last epoch's rows, times the number of slots (1 when even).
+`rows = intake_share * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
+share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
+growth is how many new rows there were for each row of a stream (1 for a single join): in a tree,
+what a join gives is new rows of the join above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spillway_schemas.journal import SlotTotals
 
@@ -45,17 +47,21 @@ def rows_per_epoch(
     threshold: float,
     fraction: float,
     most: int,
+    joins: Collection[str] = (),
 ) -> int:
-    """Rows that one epoch may bring to `number` slots, at most `most`.
+    """Rows of streams that one epoch may bring to `number` slots, at most `most`.
 
-    `budget_bytes`: of one slot, the smallest, for each gets the same part of the rows.
+    `budget_bytes`: of one slot, the smallest, for each gets the same part of the rows. `joins`: the
+    inputs that are joins, not streams.
     """
     rows = sum(slot.rows for slot in slots)
     row_bytes = max(sum(slot.state_bytes for slot in slots) / rows, 8.0) if rows else 0.0
     intake = [sum(slot.rows_in.values()) for slot in slots]
     skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
+    read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
+    growth = sum(intake) / read if read else 1.0
     room = intake_share(fraction) * (1 - threshold) * budget_bytes
-    fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew)) * number
+    fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))
 
 

@@ -47,18 +47,19 @@ IDLE = 0.05
 
 
 def balance(view: View, theta_d: float, min_span_s: float) -> Advice:
-    """Even out the slots' costs, the shares of their budgets that are in memory.
+    """Even out the slots' costs, the state of their groups as a share of the slot's budget.
 
-    Slots are paired from both ends of their costs. A pair is considered when the lesser cost is
-    below `theta_d` of the greater, and the last moves are over `min_span_s` ago. So much moves that
-    both cost the same.
+    What a slot has spilled counts with what it holds: a slot would look empty right after each
+    spill, and be given groups for that. Slots are paired from both ends of their costs. A pair is
+    considered when the lesser cost is below `theta_d` of the greater, and the last moves are over
+    `min_span_s` ago. So much moves that both cost the same.
     """
     what = "redistribution"
     if view.slots < 2:
         return declined(what, "there is one slot")
-    cost = view.fill
-    if not cost.any():
+    if not view.memory.any():
         return declined(what, "nothing is in memory")
+    cost: F64 = view.state / view.budget
     moves: list[MoveGroup] = []
     passed: list[Declined] = []
     for most, least in from_both_ends(np.argsort(-cost, kind="stable")):
@@ -68,11 +69,11 @@ def balance(view: View, theta_d: float, min_span_s: float) -> Advice:
             if not moves:
                 passed.append(Declined(what, f"{said}, not below theta_d {theta_d:g}"))
             break
-        if view.since_move_s < min_span_s:
+        if view.since_move_s <= min_span_s:
             return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
         of, to = float(view.budget[most]), float(view.budget[least])
         wanted = float(cost[most] - cost[least]) * of * to / (of + to)
-        chosen = _chosen(view, most, least, view.bytes.astype(np.float64), wanted)
+        chosen = _chosen(view, most, least, view.sizes.astype(np.float64), wanted)
         moves += _moves(view, chosen, most, least, said)
         if not len(chosen):
             passed.append(Declined(what, f"{said}, but no group fits {wanted:,.0f} bytes"))
@@ -121,7 +122,7 @@ def degradation(
         if use[source] < th_imb * use[to] or use[source] - use[to] < IDLE:
             passed.append(Declined(what, f"{said}, less than th_imb {th_imb:g} apart"))
             continue
-        if view.since_move_s < min_span_s:
+        if view.since_move_s <= min_span_s:
             return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
         # A row costs the receiver less time: it gains less than the donor loses.
         faster = float(speed[source] / speed[to]) if told[to] else 1.0

@@ -21,14 +21,14 @@ For trees of joins (Liu, Zhu & Rundensteiner, SIGMOD 2006, section 3):
 | `global-output` | the same with the final results that the group took part in | 3.2.2 |
 | `global-output-penalty` | least P_output / (P_size + P_inter), P_output as before | 3.2.3 |
 
-P_inter are the bytes of the rows that joins further up keep because of the group. The paper counts
-tuples in its examples; here sizes are bytes, so P_inter is bytes, too. `spillway.policy.lineage`
-counts both. A single join is the root: all groups are of one level, what it gives is final, and
-nothing is kept further up. So `bottom-up` is `random` there, and the other three are
-`productivity`.
+P_inter are the bytes of the rows that joins further up have got because of the group, kept there
+or spilled meanwhile. The paper counts tuples in its examples; here sizes are bytes, so P_inter is
+bytes, too. `spillway.policy.lineage` counts both. A single join is the root: all groups are of one
+level, what it gives is final, and nothing is kept further up. So `bottom-up` is `random` there, and
+the other three are `productivity`.
 
-Ties are broken by the larger group, then by position, so an order never depends on chance that
-is not in the seed.
+Ties are broken by the larger group (P_size + P_inter with the penalty), then by position, so an
+order never depends on chance that is not in the seed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class GroupFigures:
     final_results: F64 | None = None
     """float64 (g,): final results that the group took part in. None: as `results`."""
     downstream_bytes: F64 | None = None
-    """float64 (g,): bytes of the rows that joins further up keep because of it. None: no such."""
+    """float64 (g,): bytes of the rows that joins further up have got because of it, kept there or
+    spilled meanwhile. None: no such."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,13 @@ def penalised_productivity(figures: GroupFigures) -> F64:
 
     SIGMOD 2006, 3.2.3.
     """
-    kept = figures.downstream_bytes
-    return _per_byte(_final(figures), figures.bytes if kept is None else figures.bytes + kept)
+    return _per_byte(_final(figures), _kept(figures))
+
+
+def _kept(figures: GroupFigures) -> I64 | F64:
+    """P_size + P_inter."""
+    more = figures.downstream_bytes
+    return figures.bytes if more is None else figures.bytes + more
 
 
 def _final(figures: GroupFigures) -> I64 | F64:
@@ -143,7 +149,7 @@ def _global_output(figures: GroupFigures, context: VictimContext) -> I64:  # noq
 
 
 def _global_output_penalty(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
-    return _ascending(penalised_productivity(figures), -figures.bytes)
+    return _ascending(penalised_productivity(figures), -_kept(figures))
 
 
 POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {

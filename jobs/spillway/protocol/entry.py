@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spillway.protocol.plan import Plan
-from spillway.protocol.recovery import check_restored
+from spillway.protocol.recovery import check_installed, check_restored
 from spillway.protocol.seal import seal_session
 from spillway.protocol.state import JournalState
 from spillway_schemas.journal import Epoch, SlotReport, added
@@ -42,7 +42,7 @@ def entry_of(
     """The entry of an epoch whose steps are all done.
 
     Raises `ReportsWrong` when a report is missing, doubled or not done, `InputChanged` when
-    restored input differs from what the journal counted.
+    restored input or state differs from what the journal counted.
     """
     if missing_slots(plan, reports):
         raise ReportsWrong(f"Epoch {plan.epoch} has lost slots. Nothing was journaled.")
@@ -50,6 +50,7 @@ def entry_of(
         raise ReportsWrong(f"Epoch {plan.epoch}: slots {unnamed} name no manifest of their state.")
     if plan.restore is not None:
         check_restored(plan.restore, [part for r in reports for part in r.restored])
+        check_installed(state, plan.restore, {r.slot: r.installed_rows for r in reports})
     reports = sorted(reports, key=lambda r: r.slot)
     owners = {slot for _, slot in plan.groups}
     cuts = [cut for r in reports for cut in r.cuts]

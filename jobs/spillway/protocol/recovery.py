@@ -15,7 +15,7 @@ of answered with a state that looks right.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import partitions
@@ -194,4 +194,20 @@ def check_restored(restore: Restore, got: Iterable[PartitionCount]) -> None:
                 f"offsets {first} to {last}, gave {rows} rows (digest {digest:016x}) where the "
                 f"journal counted {want.rows} (digest {want.digest:016x}). Was the topic emptied "
                 "or made anew? Nothing was written; bring the topic's data back and start again."
+            )
+
+
+def check_installed(state: JournalState, restore: Restore, installed: Mapping[int, int]) -> None:
+    """Hold the rows that restored slots got, by slot, against those that they had. Raises
+    `InputChanged`.
+
+    Of rows of leaves the counts of what was read say as much; what joins made again has no others.
+    """
+    for slot in sorted(restore.slots):
+        held = state.memory.get(slot)
+        if held is not None and installed[slot] != held.rows:
+            raise InputChanged(
+                f"Lost state cannot be restored: slot {slot} had {held.rows:,} rows in memory, and "
+                f"{installed[slot]:,} were made again of the same input. Nothing was written. This "
+                "is an error of spillway's: keep the topics and the warehouse, and report it"
             )

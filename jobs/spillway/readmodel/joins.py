@@ -1,6 +1,6 @@
 """What a tree's joins hold and give: the figures of their groups, and the journal's cuts.
 
-Of a query of one join there is nothing to tell beside what is told of all its groups.
+A query of one join has no figures by join: those of all its groups say the same.
 """
 
 from __future__ import annotations

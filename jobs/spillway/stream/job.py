@@ -25,7 +25,7 @@ from functools import reduce
 from typing import Any
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.wire.blocks import BLOCK_SCHEMA, PROBED
+from spillway.engine.wire.blocks import BLOCK_SCHEMA, PROBED, UNSTEPPED
 from spillway.policy.batches import batching
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import rows_between
@@ -279,7 +279,9 @@ class EpochJob:
                 frame = frame.unionAll(each.where(kinds & joins.isin(*job.spec.at_level(level))))
             given = frame.mapInArrow(_prober(job, level), self.block_type)
             arrived.append(shuffled(spark, given, parts))
-        return reduce(lambda one, other: one.unionAll(other), arrived, anchors)
+        for each in arrived:
+            anchors = anchors.unionAll(each.where(~each.kind.isin(*UNSTEPPED)))
+        return anchors
 
     def _salts(self, slots: int) -> tuple[int, ...]:
         if slots not in self._known_salts:

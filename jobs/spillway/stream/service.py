@@ -192,6 +192,7 @@ class Stream:
             self.settings.spill.threshold,
             self.settings.spill.fraction,
             self.settings.stream.max_rows_per_epoch,
+            [join.name for join in self.query.tree.joins],
         )
 
     # ------------------------------------------------------------------ an epoch
@@ -222,7 +223,9 @@ class Stream:
 
     def _journaled(self, entry: Epoch) -> None:
         self._last = entry
-        wanted = self._rows_that_fit()
+        # An epoch without new rows says nothing of how many there are for each that is read.
+        came = any(sum(slot.rows_in.values()) for slot in entry.slots)
+        wanted = self._rows_that_fit() if came else self._wanted_rows
         if worth_changing(self._wanted_rows, wanted):
             self._wanted_rows = wanted
         self.watcher.on_epoch(entry)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 from pydantic import SecretBytes
 
 from spillway.decode import StreamPlan
-from spillway.engine.groups import GroupMap, relocations
+from spillway.engine.groups import GroupMap, disjoint_ranges, range_index, relocations
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.replay import SessionReplay
 from spillway.engine.task import StepTask
@@ -21,7 +22,7 @@ from spillway.protocol.offsets import padded
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
 from spillway.stream.decoding import DecodeTask
-from spillway_schemas.journal import Offsets, SlotReport, TracedGroup
+from spillway_schemas.journal import Offsets, Prefix, SlotReport, TracedGroup
 from spillway_schemas.secret import Options
 
 
@@ -140,10 +141,23 @@ def _replays(restore: Restore | None) -> dict[str, SessionReplay]:
 
 
 def all_traced(reports: Iterable[SlotReport]) -> dict[str, list[TracedGroup]]:
-    """What all slots have counted for groups of others, by session."""
+    """What all slots have counted for groups of others, by session.
+
+    Not for what was spilled in the same epoch: a count of a generation that has left is none of the
+    next one's.
+    """
+    reports = list(reports)
+    gone: dict[str, list[Prefix]] = {}
+    for cut in (cut for report in reports for cut in report.cuts):
+        gone.setdefault(cut.session, []).append(cut.range)
     found: dict[str, list[TracedGroup]] = {}
     for report in reports:
         for session, counts in report.traced.items():
+            left = disjoint_ranges(gone.get(session, ()))
+            if left:
+                starts = [Prefix(each.depth, each.value).lo for each in counts]
+                inside = range_index(np.array(starts, dtype=np.uint64), left) >= 0
+                counts = [each for each, cut_ in zip(counts, inside, strict=True) if not cut_]
             found.setdefault(session, []).extend(counts)
     return found
 

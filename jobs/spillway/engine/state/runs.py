@@ -181,6 +181,12 @@ def bytes_of(rows: Rows) -> int:
     return 8 * n + int(bytes_before(rows.table, np.array([n]))[0])
 
 
+def row_bytes(rows: Rows) -> I64:
+    """Bytes of each row in a file, int64 (n,): together `bytes_of`."""
+    each: I64 = 8 + np.diff(bytes_before(rows.table, np.arange(len(rows.key_hash) + 1)))
+    return each
+
+
 def merge(parts: Sequence[Rows]) -> Rows:
     """Sorted rows of several sorted ones (row tables are copied when there are two or more)."""
     filled = [part for part in parts if len(part.key_hash)]

@@ -56,7 +56,9 @@ ROW_KINDS = ("new", "state", "restore", "replay")
 STAMPED = ("new", "replay")
 """Kinds of blocks whose rows have one column more, the last."""
 PROBED = (*ROW_KINDS, "moved", "missing")
-"""Kinds of blocks that the probe of a join needs; all others are for the step alone."""
+"""Kinds of blocks that the probe of a join needs."""
+UNSTEPPED = ("replay",)
+"""Kinds of blocks that no step needs."""
 
 GIVEN_SCHEMA = pa.schema(
     [
