@@ -649,7 +649,7 @@ class RebalanceSettings(Section):
         lt=1,
         description=(
             "degradation relieves a slot whose rows and results for its working time are below "
-            "this share of the slots' median."
+            "this share of the other slots' median."
         ),
         json_schema_extra=_about(
             "ratio",

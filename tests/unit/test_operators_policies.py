@@ -253,6 +253,14 @@ def test_one_fast_slot_makes_the_others_no_slower() -> None:
     assert "the slowest, slot 0, gives 100% of what is usual" in advice.declined[0].why
 
 
+def test_of_two_slots_each_is_compared_with_the_other() -> None:
+    """Kills: a median with the slow one in it, by which 0.75 of the other is 0.86 of it."""
+    each = [(0, 90), (0, 10), (1, 90), (1, 10)]
+    advice = relieved(view([each, each], idle_s=[2.0, 4.0]))
+    assert {(source, to) for *_, source, to in moved(advice)} == {(0, 1)}
+    assert "slot 0 gives 75% of what is usual" in advice.suggestions[0].why
+
+
 def test_degradation_leaves_alone_what_is_slow_and_not_busier() -> None:
     """One that gives little, since it has little to do."""
     each = [(0, 100), (1, 100)]

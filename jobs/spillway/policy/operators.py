@@ -90,10 +90,10 @@ def degradation(
     """Slots that give less for their time than others give up work.
 
     What a slot gives is the rows that it takes in and puts out, in a second in which it works. It
-    is degraded when that is below `degraded` of the median of all slots. The most degraded slot
-    gives to the one that works least of the others, the next to the next, when its utilisation is
-    `th_imb` times as high and the last moves are over `min_span_s` ago: so much that both work as
-    long, as far as the receiver has room below `threshold` of its budget.
+    is degraded when that is below `degraded` of the median of the other slots. The most degraded
+    slot gives to the one that works least of the others, the next to the next, when its utilisation
+    is `th_imb` times as high and the last moves are over `min_span_s` ago: so much that both work
+    as long, as far as the receiver has room below `threshold` of its budget.
     """
     what = "redistribution"
     if view.slots < 2:
@@ -104,20 +104,20 @@ def degradation(
     if told.sum() < 2:
         return declined(what, "fewer than two slots work enough to compare them")
     speed: F64 = np.where(told, done / np.maximum(use, IDLE), np.nan)
-    usual = float(np.nanmedian(speed))
-    slow = told & (np.nan_to_num(speed, nan=np.inf) < degraded * usual)
+    part = speed / _of_the_others(speed)
+    slow = told & (np.nan_to_num(part, nan=np.inf) < degraded)
     if not slow.any():
-        least = int(np.nanargmin(speed))
-        why = f"the slowest, slot {least}, gives {speed[least] / usual:.0%} of what is usual for"
+        least = int(np.nanargmin(part))
+        why = f"the slowest, slot {least}, gives {part[least]:.0%} of what is usual for"
         return declined(what, f"{why} its time, not below {degraded:.0%}")
     donors = np.flatnonzero(slow)
-    donors = donors[np.argsort(speed[donors], kind="stable")]
+    donors = donors[np.argsort(part[donors], kind="stable")]
     receivers = np.flatnonzero(~slow)
     receivers = receivers[np.argsort(use[receivers], kind="stable")]
     moves: list[MoveGroup] = []
     passed: list[Declined] = []
     for source, to in zip(donors.tolist(), receivers.tolist(), strict=False):
-        said = f"slot {source} gives {speed[source] / usual:.0%} of what is usual for its time"
+        said = f"slot {source} gives {part[source]:.0%} of what is usual for its time"
         said += f"; utilisation {use[source]:.2f} and {use[to]:.2f} (slot {to})"
         if use[source] < th_imb * use[to] or use[source] - use[to] < IDLE:
             passed.append(Declined(what, f"{said}, less than th_imb {th_imb:g} apart"))
@@ -133,6 +133,20 @@ def degradation(
         if not len(chosen):
             passed.append(Declined(what, f"{said}, but no group fits there"))
     return Advice(tuple(moves), tuple(passed[:1]))
+
+
+def _of_the_others(speed: F64) -> F64:
+    """(s,) the median of all other slots; NaN where nothing is told of them.
+
+    Of an even number the lesser of the middle two: one fast slot makes the others no slower.
+    """
+    told = ~np.isnan(speed)
+    found: F64 = np.full(len(speed), np.nan)
+    for slot in range(len(speed)):
+        others = np.sort(np.delete(speed, slot)[np.delete(told, slot)])
+        if len(others):
+            found[slot] = others[(len(others) - 1) // 2]
+    return found
 
 
 def gains(view: View, source: int, to: int) -> F64:
