@@ -202,7 +202,7 @@ def test_balance_says_why_it_does_nothing() -> None:
     assert why(even(view([[(0, 0)], [(1, 0)]]))) == "nothing is in memory"
     assert "not below theta_d 0.8" in why(even(view([[(0, 100)], [(1, 80)]])))
     far = view([[(0, 100), (1, 20)], [(2, 10)]], since_move_s=30.0)
-    assert "30 s ago, under 45 s" in why(even(far))
+    assert "30 s ago, not over 45 s" in why(even(far))
     assert "no group fits 45 bytes" in why(even(view([[(0, 100)], [(1, 10)]])))
 
 
@@ -275,7 +275,7 @@ def test_degradation_leaves_alone_what_is_slow_and_not_busier() -> None:
         ({"idle_s": [5.0, 6.0, 6.0]}, "the slowest, slot 0, gives 80% of what is usual"),
         ({"idle_s": [2.0, 9.8, 9.8]}, "fewer than two slots work enough"),
         ({"processed": [0] * 12}, "fewer than two slots work enough"),
-        ({"since_move_s": 30.0}, "30 s ago, under 45 s"),
+        ({"since_move_s": 30.0}, "30 s ago, not over 45 s"),
         ({"budget": [1000, 500, 500]}, "no group fits there"),
     ],
 )

@@ -29,6 +29,7 @@ from spillway.policy.view import (
     declined,
     from_both_ends,
     surely_below,
+    too_soon,
 )
 
 THETA_D = 0.8
@@ -69,8 +70,7 @@ def lazy_disk(
         if memory[least] >= theta_d * memory[most]:
             why: str | None = f"{said}, not below theta_d {theta_d:g}"
         elif view.since_move_s <= min_span_s:
-            why = f"{said}, but the last was {view.since_move_s:.0f} s ago, not over "
-            why += f"{min_span_s:g} s"
+            why = f"{said}, but {too_soon(view, min_span_s)}"
         elif left <= relocation_bytes:
             why = f"{said}, but half of the difference is {left:,} bytes, not over "
             why += f"{relocation_bytes:,}"

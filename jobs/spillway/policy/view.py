@@ -304,4 +304,4 @@ def surely_below(less: float, share: float, more: float) -> bool:
 
 def too_soon(view: View, min_span_s: float) -> str:
     """That groups moved a short while ago."""
-    return f"the last was {view.since_move_s:.0f} s ago, under {min_span_s:g} s"
+    return f"the last was {view.since_move_s:.0f} s ago, not over {min_span_s:g} s"
