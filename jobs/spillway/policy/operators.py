@@ -104,7 +104,7 @@ def degradation(
     if told.sum() < 2:
         return declined(what, "fewer than two slots work enough to compare them")
     speed: F64 = np.where(told, done / np.maximum(use, IDLE), np.nan)
-    part = speed / _of_the_others(speed)
+    part = speed / np.maximum(_of_the_others(speed), ROUNDING)
     slow = told & (np.nan_to_num(part, nan=np.inf) < degraded)
     if not slow.any():
         least = int(np.nanargmin(part))
