@@ -26,10 +26,10 @@ def take(url: str, user: str, password: str, folder: Path) -> list[Path]:
                 page.wait_for_timeout(DRAWN_MS)
                 if view == "groups":
                     frame.locator(".map .cell").nth(70).hover()
-                if view == "sessions":
+                if view == "sessions":  # of the day that is over
                     frame.locator("tbody tr").last.locator(
                         "a"
-                    ).first.click()  # the day that is over
+                    ).first.click()
                     page.wait_for_timeout(DRAWN_MS)
                 taken.append(folder / f"page-{view}-{theme}.png")
                 page.screenshot(path=taken[-1])
