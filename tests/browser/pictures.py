@@ -27,9 +27,7 @@ def take(url: str, user: str, password: str, folder: Path) -> list[Path]:
                 if view == "groups":
                     frame.locator(".map .cell").nth(70).hover()
                 if view == "sessions":  # of the day that is over
-                    frame.locator("tbody tr").last.locator(
-                        "a"
-                    ).first.click()
+                    frame.locator("tbody tr").last.locator("a").first.click()
                     page.wait_for_timeout(DRAWN_MS)
                 taken.append(folder / f"page-{view}-{theme}.png")
                 page.screenshot(path=taken[-1])
