@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import SecretBytes
 
 from spillway.decode import StreamPlan
-from spillway.engine.groups import GroupMap, disjoint_ranges, range_index, relocations
+from spillway.engine.groups import GroupMap, ranges_mask, relocations
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.replay import SessionReplay
 from spillway.engine.task import StepTask
@@ -146,19 +146,17 @@ def all_traced(reports: Iterable[SlotReport]) -> dict[str, list[TracedGroup]]:
     Not for what was spilled in the same epoch: a count of a generation that has left is none of the
     next one's.
     """
-    reports = list(reports)
-    gone: dict[str, list[Prefix]] = {}
-    for cut in (cut for report in reports for cut in report.cuts):
-        gone.setdefault(cut.session, []).append(cut.range)
     found: dict[str, list[TracedGroup]] = {}
+    gone: dict[str, list[Prefix]] = {}
     for report in reports:
         for session, counts in report.traced.items():
-            left = disjoint_ranges(gone.get(session, ()))
-            if left:
-                starts = [Prefix(each.depth, each.value).lo for each in counts]
-                inside = range_index(np.array(starts, dtype=np.uint64), left) >= 0
-                counts = [each for each, cut_ in zip(counts, inside, strict=True) if not cut_]
             found.setdefault(session, []).extend(counts)
+        for cut in report.cuts:
+            gone.setdefault(cut.session, []).append(cut.range)
+    for session in found.keys() & gone.keys():
+        starts = np.array([Prefix(g.depth, g.value).lo for g in found[session]], dtype=np.uint64)
+        cut_too = ranges_mask(starts, gone[session])
+        found[session] = [g for g, cut in zip(found[session], cut_too, strict=True) if not cut]
     return found
 
 
