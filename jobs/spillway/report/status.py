@@ -131,7 +131,7 @@ def status(
         sessions_left_out=len(left_out),
         unverified_left_out=sum(each.complete is None for each in left_out.values()),
         adaptations=[
-            DecisionStatus(
+            DecisionStatus.model_construct(  # each was checked when the tally was read
                 **{name: value for name, value in each if name != "results_at"},
                 results_since=model.tally.adaptations.results - each.results_at,
             )
