@@ -1,4 +1,5 @@
-"""A day under 60 kills at random moments (`make soak`): complete and exact at the end.
+"""Days of one join and of a tree, each under 60 kills at random moments (`make soak`): complete
+and exact at the end.
 
 Each round starts the stream and, some seconds later, kills one of its processes: the driver, the
 JVM, or a Python worker. Rows keep arriving between the rounds; once in a while the state
@@ -15,13 +16,17 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.integration.day import STREAMS, Day, messages, running
+from tests.integration.tree_day import STREAMS as TREE_STREAMS
+from tests.integration.tree_day import TreeDay, tree_messages
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
@@ -34,18 +39,55 @@ WORKING_S = 60.0
 """Workers of Python exist from the first job on; waited for so long at most."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A query, what arrives before each round, and the groups that may be told to move."""
+
+    day: type[Day]
+    streams: Sequence[str]
+    messages: Callable[[int], list[tuple[str, bytes]]]
+    joins: Sequence[str]
+    """What the names of groups begin with."""
+    depth: int
+    settings: dict[str, int]
+
+
+KINDS = {
+    "join": Kind(
+        Day,
+        STREAMS,
+        lambda seed: messages(seed, 1_500, keys=20_000),
+        ("",),
+        5,
+        {"budget_bytes": 128 << 10, "max_rows": 1_000},
+    ),
+    "tree": Kind(
+        TreeDay,
+        TREE_STREAMS,
+        lambda seed: tree_messages(seed, 1_000, keys=8_000),
+        ("abc:", "abcd:", "abcde:"),
+        4,
+        {"budget_bytes": 160 << 10, "max_rows": 2_000, "groups": 16},
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
 @pytest.fixture
 def day(
-    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+    kind: Kind,
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
 ) -> Iterator[Day]:
-    made = Day(
-        tmp_path / "soak",
-        broker,
-        topics(*STREAMS, partitions=2),
-        spark_env,
-        budget_bytes=128 << 10,
-        max_rows=1_000,
-    )
+    names = topics(*kind.streams, partitions=2)
+    given: dict[str, Any] = {**kind.settings}
+    made = kind.day(tmp_path / "soak", broker, names, spark_env, **given)
     yield made
     made.clean()
 
@@ -72,12 +114,17 @@ def victim(stream: subprocess.Popen[str], kind: str, rng: random.Random) -> psut
     return None
 
 
-def adapt(day: Day, rng: random.Random) -> None:
+def adapt(day: Day, kind: Kind, rng: random.Random) -> None:
     """Ask for something that the next start obeys, or refuses: moves, other slots, a spill."""
+
+    def move() -> str:
+        group = f"{rng.choice(kind.joins)}{kind.depth}/{rng.randrange(1 << kind.depth)}"
+        return f"--move={group}:{rng.randrange(2)}"
+
     wish = rng.choice(
         [
             ["--slots", str(rng.randint(1, 3))],
-            [f"--move=5/{rng.randrange(32)}:{rng.randrange(2)}" for _ in range(3)],
+            [move() for _ in range(3)],
             ["--spill", "0:10KiB"],
         ]
     )
@@ -85,30 +132,30 @@ def adapt(day: Day, rng: random.Random) -> None:
     assert code in (0, 3), said
 
 
-def test_a_day_under_random_kills(day: Day) -> None:
+def test_a_day_under_random_kills(day: Day, kind: Kind) -> None:
     print(f"SPILLWAY_SOAK_SEED={SEED}")
     rng = random.Random(SEED)
     killed: Counter[str] = Counter()
     begun, sent = time.monotonic(), 0
     while killed.total() < KILLS:
         assert time.monotonic() - begun < KILLS * 60, f"only {killed} so far\n{day.tail()}"
-        day.produce(messages(1_000 + sent, 1_500, keys=20_000))
+        day.produce(kind.messages(1_000 + sent))
         sent += 1
         if rng.random() < 0.1:
             shutil.rmtree(day.state, ignore_errors=True)
         if killed and rng.random() < 0.6:
-            adapt(day, rng)
+            adapt(day, kind, rng)
         with running(day, "stream", "--session", SESSION) as stream:
             time.sleep(STARTING_S)
             for _ in range(rng.choice([1, 1, 2, 4])):
-                kind = rng.choice(["driver", "driver", "jvm", "worker", "worker"])
-                found = victim(stream, kind, rng)
+                what = rng.choice(["driver", "driver", "jvm", "worker", "worker"])
+                found = victim(stream, what, rng)
                 time.sleep(rng.uniform(0, 6))
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if found:
                         found.kill()
-                        killed[kind] += 1
-                if kind in ("driver", "jvm"):
+                        killed[what] += 1
+                if what in ("driver", "jvm"):
                     break
         print(f"{killed.total()} of {KILLS} kills, {len(day.entries())} entries", flush=True)
     if KILLS >= 30:
@@ -117,6 +164,7 @@ def test_a_day_under_random_kills(day: Day) -> None:
     phases = day.check(SESSION)
     moved = sum(len(entry.get("moved", [])) for entry in day.entries())
     print(f"{moved} groups moved, {killed}, {dict(phases)} results")
-    assert moved > 0 or KILLS < 30
-    assert phases["run-time"] > 0
-    assert phases["cleanup"] > 0
+    if KILLS >= 30:  # fewer bring too few rows
+        assert moved > 0
+        assert phases["run-time"] > 0
+        assert phases["cleanup"] > 0
