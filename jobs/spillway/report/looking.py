@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from spillway.allocators import uncollected
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.model import ReadModel
@@ -41,15 +42,16 @@ class Looker:
             self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
             self.memory = cache.load(self.warehouse.place.path())
         now = datetime.now(UTC)
-        found = status(
-            self.warehouse,
-            self._settings,
-            now,
-            None,
-            memory=self.memory,
-            detail_session=detail_session,
-            newest=newest,
-        )
+        with uncollected():
+            found = status(
+                self.warehouse,
+                self._settings,
+                now,
+                None,
+                memory=self.memory,
+                detail_session=detail_session,
+                newest=newest,
+            )
         ends = None
         if time.monotonic() >= self._silent_until:
             ends = kafka_ends(self._settings, [topic.topic for topic in found.topics])

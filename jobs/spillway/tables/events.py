@@ -76,7 +76,7 @@ class Commands:
     def read(self, after: int = -1) -> list[NumberedCommand]:
         """Return the commands with a number above `after`, in order, the newest included."""
         self._rows.refresh()
-        rows = self._rows.read(after).select(["n", "command"]).to_pylist()
+        rows = self._rows.read(after, ["n", "command"]).to_pylist()
         return [NumberedCommand(r["n"], command_from(r["command"], r["n"])) for r in rows]
 
 
@@ -122,15 +122,18 @@ class SessionHistory:
 
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each session that was cleaned or verified."""
-        found: dict[str, Outcome] = {}
+        cleaned: set[str] = set()
+        verdicts: dict[str, bool] = {}
         columns = self.rows.select(["session_date", "event", "complete"]).to_pydict().values()
         for session, event, complete in zip(*columns, strict=True):
-            known = found.get(session, Outcome(cleaned=False, complete=None))
             if event == "cleaned":
-                found[session] = known._replace(cleaned=True)
+                cleaned.add(session)
             elif event == "verified":
-                found[session] = known._replace(complete=bool(complete))
-        return found
+                verdicts[session] = bool(complete)
+        return {
+            session: Outcome(session in cleaned, verdicts.get(session))
+            for session in cleaned | verdicts.keys()
+        }
 
     def events(self, sessions: Collection[str] | None = None) -> list[SessionEvent]:
         """The events in the order in which they were appended: all, or those of these sessions."""
