@@ -7,8 +7,7 @@ the periods add up to the run.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -28,6 +27,9 @@ class EpochRate:
     """Seconds from the beginning of the run to its end."""
     seconds: float
     """Its period."""
+    handled: int | None = None
+    """Rows that its joins took in, those of other joins too, and results; None where the program
+    does not say."""
 
     @property
     def rows_per_s(self) -> float:
@@ -47,11 +49,15 @@ def of_journal(entries: Sequence[Genesis | Claim | Epoch]) -> tuple[float, list[
     assert isinstance(claim, Claim)
     begun_s = _seconds(claim.written_at)
     ends = [
-        (_seconds(entry.written_at), sum(count.rows for count in entry.read))
+        (_seconds(entry.written_at), sum(count.rows for count in entry.read), _handled(entry))
         for entry in entries[claims[-1] :]
         if isinstance(entry, Epoch)
     ]
-    return begun_s, _rates(begun_s, [(at, rows) for at, rows in ends if rows])
+    return begun_s, _rates(begun_s, [each for each in ends if each[1]])
+
+
+def _handled(epoch: Epoch) -> int:
+    return sum(sum(slot.rows_in.values()) + slot.results for slot in epoch.slots)
 
 
 def of_progress(begun_s: float, progress: Iterable[Mapping[str, Any]]) -> list[EpochRate]:
@@ -60,19 +66,19 @@ def of_progress(begun_s: float, progress: Iterable[Mapping[str, Any]]) -> list[E
     `begun_s`: when the query was started, seconds since 1970. A batch ends when its trigger does.
     """
     ends = [
-        (_seconds(each["timestamp"]) + each["durationMs"]["triggerExecution"] / 1000, rows)
+        (_seconds(each["timestamp"]) + each["durationMs"]["triggerExecution"] / 1000, rows, None)
         for each in progress
         if (rows := int(each["numInputRows"]))
     ]
     return _rates(begun_s, sorted(ends))
 
 
-def _rates(begun_s: float, ends: Sequence[tuple[float, int]]) -> list[EpochRate]:
-    edges = [begun_s, *(at for at, _ in ends)]
+def _rates(begun_s: float, ends: Sequence[tuple[float, int, int | None]]) -> list[EpochRate]:
+    edges = [begun_s, *(at for at, *_ in ends)]
     periods = [max(b - a, 1e-3) for a, b in pairwise(edges)]
     return [
-        EpochRate(rows, at - begun_s, period)
-        for (at, rows), period in zip(ends, periods, strict=True)
+        EpochRate(rows, at - begun_s, period, handled)
+        for (at, rows, handled), period in zip(ends, periods, strict=True)
     ]
 
 
@@ -80,28 +86,29 @@ def _seconds(rfc3339: str) -> float:
     return datetime.fromisoformat(rfc3339).timestamp()
 
 
-def rate(epochs: Sequence[EpochRate]) -> float:
-    """Input rows a second over some epochs."""
-    return sum(e.rows for e in epochs) / sum(e.seconds for e in epochs)
-
-
-def steadiness(epochs: Sequence[EpochRate]) -> float | None:
+def steadiness(
+    epochs: Sequence[EpochRate], amount: Callable[[EpochRate], int | None] = lambda e: e.rows
+) -> float | None:
     """Rate of the last quarter of the epochs over that of the warm second quarter.
 
-    None for fewer than 8 epochs, where a quarter would be a single one. Epochs that found little
-    to read are left out: the few rows that are left at the end would be a third of a quarter.
+    `amount`: what is counted of an epoch. None for fewer than 8 epochs, where a quarter would be a
+    single one, and where the amount of one is not known. Epochs that found little to read are left
+    out: the few rows that are left at the end would be a third of a quarter.
     """
     usual = median(e.rows for e in epochs) if epochs else 0.0
     epochs = [e for e in epochs if e.rows >= usual / 10]
     count = len(epochs)
-    if count < 8:
+    amounts = [found for e in epochs if (found := amount(e)) is not None]
+    if count < 8 or len(amounts) < count:
         return None
-    second = epochs[count // 4 : count // 2]
-    last = epochs[count - count // 4 :]
-    return rate(last) / rate(second)
+    per_s = [
+        sum(amounts[part]) / sum(e.seconds for e in epochs[part])
+        for part in (slice(count // 4, count // 2), slice(count - count // 4, count))
+    ]
+    return per_s[1] / per_s[0]
 
 
-def dumped(epochs: Sequence[EpochRate]) -> list[dict[str, float]]:
+def dumped(epochs: Sequence[EpochRate]) -> list[dict[str, float | None]]:
     """For JSON."""
     return [
         {
@@ -109,11 +116,7 @@ def dumped(epochs: Sequence[EpochRate]) -> list[dict[str, float]]:
             "end_s": round(e.end_s, 3),
             "seconds": round(e.seconds, 3),
             "rows_per_s": round(e.rows_per_s),
+            "handled": e.handled,
         }
         for e in epochs
     ]
-
-
-def loaded(text: str) -> list[EpochRate]:
-    """The inverse of `json.dumps(dumped(epochs))`."""
-    return [EpochRate(int(e["rows"]), e["end_s"], e["seconds"]) for e in json.loads(text)]

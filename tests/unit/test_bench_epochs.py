@@ -24,6 +24,14 @@ def test_the_few_rows_at_the_end_are_left_out() -> None:
     assert steadiness(epochs(*[(100, 1.0)] * 10, (1, 1.0))) == pytest.approx(1.0)
 
 
+def test_what_is_counted_may_be_what_the_joins_handled() -> None:
+    found = [EpochRate(100, 0.0, 1.0 + n, 100 * (1 + n)) for n in range(8)]
+    assert steadiness(found, lambda e: e.handled) == pytest.approx(1.0)
+    assert steadiness(found) == pytest.approx((3 + 4) / (7 + 8))
+    unknown = [*found[:-1], EpochRate(100, 0.0, 8.0)]
+    assert steadiness(unknown, lambda e: e.handled) is None
+
+
 def test_few_epochs_have_no_quarters() -> None:
     assert steadiness([]) is None
     assert steadiness(epochs(*[(100, 1.0)] * 7)) is None
