@@ -19,7 +19,8 @@ query, and `spillway_schemas.query` says which line that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from typing import NamedTuple
 from spillway_schemas.expressions import (
     ExpressionError,
     columns_of,
+    normalised,
     plain_column,
     unqualified,
 )
@@ -136,7 +138,26 @@ class JoinTree:
         return 0 if found is None else 1 + max(map(self.level, found.inputs))
 
     def source(self, key: NamedKey, input_: str) -> KeySource:
-        """Where a key of a join comes from in one of its inputs. Raises ExpressionError."""
+        """Where a key of a join comes from in one of its inputs, as it is written first in the
+        tree: `ts+1` and `ts + 1` are one source. Raises ExpressionError."""
+        found = self._as_written(key, input_)
+        return self._first_written.get(_meaning(found), found)
+
+    @cached_property
+    def _first_written(self) -> dict[KeySource, KeySource]:
+        """By what a source means, how the tree writes it first."""
+        found: dict[KeySource, KeySource] = {}
+        for join in self.joins:
+            for key in join.keys:
+                for each in join.inputs:
+                    with suppress(ExpressionError):  # `source` says it of this key
+                        written = self._as_written(key, each)
+                        meant = _meaning(written)
+                        plain = plain_column(written.expression) is not None
+                        found.setdefault(meant, meant if plain else written)
+        return found
+
+    def _as_written(self, key: NamedKey, input_: str) -> KeySource:
         if (text := key.sources.get(input_)) is None:
             raise ExpressionError(f"columns says nothing for input {input_}")
         leaf, expression = unqualified(text)
@@ -154,19 +175,23 @@ class JoinTree:
     def carrier(self, source: KeySource, input_: str) -> KeySource:
         """Which of the sources that are equal in every row of an input stands for one of them.
 
-        The keys of the joins below make sources equal; the first of those that are stands for all,
-        so that a row carries such a value once.
+        The first of them stands for all, so that a row carries such a value once.
         """
-        equal: list[list[KeySource]] = []
-        for name in self.joins_below(input_):
-            join = self._by_name[name]
-            for key in join.keys:
-                merged = [self.source(key, each) for each in join.inputs]
-                for known in [each for each in equal if not set(each).isdisjoint(merged)]:
-                    equal.remove(known)
-                    merged = known + [each for each in merged if each not in known]
-                equal.append(merged)
+        equal = self.equal(self.joins_below(input_))
         return next((each[0] for each in equal if source in each), source)
+
+    def equal(self, joins: Iterable[str]) -> list[list[KeySource]]:
+        """The sources that the keys of some joins, children first, make equal, through any chain
+        of keys."""
+        found: list[list[KeySource]] = []
+        for join in map(self._by_name.__getitem__, joins):
+            for key in join.keys:
+                merged = list(dict.fromkeys(self.source(key, each) for each in join.inputs))
+                for known in [each for each in found if not set(each).isdisjoint(merged)]:
+                    found.remove(known)
+                    merged = known + [each for each in merged if each not in known]
+                found.append(merged)
+        return found
 
     def _above_a_join(self, text: str, input_: str) -> KeySource:
         """What an expression means that names no stream, in an input that is a join."""
@@ -175,7 +200,7 @@ class JoinTree:
             found = self._by_name[name]
             for key in found.keys:
                 if key.name == plain_column(text):
-                    return self.source(key, found.inputs[0])
+                    return self._as_written(key, found.inputs[0])
         used = columns_of(text, frozenset().union(*(self.columns[leaf] for leaf in below)))
         having = [leaf for leaf in below if used <= self.columns[leaf]]
         if not having:
@@ -187,6 +212,12 @@ class JoinTree:
             choices = " or ".join(f"{leaf}.{column}" for leaf in having)
             raise ExpressionError(f"{column} is ambiguous: write {choices}")
         return KeySource(having[0], text)
+
+
+def _meaning(source: KeySource) -> KeySource:
+    """The same for every way to write it."""
+    text = source.expression
+    return KeySource(source.leaf, plain_column(text) or normalised(text))
 
 
 def tree_of(

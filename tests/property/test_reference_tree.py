@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spillway.decode import tree_spec
 from spillway.engine.join.hashing import xxhash64
-from spillway.policy.lineage import Grouping, downstream_bytes, final_results, merged
+from spillway.policy.lineage import Grouping, traced
 from spillway.produce.generate import StreamGenerator, sources
 from spillway_schemas import scenario
 from spillway_schemas.query import Query, load_query, query_of
@@ -214,12 +214,12 @@ def test_without_a_group_exactly_its_results_and_intermediate_rows_are_gone(name
         name: {number[each]: hashes_of(query, rows, each, table) for each in tree.joins_below(name)}
         for name, table in tables.items()
     }
-    output = final_results(lineage[tree.root.name], groupings)
-    kept = merged(
-        downstream_bytes(lineage[name], groupings, 40.0)
-        for name in tables
-        if name != tree.root.name
-    )
+    output = traced(lineage[tree.root.name], groupings)
+    kept: dict[int, np.ndarray] = {}
+    for name in tables:
+        if name != tree.root.name:
+            for each, counts in traced(lineage[name], groupings, 40.0).items():
+                kept[each] = kept.get(each, 0.0) + counts
     assert output[number[tree.root.name]].sum() == tables[tree.root.name].height > 500
     for join in tree.joins:
         # One input that is a stream: without its rows of a group the group gives nothing.
@@ -235,7 +235,6 @@ def test_without_a_group_exactly_its_results_and_intermediate_rows_are_gone(name
             assert output[number[join.name]][g] == gone[tree.root.name]
             further_up = [n for n in tables if join.name in tree.joins_below(n)]
             stored = sum(gone[n] for n in further_up if n != tree.root.name)
-            traced = kept.get(number[join.name], np.zeros(GROUPS))[g]
-            assert traced == 40.0 * stored
+            assert kept.get(number[join.name], np.zeros(GROUPS))[g] == 40.0 * stored
     some = coordinates(query, rows, tables[tree.joins[0].name])
     assert some.height == tables[tree.joins[0].name].height

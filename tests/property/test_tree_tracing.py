@@ -130,7 +130,7 @@ def test_no_two_batches_draw_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> N
     for module in ("probe", "step"):
         monkeypatch.setattr(f"spillway.engine.{module}.counted_for", noted)
     query = query_of(parse_toml(text_of(7), Path("q.toml")))
-    options = {"victims": "global-output-penalty", "trace_most": 1, "batch_bytes": 1}
+    options = {"victims": "global-output-penalty", "trace_most": 2, "batch_bytes": 1}
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         day = TreeSlots(query, root, slots=2, groups=4, options=options)
         assert day.spec.height > 1

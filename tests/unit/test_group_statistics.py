@@ -15,7 +15,14 @@ import pytest
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.state.statefiles import load_manifest
-from spillway.engine.statistics import HALF_LIFE_MS, Counters, carried, figures_table, placed, skew
+from spillway.engine.statistics import (
+    HALF_LIFE_MS,
+    Counters,
+    carried,
+    figures_table,
+    shares_of,
+    skew,
+)
 from spillway.engine.statistics import Figures as GroupFigures
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
@@ -66,7 +73,7 @@ def test_a_split_shares_out_and_a_merge_adds_up() -> None:
 def test_every_prefix_finds_its_place() -> None:
     depth = np.array([2, 2, 1, 0, 5])
     value = np.array([0, 1, 1, 0, 31], dtype=np.uint64)
-    rows, at, share = placed(depth, value, GROUPS)
+    rows, at, share = shares_of(depth, value, GROUPS)
     found = sorted(zip(rows.tolist(), at.tolist(), share.tolist(), strict=True))
     assert found == [
         (0, 0, 1),

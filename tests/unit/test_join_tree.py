@@ -98,6 +98,13 @@ def test_a_key_comes_from_one_leaf_below() -> None:
     assert tree.source(k3, "abcd") == KeySource("d", "d2")
 
 
+def test_an_expression_is_one_source_however_it_is_written() -> None:
+    """So a row carries its value once."""
+    text = LEFT_DEEP.replace('abcd = "d.d2"', """abcd = "date_trunc( 'hour',c.at )" """)
+    tree = query(text).tree
+    assert tree.source(tree.root.keys[0], "abcd") == KeySource("c", "date_trunc('hour', at)")
+
+
 def test_the_name_of_a_key_below_is_that_key() -> None:
     """Though several streams have a column of that name: all have the key's value."""
     both = query(BUSHY).tree.root.keys[0]

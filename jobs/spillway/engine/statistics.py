@@ -181,7 +181,7 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
         return counters
     columns = {name: mine[name].to_numpy() for name in (*SUMMED, *GREATEST)}
     columns["recent_results"] = columns["recent_results"] * _left(mine["at_ms"].to_numpy(), now_ms)
-    rows, at, share = placed(mine["depth"].to_numpy(), mine["value"].to_numpy(), groups)
+    rows, at, share = shares_of(mine["depth"].to_numpy(), mine["value"].to_numpy(), groups)
     for name in SUMMED:
         target = getattr(counters, name)
         np.add.at(target, at, (columns[name][rows] * share).astype(target.dtype))
@@ -190,7 +190,7 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
     return counters
 
 
-def placed(depth: np.ndarray, value: np.ndarray, groups: GroupMap) -> tuple[I64, I64, F64]:
+def shares_of(depth: np.ndarray, value: np.ndarray, groups: GroupMap) -> tuple[I64, I64, F64]:
     """Where figures of prefixes (n,) belong in an assignment: (row, group, share), each (k,).
 
     A prefix that is a group, or that lies in one, has one place and the share 1; one that was

@@ -10,7 +10,7 @@ comes back with the tasks of the next epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.spec import lineage_field
-from spillway.engine.statistics import placed
+from spillway.engine.statistics import shares_of
 from spillway.policy.lineage import Grouping, Weights, sampled, traced
 from spillway_schemas.journal import TracedGroup
 
@@ -47,9 +47,8 @@ def counted_for(
         for number, name in enumerate(joins)
     }
     groupings = dict.fromkeys(lineage, Grouping(groups.group_of, len(groups)))
-    found: Mapping[int, F64]
-    if most and table.num_rows > most:
-        found = sampled(lineage, groupings, most, seed, weights).counts
+    if most:
+        found = sampled(lineage, groupings, most, seed, weights)
     else:
         found = traced(lineage, groupings, weights)
     for each in found.values():
@@ -70,6 +69,6 @@ def heard(groups: GroupMap, counts: Sequence[TracedGroup]) -> F64:
     found: F64 = np.zeros(len(groups))
     if counts:
         depth, value, count = (np.array(each) for each in zip(*counts, strict=True))
-        rows, at, share = placed(depth, value.astype(np.uint64), groups)
+        rows, at, share = shares_of(depth, value.astype(np.uint64), groups)
         np.add.at(found, at, count[rows] * share)
     return found

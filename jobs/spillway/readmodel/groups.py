@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.statistics import placed
+from spillway.engine.statistics import shares_of
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.model import ReadModel
 from spillway.tables import ActiveFile, Warehouse
@@ -170,7 +170,7 @@ def _latest(groups: GroupMap, tables: Iterable[pa.Table]) -> dict[str, F64]:
     names = (*shared, "generations")  # a split shares out all figures but that one
     found = {name: np.zeros(len(groups)) for name in (*names, "rows")}
     for table in _oldest_first(tables):
-        rows, at, share = placed(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
+        rows, at, share = shares_of(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
         here = np.bincount(at, minlength=len(groups)) > 0
         values = {name: pc.fill_null(table[name], 0).to_numpy() for name in names}
         lists = table["rows"].combine_chunks()
@@ -186,7 +186,7 @@ def _hot_keys(groups: GroupMap, tables: Iterable[pa.Table]) -> tuple[str, ...]:
     keys = [""] * len(groups)
     for table in _oldest_first(tables):
         table = table.filter(pc.is_valid(table["hot_key"]))
-        rows, at, _ = placed(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
+        rows, at, _ = shares_of(table["depth"].to_numpy(), table["value"].to_numpy(), groups)
         for row, group in zip(rows.tolist(), at.tolist(), strict=True):
             keys[group] = table["hot_key"][row].as_py()
     return tuple(keys)
@@ -204,7 +204,7 @@ def cut_groups(model: ReadModel) -> Bool:
     if cut:
         depth = np.array([p.depth for p in cut], dtype=np.int64)
         value = np.array([p.value for p in cut], dtype=np.uint64)
-        found[placed(depth, value, groups)[1]] = True
+        found[shares_of(depth, value, groups)[1]] = True
     return found
 
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spillway.decode.plan import StreamPlan, plans_for
-from spillway_schemas.expressions import normalised, plain_column
-from spillway_schemas.join_tree import JoinTree, KeySource
+from spillway_schemas.join_tree import KeySource
 from spillway_schemas.query import Query
 
 
@@ -70,12 +69,12 @@ def values_of(query: Query) -> TreeValues:
     """The values of a query's tree."""
     tree = query.tree
     number: dict[KeySource, int] = {}
-    for value, equal in enumerate(_equal(tree)):
+    for value, equal in enumerate(tree.equal(each.name for each in tree.joins)):
         number |= dict.fromkeys(equal, value)
     shown: dict[str, int] = {}
     for join in tree.joins:
         for key in join.keys:
-            shown.setdefault(key.name, number[_source(tree.source(key, join.inputs[0]))])
+            shown.setdefault(key.name, number[tree.source(key, join.inputs[0])])
     leaves = []
     for leaf in query.inputs:
         mine = {each.expression: value for each, value in number.items() if each.leaf == leaf}
@@ -107,25 +106,6 @@ def outwards(values: TreeValues) -> tuple[int, ...]:
         known = set(values.leaves[most].values) | (known if order else set())
         order.append(most)
     return tuple(order)
-
-
-def _equal(tree: JoinTree) -> list[list[KeySource]]:
-    """The sources that are equal in every result."""
-    found: list[list[KeySource]] = []
-    for join in tree.joins:
-        for key in join.keys:
-            merged = list(dict.fromkeys(_source(tree.source(key, each)) for each in join.inputs))
-            for known in [each for each in found if not set(each).isdisjoint(merged)]:
-                found.remove(known)
-                merged = known + [each for each in merged if each not in known]
-            found.append(merged)
-    return found
-
-
-def _source(source: KeySource) -> KeySource:
-    """The same for every way to write it."""
-    text = source.expression
-    return KeySource(source.leaf, plain_column(text) or normalised(text))
 
 
 def leaf_plans(query: Query, values: TreeValues) -> tuple[StreamPlan, ...]:

@@ -140,7 +140,7 @@ class TreeSpec:
 
     def hashes(self, operator: int, keys: Sequence[pa.Array], hash_: Hash = xxhash64) -> U64:
         """The hashes of rows in a join, uint64 (n,), by the columns of its keys."""
-        return placed(self.spaces[operator], hash_(keys))
+        return in_space(self.spaces[operator], hash_(keys))
 
     def rows_up(self, operator: int, batch: Joined, hash_: Hash = xxhash64) -> Rows:
         """What a batch of a join's results is to its parent: new rows, sorted by hash.
@@ -159,7 +159,7 @@ class TreeSpec:
         return Rows(hashes[order], table.take(pa.array(order)), stamps)
 
 
-def placed(space: Prefix, hashes: U64) -> U64:
+def in_space(space: Prefix, hashes: U64) -> U64:
     """Hashes of a join's key moved into the join's space."""
     if not space.depth:
         return hashes
