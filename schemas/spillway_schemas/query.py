@@ -329,7 +329,7 @@ class Query(QueryPart):
                     join.name,
                     list(join.inputs),
                     [
-                        [key.name, *(list(tree.source(key, each)) for each in join.inputs)]
+                        [key.name, *(_meant(tree.source(key, each)) for each in join.inputs)]
                         for key in join.keys
                     ],
                 ]
@@ -337,6 +337,10 @@ class Query(QueryPart):
             ]
         text = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _meant(source: KeySource) -> list[str]:
+    return [source.leaf, normalised(source.expression)]
 
 
 def shipped_queries() -> list[str]:

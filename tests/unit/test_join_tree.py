@@ -159,6 +159,8 @@ def test_the_fingerprint_is_of_the_shape_of_the_tree() -> None:
     ]
     assert len({base, *(query(text).fingerprint for text in other)}) == len(other) + 1
     assert query("# the same\n" + BUSHY).fingerprint == base
+    spaced = LEFT_DEEP.replace("date_trunc('hour', c.at)", "date_trunc( 'hour',c.at )")
+    assert query(spaced).fingerprint == query(LEFT_DEEP).fingerprint
 
 
 def test_leaves_are_decoded_for_the_joins_that_read_them() -> None:
