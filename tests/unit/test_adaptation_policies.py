@@ -571,6 +571,13 @@ def test_balanced_leaves_a_slot_one_group() -> None:
     assert said.why.endswith("(slot 1), but slot 0 has one group, which it keeps")
 
 
+def test_balanced_takes_a_rate_that_has_died_away_for_none() -> None:
+    quiet = view([[10, 20, 30], [100]], processed=[40, 20, 20, 0], idle_s=[2.0, 8.0])
+    seen = replace(quiet, rate=np.array([0.0, 0.0, 0.0, 5e-324]))
+    with np.errstate(all="raise", under="ignore"):
+        assert moves(even(seen)) == moves(even(quiet)) == [(0, 0, 1)]
+
+
 def test_balanced_takes_rows_that_came_and_results_that_were_made_alike() -> None:
     slots, idle = [[10] * 4, [10] * 2], [0.0, 9.0]
     came = view(slots, processed=[50, 50, 40, 40, 20, 10], rate=[0.0] * 6, idle_s=idle)

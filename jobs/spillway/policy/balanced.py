@@ -235,7 +235,7 @@ def _lessening(view: View, use: F64, work: F64, most: int, least: int, room: flo
     # donor.
     order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
     gives = use[most] * work[order] / max(total, ROUNDING)
-    takes = use[least] * work[order] / other if other and use[least] else gives
+    takes = use[least] * work[order] / other if other > ROUNDING and use[least] else gives
     chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
     for g, more, less in zip(order.tolist(), takes.tolist(), gives.tolist(), strict=True):
         after, left = receiver + more, donor - less
