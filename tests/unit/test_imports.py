@@ -97,6 +97,10 @@ ROOMS: dict[str, set[str]] = {
     "spill": {"groups", "join", "state", "wire", "statistics"},
     "groups": set(),
     "statistics": {"groups", "state"},
+    "tracing": {"groups", "join", "statistics"},
+    "replay": {"groups", "join", "state", "wire"},
+    "intake": {"groups", "join", "state", "wire", "spill"},
+    "hotkeys": {"groups", "join", "state", "spill"},
 }
 """The other modules are the parts of a step, and may import all."""
 

@@ -8,8 +8,10 @@
 | `wire` | what crosses the shuffle, and files that tables name | `state` |
 | `spill` | what leaves memory, and the results that this leaves out | `wire`, `statistics` |
 | `statistics` | figures of a group | `state` |
-| `replay` | rows of joins that were lost, made again | `wire` |
 | `tracing` | through which groups results came | `statistics` |
+| `replay` | rows of joins that were lost, made again | `wire` |
+| `hotkeys` | the key with the most rows in a group | `spill` |
+| `intake` | what came to a slot in an epoch | `spill` |
 | `probe` | one slot's part of an epoch in the joins below the root | all above |
 | `step` and the rest | one slot's part of one epoch: the root, and all that it keeps | all |
 """

@@ -3,6 +3,8 @@
 | module | idea |
 |---|---|
 | `spec` | what a join is: its key columns and its inputs |
+| `tree` | a query's joins, and the way of rows from one to the next |
+| `planning` | from a query's text to that tree |
 | `hashing` | the hash of a key, as Spark computes it |
 | `probe` | which hashes produce, and where their rows lie |
 | `kernel` | rows in, results out |
