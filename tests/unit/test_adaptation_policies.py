@@ -571,11 +571,18 @@ def test_balanced_leaves_a_slot_one_group() -> None:
     assert said.why.endswith("(slot 1), but slot 0 has one group, which it keeps")
 
 
-def test_balanced_takes_a_rate_that_has_died_away_for_none() -> None:
-    quiet = view([[10, 20, 30], [100]], processed=[40, 20, 20, 0], idle_s=[2.0, 8.0])
-    seen = replace(quiet, rate=np.array([0.0, 0.0, 0.0, 5e-324]))
+@pytest.mark.parametrize("rate", [0.0, 5e-324, 1e-9, 1e-3, 1.0, 10.0])
+def test_balanced_tells_no_speed_of_a_slot_that_hardly_works(rate: float) -> None:
+    """What it did a while ago dies away, the 2 % that its epochs take do not."""
+    quiet = view([[10] * 4, [10]], processed=[2500] * 4 + [0], idle_s=[2.0, 9.8])
+    seen = replace(quiet, rate=np.array([0.0] * 4 + [rate]))
     with np.errstate(all="raise", under="ignore"):
-        assert moves(even(seen)) == moves(even(quiet)) == [(0, 0, 1)]
+        assert moves(even(seen)) == [(0, 0, 1), (1, 0, 1)]
+
+
+def test_balanced_takes_a_slot_with_work_and_no_time_for_as_fast_as_the_donor() -> None:
+    seen = view([[10] * 4, [10]], processed=[25, 25, 25, 25, 5], idle_s=[2.0, 10.0])
+    assert moves(even(seen)) == [(0, 0, 1), (1, 0, 1)]
 
 
 def test_balanced_takes_rows_that_came_and_results_that_were_made_alike() -> None:

@@ -38,6 +38,7 @@ from spillway.policy.flux import ROUNDING, utilisation
 from spillway.policy.view import (
     F64,
     I64,
+    IDLE,
     NOISE,
     THRESHOLD,
     Advice,
@@ -54,8 +55,6 @@ from spillway.policy.view import (
 PRESSURE = 0.6
 SHORT = 0.8
 """Of what all slots hold before they spill: a forced spill before would take what has room."""
-IDLE = 0.05
-"""Utilisations that differ by less are alike: nobody waits for a slot that hardly works."""
 
 
 def balanced(
@@ -231,11 +230,12 @@ def _lessening(view: View, use: F64, work: F64, most: int, least: int, room: flo
     mine = view.of_slot(most)
     mine = mine[work[mine] > 0]
     total, other = float(work[view.of_slot(most)].sum()), float(work[view.of_slot(least)].sum())
-    # What a group brings the receiver, in utilisation; one that never worked is as fast as the
-    # donor.
+    # What a group brings the receiver, in utilisation. One that hardly works is taken to be as fast
+    # as the donor: the little that it does is no measure of what its time goes into.
     order = mine[np.argsort(-work[mine] / np.maximum(view.bytes[mine], 1), kind="stable")]
     gives = use[most] * work[order] / max(total, ROUNDING)
-    takes = use[least] * work[order] / other if other > ROUNDING and use[least] else gives
+    told = use[least] >= IDLE and other > ROUNDING
+    takes = use[least] * work[order] / other if told else gives
     chosen, donor, receiver, size = [], float(use[most]), float(use[least]), 0
     for g, more, less in zip(order.tolist(), takes.tolist(), gives.tolist(), strict=True):
         after, left = receiver + more, donor - less

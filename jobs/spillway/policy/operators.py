@@ -29,6 +29,7 @@ from spillway.policy.flux import ROUNDING, TH_IMB, utilisation
 from spillway.policy.view import (
     F64,
     I64,
+    IDLE,
     THRESHOLD,
     Advice,
     Declined,
@@ -42,8 +43,6 @@ from spillway_schemas.hash_space import ROOT
 
 DEGRADED = 0.8
 """The slides have no figure for it; as their memory threshold (slide 21)."""
-IDLE = 0.05
-"""Utilisations that differ by less are alike, and of a slot that works less no speed is told."""
 
 
 def balance(view: View, theta_d: float, min_span_s: float) -> Advice:

@@ -25,6 +25,8 @@ Bool = npt.NDArray[np.bool_]
 NOISE = 0.05
 """Figures of a moment differ from the lasting ones by as much: no policy shall move to and fro
 for that."""
+IDLE = 0.05
+"""Utilisations that differ by less are alike, and of a slot that works less no speed is told."""
 CALM_S = 60.0
 """Between an adaptation and the next that figures off by `NOISE` may explain."""
 THRESHOLD = 0.8
