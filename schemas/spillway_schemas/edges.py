@@ -67,7 +67,7 @@ class QueryEdges:
                 reasons.setdefault(source, []).append(f"results: {key.name}")
         for leaf in leaves:
             for field in self.query.payload(leaf):
-                source = tree.carrier(KeySource(leaf, field.name), input_)
+                source = tree.carrier(KeySource.column(leaf, field.name), input_)
                 reasons.setdefault(source, []).append(f"results: {leaf}_{field.name}")
         columns = {source: tuple(dict.fromkeys(why)) for source, why in reasons.items()}
         return Edge(join.name, input_, columns, leaves, below)

@@ -102,8 +102,18 @@ def plain_column(text: str) -> str | None:
     tokens = _tokens(text)
     if len(tokens) == 1 and tokens[0][0] in ("name", "quoted"):
         name = tokens[0][1].strip('"')
-        return None if tokens[0][0] == "name" and name.lower() in KEYWORDS else name
+        return None if tokens[0][0] == "name" and _is_keyword(name) else name
     return None
+
+
+def column_text(name: str) -> str:
+    """The expression that is nothing but a column."""
+    return f'"{name}"' if _is_keyword(name) else name
+
+
+def _is_keyword(name: str) -> bool:
+    """Whether a name alone would not be taken for a column."""
+    return name.lower() in KEYWORDS - {"date", "timestamp"}
 
 
 def unqualified(text: str) -> tuple[str | None, str]:

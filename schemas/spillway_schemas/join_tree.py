@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from spillway_schemas.expressions import (
     ExpressionError,
+    column_text,
     columns_of,
     normalised,
     plain_column,
@@ -55,6 +56,11 @@ class KeySource(NamedTuple):
 
     leaf: str
     expression: str
+
+    @classmethod
+    def column(cls, leaf: str, name: str) -> KeySource:
+        """A column of the leaf as it is."""
+        return cls(leaf, column_text(name))
 
 
 class NamedKey(NamedTuple):
@@ -216,8 +222,9 @@ class JoinTree:
 
 def _meaning(source: KeySource) -> KeySource:
     """The same for every way to write it."""
-    text = source.expression
-    return KeySource(source.leaf, plain_column(text) or normalised(text))
+    if (column := plain_column(source.expression)) is not None:
+        return KeySource.column(source.leaf, column)
+    return KeySource(source.leaf, normalised(source.expression))
 
 
 def tree_of(

@@ -60,7 +60,13 @@ from pydantic import (
 )
 
 from spillway_schemas.exits import USAGE
-from spillway_schemas.expressions import ExpressionError, columns_of, normalised, plain_column
+from spillway_schemas.expressions import (
+    ExpressionError,
+    column_text,
+    columns_of,
+    normalised,
+    plain_column,
+)
 from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from spillway_schemas.tomlfile import Key, TomlError, TomlFile, read_toml
@@ -150,7 +156,7 @@ class JoinKey(QueryPart):
         """The expression that gives this key in `stream`; None: not given for it."""
         if self.columns is not None:
             return self.columns.get(stream)
-        return self.expression if self.expression is not None else self.name
+        return self.expression if self.expression is not None else column_text(self.name)
 
 
 def _key_kind(value: object) -> str:

@@ -135,3 +135,21 @@ def test_garbage_is_not_looked_for_and_then_as_before(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was else gc.disable)()
+
+
+def test_garbage_is_looked_for_again_once_the_last_thread_has_left() -> None:
+    """However they overlap: the first to leave may not be the first that came."""
+    was = gc.isenabled()
+    gc.enable()
+    try:
+        first, second = uncollected(), uncollected()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not gc.isenabled()
+        with uncollected():
+            second.__exit__(None, None, None)
+            assert not gc.isenabled()
+        assert gc.isenabled()
+    finally:
+        (gc.enable if was else gc.disable)()

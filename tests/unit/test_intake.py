@@ -25,6 +25,7 @@ from spillway.engine.wire.blocks import (
     decode_moved,
     decode_rows,
     encode_counts,
+    encode_missing,
     encode_moved,
     encode_rows,
     encode_table,
@@ -154,11 +155,13 @@ def test_what_a_probe_tells_the_step() -> None:
     counted = pa.Table.from_pylist([row], schema=GIVEN_SCHEMA)
     blocks = [
         Block(0, "given", 0, 0, encode_table(counted)),
-        Block(0, "missing", 0, 4, b"a manifest is not there"),
+        Block(0, "missing", 0, 0, encode_missing({4: "", 6: ""})),
+        Block(0, "missing", 0, 0, encode_missing({4: "a manifest is not there"})),
+        Block(0, "missing", 0, 0, encode_missing({4: "", 5: "no groups"})),
     ]
     found = took(blocks)
     assert [table.to_pylist() for table in found.given] == [counted.to_pylist()]
-    assert found.unfound == {4: "a manifest is not there"}
+    assert found.unfound == {4: "a manifest is not there", 5: "no groups", 6: ""}
 
 
 def test_a_slot_that_groups_come_from_is_asked_about_each_join() -> None:

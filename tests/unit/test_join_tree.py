@@ -105,6 +105,54 @@ def test_an_expression_is_one_source_however_it_is_written() -> None:
     assert tree.source(tree.root.keys[0], "abcd") == KeySource("c", "date_trunc('hour', at)")
 
 
+def test_a_quoted_column_is_that_column() -> None:
+    text = LEFT_DEEP.replace('abcd = "d.d2"', r'abcd = "d.\"d2\""')
+    assert text != LEFT_DEEP
+    tree = query(text).tree
+    assert tree.source(tree.root.keys[0], "abcd") == KeySource("d", "d2")
+    assert query(text).fingerprint == query(LEFT_DEEP).fingerprint
+    assert compile_query(query(text)) == compile_query(query(LEFT_DEEP))
+
+
+KEYWORDS = """
+[streams.a]
+fields = { NAME = "int", for = "int" }
+[streams.b]
+fields = { NAME = "int" }
+[streams.c]
+fields = { k = "int" }
+[join.ab]
+inputs = ["a", "b"]
+on = ["NAME"]
+[join.abc]
+inputs = ["ab", "c"]
+on = [{ name = "k", columns = { ab = "b.\\"NAME\\"", c = "k" } }]
+"""
+
+
+@pytest.mark.parametrize("name", ["end", "case", "true", "from", "date", "timestamp", "x"])
+def test_a_column_may_be_called_like_a_keyword(name: str) -> None:
+    text = KEYWORDS.replace("NAME", name)
+    found = compile_query(query(text))
+    by_name = {plan.name: plan for plan in found.streams}
+    assert (by_name["a"].sources, by_name["a"].plain) == ((name, "for"), (True, True))
+    assert found.spec.result_schema.names[:4] == [name, "k", "a_for", "a_partition"]
+    single = text.partition("[streams.c]")[0] + f'[join]\ninputs = ["a", "b"]\non = ["{name}"]\n'
+    first, second = compile_query(query(single)).streams
+    assert (first.sources, first.plain) == ((name, "for"), (True, True))
+    assert (second.sources, second.plain) == ((name,), (True,))
+
+
+@pytest.mark.parametrize("name", ["day", "date"])
+def test_a_key_may_be_called_like_a_keyword(name: str) -> None:
+    """And stands for itself, though a stream has a column of that name."""
+    text = KEYWORDS.replace('NAME = "int"', 'ts = "timestamp", NAME = "timestamp"')
+    text = text.replace('"NAME"]', '{ name = "NAME", expression = "date_trunc(\'day\', ts)" }]')
+    text = text.replace('k = "int"', 'k = "timestamp"').replace('b.\\"NAME\\"', "NAME")
+    tree = query(text.replace("NAME", name)).tree
+    assert tree.source(tree.root.keys[0], "ab") == KeySource("a", "date_trunc('day', ts)")
+
+
 def test_the_name_of_a_key_below_is_that_key() -> None:
     """Though several streams have a column of that name: all have the key's value."""
     both = query(BUSHY).tree.root.keys[0]

@@ -11,7 +11,13 @@ from spillway.engine.groups import GroupMap
 from spillway.engine.probe import probe
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import PROBED, Block, decode_rows, decode_table
+from spillway.engine.wire.blocks import (
+    PROBED,
+    Block,
+    decode_missing,
+    decode_rows,
+    decode_table,
+)
 from spillway.storage import folder
 from spillway.stream.tasks import decode_task, step_tasks
 from spillway_schemas.query import query_of
@@ -84,6 +90,7 @@ def test_state_that_a_probe_does_not_find_is_told_by_the_step_though_it_finds_it
     nothing = folder(str(tmp_path / "elsewhere"))
     [said] = probe(day.spec, task, 1, of_level_1(blocks), nothing)
     assert (said.kind, said.slot, said.input) == ("missing", 0, 0)
+    assert set(decode_missing(said)) == {0}
     report = step(day.spec, task, [*blocks, said], day.folder_of(0), day.warehouse.child)
     assert (report.status, report.lacking, report.files) == ("missing", [0], [])
     assert "is not in" in report.detail
@@ -99,20 +106,22 @@ def test_every_slot_and_level_above_is_told_what_was_not_found(tmp_path: Path) -
     tasks = step_tasks(made.settings, plan, GroupMap(plan.groups), now_ms=0)
     nothing = folder(str(tmp_path / "elsewhere"))
     said = list(probe(made.spec, tasks[1], 1, [], nothing))
-    assert {(b.kind, b.input) for b in said} == {("missing", 1)}
+    assert [list(decode_missing(each)) for each in said] == [[1]] * 4
     above = {(slot, join) for slot in (0, 1) for join in (1, 2)}
     assert {(b.slot, b.operator) for b in said} == above
     # The probe above finds its own state, and gives nothing all the same.
     [heard] = [b for b in said if (b.slot, b.operator) == (0, 1)]
     passed_on = list(probe(made.spec, tasks[0], 2, [heard], made.folder_of(0)))
-    assert {(b.kind, b.slot, b.operator, b.input) for b in passed_on} == {
-        ("missing", slot, 2, 1) for slot in (0, 1)
-    }
-    assert bytes(passed_on[0].data) == bytes(heard.data)
+    assert [(b.kind, b.slot, b.operator) for b in passed_on] == [
+        ("missing", slot, 2) for slot in (0, 1)
+    ]
+    # What was not there is told by who has looked: all slots pass on what all have heard.
+    assert "is not in" in decode_missing(heard)[1]
+    assert [decode_missing(each) for each in passed_on] == [{1: ""}] * 2
 
 
 def test_groups_that_did_not_come_are_told_by_their_slot(day: TreeSlots) -> None:
     task, blocks = the_next_epoch(day)
     waiting = replace(task, arriving=(3,))
     [said] = probe(day.spec, waiting, 1, of_level_1(blocks), day.folder_of(0))
-    assert (said.kind, said.input) == ("missing", 3)
+    assert (said.kind, list(decode_missing(said))) == ("missing", [3])

@@ -140,6 +140,12 @@ def test_fingerprints_stay_as_they_are() -> None:
     assert load_query("symbol_minute").fingerprint == (
         "sha256:d245da8d2b8e16363d7d6a2685b3e8133edef9450c59a646072a7430d87d50b1"
     )
+    assert load_query("five_way").fingerprint == (
+        "sha256:55b88eef003b19d96ee56a6ecf623291b665bd0109a61f94878569be3d355b7b"
+    )
+    assert load_query("quoted_trades").fingerprint == (
+        "sha256:579197c509e269b5e429667e2164159ada79e75710cbce7f45e3ab04fe3aebfd"
+    )
 
 
 THREE = """

@@ -21,6 +21,7 @@ from spillway.readmodel.cache import (
     load,
     memory_file,
     save,
+    with_digest,
 )
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.readmodel.tally import MOST_SEAL_ANSWERS, thinned
@@ -239,10 +240,36 @@ def test_what_another_version_remembered_is_forgotten() -> None:
     save(memory, "w")
     assert load("w").reasons == memory.reasons
     path = memory_file("w")
-    told = KeptReadCache.model_validate_json(path.read_bytes())
+    told = KeptReadCache.model_validate_json(path.read_bytes().partition(b"\n")[2])
+    path.write_bytes(with_digest(told.model_dump_json().encode()))
+    assert load("w").reasons == memory.reasons
     before = told.model_copy(update={"version": told.version - 1})
-    path.write_text(before.model_dump_json())
+    path.write_bytes(with_digest(before.model_dump_json().encode()))
     assert load("w") == ReadCache()
+
+
+def test_damage_within_a_sealed_session_of_a_memory_is_noticed_at_once() -> None:
+    """It is kept as text and parsed later: whoever asks for it could not know what to do."""
+    memory = ReadCache(model_of(make_day(60, seal_after=25).entries))
+    save(memory, "w")
+    path = memory_file("w")
+    whole = path.read_bytes()
+    model = load("w").model
+    assert model is not None
+    assert model.tally.sealed_sessions
+    at = whole.index(b"sealed_sessions") + 60
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert load("w") == ReadCache()
+
+
+def test_sessions_are_listed_by_date_and_sealed_ones_are_parsed_once() -> None:
+    tally = model_of(make_day(60, seal_after=25).entries).tally
+    assert list(tally.sessions) == [*tally.sealed_sessions, *tally.open_sessions]
+    assert len(tally.sessions) == len(list(tally.sessions)) == 2
+    assert list(tally.sessions) == sorted(tally.sessions)
+    (sealed,) = tally.sealed_sessions
+    assert tally.sessions[sealed] is tally.sessions[sealed]
+    assert tally.sessions[sealed].sealed_at is not None
 
 
 def test_reasons_of_another_journal_are_forgotten(tmp_path: Path) -> None:

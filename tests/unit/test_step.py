@@ -17,7 +17,12 @@ from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.state.statefiles import decode_manifest
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import REJECTED_SCHEMA, Block, encode_rejected
+from spillway.engine.wire.blocks import (
+    REJECTED_SCHEMA,
+    Block,
+    encode_missing,
+    encode_rejected,
+)
 from spillway_schemas.journal import DELAY_EDGES_MS, SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
@@ -163,12 +168,14 @@ def test_one_result_in_so_many_is_looked_at(slots: Slots) -> None:
 def test_a_step_whose_probe_found_no_state_does_nothing(slots: Slots) -> None:
     """What the joins below the root would have given is lacking: the rest of the epoch, too."""
     blocks = [
-        Block(0, "missing", 0, 3, b"no groups came from slot 3"),
-        Block(0, "missing", 0, 0, b"a manifest is not there"),
+        Block(0, "missing", 0, 0, encode_missing({0: "", 3: "no groups came from slot 3"})),
+        Block(0, "missing", 0, 0, encode_missing({0: "a manifest is not there", 3: "", 5: ""})),
     ]
     report = did(slots, [row(0, 1, 0)], blocks)
-    assert (report.status, report.lacking, report.files) == ("missing", [0, 3], [])
-    assert report.detail == "a manifest is not there; no groups came from slot 3"
+    assert (report.status, report.lacking, report.files) == ("missing", [0, 3, 5], [])
+    assert report.detail == (
+        "a manifest is not there; no groups came from slot 3; the state of slot 5"
+    )
     assert report.manifest is None
 
 

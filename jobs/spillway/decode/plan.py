@@ -104,7 +104,7 @@ def plans_for(query: Query, keys: Mapping[str, Sequence[str]]) -> tuple[StreamPl
             leaf,
             index,
             [(text, KeySource(leaf, text)) for text in texts],
-            [(each.name, KeySource(leaf, each.name)) for each in query.payload(leaf)],
+            [(each.name, KeySource.column(leaf, each.name)) for each in query.payload(leaf)],
         )
         for index, (leaf, texts) in enumerate(keys.items())
     )
@@ -120,7 +120,7 @@ def compile_query(query: Query) -> CompiledQuery:
                 name,
                 i,
                 [(key.name, query.tree.source(key, name)) for key in query.tree.root.keys],
-                [(each.name, KeySource(name, each.name)) for each in query.payload(name)],
+                [(each.name, KeySource.column(name, each.name)) for each in query.payload(name)],
             )
             for i, name in enumerate(query.inputs)
         )

@@ -26,6 +26,7 @@ from spillway.engine.wire.blocks import (
     Block,
     Moved,
     decode_counts,
+    decode_missing,
     decode_moved,
     decode_rejected,
     decode_rows,
@@ -60,7 +61,8 @@ class Intake:
     given: list[pa.Table] = field(default_factory=list)
     """`GIVEN_SCHEMA`: what the joins below the root gave."""
     unfound: dict[int, str] = field(default_factory=dict)
-    """Slots whose state a probe below did not find, and what was not there."""
+    """Slots whose state a probe below did not find, and what was not there; empty when only slots
+    tell of it that have heard of it themselves."""
 
     def lacking(self, arriving: Iterable[int], joins: Collection[int] = (0,)) -> list[int]:
         """Of the slots that groups shall come from, those whose state was not found. `joins`: those
@@ -116,7 +118,8 @@ def take_in(
         elif block.kind == "given":
             intake.given.append(decode_table(block))
         elif block.kind == "missing":
-            intake.unfound[block.input] = bytes(block.data).decode()
+            for lacking, what in decode_missing(block).items():
+                intake.unfound[lacking] = intake.unfound.get(lacking) or what
         else:
             session, table = decode_rows(spec, block)
             kind = INTO[block.kind]

@@ -31,7 +31,13 @@ from spillway.engine.state.runs import Missing, row_bytes
 from spillway.engine.statistics import Given
 from spillway.engine.task import StepTask
 from spillway.engine.tracing import counted_for
-from spillway.engine.wire.blocks import GIVEN_SCHEMA, Block, encode_table, rows_by_slot
+from spillway.engine.wire.blocks import (
+    GIVEN_SCHEMA,
+    Block,
+    encode_missing,
+    encode_table,
+    rows_by_slot,
+)
 from spillway.storage import Folder
 
 
@@ -59,7 +65,8 @@ def probe(
     unfound = dict.fromkeys(
         intake.lacking(task.arriving, joins), "groups that come from there were not found"
     )
-    if unfound := unfound | intake.unfound:
+    # What was not there is told by who has looked: it is long, and goes to everyone anyway.
+    if unfound := dict.fromkeys(intake.unfound, "") | unfound:
         yield from _missing(spec, task, level, unfound)
         return
     yield from replayed(
@@ -137,8 +144,11 @@ def _given(task: StepTask, join: int, session: str, given: Given) -> Iterator[Bl
 def _missing(
     spec: TreeSpec, task: StepTask, level: int, unfound: Mapping[int, str]
 ) -> Iterator[Block]:
-    """Slots without which nothing is given here, told to every probe and step above."""
+    """Slots without which nothing is given here, told to every probe and step above.
+
+    One block for each, of a few bytes a slot: all slots tell all of it when a host is lost.
+    """
+    told = encode_missing(unfound)
     for slot in sorted({task.slot, *task.groups.slots.tolist()}):
         for above in range(level + 1, spec.height + 1):
-            for lacking, what in unfound.items():
-                yield Block(slot, "missing", spec.at_level(above)[0], lacking, what.encode())
+            yield Block(slot, "missing", spec.at_level(above)[0], 0, told)

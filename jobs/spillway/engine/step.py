@@ -118,8 +118,9 @@ def step(
     with work.timed("install"):
         intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
         if intake.unfound:
-            what = "; ".join(intake.unfound[slot] for slot in sorted(intake.unfound))
-            return _missing(task, what, sorted(intake.unfound))
+            slots = sorted(intake.unfound)
+            what = "; ".join(intake.unfound[slot] or f"the state of slot {slot}" for slot in slots)
+            return _missing(task, what, slots)
         if lacking := intake.lacking(task.arriving, range(len(spec.joins))):
             return _missing(task, f"the groups that come from the slots {lacking}", lacking)
         install(spec, task, state, found, intake)

@@ -28,7 +28,7 @@ from spillway.readmodel.kept import MOST_ENTRIES, begun, followed, following, ke
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.tables import NothingYet, Warehouse
 
-VERSION = 8
+VERSION = 9
 """Raised when `KeptReadCache` changes its meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""
@@ -88,7 +88,11 @@ def load(place: str) -> ReadCache:
     """What was remembered of the warehouse at `place`; an empty memory when there is nothing."""
     try:
         with uncollected():
-            found = KeptReadCache.model_validate_json(memory_file(place).read_bytes())
+            kept = memory_file(place).read_bytes()
+            _, _, text = kept.partition(b"\n")
+            if kept != with_digest(text):  # sealed sessions are parsed when they are asked for
+                return ReadCache()
+            found = KeptReadCache.model_validate_json(text)
     except (OSError, ValidationError):
         return ReadCache()
     if found.version != VERSION or found.model is None:
@@ -108,9 +112,14 @@ def save(memory: ReadCache, place: str) -> None:
     fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")  # pids repeat in containers
     try:
         private_folder(path.parent)
-        with open(fresh, "w", opener=open_private) as file:
-            file.write(kept.model_dump_json())
+        with open(fresh, "wb", opener=open_private) as file:
+            file.write(with_digest(kept.model_dump_json().encode()))
         fresh.replace(path)
     except OSError:  # a cache that cannot be kept costs time, not truth
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def with_digest(text: bytes) -> bytes:
+    """A memory's file: the SHA-256 of the JSON on a line of its own, then the JSON."""
+    return hashlib.sha256(text).hexdigest().encode() + b"\n" + text

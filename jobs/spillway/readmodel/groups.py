@@ -130,7 +130,7 @@ def newest(warehouse: Warehouse, model: ReadModel) -> dict[int, pa.Table]:
 
 def open_sessions(model: ReadModel) -> list[str]:
     """Dates of the sessions that are not sealed."""
-    return [date for date, each in model.tally.sessions.items() if each.sealed_at is None]
+    return list(model.tally.open_sessions)
 
 
 def _looked(

@@ -133,7 +133,7 @@ class _Planner:
                 shown.setdefault(key.name, at(self.tree.source(key, each.inputs[0])))
         for leaf in self.query.inputs:
             for field in self.query.payload(leaf):
-                shown[f"{leaf}_{field.name}"] = at(KeySource(leaf, field.name))
+                shown[f"{leaf}_{field.name}"] = at(KeySource.column(leaf, field.name))
         for leaf in self.query.inputs:
             for part in ("partition", "offset"):
                 shown[f"{leaf}_{part}"] = root.joined_schema.get_field_index(f"{leaf}_{part}")

@@ -15,7 +15,8 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
   `input`) |
 | `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch; for the
   steps of the slots that have the groups |
-| `missing` | the reason, as text: a probe below did not find the state of a slot (`input`) |
+| `missing` | JSON: the slots whose state probes below did not find (`input`: 0), and what was not
+  there where the sender has looked itself |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 
@@ -27,7 +28,7 @@ decoding stand side by side; the layout of every kind is checked when it is read
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -210,6 +211,16 @@ def decode_moved(block: Block) -> Moved:
     facts = json.loads(bytes(block.data))
     files = tuple(RunFile(*file) for file in facts["files"])
     return Moved(facts["found"], facts["rows"], files)
+
+
+def encode_missing(unfound: Mapping[int, str]) -> bytes:
+    """Slots whose state was not found, and what was not there, as a block's data."""
+    return json.dumps(unfound).encode()
+
+
+def decode_missing(block: Block) -> dict[int, str]:
+    """The inverse of `encode_missing`."""
+    return {int(slot): what for slot, what in json.loads(bytes(block.data)).items()}
 
 
 def encode_counts(counts: Iterable[PartitionCount]) -> bytes:
