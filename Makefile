@@ -30,7 +30,7 @@ setup-airflow:
 demo: setup-airflow ## A trading day under Airflow, with its page and its proof (under 6 minutes)
 	@$(VENV)/bin/spillway demo --airflow $(ARGS)
 
-demo-fast: setup-runtime ## The same day without Airflow (under 3 minutes)
+demo-fast: setup-runtime ## The same day without Airflow (about 3 minutes)
 	@$(VENV)/bin/spillway demo $(ARGS)
 
 check: setup ## Lint, format, types, fast tests (under 2 minutes)

@@ -276,6 +276,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
+            if text[position] in "'\"":
+                raise ExpressionError(f"the quote before {text[position + 1 :]} is not closed")
             raise ExpressionError(f"{text[position : position + 10]!r} is not allowed here")
         kind = match.lastgroup or ""
         if kind != "space":

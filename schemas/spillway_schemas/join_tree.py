@@ -169,6 +169,8 @@ class JoinTree:
         leaf, expression = unqualified(text)
         below = self.below(input_)
         if leaf is not None:
+            if self.join(leaf) is not None:
+                raise ExpressionError(f"{leaf} is a join: write {expression} without it")
             if leaf not in below:
                 raise ExpressionError(f"no stream {leaf} is below; there are: {', '.join(below)}")
             columns_of(expression, self.columns[leaf])
@@ -243,8 +245,8 @@ def tree_of(
         leaves += [each for each in read if each.stream not in joins]
         named[name] = TreeJoin(name, tuple(each.name for each in read), tuple(keys))
         problems += _names(name, read, joins, columns)
-    problems += _shape(named, leaves)
-    if problems:
+    # Of inputs that are nothing no shape can be told.
+    if problems := problems or list(_shape(named, leaves)):
         return None, problems
     ordered = tuple(_children_first(named, _roots(named)[0]))
     by_name = {leaf.name: leaf for leaf in leaves}
@@ -265,7 +267,7 @@ def _names(
 ) -> Iterator[TreeProblem]:
     """Inputs that are nothing, and names that cannot be used."""
     if not NAME.fullmatch(join):
-        yield TreeProblem(join, (), f"{join!r} is no name: use letters, digits, _")
+        yield TreeProblem(join, (), f"{join!r} is not a name: use letters, digits, _")
     if join in columns:
         yield TreeProblem(join, (), f"{join} is a stream, too: give the join a name of its own")
     for name, stream in read:
@@ -274,20 +276,38 @@ def _names(
             listed = ", ".join(columns)
             others = ", ".join(each for each in joins if each != join)
             message = f"there is no stream {stream!r}; there are: {listed}"
-            yield TreeProblem(
-                join, ("inputs",), message + (f"; and the joins {others}" if others else "")
-            )
+            message += f"; and the joins {others}" if others else ""
+            first, _, second = stream.partition(" ")
+            if first in columns and second:
+                message += f'. To read {first} again: "{first} as {second.split()[-1]}"'
+            yield TreeProblem(join, ("inputs",), message)
         elif renamed and stream in joins:
             yield TreeProblem(join, ("inputs",), f"{stream} is a join: only a stream is renamed")
         elif renamed and not NAME.fullmatch(name):
-            yield TreeProblem(join, ("inputs",), f"{name!r} is no name: use letters, digits, _")
+            yield TreeProblem(join, ("inputs",), f"{name!r} is not a name: use letters, digits, _")
         elif renamed and (name in columns or name in joins):
             kind = "stream" if name in columns else "join"
             yield TreeProblem(join, ("inputs",), f"there is a {kind} {name}: choose another name")
 
 
 def _shape(named: Mapping[str, TreeJoin], leaves: Sequence[Leaf]) -> Iterator[TreeProblem]:
-    """Inputs that are read twice, cycles, and joins beside the root."""
+    """A circle; or joins beside the root; or inputs that are read twice."""
+    if circle := next(filter(None, (_circle(named, name) for name in named)), None):
+        yield TreeProblem(
+            circle[0],
+            ("inputs",),
+            f"these joins read each other in a circle: {' <- '.join([*circle, circle[0]])}; "
+            "take one of them out of the other's inputs",
+        )
+        return
+    if len(roots := _roots(named)) > 1:
+        yield TreeProblem(
+            roots[-1],
+            (),
+            f"no join reads {' or '.join(roots)}, and only one may be the root: make "
+            f"the others its inputs, or inputs of what it reads",
+        )
+        return
     names = [leaf.name for leaf in leaves]
     for twice in dict.fromkeys(name for name in names if names.count(name) > 1):
         join = [j.name for j in named.values() if twice in j.inputs][-1]
@@ -300,17 +320,7 @@ def _shape(named: Mapping[str, TreeJoin], leaves: Sequence[Leaf]) -> Iterator[Tr
     readers = [each for join in named.values() for each in join.inputs if each in named]
     for twice in dict.fromkeys(name for name in readers if readers.count(name) > 1):
         join = [j.name for j in named.values() if twice in j.inputs][-1]
-        yield TreeProblem(join, ("inputs",), f"join {twice} is an input twice; it may be one once")
-    roots = _roots(named)
-    if circle := [name for name in named if name in _reached(named, name)]:
-        yield TreeProblem(
-            circle[0], ("inputs",), f"these joins read each other in a circle: {', '.join(circle)}"
-        )
-    if len(roots) > 1:
-        listed = ", ".join(roots)
-        yield TreeProblem(
-            roots[-1], (), f"several joins are read by no other: {listed}; one may, the root"
-        )
+        yield TreeProblem(join, ("inputs",), f"join {twice} is an input twice: list it only once")
 
 
 def _roots(named: Mapping[str, TreeJoin]) -> list[str]:
@@ -318,15 +328,22 @@ def _roots(named: Mapping[str, TreeJoin]) -> list[str]:
     return [name for name in named if name not in read]
 
 
-def _reached(named: Mapping[str, TreeJoin], name: str) -> set[str]:
-    """The joins below a join; itself when it is in a circle."""
-    found: set[str] = set()
+def _circle(named: Mapping[str, TreeJoin], name: str) -> list[str]:
+    """From a join down to itself, each the input of the one before; nothing: it is in no circle."""
+    way: dict[str, str] = {}
     ahead = [name]
     while ahead:
-        new = {each for each in named[ahead.pop()].inputs if each in named} - found
-        found |= new
-        ahead += new
-    return found
+        above = ahead.pop()
+        for each in named[above].inputs:
+            if each == name:
+                found = [above]
+                while found[-1] != name:
+                    found.append(way[found[-1]])
+                return found[::-1]
+            if each in named and each not in way:
+                way[each] = above
+                ahead.append(each)
+    return []
 
 
 def _children_first(named: Mapping[str, TreeJoin], name: str) -> Iterator[TreeJoin]:
@@ -345,7 +362,8 @@ def _keys(tree: JoinTree) -> Iterator[TreeProblem]:
                 yield TreeProblem(
                     join.name,
                     ("on", position),
-                    f"key {key.name}: {extra!r} is no input; there are {', '.join(join.inputs)}",
+                    f"key {key.name}: {extra!r} is not an input; there are "
+                    + ", ".join(join.inputs),
                 )
             for input_ in join.inputs:
                 try:

@@ -74,7 +74,8 @@ class Prefix(NamedTuple):
         if depth > HASH_BITS:
             raise ValueError(f"{text!r} is not a group: a hash has {HASH_BITS} bits")
         if value >= 1 << depth:
-            raise ValueError(f"{text!r} is not a group: its number has more than {depth} bits")
+            most = (1 << depth) - 1
+            raise ValueError(f"{text!r} is not a group: with {depth} bits numbers go up to {most}")
         return cls(depth, value)
 
 

@@ -393,7 +393,7 @@ def _problems(query: Query) -> Iterator[str]:
     """Everything that no single part can know."""
     for name in query.streams:
         if not NAME.fullmatch(name):
-            yield f"{query.where('streams', name)}: {name!r} is no name: use letters, digits, _"
+            yield f"{query.where('streams', name)}: {name!r} is not a name: use letters, digits, _"
     columns = {
         name: frozenset(each.name for each in stream.rules)
         for name, stream in query.streams.items()
@@ -409,14 +409,17 @@ def _problems(query: Query) -> Iterator[str]:
     for name in query.streams:
         if name not in read:
             what = "the join" if isinstance(query.join, Join) else "a join"
-            yield f"{query.where('streams', name)}: stream {name} is no input of {what}"
+            yield f"{query.where('streams', name)}: stream {name} is not an input of {what}"
         yield from _stream_problems(query, name)
-    topics = [query.topic(name) for name in query.streams]
-    if twice := {topic for topic in topics if topics.count(topic) > 1}:
-        yield (
-            f"{query.where('streams')}: topic {_list(twice)} feeds two streams, which is not "
-            "supported; one topic is one stream"
-        )
+    reads: dict[str, str] = {}
+    for name, stream in query.streams.items():
+        first = reads.setdefault(query.topic(name), name)
+        if first != name:
+            at = ("topic",) if stream.topic is not None else ()
+            yield (
+                f"{query.where('streams', name, *at)}: topic {query.topic(name)} is stream {first} "
+                f'already: take another, or read that stream again as "{first} as {name}"'
+            )
     yield from wrong
     for name, each in query.joins.items():
         for same in _same([key.name for key in each.keys]):
@@ -465,7 +468,13 @@ def _column_problems(query: Query) -> Iterator[str]:
         names = [r.name for r in query.stream(stream).rules] if stream in query.inputs else []
         if field not in names:
             allowed = [f"{s}.{r.name}" for s in query.inputs for r in query.stream(s).rules]
-            yield f"{where}: there is no {each!r}; there are: {_list(allowed)}"
+            named = [full for full in allowed if full.endswith(f".{each}")]
+            if each in query.key_names:
+                yield f"{where}: {each} is a key, and keys are always in the results: leave it out"
+            elif named:
+                yield f"{where}: there is no {each!r}; write {' or '.join(named)}"
+            else:
+                yield f"{where}: there is no {each!r}; there are: {_list(allowed)}"
     listed = query.results.columns or []
     for each in dict.fromkeys(each for each in listed if listed.count(each) > 1):
         yield f"{where}: {each!r} is there twice; name each column once"
@@ -473,16 +482,34 @@ def _column_problems(query: Query) -> Iterator[str]:
 
 def _clashes(query: Query) -> Iterator[str]:
     """Columns of the results that would have one name."""
-    where = query.where("results", "columns") if query.results.columns else query.where("join")
-    names = [*query.key_names, *sorted(RESULT_COLUMNS)]
+    found: dict[str, list[tuple[str, str, str]]] = {}
+
+    def add(name: str, what: str, where: str) -> None:
+        found.setdefault(name.lower(), []).append((name, what, where))
+
+    for name in sorted(RESULT_COLUMNS):
+        add(name, "a column that all results have", "")
+    keys: dict[str, str] = {}
+    for join in query.tree.joins:
+        for position, key in enumerate(join.keys):
+            keys.setdefault(key.name, query.where(*query.place(join.name, "on", position)))
+    for name, at in keys.items():
+        add(name, f"key {name}", at)
+    columns = query.where("results", "columns") if query.results.columns else ""
     for stream in query.inputs:
-        names += [f"{stream}_{each.name}" for each in query.payload(stream)]
-        names += [f"{stream}_partition", f"{stream}_offset"]
-    for twice in _same(names):
-        yield (
-            f"{where}: two columns of the results would be called {twice}; rename a stream or "
-            "key, or leave a field out with results.columns"
-        )
+        at = columns or query.where("streams", query.stream_name(stream))
+        for each in query.payload(stream):
+            add(f"{stream}_{each.name}", f"field {each.name} of {stream}", at)
+        for part in ("partition", "offset"):
+            add(f"{stream}_{part}", f"the {part} of {stream}", at)
+    for same in found.values():
+        if len(same) > 1:
+            named = ", ".join(dict.fromkeys(name for name, *_ in same))
+            whose = ", ".join(what for _, what, _ in same)
+            yield (
+                f"{same[-1][2]}: two columns of the results would be called {named}: {whose}; "
+                "rename a stream or a key, or leave a field out with results.columns"
+            )
 
 
 def _same(names: list[str]) -> list[str]:
@@ -512,8 +539,27 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
             key = ("join", *key[2:])  # the tag of the one join or the several
         dotted = ".".join(str(part) for part in key)
         text = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            text = f"there is no such key; allowed: {_allowed(key)}"
+        if (
+            item["type"] == "extra_forbidden"
+            and key[0] == "join"
+            and isinstance(item["input"], dict)
+        ):
+            mixed = [k for k, v in file.data["join"].items() if not isinstance(v, dict)]
+            if not mixed:
+                continue
+            key = ("join", mixed[0])
+            dotted = f"join.{mixed[0]}"
+            text = (
+                "a plain [join] is the only one; beside joins with a name write it as "
+                "[join.NAME], too"
+            )
+        elif item["type"] == "extra_forbidden":
+            allowed = _allowed(key)
+            near = difflib.get_close_matches(str(key[-1]), allowed, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            text = f"there is no such key; {hint}allowed: {_list(allowed)}"
+        elif item["type"] == "list_type":
+            text = f'write a list: {key[-1]} = ["...", "..."]'
         elif item["type"] == "string_type" and key[0] == "join" and "inputs" in key:
             text = "an input is a stream or the name of a join: write that one as [join.NAME]"
         elif item["type"] == "missing":
@@ -525,7 +571,7 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
     return lines
 
 
-def _allowed(key: Key) -> str:
+def _allowed(key: Key) -> list[str]:
     part: type[QueryPart] = Query
     if key[0] == "streams" and len(key) > 2:
         part = StreamInput
@@ -533,7 +579,7 @@ def _allowed(key: Key) -> str:
         part = JoinKey if "on" in key else Join
     elif key[0] == "results" and len(key) > 1:
         part = Results
-    return _list(info.alias or name for name, info in part.model_fields.items())
+    return [info.alias or name for name, info in part.model_fields.items()]
 
 
 def _list(names: Any) -> str:

@@ -359,6 +359,8 @@ def _unknown(name: str, known: set[str]) -> str:
     if near := difflib.get_close_matches(name, pool, n=1, cutoff=0.6):
         return f"there is no setting {name}; did you mean {near[0]}?"
     inside = [n for n in sorted(known) if n.startswith(section + ".")]
+    if ending := [n for n in sorted(known) if n.endswith("." + name)]:
+        return f"there is no setting {name}; did you mean {' or '.join(ending)}?"
     if not inside:
         return f"there is no setting {name}; 'spillway config show' lists all"
     return f"there is no setting {name}; there are: {', '.join(inside)}"

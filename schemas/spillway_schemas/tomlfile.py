@@ -57,7 +57,7 @@ def read_toml(path: Path) -> TomlFile:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise TomlError(f"{path}: there is no such file") from None
+        raise TomlError(f"{path.absolute()}: there is no such file") from None
     except UnicodeDecodeError as error:
         raise TomlError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except OSError as error:
@@ -85,6 +85,9 @@ _WORDS = {
     r"Expected newline or end of document": f"something follows the value; {_QUOTED}",
     r"Cannot overwrite a value": "this name has a value already; each may be there once",
     r"Cannot declare \('(.*)',\) twice": r"[\1] is there twice; write its lines together",
+    r"Cannot declare \('(\w*)', '(\w*)'\) twice": (
+        r"[\1.\2] is there twice; write its lines together"
+    ),
     r"Expected '=' after a key|Invalid statement": "a line is name = value or [section]",
     r"Unescaped '\\' in a string|Invalid hex value": (
         "in double quotes a backslash is written twice; single quotes take it as it is"

@@ -507,13 +507,16 @@ def replay_refused(_: Stage) -> None:
 
 @makes("query-errors")
 def query_errors(stage: Stage) -> None:
-    Path("trades.toml").write_text(
-        '[streams.trade]\nfields = { ticker = "string", ts = "timestamp", price = "double" }\n'
-        'filter = "median(price) > 0"\n\n[streams.stock]\nschema = "stock"\n\n[join]\n'
-        'inputs = ["stock", "trade"]\n'
-        'on = [{ name = "symbol", columns = { stock = "symbol", trade = "symbol" } }]\n\n'
-        '[results]\ncolumns = ["stock.prize"]\n'
-    )
+    page = (ROOT / "docs" / "your-query.md").read_text()
+    text = next(each for each in re.findall(r"```toml\n(.*?)```", page, re.S) if "[join]" in each)
+    for right, wrong in {
+        '"price > 0"': '"median(price) > 0"',
+        'trade = "ticker"': 'trade = "symbol"',
+        '"stock.price"': '"stock.prize"',
+    }.items():
+        assert right in text
+        text = text.replace(right, wrong)
+    Path("trades.toml").write_text(text)
     with pytest.raises(SystemExit):
         main(["--set", "query=trades.toml", "stream"])
 
@@ -524,8 +527,8 @@ def explain(stage: Stage) -> None:
     page = (ROOT / "docs" / "your-query.md").read_text()
     examples = re.findall(r"```toml\n(.*?)```", page, re.S)
     [tree] = [each for each in examples if "[join.named]" in each]
-    Path("trades.toml").write_text(tree)
-    main_ok(["explain", "trades.toml"])
+    Path("named.toml").write_text(tree)
+    main_ok(["explain", "named.toml"])
 
 
 # --- moving ------------------------------------------------------------------------------------

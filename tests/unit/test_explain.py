@@ -8,9 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import typer
 
 from spillway.cli import main
 from spillway.commands import terminal
+from spillway.commands.explain import explain
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -187,3 +189,8 @@ def test_keys_of_a_wrong_type_are_not_drawn(
     found = capsys.readouterr()
     assert found.out == ""
     assert says in found.err
+
+
+def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="cannot be written: No such file or directory"):
+        explain("five_way", tmp_path / "nowhere" / "tree.svg")

@@ -285,8 +285,7 @@ ONE_OF = "a join key is string, int, bool, date, timestamp or decimal, not doubl
             'hour = "timestamp"',
             'hour = "int"',
             21,
-            "key hour is not of one type: abc timestamp, d int; give it columns and cast there, "
-            "e.g. abc = \"try_cast(date_trunc('hour', at) as string)\"",
+            "key hour is not of one type: abc timestamp, d int; give the streams' fields one type",
         ),
         (
             'e1 = "int"',
@@ -296,7 +295,7 @@ ONE_OF = "a join key is string, int, bool, date, timestamp or decimal, not doubl
             'e.g. abcd = "try_cast(d.d2 as string)"',
         ),
         ("date_trunc('hour', c.at)", "c.c2 / 2", 21, f"key hour of abc: {ONE_OF}"),
-        ('d1 = "int"', 'd1 = "double"', 21, f"key k2 of d: {ONE_OF}"),
+        ('d1 = "int"', 'd1 = "double"', 21, f"key k2 of d: {ONE_OF}; give the field the type"),
         ('e1 = "int"', 'e1 = "double"', 15, f"key k3 of e: {ONE_OF}"),
         ("'hour', c.at", "'blink', c.at", 21, "key hour of abc: DATE_TRUNC does not support"),
     ],
@@ -323,14 +322,14 @@ def test_mistakes_of_all_joins_are_told_at_once() -> None:
     ("old", "new", "line", "message"),
     [
         ('"b", "c"]', '"b", "x"]', 17, "no stream 'x'; there are: a, b, c, d, e; and the joins"),
-        ('["abc", "d"]', '["abc", "top", "d"]', 14, "read each other in a circle: top, abcd"),
-        ('["abcd", "e"]', '["abc", "e"]', 20, "join abc is an input twice"),
-        ('["abc", "d"]', '["a as z", "d"]', 16, "several joins are read by no other: top, abc"),
+        ('["abc", "d"]', '["abc", "top", "d"]', 14, "in a circle: top <- abcd <- top"),
+        ('["abcd", "e"]', '["abcd", "abc"]', 20, "join abc is an input twice: list it only once"),
+        ('["abc", "d"]', '["a as z", "d"]', 16, "no join reads top or abc, and only one may be"),
         ('"b", "c"]', '"b", "c", "d"]', 20, "stream d is read twice"),
         ('["abc", "d"]', '["abc as x", "d"]', 20, "abc is a join: only a stream is renamed"),
         ('["abc", "d"]', '["abc", "d as e"]', 20, "there is a stream e: choose another name"),
         ('["abc", "d"]', '["abc", "d as abc"]', 20, "there is a join abc: choose another name"),
-        ('["abc", "d"]', '["abc", "d as é"]', 20, "'é' is no name"),
+        ('["abc", "d"]', '["abc", "d as é"]', 20, "'é' is not a name"),
         ("[join.abc]", "[join.a]", 16, "a is a stream, too: give the join a name of its own"),
         ('abc = "c2"', 'abc = "a1.c2"', 21, "no stream a1 is below; there are: a, b, c"),
         ('abc = "c2"', 'abc = "e.e1"', 21, "key k2 of abc: no stream e is below"),
@@ -339,10 +338,17 @@ def test_mistakes_of_all_joins_are_told_at_once() -> None:
         ('abc = "c2"', 'abc = "y + c2"', 21, "y + c2 reads columns of several streams"),
         ('abc = "c2"', 'abc = "b.y + c.c2"', 21, "it reads columns of several streams (b, c)"),
         ('abc = "c2", ', "", 21, "key k2: columns says nothing for input abc"),
-        ('abc = "c2"', 'abcx = "c2"', 21, "key k2: 'abcx' is no input; there are abc, d"),
+        ('abc = "c2"', 'abcx = "c2"', 21, "key k2: 'abcx' is not an input; there are abc, d"),
         ('y = "int"', 'c2 = "int"', 21, "c2 is ambiguous: write b.c2 or c.c2"),
         ('"k3"', '"k2"', 15, "another join has a key k2 of other columns"),
-        ('"int", v', '"int", partition', 13, "two columns of the results would be called a_part"),
+        (
+            '"int", v',
+            '"int", partition',
+            2,
+            "a_partition: field partition of a, the",
+        ),
+        ('abc = "c2"', 'abc = "abc.a1"', 21, "abc is a join: write a1 without it"),
+        ('["abc", "d"]', '["abc", "d again"]', 20, 'To read d again: "d as again"'),
         ("[join.abc]", "[join.abc]\nwindow = 1", 17, "allowed: inputs, on"),
         ('["a1"]', "[]", 18, "join.abc.on: at least one is needed"),
     ],
@@ -353,6 +359,11 @@ def test_errors_name_the_line_and_what_is_allowed(
     assert old in LEFT_DEEP
     found = problems(LEFT_DEEP.replace(old, new, 1))
     assert any(f.startswith(f"q.toml:{line}: ") and message in f for f in found), found
+
+
+def test_a_plain_join_beside_named_ones_is_what_is_wrong() -> None:
+    (problem,) = problems(BUSHY + '[join]\ninputs = ["a", "b"]\non = ["a1"]\n')
+    assert "join.inputs: a plain [join] is the only one; beside joins with a name" in problem
 
 
 def test_columns_may_name_their_stream() -> None:

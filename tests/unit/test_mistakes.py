@@ -261,12 +261,22 @@ MISTAKES = [
     query_file(
         "one topic for two streams",
         GOOD.replace('topic = "b"', 'topic = "a"'),
-        "q.toml:1: topic a feeds two streams, which is not supported",
+        "q.toml:4: topic a is stream a already: take another, or read that stream again as",
     ),
     query_file(
         "a word that a query does not have",
         GOOD.replace("topic", "topik"),
-        "q.toml:4: streams.b.topik: there is no such key; allowed: topic, schema, fields, filter",
+        "q.toml:4: streams.b.topik: there is no such key; did you mean topic? allowed: topic,",
+    ),
+    query_file(
+        "a result without its stream",
+        GOOD + '[results]\ncolumns = ["size"]\n',
+        "q.toml:10: there is no 'size'; write b.size",
+    ),
+    query_file(
+        "a key as a result",
+        GOOD + '[results]\ncolumns = ["symbol"]\n',
+        "q.toml:10: symbol is a key, and keys are always in the results: leave it out",
     ),
     query_file(
         "a result that no stream has",

@@ -33,7 +33,10 @@ def explain(
     found = load_query(query or given.settings().query)
     compile_query(found)  # types, which only evaluation knows
     if svg is not None:
-        svg.write_text(as_svg(found), encoding="utf-8")
+        try:
+            svg.write_text(as_svg(found), encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"{svg} cannot be written: {error.strerror}") from None
     if json_:
         say_json(as_dict(found))
         return

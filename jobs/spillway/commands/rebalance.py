@@ -28,13 +28,17 @@ def rebalance(
     ] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP", help="Cut a group in two, e.g. 9/17. May be repeated."),
+        typer.Option(
+            metavar="GROUP",
+            help="Cut a group in two, e.g. 9/17, or abc:9/17 of a tree. May be repeated.",
+        ),
     ] = None,
     merge: Annotated[
         list[str] | None,
         typer.Option(
             metavar="GROUP",
-            help="Merge the two halves of a range into one group, e.g. 9/17. May be repeated.",
+            help="Merge the two halves of a range into one group, e.g. 9/17, or abc:9/17 of "
+            "a tree. May be repeated.",
         ),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="Change the number of slots to this.")] = None,

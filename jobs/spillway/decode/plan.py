@@ -203,6 +203,8 @@ class _Compiler:
                     continue
                 if not _may_be_key(type_):
                     problem = f"a join key is {KEY_TYPES}, not {type_name(type_)}"
+                    if pa.types.is_floating(type_):
+                        problem += "; give the field the type decimal(p,s)"
                     self.problems.append(f"{where}: {problem}")
 
     def _check_types(self, join: TreeJoin, position: int, key: NamedKey) -> None:
@@ -211,15 +213,16 @@ class _Compiler:
         if len(set(types.values())) == 1:
             return
         listed = ", ".join(f"{name} {type_name(type_)}" for name, type_ in types.items())
+        where = f"{self._where(join, position)}: key {key.name} is not of one type: {listed}"
+        if not any(map(pa.types.is_string, types.values())):
+            self.problems.append(f"{where}; give the streams' fields one type")
+            return
         odd = next(name for name in join.inputs if not pa.types.is_string(types[name]))
         written = sources[odd].expression
         if self.query.tree.join(odd) is not None and plain_column(written):
             written = f"{sources[odd].leaf}.{written}"
         example = f'{odd} = "try_cast({written} as string)"'
-        self.problems.append(
-            f"{self._where(join, position)}: key {key.name} is not of one type: "
-            f"{listed}; give it columns and cast there, e.g. {example}"
-        )
+        self.problems.append(f"{where}; give it columns and cast there, e.g. {example}")
 
     def stream(
         self,
