@@ -512,13 +512,6 @@ def test_what_joins_is_what_the_definition_says(span: Span, data: st.DataObject)
     assert found.tolist() == [together(span, each) for each in made]
 
 
-def test_a_window_or_a_band_that_holds_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 ms or more, not -1"):
-        Span.within(2, -1)
-    with pytest.raises(ValueError, match="from 3 to 2 ms holds nothing"):
-        Span.around([(0, 1), (3, 2)])
-
-
 def test_the_watermark_waits_for_all_partitions_but_idle_ones() -> None:
     a, b = ("a", 0), ("b", 0)
     begun = Progress.begin([a, b], clock_ms=100)

@@ -651,7 +651,8 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
     assert told[2].startswith("q.toml:14: key key of left: arithmetic on dtypes")
     assert [told[0], told[1], *told[3:]] == [
         "q.toml:4: filter of left: a filter is true or false, this is int",
-        f"q.toml:9: key a of left: a join key is {KINDS}, not double",
+        f"q.toml:9: key a of left: a join key is {KINDS}, not double; give the field the type "
+        "decimal(p,s)",
         f"q.toml:14: key key of right: a join key is {KINDS}, not double",
     ]
     # One type for each key comes after that.
@@ -663,7 +664,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         plans(text)
     assert str(caught.value).splitlines() == [
         "q.toml:11: key at is not of one type: left timestamp, right int; "
-        f'{CAST} left = "try_cast(at as string)"',
+        "give the streams' fields one type",
         "q.toml:14: key key is not of one type: left string, right timestamp; "
         f'{CAST} right = "try_cast(at as string)"',
     ]

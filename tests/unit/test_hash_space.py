@@ -224,7 +224,7 @@ def test_a_group_s_text_comes_back(joins: int, inner: Prefix, data: st.DataObjec
             "'abc:9/17:1': there is no join 'abc:9/17'; the joins are abc, quoted, five",
         ),
         ("abc:9", "'abc:9': '9' is not a group: write DEPTH/VALUE, for example 9/17"),
-        ("abc:2/4", "'abc:2/4': '2/4' is not a group: its number has more than 2 bits"),
+        ("abc:2/4", "'abc:2/4': '2/4' is not a group: with 2 bits numbers go up to 3"),
     ],
 )
 def test_what_is_no_group_of_a_tree_says_what_is_allowed(text: str, says: str) -> None:

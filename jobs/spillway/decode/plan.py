@@ -196,14 +196,15 @@ class _Compiler:
         for name in inputs:
             for position, key in enumerate(join.keys):
                 where = f"{self._where(join, position)}: key {key.name} of {name}"
+                source = self.query.tree.source(key, name)
                 try:
-                    type_ = self.type_of(self.query.tree.source(key, name))
+                    type_ = self.type_of(source)
                 except EvaluationError as error:
                     self.problems.append(f"{where}: {error}")
                     continue
                 if not _may_be_key(type_):
                     problem = f"a join key is {KEY_TYPES}, not {type_name(type_)}"
-                    if pa.types.is_floating(type_):
+                    if pa.types.is_floating(type_) and plain_column(source.expression):
                         problem += "; give the field the type decimal(p,s)"
                     self.problems.append(f"{where}: {problem}")
 
