@@ -141,20 +141,24 @@ def lifted(rows: Combination, input_: int) -> Row:
     )
 
 
+def coming(join: Join, rows: Iterable[Arrival], below: Iterable[Row]) -> list[Row]:
+    """A join's new rows: those of its leaves, and what the join below it gives."""
+    found: list[Row] = []
+    for n, input_ in enumerate(join.inputs):
+        if input_ == "below":
+            found += [replace(row, input=n) for row in below]
+        else:
+            found += [
+                Row(n, row.time, row.time, (row.number,)) for row in rows if row.leaf == input_
+            ]
+    return found
+
+
 def brute(joins: Sequence[Join], rows: Sequence[Arrival]) -> Counter[tuple[int, ...]]:
     """All results of some rows."""
     made: list[Row] = []
     for join in joins:
-        mine = [
-            Row(n, row.time, row.time, (row.number,))
-            for row in rows
-            for n, leaf in enumerate(join.inputs)
-            if leaf == row.leaf
-        ]
-        mine += [
-            replace(row, input=n) for n, x in enumerate(join.inputs) if x == "below" for row in made
-        ]
-        made = [lifted(each, 0) for each in all_of(join.span, mine)]
+        made = [lifted(each, 0) for each in all_of(join.span, coming(join, rows, made))]
     return Counter(row.parts for row in made)
 
 
@@ -315,15 +319,7 @@ def day(seed: int, rules: Rules) -> str:
                 lose(rules, joins, rng, progress.watermark_ms)
             made: list[Row] = []
             for join in joins:
-                new = [
-                    Row(n, row.time, row.time, (row.number,))
-                    for row in good
-                    for n, leaf in enumerate(join.inputs)
-                    if leaf == row.leaf
-                ]
-                below = [n for n, each in enumerate(join.inputs) if each == "below"]
-                new += [replace(row, input=n) for n in below for row in made]
-                old = join.held
+                old, new = join.held, coming(join, good, made)
                 if first and not rules.carried_is_old:
                     old, new = [], [*old, *new]
                 made = [lifted(each, 0) for each in joined(join.span, old, new)]
@@ -386,9 +382,8 @@ def cleanup(rules: Rules, joins: Sequence[Join]) -> Counter[tuple[int, ...]]:
         branch = (branch and rules.whole_branch) or bool(join.pasts)
         if branch:
             join.spill.setdefault(join.generation, []).extend(join.held)
-        inputs = [n for n, each in enumerate(join.inputs) if each == "below"]
         generations = [rows for _, rows in sorted(join.spill.items())] if branch else []
-        generations.append([replace(row, input=n) for n in inputs for row in late_below])
+        generations.append(coming(join, [], late_below))
         base: list[Row] = []
         found: list[Row] = []
         for rows in generations:
@@ -406,14 +401,7 @@ def carry(rules: Rules, joins: Sequence[Join], watermark: int, taken: Sequence[A
     """The next session begins with the rows that have not expired, read again from Kafka."""
     made: list[Row] = []
     for join in joins:
-        rows = [
-            Row(n, row.time, row.time, (row.number,))
-            for row in taken
-            for n, leaf in enumerate(join.inputs)
-            if leaf == row.leaf
-        ]
-        below = [n for n, each in enumerate(join.inputs) if each == "below"]
-        rows += [replace(row, input=n) for n in below for row in made]
+        rows = coming(join, taken, made)
         made = [lifted(each, 0) for each in joined(join.span, [], rows)]
         join.held = [row for row in rows if not gone(rules, join, row, watermark)]
         join.arrived, join.spill, join.pasts = list(join.held), {}, []
