@@ -126,6 +126,10 @@ class PartitionCount(Record):
     """Of the values as Kafka gave them; 0 in entries from before this was counted."""
     digest: int
     """Sum modulo 2**64 of a digest of every value and its offset: independent of order."""
+    greatest_us: int | None = None
+    """Of a query with windows: the greatest time of the open session's rows that are not ahead."""
+    next_greatest_us: int | None = None
+    """The same of the rows of the session after it."""
 
     def __add__(self, other: PartitionCount) -> PartitionCount:
         """Add up two parts of one topic partition."""
@@ -139,7 +143,13 @@ class PartitionCount(Record):
             filtered=self.filtered + other.filtered,
             bytes=self.bytes + other.bytes,
             digest=(self.digest + other.digest) % 2**64,
+            greatest_us=_greater(self.greatest_us, other.greatest_us),
+            next_greatest_us=_greater(self.next_greatest_us, other.next_greatest_us),
         )
+
+
+def _greater(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def added(counts: Iterable[PartitionCount]) -> list[PartitionCount]:
@@ -323,6 +333,19 @@ class Topic(Record):
     partitions: int
 
 
+class EventTime(Record):
+    """What a query with windows says of time (`spillway_schemas.windows`)."""
+
+    lateness_us: int
+    """How long rows are waited for."""
+    idle_after_ms: int | None = None
+    """A partition without rows for longer is not waited for; None: all are."""
+    ahead_us: int
+    """How much a row's time may be ahead of Kafka's."""
+    topics: list[str]
+    """Those whose rows have a time."""
+
+
 class Genesis(Record):
     """Entry 0: what this warehouse is."""
 
@@ -344,6 +367,8 @@ class Genesis(Record):
     """Of each join of the query, children first, the join that reads it; -1: the root."""
     joins: list[str] = ["join"]
     """Their names."""
+    event_time: EventTime | None = None
+    """None: the query has no window."""
     written_at: str
 
     @model_validator(mode="after")
@@ -394,13 +419,18 @@ def _unpacked_cuts(given: Any) -> Any:
 
 
 _COUNTS = ("partition", "rows", "rejected", "filtered", "bytes", "digest")
+_TIMES = ("greatest_us", "next_greatest_us")
+"""Counts that are there where any partition has one."""
 
 
 def _packed_counts(counts: list[PartitionCount]) -> list[dict[str, Any]]:
     packed = []
     for topic, some in groupby(counts, lambda count: count.topic):
         parts = list(some)
-        columns = {name: [getattr(part, name) for part in parts] for name in _COUNTS}
+        columns = {name: [getattr(part, name) for part in parts] for name in (*_COUNTS, *_TIMES)}
+        for name in _TIMES:
+            if all(value is None for value in columns[name]):
+                del columns[name]
         packed.append({"topic": topic, **columns})
     return packed
 
@@ -414,8 +444,9 @@ def _unpacked_counts(given: Any) -> Any:
             topic = each.get("topic")
             if missing := [name for name in _COUNTS if not isinstance(each.get(name), list)]:
                 raise ValueError(f"counts of {topic} lack {', '.join(missing)}")
-            for figures in zip(*(each[name] for name in _COUNTS), strict=True):
-                counts.append({"topic": topic, **dict(zip(_COUNTS, figures, strict=True))})
+            names = (*_COUNTS, *(name for name in _TIMES if name in each))
+            for figures in zip(*(each[name] for name in names), strict=True):
+                counts.append({"topic": topic, **dict(zip(names, figures, strict=True))})
         else:
             counts.append(each)
     return counts
@@ -472,6 +503,11 @@ class EpochFacts(Record):
     spilled_rows: dict[str, int] = {}
     """Rows spilled in this epoch per session."""
     restored_slots: list[int] = []
+    watermarks: dict[str, int] = {}
+    """Of a query with windows: per open session the watermark after this epoch, in us since 1970;
+    none where a partition is still waited for that has had no row."""
+    idle: dict[str, list[int]] = {}
+    """Per topic the partitions that the open session's watermark does not wait for."""
     slots: list[SlotTotals]
     recent_input_ms: int = 0
     """Kafka time of the newest row read so far (the stream's own clock), in ms since 1970."""

@@ -32,6 +32,20 @@ Several joins have a name each, and one may be an input of another::
 
 `spillway_schemas.join_tree` says what a key may be there.
 
+A join may be bounded in time (`spillway_schemas.windows`)::
+
+    [streams.stock]
+    schema = "stock"
+    time = "ts"                      # of every stream below a join with a window
+
+    [join]
+    inputs = ["stock", "volume"]
+    on = ["symbol"]
+    window = "10 minutes"            # or: within = { volume = "-5 seconds .. 1 minute" }, of stock
+    lateness = "2 minutes"           # how long a row is waited for; default: 0 seconds
+    idle_after = "5 minutes"         # a partition without rows is not waited for; default: it is
+    ahead = "5 minutes"              # a clock that is more ahead of Kafka's is wrong
+
 Invariants: after `load_query` every name that the query uses exists, expressions hold allowed
 tokens only (`spillway_schemas.expressions`), and no two result columns have the same name, whatever
 their case (Spark and Delta do not tell case apart). Types of expressions are checked where they
@@ -43,7 +57,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -59,6 +74,7 @@ from pydantic import (
     model_validator,
 )
 
+from spillway_schemas.durations import duration_us
 from spillway_schemas.exits import USAGE
 from spillway_schemas.expressions import (
     ExpressionError,
@@ -68,9 +84,11 @@ from spillway_schemas.expressions import (
     plain_column,
 )
 from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
+from spillway_schemas.journal import EventTime
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from spillway_schemas.tomlfile import Key, TomlError, TomlFile, read_toml
 from spillway_schemas.topic_name import topic_name
+from spillway_schemas.windows import AHEAD_US, Span, band_us
 
 SHIPPED_QUERIES = Path(__file__).parent / "queries"
 SINGLE = "join"
@@ -108,6 +126,8 @@ class StreamInput(QueryPart):
     """A shipped contract; or `fields`."""
     fields: dict[str, str] | None = None
     filter: str | None = None
+    time: str | None = None
+    """The field that windows go by: a timestamp that is never null."""
 
     @model_validator(mode="after")
     def _one_contract(self) -> Self:
@@ -159,6 +179,13 @@ class JoinKey(QueryPart):
         return self.expression if self.expression is not None else column_text(self.name)
 
 
+def _placed(parse: Callable[[str], object], text: str, *place: str) -> None:
+    try:
+        parse(text)
+    except ValueError as error:
+        raise _Misplaced(str(error), *place) from error
+
+
 def _key_kind(value: object) -> str:
     return "name" if isinstance(value, str) else "table"
 
@@ -173,6 +200,41 @@ class Join(QueryPart):
             Discriminator(_key_kind),
         ]
     ] = Field(min_length=1)
+    window: str | None = None
+    """Rows join when all their times lie within so much."""
+    within: dict[str, str] | None = None
+    """Or: for each further input a band around the time of the first, `low .. high`."""
+    lateness: str | None = None
+    """How long rows are waited for. This and what follows is of the whole query."""
+    idle_after: str | None = None
+    """A partition without rows for so long is not waited for."""
+    ahead: str | None = None
+    """How much a row's time may be ahead of Kafka's."""
+
+    @model_validator(mode="after")
+    def _one_window(self) -> Self:
+        for name in ("window", "lateness", "idle_after", "ahead"):
+            if (text := getattr(self, name)) is not None:
+                _placed(duration_us, text, name)
+        if self.window is not None and self.within is not None:
+            raise ValueError("give window (all inputs alike) or within (bands), not both")
+        for input_, text in (self.within or {}).items():
+            _placed(band_us, text, "within", input_)
+        if self.window is None and self.within is None:
+            for name in ("lateness", "idle_after", "ahead"):
+                if getattr(self, name) is not None:
+                    raise _Misplaced("it is of a window: give the join window or within", name)
+        return self
+
+    @property
+    def span(self) -> Span | None:
+        """Which times join; None: all."""
+        names = [leaf_of(each).name for each in self.inputs]
+        if self.window is not None:
+            return Span.within(len(names), duration_us(self.window))
+        if self.within is not None:
+            return Span.around([band_us(self.within[name]) for name in names[1:]])
+        return None
 
     @property
     def keys(self) -> tuple[JoinKey, ...]:
@@ -238,6 +300,46 @@ class Query(QueryPart):
         """The joins as a tree."""
         assert self._tree is not None, "made by query_of"
         return self._tree
+
+    @cached_property
+    def spans(self) -> tuple[Span | None, ...]:
+        """Which times each join of the tree joins; None: all."""
+        return tuple(self.joins[join.name].span for join in self.tree.joins)
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether any join is bounded in time."""
+        return any(span is not None for span in self.spans)
+
+    def is_timed(self, join: str) -> bool:
+        """Whether the inputs of a join have times: it has a window, or a join above it has."""
+        return any(
+            span is not None and join in self.tree.joins_below(each.name)
+            for each, span in zip(self.tree.joins, self.spans, strict=True)
+        )
+
+    def time(self, leaf: str) -> str | None:
+        """The field of a leaf that windows go by; None: no window asks for it."""
+        return self.stream(leaf).time
+
+    @cached_property
+    def event_time(self) -> EventTime | None:
+        """What the query says of time; None: it has no window."""
+        if not self.is_windowed:
+            return None
+        said = {
+            name: duration_us(text)
+            for name in ("lateness", "idle_after", "ahead")
+            for join in self.joins.values()
+            if (text := getattr(join, name)) is not None
+        }
+        idle_after_us = said.get("idle_after")
+        return EventTime(
+            lateness_us=said.get("lateness", 0),
+            idle_after_ms=None if idle_after_us is None else idle_after_us // 1000,
+            ahead_us=said.get("ahead", AHEAD_US),
+            topics=sorted({self.topic(leaf) for leaf in self.inputs if self.time(leaf)}),
+        )
 
     @property
     def is_single(self) -> bool:
@@ -341,6 +443,12 @@ class Query(QueryPart):
                 ]
                 for join in tree.joins
             ]
+        if self.event_time is not None:
+            meaning["times"] = [
+                {leaf: self.time(leaf) for leaf in self.inputs},
+                self.event_time.model_dump(),
+                [None if span is None else [span.width_us, span.bands_us] for span in self.spans],
+            ]
         text = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -426,6 +534,10 @@ def _problems(query: Query) -> Iterator[str]:
             where = query.where(*query.place(name, "on"))
             yield f"{where}: two keys of the same name: {same}"
     yield from _column_problems(query)
+    bands = list(_band_problems(query))
+    yield from bands
+    if not found and not bands:  # whose spans are known
+        yield from _time_problems(query)
     if not found:
         yield from _key_name_problems(query)
         yield from _clashes(query)
@@ -443,6 +555,65 @@ def _stream_problems(query: Query, name: str) -> Iterator[str]:
             f"{query.where('streams', name, 'fields')}: {twice} differ only in case; "
             "Spark and Delta take them for one column"
         )
+
+
+def _band_problems(query: Query) -> Iterator[str]:
+    for name, join in query.joins.items():
+        inputs = [leaf_of(each).name for each in join.inputs]
+        where = query.where(*query.place(name, "within"))
+        for odd in sorted(set(join.within or ()) - set(inputs[1:])):
+            what = (
+                "the first input, which the others are around" if odd == inputs[0] else "no input"
+            )
+            yield f"{where}: {odd} is {what}; give a band to: {', '.join(inputs[1:])}"
+        for input_ in inputs[1:]:
+            if join.within is not None and input_ not in join.within:
+                yield f"{where}: {input_} has no band; write {input_} = '-5 seconds .. 5 seconds'"
+
+
+def _time_problems(query: Query) -> Iterator[str]:
+    """Streams whose windows have no time to go by, and times that no window asks for."""
+    asked = {
+        query.stream_name(each): join.name
+        for join in query.tree.joins
+        if query.is_timed(join.name)
+        for each in join.inputs
+        if query.tree.join(each) is None
+    }
+    for name, stream in query.streams.items():
+        rules = {each.name: each for each in stream.rules}
+        fits = [each.name for each in stream.rules if each.type == "timestamp"]
+        listed = _list(fits) if fits else "none: give it a field of type timestamp"
+        if stream.time is None and name in asked:
+            yield (
+                f"{query.where('streams', name)}: {asked[name]} has a window, or a join above it: "
+                f"give {name} the field that it goes by, time = "
+                + (f'"{fits[0]}"' if len(fits) == 1 else f"one of: {listed}")
+            )
+        elif stream.time is not None:
+            where = query.where("streams", name, "time")
+            if stream.time not in rules:
+                yield f"{where}: {name} has no field {stream.time!r}; timestamps: {listed}"
+            elif stream.time not in fits:
+                type_ = rules[stream.time].type
+                yield (
+                    f"{where}: {stream.time} is {type_}; a window goes by a timestamp that is "
+                    f"never null; there are: {listed}"
+                )
+            elif name not in asked:
+                yield f"{where}: no join of {name} has a window: leave time out"
+    for what in ("lateness", "idle_after", "ahead"):
+        said = {
+            name: text
+            for name, join in query.joins.items()
+            if (text := getattr(join, what)) is not None
+        }
+        if len({duration_us(text) for text in said.values()}) > 1:
+            last = list(said)[-1]
+            yield (
+                f"{query.where(*query.place(last, what))}: {' and '.join(said)} say unlike things: "
+                f"all joins of a query have one watermark. Say {what} once"
+            )
 
 
 def _key_name_problems(query: Query) -> Iterator[str]:

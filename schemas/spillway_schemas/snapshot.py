@@ -21,7 +21,7 @@ from spillway_schemas.journal import (
     Topic,
 )
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 """Raised when a field is added, goes, or changes its meaning, and when the fold makes another state
 of the same entries: snapshots of other formats are ignored."""
 
@@ -37,6 +37,14 @@ class MarkRecord(Record):
     counts: PartitionSums
 
 
+class ProgressRecord(Record):
+    """How far the time of a session has come: per partition, in order, topic, partition, clock and
+    greatest time; the watermark."""
+
+    heard: list[tuple[str, int, int, int | None]]
+    watermark_us: int
+
+
 class SessionRecord(Record):
     """An open session."""
 
@@ -48,12 +56,13 @@ class SessionRecord(Record):
     cuts: int
     results: int
     spilled_rows: int
+    progress: ProgressRecord | None
 
 
 class JournalSnapshot(Record):
     """The fold of entries 0 to `n`. Lists are in order: equal states are equal texts."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     entry: str
     """SHA-256 in hex of the text of entry `n`: a snapshot of an entry that nobody has is none."""
     n: int

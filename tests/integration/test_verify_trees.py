@@ -133,7 +133,7 @@ def leaf_frame(spark: Any, plan: StreamPlan, hashed: Sequence[str] | None, rows:
         schema=RAW,
     )
     schema = decoded_schema(plan)
-    table = pa.Table.from_batches(decoded(plan, schema, [raw]), schema=schema)
+    table = pa.Table.from_batches(decoded(plan, schema, None, [raw]), schema=schema)
     return hashed_rows(spark.createDataFrame(table), plan, SALT, hashed)
 
 

@@ -1,4 +1,4 @@
-"""The rules of windows, in a world without hosts, files or Kafka: what `spillway.protocol.windows`
+"""The rules of windows, in a world without hosts, files or Kafka: what `spillway_schemas.windows`
 says is done to lists of rows, and every result must come once.
 
 A day is one seed: epochs with rows that come in disorder, late, or from a clock that is wrong;
@@ -25,8 +25,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway.protocol.windows import (
-    BEGINNING_MS,
+from spillway_schemas.windows import (
+    BEGINNING_US,
     Heard,
     Past,
     Progress,
@@ -95,12 +95,12 @@ class Rules:
     ahead: Callable[[I64, I64, int], Bool] = ahead
     expired: Callable[[I64, int, int], Bool] = expired
     needed: Callable[[I64, I64, list[Past], int], Bool] = needed
-    horizon: Callable[[Span, int], int] = lambda span, input_: span.horizons_ms[input_]
+    horizon: Callable[[Span, int], int] = lambda span, input_: span.horizons_us[input_]
     below: Callable[[list[Past]], list[Past]] = lambda pasts: pasts
     """What the joins below have spilled, as the join above sees it."""
-    judged_by: Callable[[Progress, Progress], int] = lambda before, after: before.watermark_ms
+    judged_by: Callable[[Progress, Progress], int] = lambda before, after: before.watermark_us
     """Of the progress before and after an epoch, the watermark that its rows are judged by."""
-    evicted_by: Callable[[Progress, Progress], int] = lambda before, after: before.watermark_ms
+    evicted_by: Callable[[Progress, Progress], int] = lambda before, after: before.watermark_us
     restored: Callable[[list[Row], Callable[[Row], bool]], list[Row]] = lambda rows, gone: [
         each for each in rows if not gone(each)
     ]
@@ -114,12 +114,12 @@ class Rules:
 
 def together(span: Span, rows: Combination) -> bool:
     """Whether rows join, by the words of the definition."""
-    if span.bands_ms is None:
-        return max(r.greatest for r in rows) - min(r.least for r in rows) <= span.width_ms
+    if span.bands_us is None:
+        return max(r.greatest for r in rows) - min(r.least for r in rows) <= span.width_us
     first = rows[0]
     return all(
         low <= other - mine <= high
-        for row, (low, high) in zip(rows[1:], span.bands_ms[1:], strict=True)
+        for row, (low, high) in zip(rows[1:], span.bands_us[1:], strict=True)
         for other in (row.least, row.greatest)
         for mine in (first.least, first.greatest)
     )
@@ -174,10 +174,14 @@ class Clocks:
 
 def watermarks(clocks: Clocks, leaves: int, epochs: Sequence[Sequence[Arrival]]) -> list[int]:
     """Per epoch the watermark that its rows are judged by: from the whole history, each time."""
-    found = [BEGINNING_MS]
+    found = [BEGINNING_US]
     for end in range(1, len(epochs)):
         past = [(n, row) for n, rows in enumerate(epochs[:end]) for row in rows]
         clock = [max([0, *(row.kafka for n, row in past if n <= e)]) for e in range(end)]
+        begun = min((n for n, row in past if row.time - row.kafka <= clocks.bound), default=None)
+        if begun is None:
+            found.append(found[-1])
+            continue
         least: list[int] = []
         for name in product(range(leaves), range(clocks.partitions)):
             mine = [
@@ -185,7 +189,7 @@ def watermarks(clocks: Clocks, leaves: int, epochs: Sequence[Sequence[Arrival]])
                 for n, row in past
                 if (row.leaf, row.partition) == name and row.time - row.kafka <= clocks.bound
             ]
-            heard = clock[max(n for n, _ in mine)] if mine else 0
+            heard = clock[max(n for n, _ in mine) if mine else begun]
             if clocks.idle_after is not None and clock[-1] - heard > clocks.idle_after:
                 continue
             if not mine:
@@ -270,8 +274,7 @@ def joined(span: Span, old: Sequence[Row], new: Sequence[Row]) -> list[Combinati
     ]
     if not found:
         return []
-    least = np.array([[row.least for row in rows] for rows in found], dtype=np.int64)
-    greatest = np.array([[row.greatest for row in rows] for rows in found], dtype=np.int64)
+    least, greatest = zip(*(times(rows) for rows in zip(*found, strict=True)), strict=True)
     return [
         rows for rows, ok in zip(found, span.joins(least, greatest).tolist(), strict=True) if ok
     ]
@@ -289,7 +292,7 @@ def day(seed: int, rules: Rules) -> str:
     every = [rows for epochs in sessions for rows in epochs]
     marks = iter(watermarks(clocks, leaves, every))
     partitions = [(TOPICS[i], p) for i in range(leaves) for p in range(clocks.partitions)]
-    progress = Progress.begin(partitions, 0)
+    progress = Progress.begin(partitions)
     clock, past, wrong = 0, Counter[tuple[int, ...]](), ""
     taken: list[Arrival] = []
     for epochs in sessions:
@@ -299,7 +302,9 @@ def day(seed: int, rules: Rules) -> str:
             mark = next(marks)
             taken += [r for r in rows if r.time >= mark and r.time - r.kafka <= clocks.bound]
             in_time = [
-                r for r in rows if not one(rules.ahead(of(r.time), of(r.kafka), clocks.bound))
+                r
+                for r in rows
+                if not one(rules.ahead(of(1000 * r.time), of(r.kafka), 1000 * clocks.bound))
             ]
             came: dict[tuple[str, int], int] = {}
             for row in in_time:
@@ -307,7 +312,7 @@ def day(seed: int, rules: Rules) -> str:
                 came[name] = max(came.get(name, row.time), row.time)
             clock = max([clock, *(row.kafka for row in rows)])
             then = progress.after(
-                came, clock, lateness_ms=clocks.lateness, idle_after_ms=clocks.idle_after
+                came, clock, lateness_us=clocks.lateness, idle_after_ms=clocks.idle_after
             )
             good = [
                 r
@@ -316,7 +321,7 @@ def day(seed: int, rules: Rules) -> str:
             ]
             evict(rules, joins, rules.evicted_by(progress, then))
             if rng.random() < 0.12:
-                lose(rules, joins, rng, progress.watermark_ms)
+                lose(rules, joins, rng, progress.watermark_us)
             made: list[Row] = []
             for join in joins:
                 old, new = join.held, coming(join, good, made)
@@ -337,7 +342,7 @@ def day(seed: int, rules: Rules) -> str:
         past = whole
         if got != expected and not wrong:
             wrong = f"missing {dict(expected - got)}, too many {dict(got - expected)}"
-        carry(rules, joins, progress.watermark_ms, taken)
+        carry(rules, joins, progress.watermark_us, taken)
     return wrong
 
 
@@ -354,7 +359,7 @@ def evict(rules: Rules, joins: Sequence[Join], watermark: int) -> None:
         join.held = [row for row in join.held if row not in out]
         pasts = [*join.pasts, *rules.below(below)]
         if out:
-            kept = chosen(out, rules.needed(*times(out), pasts, join.span.width_ms))
+            kept = chosen(out, rules.needed(*times(out), pasts, join.span.width_us))
             join.spill.setdefault(join.generation, []).extend(kept)
         below = pasts
 
@@ -439,16 +444,16 @@ def none(times: I64, *_: object) -> Bool:
 
 
 PLANTS = {
-    "a row expires an epoch early": Rules(evicted_by=lambda before, after: after.watermark_ms),
-    "a row is late by its own epoch": Rules(judged_by=lambda before, after: after.watermark_ms),
+    "a row expires an epoch early": Rules(evicted_by=lambda before, after: after.watermark_us),
+    "a row is late by its own epoch": Rules(judged_by=lambda before, after: after.watermark_us),
     "late rows are taken": Rules(late=none),
     "a row at the watermark is late": Rules(late=lambda time, mark: time <= mark),
     "a wrong clock is believed": Rules(ahead=none),
-    "a clock at the bound is wrong": Rules(ahead=lambda time, kafka, b: time - kafka >= b),
+    "a clock at the bound is wrong": Rules(ahead=lambda time, kafka, b: time - kafka * 1000 >= b),
     "a row expires as its window ends": Rules(expired=lambda least, h, mark: least + h <= mark),
     "rows expire without their window": Rules(expired=lambda least, h, mark: least < mark),
     "a band is taken backwards": Rules(
-        horizon=lambda span, n: span.horizons_ms[n] * (1 if span.bands_ms is None else -1)
+        horizon=lambda span, n: span.horizons_us[n] * (1 if span.bands_us is None else -1)
     ),
     "expired rows are never needed": Rules(needed=none),
     "expired rows are needed where times intersect": Rules(needed=intersecting),
@@ -486,7 +491,7 @@ def test_a_row_expires_when_no_row_to_come_can_join_it(span: Span, data: st.Data
         for rows in product(*others)
         if any(time >= watermark for n, time in enumerate(rows) if n != mine)
     )
-    found = expired(np.array([0]), span.horizons_ms[mine], watermark)
+    found = expired(np.array([0]), span.horizons_us[mine], watermark)
     assert found.tolist() == [not joins]
 
 
@@ -494,26 +499,35 @@ def test_a_row_expires_when_no_row_to_come_can_join_it(span: Span, data: st.Data
 def test_what_joins_is_what_the_definition_says(span: Span, data: st.DataObject) -> None:
     pairs = st.tuples(st.integers(-6, 6), st.integers(0, 3))
     rows = data.draw(st.lists(st.tuples(*[pairs] * span.inputs), max_size=9))
-    least = np.array(rows, dtype=np.int64).reshape(-1, span.inputs, 2)
-    found = span.joins(least[:, :, 0], least.sum(axis=2))
+    drawn = np.array(rows, dtype=np.int64).reshape(-1, span.inputs, 2)
+    found = span.joins(list(drawn[:, :, 0].T), list(drawn.sum(axis=2).T))
     made = [tuple(Row(n, t, t + length, ()) for n, (t, length) in enumerate(r)) for r in rows]
     assert found.tolist() == [together(span, each) for each in made]
 
 
+def test_a_span_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="a window is 0 us or more, not -1"):
+        Span.within(2, -1)
+    with pytest.raises(ValueError, match="a band from 3 to 2 us holds nothing"):
+        Span.around([(0, 1), (3, 2)])
+
+
 def test_the_watermark_waits_for_all_partitions_but_idle_ones() -> None:
     a, b = ("a", 0), ("b", 0)
-    begun = Progress.begin([a, b], clock_ms=100)
-    one = begun.after({a: 50}, 110, lateness_ms=5, idle_after_ms=20)
-    assert one.watermark_ms == BEGINNING_MS
-    both = one.after({b: 40}, 120, lateness_ms=5, idle_after_ms=20)
-    assert (both.watermark_ms, both.idle(130, 20)) == (35, frozenset())
+    begun = Progress.begin([a, b])
+    # Before the first row of all nobody is idle, however long it takes.
+    assert begun.after({}, 999, idle_after_ms=20).idle(9_999, 20) == frozenset()
+    one = begun.after({a: 50}, 110, lateness_us=5, idle_after_ms=20)
+    assert one.watermark_us == BEGINNING_US
+    both = one.after({b: 40}, 120, lateness_us=5, idle_after_ms=20)
+    assert (both.watermark_us, both.idle(130, 20)) == (35, frozenset())
     # b is silent for longer than 20 ms of the stream's clock, and is not waited for.
-    alone = both.after({a: 90}, 141, lateness_ms=5, idle_after_ms=20)
-    assert (alone.watermark_ms, set(alone.idle(141, 20))) == (85, {b})
+    alone = both.after({a: 90}, 141, lateness_us=5, idle_after_ms=20)
+    assert (alone.watermark_us, set(alone.idle(141, 20))) == (85, {b})
     # It is heard again with an old row: the watermark does not go back.
-    again = alone.after({b: 60}, 150, lateness_ms=5, idle_after_ms=20)
-    assert (again.watermark_ms, again.heard[b]) == (85, Heard(150, 60))
+    again = alone.after({b: 60}, 150, lateness_us=5, idle_after_ms=20)
+    assert (again.watermark_us, again.heard[b]) == (85, Heard(150, 60))
     # Nothing moves the watermark when all are idle.
-    assert again.after({}, 999, idle_after_ms=20).watermark_ms == 85
+    assert again.after({}, 999, idle_after_ms=20).watermark_us == 85
     # A partition that is found later is waited for, once it has had a row.
-    assert again.after({("a", 1): 70, a: 99}, 151).watermark_ms == 85
+    assert again.after({("a", 1): 70, a: 99}, 151).watermark_us == 85

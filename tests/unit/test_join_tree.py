@@ -349,7 +349,7 @@ def test_mistakes_of_all_joins_are_told_at_once() -> None:
         ),
         ('abc = "c2"', 'abc = "abc.a1"', 21, "abc is a join: write a1 without it"),
         ('["abc", "d"]', '["abc", "d again"]', 20, 'To read d again: "d as again"'),
-        ("[join.abc]", "[join.abc]\nwindow = 1", 17, "allowed: inputs, on"),
+        ("[join.abc]", "[join.abc]\nwindows = 1", 17, "did you mean window? allowed: inputs, on"),
         ('["a1"]', "[]", 18, "join.abc.on: at least one is needed"),
     ],
 )

@@ -36,7 +36,6 @@ from spillway.protocol.state import (
     fold,
     replay,
 )
-from spillway.protocol.windows import Span
 from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import (
     Claim,
@@ -155,18 +154,6 @@ CASES = [
         r"this warehouse holds another query's state and results \(fingerprint q, now other\)",
         lambda: check_query(replay(BEGUN) or pytest.fail("no state"), "other"),
     ),
-    Case(
-        "a window less than nothing",
-        ValueError,
-        "a window is 0 ms or more, not -1",
-        lambda: Span.within(2, -1),
-    ),
-    Case(
-        "a band backwards",
-        ValueError,
-        "a band from 3 to 2 ms holds nothing",
-        lambda: Span.around([(0, 1), (3, 2)]),
-    ),
     journal("a late genesis", "the genesis is entry 1, not 0$", genesis(n=1)),
     journal("no genesis", r"the journal begins with a claim, entry 1$", claim(1, 1)),
     journal("a gap", r"entry 2 \(claim\) follows entry 0$", genesis(), claim(2, 1)),
@@ -193,6 +180,12 @@ CASES = [
         *BEGUN,
         ONE,
         again([Topic(name="a", id="id-a", partitions=1), TOPICS[1]]),
+    ),
+    journal(
+        "a watermark from nowhere",
+        "epoch 0 has the watermarks {'2026-01-05': 7}; by the times that it counts they are {}$",
+        *BEGUN,
+        ONE.model_copy(update={"watermarks": {DAY: 7}}),
     ),
     journal(
         "another term's epoch",

@@ -216,7 +216,7 @@ def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.Mon
     """Half of the time of decoding is spent on pages that are given back and made anew."""
     asked: list[str] = []
     monkeypatch.setattr("spillway.verify.workers.keep_freed_memory", lambda: asked.append("proof"))
-    assert list(verified(ALL, pa.schema([]), [])) == []
+    assert list(verified(ALL, pa.schema([]), None, [])) == []
     monkeypatch.setattr("spillway.stream.process.keep_freed_memory", lambda: asked.append("stream"))
     monkeypatch.setattr("spillway.stream.process._freezes", 0)
     for _ in range(2):
@@ -419,7 +419,9 @@ def test_verify_decodes_as_the_stream_does() -> None:
         *(field.with_nullable(True) for field in fields),
         ("partition", pa.int32()), ("offset", pa.int64()), ("kept", pa.bool_()),
     ])  # fmt: skip
-    made = pa.Table.from_batches(verified(stream, schema, batches(rows, 4)), schema).to_pylist()
+    made = pa.Table.from_batches(
+        verified(stream, schema, None, batches(rows, 4)), schema
+    ).to_pylist()
     seen: Counter[Any] = Counter()
     for symbol, n, partition, offset, kept in (tuple(row.values()) for row in made):
         assert kept == (symbol is not None)

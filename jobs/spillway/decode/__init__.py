@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,18 @@ Part = tuple[Rows, list[Any]]
 
 
 @dataclass(frozen=True)
+class RowTimes:
+    """When rows happened, in us since 1970, int64."""
+
+    kept_us: Rows
+    """Of the rows that are kept."""
+    heard: Rows
+    """Positions, ascending, of all values that keep the contract, and ..."""
+    heard_us: Rows
+    """... their times: what the watermark follows, whatever filter and keys say."""
+
+
+@dataclass(frozen=True)
 class Decoded:
     """What became of a batch of n values; kept, rejected and filtered add up to n."""
 
@@ -97,6 +109,8 @@ class Decoded:
     """One short line for each of `rejected`."""
     filtered: int
     """Rows that hold but that the query's filter leaves out."""
+    times: RowTimes | None = None
+    """None: no window asks for them."""
 
 
 def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decoded:
@@ -106,6 +120,7 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
     """
     reasons: dict[int, str] = {}
     rows, table = _read(plan, values, few_rows, reasons)
+    heard, times = rows, None if plan.time is None else _micros(table.column(plan.time))
     filtered = 0
     if plan.filter is not None:
         verdict, failed = evaluate(plan.filter, table.select(plan.reads), pa.bool_())
@@ -131,7 +146,12 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
     if not keep.all():
         rows, batch = rows[keep], batch.filter(pa.array(keep))
     rejected = np.array(sorted(reasons), np.int64)
-    return Decoded(batch, rows, rejected, [reasons[at] for at in rejected.tolist()], filtered)
+    why = [reasons[at] for at in rejected.tolist()]
+    found = Decoded(batch, rows, rejected, why, filtered)
+    if times is None:
+        return found
+    kept = times if len(rows) == len(heard) else times[np.searchsorted(heard, rows)]
+    return replace(found, times=RowTimes(kept, heard, times))
 
 
 def _may_be_key(
@@ -243,6 +263,12 @@ def _together(plan: StreamPlan, found: list[Part]) -> tuple[Rows, Any]:
         order = np.argsort(rows, kind="stable")
         rows, table = rows[order], table.take(pa.array(order))
     return rows, table
+
+
+def _micros(column: Any) -> Rows:
+    """Times of a column without nulls, in us since 1970, int64 (n,)."""
+    found: Rows = _whole(column).cast(pa.int64()).to_numpy()
+    return found
 
 
 def _whole(column: Any) -> Any:

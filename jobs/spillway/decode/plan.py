@@ -49,6 +49,8 @@ class StreamPlan:
     """Expressions, with their types, that are keys of other readings of the stream: a message in
     which one is null is rejected by all readings alike."""
     filter: str | None = None
+    time: str | None = None
+    """The field that windows go by."""
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
 
@@ -124,8 +126,10 @@ def compile_query(query: Query) -> CompiledQuery:
             )
             for i, name in enumerate(query.inputs)
         )
-        inputs = tuple(InputSpec(each.name, each.payload) for each in single)
-        return CompiledQuery(one_join(JoinSpec(0, single[0].keys, inputs)), single)
+        timed = query.is_windowed
+        inputs = tuple(InputSpec(each.name, each.payload, timed=timed) for each in single)
+        join = JoinSpec(0, single[0].keys, inputs, query.spans[0])
+        return CompiledQuery(one_join(join), single)
     plan = tree_plan(query, compiler.type_of)
     streams = []
     for name in query.inputs:
@@ -270,6 +274,7 @@ class _Compiler:
             plain=tuple(column is not None for column in plain),
             also=tuple((text, self.type_of(KeySource(name, text))) for text in also),
             filter=query.stream(name).filter,
+            time=query.time(name),
             reads=tuple(sorted(reads)),
         )
 

@@ -32,6 +32,8 @@ _OF_A_FIELD: tuple[tuple[str, str], ...] = (
         r"not a number or a string of digits$|does not fit decimal|a JSON number keeps",
     ),
     ("null_key", r"the join key is null$"),
+    ("late", r"late by [\d.]+ s: "),
+    ("ahead", r"[\d.]+ s ahead of Kafka, "),
 )
 _MORE = re.compile(r" \(and \d+ more\)$")
 _FIELD = re.compile(r"[A-Za-z_][\w.]*: ")

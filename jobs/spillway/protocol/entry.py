@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import check_installed, check_restored
 from spillway.protocol.seal import seal_session
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, with_times
 from spillway_schemas.journal import Epoch, SlotReport, added
 
 
@@ -70,7 +70,7 @@ def entry_of(
             spilled.get(date, 0),
             state.genesis.parents,
         )
-    return Epoch(
+    entry = Epoch(
         n=plan.n,
         term=plan.term,
         epoch=plan.epoch,
@@ -99,6 +99,7 @@ def entry_of(
         seconds=seconds,
         limit_rows=limit_rows,
     )
+    return with_times(state, entry)
 
 
 def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:

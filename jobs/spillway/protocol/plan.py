@@ -8,20 +8,28 @@ their files and cuts: only the one that the journal names exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, restore_of
 from spillway.protocol.seal import flushed, obey
-from spillway.protocol.state import Groups, JournalState
+from spillway.protocol.state import Groups, JournalState, watermarks
 from spillway_schemas.commands import (
     AdaptationCommand,
     CommandLine,
     SessionCommand,
     UnreadableCommand,
 )
-from spillway_schemas.journal import CommandOutcome, EpochFacts, Move, Offsets, Prefix, SealRequest
+from spillway_schemas.journal import (
+    CommandOutcome,
+    EpochFacts,
+    EventTime,
+    Move,
+    Offsets,
+    Prefix,
+    SealRequest,
+)
 
 MOST_MOVED_BYTES = 64 << 20
 
@@ -68,6 +76,11 @@ class Plan:
     restore: Restore | None
     commands_n: int = -1
     """Number up to which all commands are answered by then."""
+    event_time: EventTime | None = None
+    """None: the query has no window."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Per session the watermark of the epoch before, by which this one's rows are judged; a session
+    that begins with this epoch has none."""
 
 
 def plan_epoch(
@@ -131,6 +144,8 @@ def plan_epoch(
         outcomes=tuple(outcomes[command.id] for command in new),
         commands_n=max(state.commands_n, commands_n),
         restore=restore_of(state, lost, history),
+        event_time=state.genesis.event_time,
+        watermarks=watermarks(state.sessions),
     )
 
 

@@ -8,6 +8,9 @@ installed without output, for every result among them has been emitted.
 Rows of an input that is a join are in no topic. They are made again from the leaves below it, as
 the journal's cuts say that they had met (`Replay`): that takes all rows of the session.
 
+Rows of a query with windows are judged by the watermark of the epoch in which they first came: a
+row that was late then is late now, and no other is.
+
 Offsets are read from one epoch's boundary to another's, so the counts and digests of what is
 read can be held against the journal: a topic that was emptied or made anew is noticed instead
 of answered with a state that looks right.
@@ -22,6 +25,7 @@ from spillway.protocol.offsets import partitions
 from spillway.protocol.state import JournalState, OpenSession
 from spillway_schemas.hash_space import above, join_of
 from spillway_schemas.journal import EpochFacts, Offsets, PartitionCount, Prefix
+from spillway_schemas.windows import Judging
 
 
 class InputChanged(Exception):
@@ -59,6 +63,13 @@ class SessionRestore:
     """Of all that cover a hash the last one holds, which has the greatest offsets."""
     replay: Replay | None = None
     """None: only rows of leaves were lost."""
+    watermarks: tuple[tuple[Offsets, int], ...] = ()
+    """Of a query with windows: where the input stood after each epoch of the session, in order, and
+    the watermark then."""
+
+    def judging(self, topic: str, partition: int) -> Judging:
+        """The watermarks by which the rows of a partition were judged when they first came."""
+        return judging(self.watermarks, topic, partition)
 
 
 @dataclass(frozen=True)
@@ -72,10 +83,29 @@ class Restore:
     expected: tuple[PartitionCount, ...]
 
 
+def judging(watermarks: Iterable[tuple[Offsets, int]], topic: str, partition: int) -> Judging:
+    """The watermarks by which a session's rows of a partition were judged. `watermarks`: as in
+    `SessionRestore`."""
+
+    def end(offsets: Offsets) -> int:
+        ends = offsets.get(topic, [])
+        return ends[partition] if partition < len(ends) else 0
+
+    return Judging.by_epochs((end(offsets), mark) for offsets, mark in watermarks)
+
+
+def watermarks_of(session: str, epochs: Iterable[EpochFacts]) -> tuple[tuple[Offsets, int], ...]:
+    """Where the input stood after each epoch that gave a session a watermark, and that."""
+    return tuple(
+        (each.end, each.watermarks[session]) for each in epochs if session in each.watermarks
+    )
+
+
 def history_wanted(state: JournalState, lost: Iterable[int]) -> int | None:
     """The epoch after which `restore_of` needs all epochs; None: it needs none."""
     slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
-    if not _replayed(state, slots):
+    windowed = state.genesis.event_time is not None
+    if not slots or not (windowed or _replayed(state, slots)):
         return None
     return min(session.base for session in state.sessions)
 
@@ -103,7 +133,8 @@ def restore_of(
     lost_ranges = [prefix for prefix, slot in state.groups if slot in slots]
     sessions, first = [], state.epoch
     joins = _replayed(state, slots)
-    epochs = _complete(state, history) if joins else []
+    windowed = state.genesis.event_time is not None
+    epochs = _complete(state, history) if joins or windowed else []
     ends = [*(session.start for session in state.sessions[1:]), state.end]
     for session, end in zip(state.sessions, ends, strict=True):
         cuts = sorted(
@@ -125,6 +156,7 @@ def restore_of(
                 end=end,
                 cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
                 replay=_replay(session, joins, epochs) if joins else None,
+                watermarks=watermarks_of(session.date, epochs),
             )
         )
         if joins:

@@ -19,7 +19,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
 from spillway.protocol.state import Counts, JournalState, Mark, OpenSession
-from spillway_schemas.snapshot import JournalSnapshot, MarkRecord, PartitionSums, SessionRecord
+from spillway_schemas.snapshot import (
+    JournalSnapshot,
+    MarkRecord,
+    PartitionSums,
+    ProgressRecord,
+    SessionRecord,
+)
+from spillway_schemas.windows import Heard, Progress
 
 EVERY = 256
 """Entries between two snapshots: reading and folding so many takes about a third of a second."""
@@ -49,6 +56,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
                 cuts=each.cuts,
                 results=each.results,
                 spilled_rows=each.spilled_rows,
+                progress=None if each.progress is None else _recorded(each.progress),
             )
             for each in state.sessions
         ],
@@ -92,6 +100,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
                 cuts=each.cuts,
                 results=each.results,
                 spilled_rows=each.spilled_rows,
+                progress=None if each.progress is None else _progress(each.progress),
             )
             for each in snapshot.sessions
         ),
@@ -145,6 +154,22 @@ def is_due(state: JournalState, last_n: int, sealed: bool) -> bool:
     """Whether the state should be kept. `last_n`: entry of the last snapshot, -1 for none;
     `sealed`: whether the last entry has sealed a session."""
     return sealed or state.n - last_n >= EVERY
+
+
+def _recorded(progress: Progress) -> ProgressRecord:
+    heard = [
+        (topic, partition, each.clock_ms, each.greatest_us)
+        for (topic, partition), each in sorted(progress.heard.items())
+    ]
+    return ProgressRecord(heard=heard, watermark_us=progress.watermark_us)
+
+
+def _progress(record: ProgressRecord) -> Progress:
+    heard = {
+        (topic, partition): Heard(clock_ms, greatest_us)
+        for topic, partition, clock_ms, greatest_us in record.heard
+    }
+    return Progress(heard, record.watermark_us)
 
 
 def _listed(counts: Counts) -> PartitionSums:

@@ -11,7 +11,8 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * a seal is taken back only while no partition has been read to beyond its end;
 * topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
   middle of a term by an epoch: every offset in the state is padded to the widest known);
-* every slot that owns a group has a manifest, and the other way round.
+* every slot that owns a group has a manifest, and the other way round;
+* watermarks are what follows from the times that the entries count.
 
 What is kept of the past is what recovery can ask for: per open session, the last cut of every
 hash range and a `Mark` (offsets and counts) for each epoch at which such a cut, or the session,
@@ -20,7 +21,7 @@ began. Everything older is in the journal only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spillway.protocol.offsets import greater, padded, reaches
@@ -28,7 +29,9 @@ from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
     Claim,
     Epoch,
+    EpochFacts,
     EpochHead,
+    EventTime,
     Genesis,
     Move,
     Offsets,
@@ -38,6 +41,7 @@ from spillway_schemas.journal import (
     SlotTotals,
     Topic,
 )
+from spillway_schemas.windows import BEGINNING_US, Partition, Progress
 
 Counts = Mapping[tuple[str, int], tuple[int, int]]
 """Per topic partition: rows and digest (modulo 2**64) of all that was read since the genesis."""
@@ -105,6 +109,8 @@ class OpenSession:
     cuts: int = 0
     results: int = 0
     spilled_rows: int = 0
+    progress: Progress | None = None
+    """How far its time has come; None: the query has no window."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,11 @@ def begin(genesis: Genesis) -> JournalState:
         genesis=genesis,
         topics=tuple(genesis.topics),
         end=start,
-        sessions=(OpenSession(date=genesis.session, start=start, base=-1),),
+        sessions=(
+            OpenSession(
+                date=genesis.session, start=start, base=-1, progress=_begun(genesis, start)
+            ),
+        ),
         seal=None,
         groups=tuple(genesis.groups),
         assignment_version=-1,
@@ -190,6 +200,68 @@ def begin(genesis: Genesis) -> JournalState:
         sealed={},
         seen=frozenset(),
     )
+
+
+def _begun(genesis: Genesis, offsets: Offsets) -> Progress | None:
+    """The time of a session that begins; None: the query has no window."""
+    if genesis.event_time is None:
+        return None
+    topics = genesis.event_time.topics
+    return Progress.begin((topic, p) for topic in topics for p in range(len(offsets[topic])))
+
+
+def _progressed(
+    sessions: Sequence[OpenSession], entry: EpochFacts, event_time: EventTime, clock_ms: int
+) -> tuple[OpenSession, ...]:
+    """Open sessions with the time that an epoch has brought."""
+    came = (
+        {(c.topic, c.partition): c.greatest_us for c in entry.read if c.greatest_us is not None},
+        {
+            (c.topic, c.partition): c.next_greatest_us
+            for c in entry.read
+            if c.next_greatest_us is not None
+        },
+    )
+    # A partition that still brings rows of the session before is not idle in the next one.
+    alive: tuple[Collection[Partition], ...] = ((), came[0])
+    return tuple(
+        replace(
+            session,
+            progress=session.progress
+            and session.progress.after(
+                mine,
+                clock_ms,
+                lateness_us=event_time.lateness_us,
+                idle_after_ms=event_time.idle_after_ms,
+                alive=others,
+            ),
+        )
+        for session, mine, others in zip(sessions, came, alive, strict=False)
+    )
+
+
+def watermarks(sessions: Iterable[OpenSession]) -> dict[str, int]:
+    """Per session its watermark, where it has one."""
+    return {
+        each.date: each.progress.watermark_us
+        for each in sessions
+        if each.progress is not None and each.progress.watermark_us > BEGINNING_US
+    }
+
+
+def with_times(state: JournalState, entry: Epoch) -> Epoch:
+    """The entry with the watermarks after it, and the partitions that they do not wait for."""
+    if (event_time := state.genesis.event_time) is None:
+        return entry
+    sessions = _open_sessions(_ready(state, entry), entry)
+    if entry.sealed is not None:
+        sessions = sessions[1:]
+    idle: dict[str, list[int]] = {}
+    if (progress := sessions[0].progress) is not None:
+        clock_ms = max(state.recent_input_ms, entry.recent_input_ms)
+        for topic, partition in sorted(progress.idle(clock_ms, event_time.idle_after_ms)):
+            idle.setdefault(topic, []).append(partition)
+    return entry.model_copy(update={"watermarks": watermarks(sessions), "idle": idle})
 
 
 def replay(entries: Iterable[Genesis | Claim | Epoch | EpochHead]) -> JournalState | None:
@@ -271,16 +343,14 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     groups = state.groups if entry.assignment is None else tuple(entry.assignment)
     if set(entry.manifests) != {slot for _, slot in groups}:
         raise JournalBroken(f"epoch {entry.epoch} names manifests of {sorted(entry.manifests)}")
-    if any(len(ends) > len(state.end.get(topic, ())) for topic, ends in entry.end.items()):
-        state = _widened(state, entry.end)
+    state = _ready(state, entry)
     counts = dict(state.counts)
     for part in entry.read:
         rows, digest = counts.get((part.topic, part.partition), (0, 0))
         key = (part.topic, part.partition)
         counts[key] = (rows + part.rows, (digest + part.digest) % 2**64)
-    if entry.withdrawn:
-        state = _without_seal(state, entry)
     seal = entry.seal or state.seal
+    clock_ms = max(state.recent_input_ms, entry.recent_input_ms)
     sessions = _open_sessions(state, entry)
     sealed = dict(state.sealed)
     if entry.sealed is not None:
@@ -292,6 +362,11 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
             raise JournalBroken(f"epoch {entry.epoch} seals at other offsets than the seal's")
         sealed[entry.sealed.session] = entry.sealed
         sessions, seal = sessions[1:], None
+    if watermarks(sessions) != entry.watermarks:
+        raise JournalBroken(
+            f"epoch {entry.epoch} has the watermarks {entry.watermarks}; by the times that it "
+            f"counts they are {watermarks(sessions)}"
+        )
     if sessions[0].date != entry.session:
         raise JournalBroken(f"epoch {entry.epoch} says {entry.session} is open, not the journal")
     end = padded(entry.end, state.end)
@@ -315,12 +390,20 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         # Not copied by each epoch: it grows with the days.
         seen=state.seen | {c.id for c in entry.commands} if entry.commands else state.seen,
         commands_n=max(state.commands_n, entry.commands_n),
-        recent_input_ms=max(state.recent_input_ms, entry.recent_input_ms),
+        recent_input_ms=clock_ms,
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
         named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
+
+
+def _ready(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
+    """The state with the partitions that an epoch has found, and without the seal that it takes
+    back."""
+    if any(len(ends) > len(state.end.get(topic, ())) for topic, ends in entry.end.items()):
+        state = _widened(state, entry.end)
+    return _without_seal(state, entry) if entry.withdrawn else state
 
 
 def _moves(
@@ -354,13 +437,18 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
             raise JournalBroken(f"epoch {entry.epoch} accepts a second or foreign seal")
         if not entry.seal.next_session > entry.seal.session:
             raise JournalBroken(f"the session after {entry.seal.session} cannot come before it")
-        after = OpenSession(date=entry.seal.next_session, start=entry.seal.end, base=state.epoch)
+        after = OpenSession(
+            date=entry.seal.next_session,
+            start=entry.seal.end,
+            base=state.epoch,
+            progress=_begun(state.genesis, entry.seal.end),
+        )
         sessions.append(after)
     known = {s.date for s in sessions}
     named = {c.session for c in entry.cuts} | set(entry.results) | set(entry.spilled_rows)
     if not named <= known:
         raise JournalBroken(f"epoch {entry.epoch} writes to closed sessions {named - known}")
-    return tuple(
+    moved = tuple(
         s
         if s.date not in named
         else replace(
@@ -375,3 +463,7 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
         )
         for s in sessions
     )
+    if (event_time := state.genesis.event_time) is None:
+        return moved
+    clock_ms = max(state.recent_input_ms, entry.recent_input_ms)
+    return _progressed(moved, entry, event_time, clock_ms)

@@ -7,8 +7,8 @@ pickled task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.decode import StreamPlan, decode, partition_digest, value_digest
+from spillway.decode import Decoded, StreamPlan, decode, partition_digest, value_digest
 from spillway.decode.chunks import Chunk, chunks
+from spillway.decode.lateness import judged
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.wire.blocks import (
@@ -31,7 +32,8 @@ from spillway.engine.wire.blocks import (
 from spillway.protocol.recovery import Replay, Restore, SessionRestore
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
-from spillway_schemas.journal import Offsets, PartitionCount
+from spillway_schemas.journal import EventTime, Offsets, PartitionCount
+from spillway_schemas.windows import BEGINNING_US
 
 I64 = npt.NDArray[np.int64]
 
@@ -50,6 +52,10 @@ class DecodeTask:
     """The pending end of the open session: rows at or beyond it are the next session's."""
     restore: Restore | None = None
     """Set when the rows are read again for lost slots."""
+    event_time: EventTime | None = None
+    """None: the query has no window."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Per session the watermark of the epoch before, where there is one."""
 
     def slot_of_partition(self, partition: int) -> int:
         """The slot that is told of a topic partition's counts and rejected rows."""
@@ -81,6 +87,9 @@ def _decode_chunk(
 ) -> tuple[PartitionCount, list[Block]]:
     """`again`: another reading of the stream has told what is rejected, which is the same."""
     decoded = decode(stream, chunk.values)
+    bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
+    if stream.time is not None:
+        decoded = _in_time(task, stream, chunk, decoded, bound)
     count = PartitionCount(
         topic=chunk.topic,
         partition=chunk.partition,
@@ -89,11 +98,13 @@ def _decode_chunk(
         filtered=decoded.filtered,
         bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
         digest=partition_digest(value_digest(chunk.values), chunk.offsets),
+        **_greatest(decoded, chunk, bound),
     )
     where = Coordinates(
         partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
         offset=chunk.offsets[decoded.kept],
         kafka_ms=chunk.kafka_ms[decoded.kept],
+        time_us=None if decoded.times is None else decoded.times.kept_us,
     )
     blocks: list[Block] = []
     if task.restore is not None:
@@ -101,7 +112,6 @@ def _decode_chunk(
             blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
             blocks += _replayed(task, stream, chunk, restored, decoded.rows, where)
         return count, blocks
-    bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
     for session, mine in _by_session(task, bound, where.offset):
         rows, part = _only(decoded.rows, where, mine)
         blocks += route(task.spec, stream.index, task.groups, rows, part, session=session)
@@ -120,6 +130,40 @@ def _decode_chunk(
     return count, blocks
 
 
+def _in_time(
+    task: DecodeTask, stream: StreamPlan, chunk: Chunk, decoded: Decoded, bound: int | None
+) -> Decoded:
+    """The rows without those that are late or ahead, each judged as it was when it first came."""
+    assert task.event_time is not None, "a stream has a time where a window asks for it"
+    watermarks = np.full(len(chunk.offsets), BEGINNING_US)
+    if task.restore is not None:
+        for restored in task.restore.sessions:
+            first, end = (
+                offsets[chunk.topic][chunk.partition] for offsets in (restored.start, restored.end)
+            )
+            mine = (chunk.offsets >= first) & (chunk.offsets < end)
+            judging = restored.judging(chunk.topic, chunk.partition)
+            watermarks[mine] = judging.of(chunk.offsets[mine])
+    else:
+        for session, mask in _by_session(task, bound, chunk.offsets):
+            watermark_us = task.watermarks.get(session, BEGINNING_US)
+            watermarks[slice(None) if mask is None else mask] = watermark_us
+    return judged(stream, decoded, chunk.kafka_ms, watermarks, task.event_time.ahead_us)
+
+
+def _greatest(decoded: Decoded, chunk: Chunk, bound: int | None) -> dict[str, int | None]:
+    """The greatest times of the open session's rows and of the next one's."""
+    if decoded.times is None:
+        return {}
+    offsets = chunk.offsets[decoded.times.heard]
+    at = len(offsets) if bound is None else int(np.searchsorted(offsets, bound))
+    now, after = decoded.times.heard_us[:at], decoded.times.heard_us[at:]
+    return {
+        "greatest_us": int(now.max()) if len(now) else None,
+        "next_greatest_us": int(after.max()) if len(after) else None,
+    }
+
+
 def _by_session(
     task: DecodeTask, bound: int | None, offsets: I64
 ) -> Iterator[tuple[str, Bool | None]]:
@@ -136,8 +180,7 @@ def _by_session(
 def _only(rows: Any, where: Coordinates, mask: Bool | None) -> tuple[Any, Coordinates]:
     if mask is None:
         return rows, where
-    part = Coordinates(where.partition[mask], where.offset[mask], where.kafka_ms[mask])
-    return rows.filter(pa.array(mask)), part
+    return rows.filter(pa.array(mask)), where.only(mask)
 
 
 def _rejected(
@@ -195,7 +238,7 @@ def _replayed(
     if replay is None or task.spec.operators[stream.index] not in replay.joins:
         return []
     mine, intervals = made_again(session, replay, chunk.topic, chunk.partition, where.offset)
-    some, part = _only(rows, Coordinates(where.partition, where.offset, intervals), mine)
+    some, part = _only(rows, replace(where, kafka_ms=intervals), mine)
     return route(
         task.spec,
         stream.index,

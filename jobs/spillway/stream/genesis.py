@@ -18,7 +18,7 @@ from spillway.protocol.state import JournalState, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
 from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import Genesis, Offsets, Prefix, Topic
+from spillway_schemas.journal import EventTime, Genesis, Offsets, Prefix, Topic
 from spillway_schemas.query import SINGLE, Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
@@ -43,11 +43,12 @@ def first_entry(
     now_ms: int,
     joins: Mapping[str, int] = ONE,
     streams: Sequence[int] = (1,),
+    event_time: EventTime | None = None,
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
     `joins`: the query's, children first, each with the number of the one that reads it. `streams`:
-    how many streams each of them reads itself.
+    how many streams each of them reads itself. `event_time`: of a query with windows.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -73,6 +74,7 @@ def first_entry(
         groups=_groups(settings, joins, streams),
         parents=list(joins.values()),
         joins=list(joins),
+        event_time=event_time,
         written_at=rfc3339(now_ms),
     )
 

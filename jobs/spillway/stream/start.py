@@ -45,6 +45,7 @@ def open_journal(
                 now_ms=clock(),
                 joins=query.tree.parents,
                 streams=query.tree.own_leaves,
+                event_time=query.event_time,
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:

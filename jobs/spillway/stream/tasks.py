@@ -75,6 +75,8 @@ def decode_task(
         next_session=next_session,
         bound=bound,
         restore=restore,
+        event_time=plan.event_time,
+        watermarks=plan.watermarks,
     )
 
 

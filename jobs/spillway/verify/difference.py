@@ -40,8 +40,8 @@ class JoinSide:
 def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None) -> Any:
     """All combinations of the inputs' rows that have the columns of one name equal.
 
-    Each side is joined with those before it. `keys`: of the whole; `only`: a frame of those to look
-    at, None for all.
+    Each side is joined with those before it. Rows with a `time_us` have it as `time<number>`.
+    `keys`: of the whole; `only`: a frame of those to look at, None for all.
     """
     joined = None
     for side in sides:
@@ -51,6 +51,11 @@ def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None
             sql.col("partition").alias(f"partition{side.number}"),
             sql.col("offset").alias(f"offset{side.number}"),
             sql.col("hash").alias(f"hash{side.number}"),
+            *(
+                [sql.col("time_us").alias(f"time{side.number}")]
+                if "time_us" in side.rows.columns
+                else []
+            ),
         )
         if only is not None and (mine := [key for key in keys if key in names]):
             few = only if mine == list(keys) else only.select(*mine).distinct()

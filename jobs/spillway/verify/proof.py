@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from spillway.decode import compile_streams
 from spillway.kafka.client import KafkaCluster, TopicProblem, cluster, demand_listener
 from spillway.protocol.offsets import padded, rows_between
+from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import check_query
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -40,8 +41,9 @@ from spillway.verify.rows import TopicRanges, input_rows, quarantined_rows, resu
 from spillway.verify.single import SingleFrames
 from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
-from spillway.verify.workers import FEW_KEYS, TOTALS
-from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed, Topic
+from spillway.verify.windowed import WindowedFrames
+from spillway.verify.workers import FEW_KEYS, TOTALS, Timing
+from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Sealed, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 
@@ -117,7 +119,9 @@ def verify(
     sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
     entries = warehouse.journal.read_session(sealed)
-    source = TopicRanges(bootstrap, client or {}, padded(sealed.start, sealed.end), sealed.end)
+    start = padded(sealed.start, sealed.end)
+    timing = timing_of(state.genesis.event_time, sealed, entries)
+    source = TopicRanges(bootstrap, client or {}, start, sealed.end, timing)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
@@ -142,6 +146,23 @@ def verify(
     if record:
         _record(warehouse, report, sealed, seconds)
     return report
+
+
+def timing_of(
+    event_time: EventTime | None, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
+) -> Timing | None:
+    """How the session's rows were judged by their times; None: the query has no window."""
+    if event_time is None:
+        return None
+    marks = watermarks_of(sealed.session, (each for each in entries if isinstance(each, Epoch)))
+    return Timing(
+        event_time.ahead_us,
+        {
+            (topic, partition): judging(marks, topic, partition)
+            for topic, ends in sealed.end.items()
+            for partition in range(len(ends))
+        },
+    )
 
 
 def check_input(
@@ -211,6 +232,8 @@ def frames_of(
         plans = compile_streams(query)
         inputs = [input_rows(spark, plan, source, salt) for plan in plans]
         results = result_rows(spark, plans, schemas["results"], files["results"], salt)
+        if (span := query.spans[0]) is not None:
+            return WindowedFrames(span, plans, inputs, results, quarantine, salt)
         return SingleFrames(plans, inputs, results, quarantine, salt)
     values = values_of(query)
     plans = leaf_plans(query, values)
@@ -219,7 +242,13 @@ def frames_of(
         for plan, leaf in zip(plans, values.leaves, strict=True)
     ]
     results = tree_results(spark, values, schemas["results"], files["results"], salt)
-    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt)
+    number = {leaf: n for n, leaf in enumerate(query.inputs)}
+    windows = [
+        (span, [[number[leaf] for leaf in query.tree.below(each)] for each in join.inputs])
+        for join, span in zip(query.tree.joins, query.spans, strict=True)
+        if span is not None
+    ]
+    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt, windows)
 
 
 class _Proof:

@@ -7,6 +7,9 @@ fold gives for a key of the root meets the results of that key as in a single jo
 
 A stream that several leaves read is decoded for each, with one verdict for all: what it rejects
 counts once.
+
+Windows make an end of this: a result has the times of all its rows, and a sum over rows has lost
+them. Then the results that there should be are made by a batch join, and summed.
 """
 
 from __future__ import annotations
@@ -32,8 +35,10 @@ from spillway.verify.rows import (
     result_weights,
     table_rows,
 )
+from spillway.verify.times import in_time
 from spillway.verify.values import ProofLeaf, TreeValues, outwards
 from spillway.verify.workers import FOLDED, TOTALS, judged_tree
+from spillway_schemas.windows import Span
 
 
 def leaf_rows(spark: Any, plan: StreamPlan, leaf: ProofLeaf, source: TopicRanges, salt: int) -> Any:
@@ -68,9 +73,12 @@ class TreeFrames:
         results: Any,
         quarantine: Any,
         salt: int,
+        windows: Sequence[tuple[Span, Sequence[Sequence[int]]]] = (),
     ) -> None:
         """`plans`, `leaves` (frames of `leaf_rows`): one for each leaf, in the query's order.
-        `results`: of `tree_results`. `quarantine`: of `rows.quarantined_rows`."""
+        `results`: of `tree_results`. `quarantine`: of `rows.quarantined_rows`. `windows`: the span
+        of each join that has one, and for each of its inputs the numbers of the leaves below."""
+        self._windows = windows
         self._spark = spark
         self._values = values
         self._fold = fold_of(values)
@@ -85,7 +93,7 @@ class TreeFrames:
     @property
     def joined(self) -> tuple[tuple[str, str], ...]:
         """Leaves whose keys had to be combined."""
-        return self._fold.joined
+        return () if self._windows else self._fold.joined
 
     def judged(self) -> Any:
         """The rows of `workers.judged_tree`: totals, and the keys that fail."""
@@ -115,9 +123,41 @@ class TreeFrames:
         return [pa.field(f"v{value}", type_of[value]) for value in self._values.by]
 
     def _folded(self) -> Any:
+        if self._windows:
+            return self._summed()
         tables = {f"leaf{i}": frame for i, frame in enumerate(self._sums)}
         text = fold_sql(self._fold, [f"{{{name}}}" for name in tables])
         return self._measured(self._spark.sql(text, **tables), {c: c for c in "cdfab"})
+
+    def _summed(self) -> Any:
+        """What there should be by each key, where windows keep sums from being multiplied: the
+        results are made, and counted."""
+        weights = result_weights(len(self._leaves))
+        summed = (
+            self._expected(None)
+            .select(*self._keys, *(column.alias(name) for name, column in weights.items()))
+            .groupBy(*self._keys)
+            .agg(sql.count(sql.lit(1)).alias("n"), sql.sum("a").alias("a"), sql.sum("b").alias("b"))
+        )
+        first, second = (sql.lit(prime) for prime in PRIMES)
+        n = sql.col("n")
+        return self._measured(
+            summed,
+            {
+                "c": n % first,
+                "d": n % second,
+                "f": n,
+                "a": sql.col("a") % first,
+                "b": sql.col("b") % second,
+            },
+        )
+
+    def _expected(self, only: Any | None) -> Any:
+        """All results that there should be, with these keys of the root or all."""
+        rows = joined_rows(self._sides(), self._keys, only)
+        for span, inputs in self._windows:
+            rows = rows.where(in_time(span, inputs))
+        return rows
 
     def _found(self) -> Any:
         late = sql.col("phase") == "cleanup"
@@ -169,7 +209,7 @@ class TreeFrames:
     def difference(self, only: Any | None, examples: int) -> Difference:
         """What is missing or too many, of these keys of the root or of all."""
         return difference(
-            joined_rows(self._sides(), self._keys, only),
+            self._expected(only),
             self._results,
             self._keys,
             [name for name, _ in self._values.root],

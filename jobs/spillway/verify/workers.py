@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spillway.decode import StreamPlan, decode
 from spillway.decode.chunks import Chunk, chunks
+from spillway.decode.lateness import judged as judged_in_time
 from spillway.stream.process import keep_freed_memory
 from spillway.verify.arithmetic import I64, Mask, Verdicts, judge, judge_folded
+from spillway.verify.sweep import TimedRows, swept
+from spillway_schemas.windows import Judging, Span
 
 FEW_KEYS = 10_000
 """Up to so many failing keys are named and joined by themselves; beyond it all are joined."""
@@ -130,18 +135,38 @@ def _told(
         yield pa.RecordBatch.from_arrays([*named, *blank], schema=schema)
 
 
+@dataclass(frozen=True)
+class Timing:
+    """How the rows of a session were judged by their times."""
+
+    ahead_us: int
+    judgings: Mapping[tuple[str, int], Judging]
+    """By topic and partition."""
+
+
 def decoded(
-    plan: StreamPlan, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    plan: StreamPlan,
+    schema: pa.Schema,
+    timing: Timing | None,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Kafka rows (`spillway.decode.chunks.COLUMNS`) to decoded rows with their coordinates.
 
-    `schema`: keys, payload, `partition`, `offset`, `kept`. A rejected row has a coordinate only.
+    `schema`: keys, payload, `time_us` where the plan has one, `partition`, `offset`, `kept`. A
+    rejected row has a coordinate only. `timing`: of a query with windows.
     """
     keep_freed_memory()
     for chunk in chunks(batches):
         found = decode(plan, chunk.values)
+        times: list[pa.Array] = []
+        if found.times is not None:
+            assert timing is not None, "a stream has a time where a window asks for it"
+            watermark_us = timing.judgings[chunk.topic, chunk.partition].of(chunk.offsets)
+            found = judged_in_time(plan, found, chunk.kafka_ms, watermark_us, timing.ahead_us)
+            assert found.times is not None
+            times = [pa.array(found.times.kept_us)]
         if n := len(found.kept):
-            place = _place(chunk, found.kept)
+            place = [*times, *_place(chunk, found.kept)]
             yes = pa.repeat(pa.scalar(True), n)
             yield pa.RecordBatch.from_arrays([*found.rows.columns, *place, yes], schema=schema)
         if n := len(found.rejected):
@@ -149,6 +174,47 @@ def decoded(
             place = _place(chunk, found.rejected)
             no = pa.repeat(pa.scalar(False), n)
             yield pa.RecordBatch.from_arrays([*nothing, *place, no], schema=schema)
+
+
+def swept_keys(
+    span: Span, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of one partition, sorted by key and time (keys, `time_us`, `input`, `a`, `b`), to the
+    sums of each key (`schema`: keys, `c`, `d`, `f`, `a`, `b`). The rows of one key are held."""
+    keys = len(schema) - 5
+    held: pa.Table | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        came = pa.Table.from_batches([batch])
+        held = came if held is None else pa.concat_tables([held, came])
+        begins = _begins(held, keys)
+        if len(begins) > 1 and held.num_rows - begins[-1] <= begins[-1]:  # copied once, roughly
+            yield _swept(span, schema, held.slice(0, begins[-1]), begins[:-1])
+            held = held.slice(int(begins[-1]))
+    if held is not None:
+        yield _swept(span, schema, held, _begins(held, keys))
+
+
+def _begins(table: pa.Table, keys: int) -> I64:
+    """Where each key's rows begin, int64 (k,)."""
+    other: Mask = np.zeros(table.num_rows, dtype=np.bool_)
+    other[0] = True
+    for column in table.columns[:keys]:
+        values = column.combine_chunks()
+        same = pc.equal(values.slice(1), values.slice(0, len(values) - 1))
+        other[1:] |= ~same.to_numpy(zero_copy_only=False)
+    return np.flatnonzero(other)
+
+
+def _swept(span: Span, schema: pa.Schema, table: pa.Table, begins: I64) -> pa.RecordBatch:
+    number = np.zeros(table.num_rows, dtype=np.int64)
+    number[begins[1:]] = 1
+    keys = len(schema) - 5
+    rows = TimedRows(np.cumsum(number), *(c.to_numpy() for c in table.columns[keys:]))
+    named = [column.take(pa.array(begins)).combine_chunks() for column in table.columns[:keys]]
+    sums = [pa.array(values) for values in swept(span, rows).values()]
+    return pa.RecordBatch.from_arrays([*named, *sums], schema=schema)
 
 
 def _place(chunk: Chunk, rows: npt.NDArray[np.int64]) -> list[pa.Array]:

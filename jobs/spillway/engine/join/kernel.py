@@ -6,8 +6,8 @@ gathered for producing keys only and results leave in batches.
 
 Invariants:
 
-* Every combination of rows (one of each input, equal keys, >= 1 new; with `need_old` also >= 1
-  old) is yielded exactly once; equal rows are different rows.
+* Every combination of rows (one of each input, equal keys, times that the join's span joins,
+  >= 1 new; with `need_old` also >= 1 old) is yielded exactly once; equal rows are different rows.
 * Equal hashes with different keys never join: the gathered rows of a hash are compared with
   the first of them, and only when one differs the batch's results are filtered by real keys.
 * A batch has about `batch_bytes` bytes at most (one result at least), and the rows gathered
@@ -207,14 +207,31 @@ class _Making:
         for each, rank in zip(gathered, ranks, strict=True):
             pick = each.base[number] + rank
             picks.append(pick if each.where is None else each.where[pick])
-        equal = self._equal_keys(gathered, picks, len(hashes))
-        if equal is not None:
-            picks, number = [pick[equal] for pick in picks], number[equal]
+        if (wanted := self._in_time(gathered, picks)) is not None:
+            picks, number = [pick[wanted] for pick in picks], number[wanted]
+        if (wanted := self._equal_keys(gathered, picks, len(hashes))) is not None:
+            picks, number = [pick[wanted] for pick in picks], number[wanted]
         for a, b in self._cut_by_bytes(gathered, picks):
             some = [pick[a:b] for pick in picks]
             results = np.bincount(number[a:b], minlength=len(hashes))
             newest = self._newest(gathered, some)
             yield Joined(self._table(gathered, some), hashes, results, newest)
+
+    def _in_time(self, gathered: list[_Gathered], picks: list[I64]) -> Bool | None:
+        """Which results have times that join (n,); None: the join has no window."""
+        if self.spec.span is None:
+            return None
+        least, greatest = self._times(gathered, picks)
+        return self.spec.span.joins(least, greatest)
+
+    def _times(self, gathered: list[_Gathered], picks: list[I64]) -> tuple[list[I64], list[I64]]:
+        """The least and the greatest time of each input's rows, int64 (n,) each."""
+        least, greatest = [], []
+        for each, input_, pick in zip(gathered, self.spec.inputs, picks, strict=True):
+            least.append(_numbers(each.table.column(-len(input_.times)))[pick])
+            last = each.table.column(-1)
+            greatest.append(_numbers(last)[pick] if len(input_.times) > 1 else least[-1])
+        return least, greatest
 
     def _equal_keys(self, gathered: list[_Gathered], picks: list[I64], keys: int) -> Bool | None:
         """Which results have equal keys (n,); None when all have, as nearly always."""
@@ -277,11 +294,18 @@ class _Making:
         identities: list[pa.ChunkedArray] = []
         for i, (each, pick) in enumerate(zip(gathered, picks, strict=True)):
             index = pa.array(pick)
-            taken = [column.take(index) for column in each.table.columns[0 if i == 0 else keys :]]
-            own = len(taken) - len(self.spec.inputs[i].identity)
+            input_ = self.spec.inputs[i]
+            width = each.table.num_columns - len(input_.times)
+            columns = each.table.columns[0 if i == 0 else keys : width]
+            taken = [column.take(index) for column in columns]
+            own = len(taken) - len(input_.identity)
             payloads.extend(taken[:own])
             identities.extend(taken[own:])
-        return pa.Table.from_arrays([*payloads, *identities], schema=self.spec.joined_schema)
+        arrays = [*payloads, *identities]
+        if self.spec.timed:
+            least, greatest = self._times(gathered, picks)
+            arrays += [pa.array(np.minimum.reduce(least)), pa.array(np.maximum.reduce(greatest))]
+        return pa.Table.from_arrays(arrays, schema=self.spec.joined_schema)
 
 
 def _gather(runs: Sequence[Rows], spans: Sequence[Spans], counts: I64) -> _Gathered:
@@ -323,6 +347,12 @@ def expand(start: I64, count: I64) -> I64:
         return start
     rows: I64 = np.arange(total) + np.repeat(start - (np.cumsum(count) - count), count)
     return rows
+
+
+def _numbers(column: pa.ChunkedArray) -> I64:
+    """A column of int64 without nulls, (n,)."""
+    found: I64 = column.to_numpy()
+    return found
 
 
 def _row_bytes(table: pa.Table) -> I64:

@@ -15,6 +15,7 @@ from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, Upward
 from spillway_schemas.edges import QueryEdges
 from spillway_schemas.expressions import plain_column
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.join_tree import KeySource, TreeJoin
 from spillway_schemas.query import Query
 
@@ -104,8 +105,17 @@ class _Planner:
                 column = column.removeprefix(f"{name}_") if is_leaf else column
                 fields.append(pa.field(column, self.type_of(each)))
             leaves = () if is_leaf else self.tree.below(name)
-            inputs.append(InputSpec(name, pa.schema(fields), leaves, self.tree.joins_below(name)))
-        return JoinSpec(number, keys, tuple(inputs))
+            below = self.tree.joins_below(name)
+            timed = self.query.is_timed(join.name)
+            inputs.append(InputSpec(name, pa.schema(fields), leaves, below, timed))
+        reader = self.tree.parents[join.name]
+        return JoinSpec(
+            number,
+            keys,
+            tuple(inputs),
+            self.query.spans[number],
+            reader != ROOT and self.query.is_timed(self.tree.joins[reader].name),
+        )
 
     def _positions(self, join: TreeJoin) -> dict[KeySource, int]:
         """Where a join's rows have each value that goes up, by what stands for it there."""

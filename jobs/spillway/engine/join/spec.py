@@ -3,14 +3,17 @@
 Column orders that the whole engine relies on (columns are found by position, never by name, so
 a payload column may be called `offset` or `key_hash`):
 
-* row schema of an input:  keys..., payload..., identity...
+* row schema of an input:  keys..., payload..., identity..., times...
 * identity of a stream's row: `partition` int32, `offset` int64; of a join's row: the same for each
   leaf below, `<leaf>_partition`, `<leaf>_offset`, then `<join>_hash` int64 for each join below
   (its lineage: the hash of that join's key)
+* times, where a window asks for them: of a stream's row `time_us` int64; of a join's row `least_us`
+  and `greatest_us` of its parts
 * state schema:            `key_hash` uint64, then the row schema
 * new-row schema:          the state schema, then `kafka_ms` int64
 * joined schema:           keys..., `<input>_<payload>`... per input, then the identity per input,
-  `<input>_partition`, `<input>_offset` for a stream; what comes from a join keeps its name
+  `<input>_partition`, `<input>_offset` for a stream; what comes from a join keeps its name; then
+  `least_us` and `greatest_us`, where a window above asks for them
 """
 
 from __future__ import annotations
@@ -21,10 +24,15 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from spillway_schemas.windows import Span
+
 KEY_HASH = pa.field("key_hash", pa.uint64(), nullable=False)
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
 OFFSET = pa.field("offset", pa.int64(), nullable=False)
 KAFKA_MS = pa.field("kafka_ms", pa.int64(), nullable=False)
+TIME_US = pa.field("time_us", pa.int64(), nullable=False)
+LEAST_US = pa.field("least_us", pa.int64(), nullable=False)
+GREATEST_US = pa.field("greatest_us", pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,15 @@ class InputSpec:
     """Of an input that is a join: the leaves below it. Without any it is a stream."""
     lineage: tuple[str, ...] = ()
     """The joins below it, itself the last."""
+    timed: bool = False
+    """Whether its rows have times."""
+
+    @property
+    def times(self) -> tuple[pa.Field, ...]:
+        """The columns of its rows' times: the first is the least, the last the greatest."""
+        if not self.timed:
+            return ()
+        return (LEAST_US, GREATEST_US) if self.leaves else (TIME_US,)
 
     @property
     def identity(self) -> pa.Schema:
@@ -70,13 +87,17 @@ def lineage_field(join: str) -> pa.Field:
 class JoinSpec:
     """An m-way equi-join, m >= 2. Picklable.
 
-    Raises ValueError when there are fewer than two inputs, no key, or when two columns of the
-    result would have the same name.
+    Raises ValueError when there are fewer than two inputs, no key, when two columns of the
+    result would have the same name, or when a time is asked of rows that have none.
     """
 
     operator: int
     keys: pa.Schema
     inputs: tuple[InputSpec, ...]
+    span: Span | None = None
+    """Which times join; None: all."""
+    timed: bool = False
+    """Whether the rows that it gives have times: a join above asks for them."""
 
     def __post_init__(self) -> None:
         if len(self.inputs) < 2:
@@ -89,10 +110,13 @@ class JoinSpec:
                 f"two columns of the result would be called {twice[0]!r}: "
                 "rename the stream or the field in the query"
             )
+        if (self.timed or self.span is not None) and not all(each.timed for each in self.inputs):
+            raise ValueError("a join goes by time, and rows of one of its inputs have none")
 
     def row_schema(self, input_: int) -> pa.Schema:
-        """Keys, payload and identity of one input."""
-        return pa.schema([*self.keys, *self.inputs[input_].payload, *self.inputs[input_].identity])
+        """Keys, payload, identity and times of one input."""
+        each = self.inputs[input_]
+        return pa.schema([*self.keys, *each.payload, *each.identity, *each.times])
 
     def state_schema(self, input_: int) -> pa.Schema:
         """A row in state: its hash, then the row schema."""
@@ -104,7 +128,9 @@ class JoinSpec:
 
     @cached_property
     def joined_schema(self) -> pa.Schema:
-        """What the join gives: keys once, then the payload and then the identity of each input."""
+        """What the join gives: keys once, then the payload and then the identity of each input,
+        then the times of all."""
         payloads = [field for each in self.inputs for field in each.joined_payload]
         identities = [field for each in self.inputs for field in each.joined_identity]
-        return pa.schema([*self.keys, *payloads, *identities])
+        times = [LEAST_US, GREATEST_US] if self.timed else []
+        return pa.schema([*self.keys, *payloads, *identities, *times])

@@ -35,8 +35,8 @@ class Upward:
     """How a join's results become rows of an input of its parent.
 
     `columns`: positions in the join's joined schema, in the order of the parent's row schema (all
-    but the last column, which is the hash of the join's own key). `keys`: how many of them, from
-    the first on, are the parent's keys.
+    but the hash of the join's own key, and times, which come after it). `keys`: how many of them,
+    from the first on, are the parent's keys.
     """
 
     input: int
@@ -115,7 +115,7 @@ class TreeSpec:
         return self.joins[operator], input_ - self.inputs_of(operator).start
 
     def row_schema(self, input_: int) -> pa.Schema:
-        """Keys, payload and identity of one input."""
+        """Keys, payload, identity and times of one input."""
         join, at = self._local(input_)
         return join.row_schema(at)
 
@@ -152,7 +152,8 @@ class TreeSpec:
         assert up is not None, "the root's rows are the results"
         own = pa.array(np.repeat(batch.hashes, batch.results).view(np.int64))
         picked = [batch.table.column(at) for at in up.columns]
-        table = pa.Table.from_arrays([*picked, own], schema=self.row_schema(up.input))
+        times = batch.table.columns[-2:] if self.joins[operator].timed else []
+        table = pa.Table.from_arrays([*picked, own, *times], schema=self.row_schema(up.input))
         hashes = self.hashes(self.operators[up.input], table.columns[: up.keys], hash_)
         order: I64 = np.argsort(hashes, kind="stable")
         stamps = batch.newest_ms[order] if len(batch.newest_ms) else None

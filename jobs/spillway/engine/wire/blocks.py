@@ -39,7 +39,7 @@ import pyarrow as pa
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.spec import KAFKA_MS, OFFSET, PARTITION
+from spillway.engine.join.spec import KAFKA_MS, OFFSET, PARTITION, TIME_US
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.state.runs import RunFile
 from spillway_schemas.journal import PartitionCount
@@ -107,11 +107,18 @@ class Moved:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where rows came from: `partition` int32 (n,), `offset` int64 (n,), `kafka_ms` int64 (n,)."""
+    """Where rows came from, and when: `partition` int32 (n,), `offset` int64 (n,), `kafka_ms` int64
+    (n,), and where a window asks for their own times `time_us` int64 (n,)."""
 
     partition: npt.NDArray[np.int32]
     offset: npt.NDArray[np.int64]
     kafka_ms: npt.NDArray[np.int64]
+    time_us: npt.NDArray[np.int64] | None = None
+
+    def only(self, mask: Bool) -> Coordinates:
+        """Some of them, by flags (n,)."""
+        times = None if self.time_us is None else self.time_us[mask]
+        return Coordinates(self.partition[mask], self.offset[mask], self.kafka_ms[mask], times)
 
 
 def to_batch(blocks: Iterable[Block]) -> pa.RecordBatch:
@@ -274,6 +281,10 @@ def route(
         pa.array(coordinates.partition[order], PARTITION.type),
         pa.array(coordinates.offset[order], OFFSET.type),
     ]
+    if spec.inputs[input_].timed:
+        if coordinates.time_us is None:
+            raise ValueError(f"rows of {spec.inputs[input_].name} come without their times")
+        arrays.append(pa.array(coordinates.time_us[order], TIME_US.type))
     schema = spec.state_schema(input_)
     if kind in STAMPED:
         arrays.append(pa.array(coordinates.kafka_ms[order], KAFKA_MS.type))
