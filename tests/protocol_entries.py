@@ -6,7 +6,7 @@ slot 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from spillway_schemas.commands import Command
@@ -119,11 +119,10 @@ def report(slot: int, number: int, **more: Any) -> SlotReport:
     return SlotReport(slot=slot, epoch=number, **(facts | more))
 
 
-def lost(slot: int, number: int, lacking: Sequence[int] = ()) -> SlotReport:
-    """A step whose state, or that of the slots that give to it, was not found."""
-    return report(
-        slot, number, manifest=None, status="missing", detail="gone", lacking=list(lacking)
-    )
+def lost(slot: int, number: int, unfound: Mapping[int, str] | None = None) -> SlotReport:
+    """A step whose state was not found, or that of the slots that it tells of."""
+    told = {slot: "gone"} if unfound is None else dict(unfound)
+    return report(slot, number, manifest=None, status="missing", unfound=told)
 
 
 def closing(end: Offsets, id_: str = "close", **more: Any) -> Command:

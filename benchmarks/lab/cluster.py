@@ -156,7 +156,7 @@ class Cluster:
         reports = carried_out(SPEC, tasks, came, self._state, self.warehouse.child)
         for report in reports:
             if report.status != "done":
-                raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.detail}")
+                raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
         self.manifests = {r.slot: r.manifest for r in reports}
         self._keep([f for r in reports for f in r.files], statistics=statistics)
         for cut in [cut for r in reports for cut in r.cuts]:

@@ -144,7 +144,7 @@ class TreeCluster:
     def _keep(self, reports: list[SlotReport]) -> None:
         for report in reports:
             if report.status != "done":
-                raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.detail}")
+                raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
             self.manifests[report.slot] = report.manifest
             self.cuts += report.cuts
             for file in report.files:

@@ -220,8 +220,9 @@ class SlotReport(Record):
     epoch: int
     attempt: str
     status: Literal["done", "missing"] = "done"
-    detail: str = ""
-    """For `missing`: what was not found. Nothing was written."""
+    unfound: dict[int, str] = {}
+    """For `missing`: slots whose state was not found, each with what was not there (an empty text:
+    it is known only second-hand). Nothing was written."""
     manifest: str | None = None
     files: list[FileRecord] = []
     cuts: list[Cut] = []
@@ -235,8 +236,6 @@ class SlotReport(Record):
     """New results per session."""
     spilled_rows: dict[str, int] = {}
     """Rows spilled per session."""
-    lacking: list[int] = []
-    """For `missing`: slots whose state was not found where groups were to be taken out of it."""
     recent_input_ms: int = 0
     """Greatest Kafka time among the new rows, in ms since 1970."""
     totals: SlotTotals | None = None

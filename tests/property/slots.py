@@ -377,7 +377,7 @@ class Slots:
     def _step(self, task: StepTask, blocks: list[Block]) -> SlotReport:
         mine = [block for block in blocks if block.slot == task.slot]
         report = step(self.spec, task, mine, self.state(task.slot), self.warehouse.child)
-        assert report.status == "done", report.detail
+        assert report.status == "done", report.unfound
         assert report.totals is not None
         held = sum(info.bytes for info in self.state(task.slot).list())
         assert report.totals.folder_bytes == held

@@ -189,8 +189,8 @@ class TreeSlots:
         reports = self._attempt(plan, struck)
         gone: frozenset[int] = frozenset()
         while missing := missing_slots(plan, reports):
-            assert missing - gone, "a slot was lost that is being restored"
-            gone |= missing
+            assert missing.keys() - gone, "a slot was lost that is being restored"
+            gone = gone.union(missing)
             plan = self._plan(moves, forced_bytes, seal, gone)
             reports = self._attempt(plan)
         self.restored |= gone

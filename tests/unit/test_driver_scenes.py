@@ -38,7 +38,7 @@ from spillway.protocol.driver import (
     start,
     step,
 )
-from spillway.protocol.entry import ReportsWrong
+from spillway.protocol.entry import ReportsWrong, missing_slots
 from spillway.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from spillway.protocol.plan import Plan, waits
 from spillway.protocol.recovery import Replay, Restore, SessionRestore, Since
@@ -874,7 +874,7 @@ def test_a_slot_that_had_to_give_and_found_nothing_is_the_lost_one() -> None:
     """Its own step may well have found its state, on another host than its extract."""
     command = command_of("move", "d/1", move=Move(group=Prefix(2, 1), to=1))
     _, instructions = told(
-        claimed(ONE), offered(None, command), reported(report(0, 1), lost(1, 1, lacking=[0]))
+        claimed(ONE), offered(None, command), reported(report(0, 1), lost(1, 1, {0: "gone"}))
     )
     outcome = outcome_of("d/1", kind="move", obeyed=True, slot=1)
     waiting = Move(group=Prefix(2, 1), to=1, decision="d")
@@ -1391,6 +1391,46 @@ def test_slots_that_are_lost_again_and_again_are_named() -> None:
     assert end.reason == (
         f"epoch 1 failed {MAX_ATTEMPTS} times: lost state of slot 0 (gone), 1 (gone). {READS}"
     )
+
+
+HEARD = "a join below the root did not find it"
+NO_GROUPS = "groups that come from there were not found"
+
+
+@pytest.mark.parametrize(
+    ("told_by", "reasons"),
+    [
+        ([{0: "no disk"}, {1: "no file"}], {0: "no disk", 1: "no file"}),
+        ([{}, {0: NO_GROUPS}], {0: NO_GROUPS}),
+        ([{}, {1: "no file", 0: NO_GROUPS}], {0: NO_GROUPS, 1: "no file"}),
+        ([{0: "", 1: "first"}, {0: "no disk", 1: ""}], {0: "no disk", 1: "first"}),
+        (
+            [{0: "no disk", 1: NO_GROUPS}, {0: NO_GROUPS, 1: "no file"}],
+            {0: "no disk", 1: "no file"},
+        ),
+        ([{0: ""}, {0: "", 1: ""}], {0: HEARD, 1: HEARD}),
+    ],
+)
+def test_each_lost_slot_is_told_with_its_own_reason(
+    told_by: list[dict[int, str]], reasons: dict[int, str]
+) -> None:
+    """What the slot itself says; or else the first that gives a reason."""
+    found = [lost(slot, 1, unfound) for slot, unfound in enumerate(told_by)]
+    driver, (job,) = told(claimed(ONE), offered(), reported(*found))
+    assert isinstance(job, RunJob)
+    assert list(missing_slots(plan(), found).items()) == list(reasons.items())
+    names = ", ".join(f"{slot} ({what})" for slot, what in reasons.items())
+    assert driver.failures == (JobFailed(f"lost state of slot {names}"),)
+    assert job.plan.restore is not None
+    assert job.plan.restore.slots == set(reasons)
+
+
+def test_the_first_of_several_others_gives_the_reason() -> None:
+    three = plan(manifests=tuple((slot, None) for slot in range(3)))
+    found = [report(0, 1), lost(1, 1, {0: "", 1: "x"}), lost(2, 1, {0: "second"})]
+    assert missing_slots(three, found) == {0: "second", 1: "x"}
+    found = [report(0, 1), lost(1, 1, {0: "first"}), lost(2, 1, {0: "second"})]
+    assert missing_slots(three, found) == {0: "first"}
 
 
 @pytest.mark.parametrize(

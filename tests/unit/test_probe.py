@@ -92,8 +92,8 @@ def test_state_that_a_probe_does_not_find_is_told_by_the_step_though_it_finds_it
     assert (said.kind, said.slot, said.input) == ("missing", 0, 0)
     assert set(decode_missing(said)) == {0}
     report = step(day.spec, task, [*blocks, said], day.folder_of(0), day.warehouse.child)
-    assert (report.status, report.lacking, report.files) == ("missing", [0], [])
-    assert "is not in" in report.detail
+    assert (report.status, report.unfound, report.files) == ("missing", decode_missing(said), [])
+    assert "is not in" in report.unfound[0]
 
 
 def test_every_slot_and_level_above_is_told_what_was_not_found(tmp_path: Path) -> None:

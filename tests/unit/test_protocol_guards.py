@@ -368,7 +368,7 @@ CASES = [
         ReportsWrong,
         r"Epoch 1 has lost slots\. Nothing was journaled",
         report(0, 1),
-        lost(1, 1, lacking=[0]),
+        lost(1, 1, {0: "gone"}),
     ),
     reports(
         "no manifest",

@@ -79,14 +79,14 @@ def test_a_changed_file_is_missing(slots: Slots, kind: str) -> None:
     put(slots, name, bytes(data))
     report = stepped(slots)
     assert report.status == "missing"
-    assert name in report.detail
-    assert "damaged, or was written under another key" in report.detail
+    assert name in report.unfound[0]
+    assert "damaged, or was written under another key" in report.unfound[0]
 
 
 def test_files_under_another_key_are_missing(slots: Slots) -> None:
     report = stepped(slots, key=OTHER)
     assert report.status == "missing"
-    assert "another key" in report.detail
+    assert "another key" in report.unfound[0]
 
 
 def test_who_knows_all_but_the_key_forges_nothing(slots: Slots) -> None:
@@ -113,7 +113,7 @@ def test_state_of_the_version_before_is_missing_and_so_restored(slots: Slots) ->
     put(slots, old, data)
     report = stepped(slots, manifest=old)
     assert report.status == "missing"
-    assert "another key" in report.detail
+    assert "another key" in report.unfound[0]
 
 
 def test_the_key_shows_in_no_text_of_a_task(slots: Slots) -> None:

@@ -30,6 +30,7 @@ from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 SPEC = spec_of(2, composite=False)
 PHASES = ["install", "join", "load", "manifest", "merge", "quarantine", "spill", "statistics"]
 PHASES += ["store", "write"]
+NOT_GIVEN = "groups that come from there were not found"
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_results_carry_their_epoch_and_are_counted_by_session(slots: Slots) -> N
     assert report.totals is not None
     assert (report.totals.results, report.totals.rows) == (3, 7)
     assert report.totals.rows_in == {"s0": 2, "s1": 3}
-    assert (report.slot, report.epoch, report.status, report.detail) == (0, 1, "done", "")
+    assert (report.slot, report.epoch, report.status, report.unfound) == (0, 1, "done", {})
     assert report.manifest in {info.name for info in slots.state(0).list()}
     # Nothing came, nothing is counted.
     report = did(slots, [])
@@ -172,22 +173,27 @@ def test_a_step_whose_probe_found_no_state_does_nothing(slots: Slots) -> None:
         Block(0, "missing", 0, 0, encode_missing({0: "a manifest is not there", 3: "", 5: ""})),
     ]
     report = did(slots, [row(0, 1, 0)], blocks)
-    assert (report.status, report.lacking, report.files) == ("missing", [0, 3, 5], [])
-    assert report.detail == (
-        "a manifest is not there; no groups came from slot 3; the state of slot 5"
-    )
+    unfound = {0: "a manifest is not there", 3: "no groups came from slot 3", 5: ""}
+    assert (report.status, report.unfound, report.files) == ("missing", unfound, [])
     assert report.manifest is None
+
+
+def test_a_step_tells_what_probes_and_what_it_did_not_find_at_once(slots: Slots) -> None:
+    """Else the next attempt would fail for the second half."""
+    blocks = [Block(0, "missing", 0, 0, encode_missing({2: "", 5: "a manifest is not there"}))]
+    report = did(slots, [row(0, 1, 0)], blocks, arriving=(2, 3))
+    assert report.unfound == {2: NOT_GIVEN, 3: NOT_GIVEN, 5: "a manifest is not there"}
 
 
 def test_a_step_whose_givers_have_lost_their_state_does_nothing(slots: Slots) -> None:
     report = did(slots, [row(0, 1, 0)], arriving=(2, 3))
-    assert (report.status, report.lacking, report.files) == ("missing", [2, 3], [])
-    assert report.detail == "the groups that come from the slots [2, 3]"
+    unfound = {2: NOT_GIVEN, 3: NOT_GIVEN}
+    assert (report.status, report.unfound, report.files) == ("missing", unfound, [])
     assert (report.slot, report.epoch, report.manifest, report.totals) == (0, 0, None, None)
     slots.run([row(0, 1, 0)])
     report = did(slots, [], manifest="gone")
-    assert (report.status, report.lacking, report.epoch) == ("missing", [], 1)
-    assert report.detail == f"manifest gone is not in {slots.state(0).uri}"
+    assert (report.status, report.epoch) == ("missing", 1)
+    assert report.unfound == {0: f"manifest gone is not in {slots.state(0).uri}"}
     attempts = {did(slots, [], manifest="gone").attempt for _ in range(2)}
     assert len(attempts) == 2
 

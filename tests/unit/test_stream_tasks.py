@@ -575,14 +575,17 @@ def test_a_giver_that_found_nothing_is_reported_by_the_new_owner(epochs: Epochs)
     assert [block.kind for block in blocks] == ["moved"]
     assert said(blocks) == Moved(found=False)
     reports = epochs.run(job, [*blocks, *epochs.blocks(rows(60, 6))])
-    assert [(r.status, r.lacking) for r in reports.values()] == [("missing", []), ("missing", [0])]
+    assert [r.status for r in reports.values()] == ["missing", "missing"]
+    own, of_giver = (r.unfound for r in reports.values())
+    assert (list(own), of_giver) == ([0], {0: "groups that come from there were not found"})
+    assert "is not in" in own[0]
     assert [r.manifest for r in reports.values()] == [None, None]
 
 
 def test_a_giver_that_says_nothing_is_reported_by_the_new_owner(epochs: Epochs) -> None:
     job = epochs.first()
     found = epochs.run(job, [])
-    assert [(r.status, r.lacking) for r in found.values()] == [("done", []), ("missing", [0])]
+    assert [(r.status, list(r.unfound)) for r in found.values()] == [("done", []), ("missing", [0])]
 
 
 def test_a_giver_whose_blocks_got_lost_fails_the_step(epochs: Epochs) -> None:

@@ -402,14 +402,15 @@ def test_what_was_read_last_is_the_jobs_clock(root: str) -> None:
 
 def test_lost_state_is_told_and_the_attempt_repeated_after_a_wait(root: str) -> None:
     gone = [lost(0, 0), report(1, 0)]
-    lacking = [report(0, 0), lost(1, 0, lacking=[0])]
-    job, troubles = Noting(gone, lacking), list[str]()
+    not_given = [report(0, 0), lost(1, 0, {0: "no groups came", 1: "a file is gone"})]
+    job, troubles = Noting(gone, not_given), list[str]()
     one = driver(opened(root), job, troubles)
     run_epoch(one)
     again = "reading it again from Kafka"
     assert troubles == [
         f"epoch 0: slot 0 has lost its state (gone); {again}",
-        f"epoch 0: slot 0 has lost its state (not found where it had to give groups); {again}",
+        f"epoch 0: slot 0 has lost its state (no groups came); {again}",
+        f"epoch 0: slot 1 has lost its state (a file is gone); {again}",
     ]
     assert [named["attempt"] for _, named in job.given] == [1, 2, 3]
     assert job.waits == [0.0, 0.0]

@@ -38,6 +38,8 @@ PIECE_BYTES = 256 << 20
 
 INTO = {"new": "new", "state": "installed", "restore": "installed", "replay": "replayed"}
 """Where the rows of a block go, by its kind."""
+NOT_GIVEN = "groups that come from there were not found"
+"""What is told of a slot that `Intake.lacking` names."""
 
 
 @dataclass

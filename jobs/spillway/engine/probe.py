@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.intake import Intake, take_in
+from spillway.engine.intake import NOT_GIVEN, Intake, take_in
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
@@ -62,11 +62,9 @@ def probe(
         yield from _missing(spec, task, level, {task.slot: str(lost)})
         return
     intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
-    unfound = dict.fromkeys(
-        intake.lacking(task.arriving, joins), "groups that come from there were not found"
-    )
+    lacking = intake.lacking(task.arriving, joins)
     # What was not there is told by who has looked: it is long, and goes to everyone anyway.
-    if unfound := dict.fromkeys(intake.unfound, "") | unfound:
+    if unfound := dict.fromkeys(intake.unfound, "") | dict.fromkeys(lacking, NOT_GIVEN):
         yield from _missing(spec, task, level, unfound)
         return
     yield from replayed(

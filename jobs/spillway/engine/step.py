@@ -26,7 +26,7 @@ and one merged file, not by the budget, which counts files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
-from spillway.engine.intake import Intake, merge_bounded, take_in
+from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import Joined, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
@@ -113,29 +113,25 @@ def step(
     try:
         found = load(spec, state, task.slot, task.epoch - 1, task.manifest, task.key)
     except Missing as lost:
-        return _missing(task, str(lost))
+        return _missing(task, {task.slot: str(lost)})
     work = _Step(spec, task, state, tables, found, began)
     with work.timed("install"):
         intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
-        if intake.unfound:
-            slots = sorted(intake.unfound)
-            what = "; ".join(intake.unfound[slot] or f"the state of slot {slot}" for slot in slots)
-            return _missing(task, what, slots)
-        if lacking := intake.lacking(task.arriving, range(len(spec.joins))):
-            return _missing(task, f"the groups that come from the slots {lacking}", lacking)
+        lacking = intake.lacking(task.arriving, range(len(spec.joins)))
+        if unfound := intake.unfound | dict.fromkeys(lacking, NOT_GIVEN):
+            return _missing(task, unfound)
         install(spec, task, state, found, intake)
     return work.run(intake)
 
 
-def _missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+def _missing(task: StepTask, unfound: dict[int, str]) -> SlotReport:
     """The report of a step that did nothing."""
     return SlotReport(
         slot=task.slot,
         epoch=task.epoch,
         attempt=task.attempt,
         status="missing",
-        detail=what,
-        lacking=list(lacking),
+        unfound=unfound,
     )
 
 

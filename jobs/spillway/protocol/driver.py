@@ -396,8 +396,8 @@ def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction
         raise ValueError("reports came for no plan")
     missing = missing_slots(driver.plan, event.reports)
     if missing:
-        names = ", ".join(f"{r.slot} ({r.detail})" for r in event.reports if r.slot in missing)
-        return _again(driver, driver.lost | missing, JobFailed(f"lost state of slot {names}"))
+        names = ", ".join(f"{slot} ({what})" for slot, what in missing.items())
+        return _again(driver, driver.lost.union(missing), JobFailed(f"lost state of slot {names}"))
     entry = entry_of(
         driver.state,
         driver.plan,

@@ -16,8 +16,13 @@ class ReportsWrong(Exception):
     """The reports are not one for each slot: the epoch's work cannot be trusted."""
 
 
-def missing_slots(plan: Plan, reports: Sequence[SlotReport]) -> frozenset[int]:
-    """Slots whose named state was not found. Raises `ReportsWrong` unless one report a slot."""
+HEARD_OF = "a join below the root did not find it"
+"""What is told of a lost slot when nobody who looked for its state is left to say more."""
+
+
+def missing_slots(plan: Plan, reports: Sequence[SlotReport]) -> dict[int, str]:
+    """Slots whose named state was not found, each with the reason: what the slot itself says, or
+    else the first report that gives one. Raises `ReportsWrong` unless one report a slot."""
     expected = [slot for slot, _ in plan.manifests]
     if sorted(r.slot for r in reports) != expected or any(r.epoch != plan.epoch for r in reports):
         got = sorted((r.slot, r.epoch) for r in reports)
@@ -25,8 +30,12 @@ def missing_slots(plan: Plan, reports: Sequence[SlotReport]) -> frozenset[int]:
             f"Epoch {plan.epoch} needs one report from each of the slots {expected}, got "
             f"(slot, epoch) {got}. Nothing was journaled."
         )
-    lost = [r for r in reports if r.status == "missing"]
-    return frozenset(slot for r in lost for slot in (r.lacking or [r.slot]))
+    lost: dict[int, str] = {}
+    for r in reports:
+        for slot, what in r.unfound.items():
+            own = what if slot == r.slot else ""
+            lost[slot] = own or lost.get(slot) or what
+    return {slot: lost[slot] or HEARD_OF for slot in sorted(lost)}
 
 
 def entry_of(

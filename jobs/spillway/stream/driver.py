@@ -237,11 +237,9 @@ class StreamDriver:
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
             return JobFailed(detail, _cause(str(error)))
-        details = {r.slot: r.detail for r in reports if r.status == "missing" and not r.lacking}
-        for slot in sorted(missing_slots(plan, reports)):
+        for slot, what in missing_slots(plan, reports).items():
             self._on_trouble(
-                f"epoch {plan.epoch}: slot {slot} has lost its state "
-                f"({details.get(slot, 'not found where it had to give groups')}); "
+                f"epoch {plan.epoch}: slot {slot} has lost its state ({what}); "
                 "reading it again from Kafka"
             )
         if statistics:

@@ -145,7 +145,7 @@ class Shell:
     def tell(self, event: protocol.Event) -> None:
         """One event into the protocol."""
         if isinstance(event, protocol.Reported) and self.driver.plan is not None:
-            self.lost |= missing_slots(self.driver.plan, event.reports)
+            self.lost = self.lost.union(missing_slots(self.driver.plan, event.reports))
         elif isinstance(event, protocol.Appended):
             self.lost = frozenset()
         self.driver, more = protocol.step(self.driver, event)
@@ -375,7 +375,7 @@ class Shell:
                     if done.value.status == "done":
                         self.world.placement[slot] = host
                     else:
-                        self.say(f"slot {slot} on host {host} lacks {done.value.detail}")
+                        self.say(f"slot {slot} on host {host} lacks {done.value.unfound}")
                         self.world.placement[slot] = rng.randrange(len(self.world.hosts))
                     del live[slot]
                 except Killed:

@@ -99,13 +99,11 @@ def run(
     try:
         found = rules.load(folder, task.slot, task.epoch - 1, task.manifest)
     except Missing as lost:
-        return missing(task, str(lost))
+        return missing(task, {task.slot: str(lost)})
     intake = Intake(moved=blocks.told, moved_rows=len(blocks.moved))
-    if lacking := rules.lacking(intake, task.arriving):
-        return missing(task, "groups to come", lacking)
-    if blocks.unfound:
-        what = "; ".join(blocks.unfound.values())
-        return missing(task, what, sorted(blocks.unfound))
+    lacking = rules.lacking(intake, task.arriving)
+    if unfound := blocks.unfound | dict.fromkeys(lacking, "groups to come"):
+        return missing(task, unfound)
     intake.demand_all_moved(task.slot)
     adopt(rules, folder, blocks, found)
     yield
@@ -283,15 +281,14 @@ def replayed(
                 given.restored.append((session, row))
 
 
-def missing(task: StepTask, what: str, lacking: Sequence[int] = ()) -> SlotReport:
+def missing(task: StepTask, unfound: dict[int, str]) -> SlotReport:
     """The report of a step that did nothing."""
     return SlotReport(
         slot=task.slot,
         epoch=task.epoch,
         attempt=task.attempt,
         status="missing",
-        detail=what,
-        lacking=list(lacking),
+        unfound=unfound,
     )
 
 
