@@ -186,8 +186,15 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
     if depth:
         raise ExpressionError("( without )")
     if not used:
-        raise ExpressionError("it reads no column, so it is the same for every row")
+        raise ExpressionError(_reads_nothing(tokens, columns))
     return frozenset(used)
+
+
+def _reads_nothing(tokens: list[tuple[str, str]], columns: frozenset[str]) -> str:
+    words = {token.lower() for _, token in tokens if _is_keyword(token)}
+    if meant := sorted(name for name in columns if name.lower() in words):
+        return f'{meant[0]} is a word of SQL: for the column write "{meant[0]}" in quotes'
+    return "it reads no column, so it is the same for every row"
 
 
 def _name(token: str, before: str, after: str, columns: frozenset[str], used: set[str]) -> None:

@@ -57,7 +57,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -172,11 +172,12 @@ class JoinKey(QueryPart):
             raise ValueError("give expression (the same for all inputs) or columns, not both")
         return self
 
-    def source(self, stream: str) -> str | None:
-        """The expression that gives this key in `stream`; None: not given for it."""
+    def named(self, inputs: Iterable[str]) -> NamedKey:
+        """The key with what it is in every input that it says something of."""
         if self.columns is not None:
-            return self.columns.get(stream)
-        return self.expression if self.expression is not None else column_text(self.name)
+            return NamedKey(self.name, dict(self.columns))
+        text = self.expression if self.expression is not None else column_text(self.name)
+        return NamedKey(self.name, dict.fromkeys(inputs, text))
 
 
 def _placed(parse: Callable[[str], object], text: str, *place: str) -> None:
@@ -245,15 +246,7 @@ class Join(QueryPart):
     def named_keys(self) -> tuple[NamedKey, ...]:
         """The keys with what each is in every input that it says something of."""
         names = [leaf_of(each).name for each in self.inputs]
-        return tuple(
-            NamedKey(
-                key.name,
-                dict(key.columns)
-                if key.columns is not None
-                else {name: key.source(name) or key.name for name in names},
-            )
-            for key in self.keys
-        )
+        return tuple(key.named(names) for key in self.keys)
 
 
 def _join_kind(value: object) -> str:

@@ -143,6 +143,15 @@ def test_a_column_may_be_called_like_a_keyword(name: str) -> None:
     assert (second.sources, second.plain) == ((name,), (True,))
 
 
+@pytest.mark.parametrize("text", ["case", "b.case"])
+def test_a_column_called_like_a_keyword_and_not_quoted_is_told_so(text: str) -> None:
+    made = KEYWORDS.replace('b.\\"NAME\\"', text).replace("NAME", "case")
+    (problem,) = problems(made)
+    assert problem == (
+        'q.toml:13: key k of ab: case is a word of SQL: for the column write "case" in quotes'
+    )
+
+
 @pytest.mark.parametrize("name", ["day", "date"])
 def test_a_key_may_be_called_like_a_keyword(name: str) -> None:
     """And stands for itself, though a stream has a column of that name."""
@@ -347,6 +356,7 @@ def test_mistakes_of_all_joins_are_told_at_once() -> None:
             2,
             "a_partition: field partition of a, the",
         ),
+        ('abc = "c2"', 'abc = ""', 21, "key k2 of abc: an empty expression"),
         ('abc = "c2"', 'abc = "abc.a1"', 21, "abc is a join: write a1 without it"),
         ('["abc", "d"]', '["abc", "d again"]', 20, 'To read d again: "d as again"'),
         ("[join.abc]", "[join.abc]\nwindows = 1", 17, "did you mean window? allowed: inputs, on"),

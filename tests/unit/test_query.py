@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,7 @@ def test_fingerprints_stay_as_they_are() -> None:
     )
 
 
+EMPTY = "key s of stock: an empty expression"
 THREE = """
 [streams.stock]
 schema = "stock"
@@ -183,6 +185,9 @@ on = ["symbol"]
         ('["symbol"]', '[{ nam = "x" }]', 10, "allowed: name, expression, columns"),
         ('["symbol"]', '[{ name = "a b" }]', 10, "is no column name"),
         ('["symbol"]', '[{ name = "s", columns = { stock = "symbol" } }]', 10, "nothing for input"),
+        ('["symbol"]', '[{ name = "s", columns = { stock = "" } }]', 10, EMPTY),
+        ('["symbol"]', '[{ name = "s", expression = " " }]', 10, EMPTY),
+        ('["symbol"]', '[{ name = "symbol", expression = "" }]', 10, "stock: an empty expression"),
         (
             '["symbol"]',
             '[{ name = "epoch", expression = "symbol" }]',
@@ -301,6 +306,28 @@ def test_expressions_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         columns_of(text, COLUMNS)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["case", "CASE", "case > 1", "(case)", "extract(day from case)"])
+def test_a_column_called_like_a_keyword_is_to_be_quoted(text: str) -> None:
+    quoted = 'Case is a word of SQL: for the column write "Case" in quotes'
+    with pytest.raises(ExpressionError, match=f"^{re.escape(quoted)}$"):
+        columns_of(text, frozenset({"Case", "n", "true"}))
+    assert columns_of('"Case"', frozenset({"Case"})) == {"Case"}
+
+
+@pytest.mark.parametrize(
+    "text", ["1 = 1", "'case'", "null", "not true", "date '2026-01-05' = date '2026-01-05'"]
+)
+def test_an_expression_without_a_column_is_the_same_for_every_row(text: str) -> None:
+    """Though there are columns of other names, and some that are taken for columns alone."""
+    with pytest.raises(ExpressionError, match=r"^it reads no column, so it is the same for every"):
+        columns_of(text, frozenset({"case", "date", "end", "symbol"}))
+
+
+def test_a_keyword_is_a_keyword_where_a_column_is_read() -> None:
+    text = "case when n > 0 then 1 end = 1"
+    assert columns_of(text, frozenset({"case", "end", "n"})) == {"n"}
 
 
 def test_plain_columns_and_normal_form() -> None:
