@@ -115,7 +115,7 @@ def test_every_slot_and_level_above_is_told_what_was_not_found(tmp_path: Path) -
     assert [(b.kind, b.slot, b.operator) for b in passed_on] == [
         ("missing", slot, 2) for slot in (0, 1)
     ]
-    # What was not there is told by who has looked: all slots pass on what all have heard.
+    # Slots are passed on, reasons not: the probe that looked has sent those to everyone.
     assert "is not in" in decode_missing(heard)[1]
     assert [decode_missing(each) for each in passed_on] == [{1: ""}] * 2
 

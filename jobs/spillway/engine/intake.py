@@ -63,8 +63,8 @@ class Intake:
     given: list[pa.Table] = field(default_factory=list)
     """`GIVEN_SCHEMA`: what the joins below the root gave."""
     unfound: dict[int, str] = field(default_factory=dict)
-    """Slots whose state a probe below did not find, and what was not there; empty when only slots
-    tell of it that have heard of it themselves."""
+    """Slots whose state a probe below did not find, and what was not there; empty when the slot is
+    known only second-hand."""
 
     def lacking(self, arriving: Iterable[int], joins: Collection[int] = (0,)) -> list[int]:
         """Of the slots that groups shall come from, those whose state was not found. `joins`: those

@@ -9,7 +9,9 @@ epoch's decisions about memory are taken in one place, and a probe may run any n
 Failure path: where state is not as it was named, nothing is given, and every probe and step above
 is told so (`missing`). A probe passes on what it is told, a step reports it. Telling the step of
 the same slot alone is not enough: when a host is lost while steps run, Spark runs its probes again
-for the steps that have not read yet, and that one may be done.
+for the steps that have not read yet, and that one may be done. Nor is telling or passing on alone:
+a step may have read the old blocks of level 1 and the repeated ones of level 2, or the other way
+round.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def probe(
         return
     intake = take_in(spec, task.groups, task.slot, blocks, task.piece_bytes)
     lacking = intake.lacking(task.arriving, joins)
-    # What was not there is told by who has looked: it is long, and goes to everyone anyway.
+    # Pass on the slots but not the reasons: the probe that looked has already sent those to
+    # everyone.
     if unfound := dict.fromkeys(intake.unfound, "") | dict.fromkeys(lacking, NOT_GIVEN):
         yield from _missing(spec, task, level, unfound)
         return
@@ -144,7 +147,8 @@ def _missing(
 ) -> Iterator[Block]:
     """Slots without which nothing is given here, told to every probe and step above.
 
-    One block for each, of a few bytes a slot: all slots tell all of it when a host is lost.
+    One small block per receiver and level: when a host is lost, every slot sends these to every
+    other.
     """
     told = encode_missing(unfound)
     for slot in sorted({task.slot, *task.groups.slots.tolist()}):

@@ -71,9 +71,8 @@ def traced(
             several that are alike.
 
     Returns float64 (g,) for each join of `lineage`, g its number of groups, exact for whole numbers
-    up to 2^53. Raises KeyError for a
-    join without a grouping, and ValueError for hashes or weights of different lengths and for a
-    group that there is not.
+    up to 2^53. Raises KeyError for a join without a grouping, and ValueError for hashes or weights
+    of different lengths and for a group that does not exist.
     """
     _rows(lineage, weights)
     return {join: _sums(groupings[join], hashes, weights) for join, hashes in lineage.items()}

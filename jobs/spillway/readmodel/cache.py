@@ -35,7 +35,7 @@ SAVE_EVERY = 50
 
 
 class KeptReadCache(BaseModel):
-    """A memory as it is kept on this machine."""
+    """The cache file's contents."""
 
     version: int = VERSION
     model: KeptReadModel | None = None

@@ -24,7 +24,7 @@ Entries = Iterator[tuple[str, Genesis | Claim | Epoch | EpochHead]]
 
 
 def keep(warehouse: Warehouse) -> None:
-    """Keep the model of all entries that the warehouse's handle has seen, unless that are too many.
+    """Keep the model of all entries the warehouse's handle has seen, unless there are too many.
 
     Raises OSError, and `DamagedTable` for an entry that cannot be read.
     """

@@ -200,7 +200,7 @@ def where_text(join: JoinStatus) -> str:
 
 
 def root_first(joins: Sequence[JoinStatus]) -> list[tuple[int, JoinStatus]]:
-    """The joins from the root on, each with how many it lies below it; inputs in their order."""
+    """The joins from the root on, each with its depth below the root; inputs in their order."""
     named = {each.join: each for each in joins}
 
     def below(join: JoinStatus, depth: int) -> Iterator[tuple[int, JoinStatus]]:

@@ -15,8 +15,8 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
   `input`) |
 | `given` | IPC stream of `GIVEN_SCHEMA`: what a join below the root gave in this epoch; for the
   steps of the slots that have the groups |
-| `missing` | JSON: the slots whose state probes below did not find (`input`: 0), and what was not
-  there where the sender has looked itself |
+| `missing` | JSON: the slots whose state probes below did not find (`input`: 0), each with
+  the reason, or an empty text if the sender only heard of it |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
 | `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
 
