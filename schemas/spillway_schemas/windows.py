@@ -4,8 +4,7 @@ be kept. Pure.
 Model: a row has a time, in us since 1970; one that was joined from several has [least, greatest] of
 its parts. A *span* says which times join: all within a width of each other (`Span.within`), or each
 of them in a band around the first input's (`Span.around`). `Progress` is what the journal knows of
-the time of a
-session: the greatest of each partition, and the watermark.
+the time of a session: the greatest of each partition, and the watermark.
 
     watermark(b)   the least of the partitions' greatest times up to epoch b, less the lateness. It
                    never goes back. There is none before every partition has had a row or is idle
@@ -16,6 +15,8 @@ session: the greatest of each partition, and the watermark.
                    leaves memory before the rows of b are joined
     needed         an expired row that an earlier generation may have a partner of: it goes into the
                    spill of its own generation. The others are over
+    slice          rows whose least times lie in one stretch of time: they expire together, with the
+                   last of it
 
 Why a partition, not an input: Kafka's partitions are read at unlike speeds after a delay. By the
 greatest time of an input, rows of its slower partitions would be late.
@@ -26,7 +27,7 @@ know all that it evicts by before it begins.
 Trees: each join has its own span, and all have one watermark. A result that is still to come has a
 row that is still to come, so its greatest time is not below the watermark, whatever joins lie
 between: that is why a row expires by its own join's span alone. What cleanup finds for a join below
-is another matter: see `Past`.
+is another matter: see `needed`.
 
 Invariant: all of this follows from the journal and the row alone. So a repeated attempt, a restored
 slot, cleanup and the proof judge alike; and each combination of rows that are neither late nor
@@ -54,6 +55,11 @@ Partition = tuple[str, int]
 
 BEGINNING_US = -(1 << 62)
 """A watermark that nothing is below."""
+
+SLICES = 4
+"""Slices of state that a window has, at least ..."""
+LEAST_SLICE_US = 10_000_000
+"""... none of which is shorter: each is files of its own."""
 
 AHEAD_US = 5 * 60 * 1_000_000
 """How much a row's time may be ahead of Kafka's where a query does not say it."""
@@ -238,14 +244,6 @@ class Judging:
         return found
 
 
-@dataclass(frozen=True)
-class Past:
-    """The least and the greatest time of a generation that is over."""
-
-    least_us: int
-    greatest_us: int
-
-
 def late(time_us: I64, watermark_us: int | I64) -> Bool:
     """Rows that came too late, bool (n,). `watermark_us`: of the epoch before theirs."""
     found: Bool = time_us < watermark_us
@@ -261,29 +259,38 @@ def ahead(time_us: I64, kafka_ms: I64, bound_us: int) -> Bool:
     return found
 
 
-def expired(least_us: I64, horizon_us: int, watermark_us: int) -> Bool:
+def expired(least_us: I64 | int, horizon_us: int, watermark_us: int) -> Bool | bool:
     """Rows of one input, bool (n,), that no row joins with that is still to come.
 
     `watermark_us`: of the epoch before the one that begins.
     """
-    found: Bool = least_us + horizon_us < watermark_us
-    return found
+    return least_us + horizon_us < watermark_us
 
 
-def needed(least_us: I64, greatest_us: I64, pasts: Iterable[Past], width_us: int) -> Bool:
+def slice_us(span: Span) -> int:
+    """How much time a slice of a join's state has: what has expired leaves memory by slices.
+
+    A quarter of the window: memory holds that much more than it must, in few slices.
+    """
+    return max(span.width_us // SLICES, LEAST_SLICE_US)
+
+
+def last_us(slice_: int, slice_us: int) -> int:
+    """The last time in a slice: a slice has expired when this has."""
+    return (slice_ + 1) * slice_us - 1
+
+
+def needed(least_us: I64, until_us: I64 | int, width_us: int) -> Bool:
     """Expired rows, bool (n,), that cleanup may join with rows of earlier generations.
 
     Args:
-        pasts: the generations before the rows' own in any part of their group, and all that joins
-            below have had so far, whatever their hashes: what cleanup finds for those becomes rows
-            of this join. (A generation that ends later brings no partners: what cleanup makes of it
-            has a row that came after this one expired.)
-        width_us: of the join of these rows, also for what joins below have had: all parts of a
+        until_us: the greatest time of what earlier generations of any part of the row's group took
+            out of memory, and of all that joins below have spilled, whatever their hashes: what
+            cleanup finds for those becomes rows of this join. `BEGINNING_US`: nothing. (Of what
+            left memory before its generation ended no time is asked: no later row joins with it, so
+            each missing result has a row that was in memory when its generation ended.)
+        width_us: of the join of these rows, also for what joins below have spilled: all parts of a
             result lie within it.
     """
-    found: Bool = np.zeros(len(least_us), dtype=np.bool_)
-    for each in pasts:
-        found |= (greatest_us >= each.least_us - width_us) & (
-            least_us <= each.greatest_us + width_us
-        )
+    found: Bool = least_us <= until_us + width_us
     return found

@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 from spillway_schemas.windows import (
     BEGINNING_US,
     Heard,
-    Past,
     Progress,
     Span,
     ahead,
     expired,
+    last_us,
     late,
     needed,
 )
@@ -75,10 +75,11 @@ class Join:
     span: Span
     inputs: Sequence[int | str]
     """The leaf's number, or "below" for the join below."""
+    slice: int = 1
     held: list[Row] = field(default_factory=list)
     spill: dict[int, list[Row]] = field(default_factory=dict)
-    pasts: list[Past] = field(default_factory=list)
-    """Of the generations that are over."""
+    pasts: list[int] = field(default_factory=list)
+    """Of the generations that are over, the greatest time of what was held at the end."""
     arrived: list[Row] = field(default_factory=list)
     """All that came in this generation: what a replay gives again."""
 
@@ -93,10 +94,10 @@ class Rules:
 
     late: Callable[[I64, int], Bool] = late
     ahead: Callable[[I64, I64, int], Bool] = ahead
-    expired: Callable[[I64, int, int], Bool] = expired
-    needed: Callable[[I64, I64, list[Past], int], Bool] = needed
+    expired: Callable[[I64 | int, int, int], Bool | bool] = expired
+    needed: Callable[[I64, int, int], Bool] = needed
     horizon: Callable[[Span, int], int] = lambda span, input_: span.horizons_us[input_]
-    below: Callable[[list[Past]], list[Past]] = lambda pasts: pasts
+    below: Callable[[list[int]], list[int]] = lambda pasts: pasts
     """What the joins below have spilled, as the join above sees it."""
     judged_by: Callable[[Progress, Progress], int] = lambda before, after: before.watermark_us
     """Of the progress before and after an epoch, the watermark that its rows are judged by."""
@@ -212,12 +213,13 @@ def query(rng: Random) -> list[Join]:
             return Span.around([(low, low + rng.randrange(7)) for low in lows])
         return Span.within(inputs, rng.choice((0, 2, 4, 8)))
 
+    slices = rng.choice((1, 1, 3))
     if rng.random() < 0.5:
         inputs = rng.choice((2, 3))
-        return [Join(span(inputs), list(range(inputs)))]
+        return [Join(span(inputs), list(range(inputs)), slices)]
     shapes: list[list[int | str]] = [["below", 2], [2, "below"], [2, "below", 3]]
     above = rng.choice(shapes)
-    return [Join(span(2), [0, 1]), Join(span(len(above)), above)]
+    return [Join(span(2), [0, 1], slices), Join(span(len(above)), above, slices)]
 
 
 def arrivals(rng: Random, leaves: int, partitions: int) -> list[list[list[Arrival]]]:
@@ -348,18 +350,20 @@ def day(seed: int, rules: Rules) -> str:
 
 def gone(rules: Rules, join: Join, row: Row, watermark: int) -> bool:
     horizon = rules.horizon(join.span, row.input)
-    return one(rules.expired(of(row.least), horizon, watermark))
+    last = last_us(row.least // join.slice, join.slice)
+    return bool(rules.expired(last, horizon, watermark))
 
 
 def evict(rules: Rules, joins: Sequence[Join], watermark: int) -> None:
     """What has expired leaves memory; what cleanup needs of it is spilled."""
-    below: list[Past] = []
+    below: list[int] = []
     for join in joins:
         out = [row for row in join.held if gone(rules, join, row, watermark)]
         join.held = [row for row in join.held if row not in out]
         pasts = [*join.pasts, *rules.below(below)]
         if out:
-            kept = chosen(out, rules.needed(*times(out), pasts, join.span.width_us))
+            until = max(pasts, default=BEGINNING_US)
+            kept = chosen(out, rules.needed(times(out)[0], until, join.span.width_us))
             join.spill.setdefault(join.generation, []).extend(kept)
         below = pasts
 
@@ -372,10 +376,8 @@ def lose(rules: Rules, joins: Sequence[Join], rng: Random, watermark: int) -> No
 
 def spill(join: Join) -> None:
     """The whole group leaves memory: the generation is over."""
-    written = join.spill.setdefault(join.generation, [])
-    written += join.held
-    least, greatest = times(written)
-    join.pasts.append(Past(int(least.min()), int(greatest.max())))
+    join.spill.setdefault(join.generation, []).extend(join.held)
+    join.pasts.append(max(row.greatest for row in join.held))
     join.held, join.arrived = [], []
 
 
@@ -435,8 +437,8 @@ def test_every_result_comes_once_in_very_many_days() -> None:
     exact(range(10_000, 10_000 + int(os.environ.get("SPILLWAY_SOAK_WINDOWS", "50000"))))
 
 
-def intersecting(least: I64, greatest: I64, pasts: Iterable[Past], _: int) -> Bool:
-    return needed(least, greatest, pasts, 0)
+def intersecting(least: I64, until: int, _: int) -> Bool:
+    return needed(least, until, 0)
 
 
 def none(times: I64, *_: object) -> Bool:
