@@ -112,6 +112,8 @@ class Cut(Record):
     operator: int
     range: Prefix
     epoch: int
+    greatest_us: int | None = None
+    """Of a query with windows: the greatest time of the rows that were in memory."""
 
 
 class PartitionCount(Record):
@@ -180,6 +182,8 @@ class SlotTotals(Record):
     results: int = 0
     spilled_bytes: int = 0
     """State bytes that left memory in this epoch."""
+    expired_rows: int = 0
+    """Rows of windowed joins that have left memory because no row to come joins with them."""
     overflow_bytes: int = 0
     """Of these, what the spill's rule would have kept: it left because the folder had no room for
     the epoch's rows beside files of dead rows."""
@@ -395,10 +399,13 @@ class Claim(Record):
 
 
 def _packed_cuts(cuts: list[Cut]) -> list[dict[str, Any]]:
-    packed = []
+    packed: list[dict[str, Any]] = []
     for same, some in groupby(cuts, lambda cut: (cut.session, cut.operator, cut.epoch)):
-        common = dict(zip(("session", "operator", "epoch"), same, strict=True))
-        packed.append({**common, "ranges": [cut.range.text for cut in some]})
+        packed.append(dict(zip(("session", "operator", "epoch"), same, strict=True)))
+        mine = list(some)
+        packed[-1]["ranges"] = [cut.range.text for cut in mine]
+        if any(cut.greatest_us is not None for cut in mine):
+            packed[-1]["greatest_us"] = [cut.greatest_us for cut in mine]
     return packed
 
 
@@ -410,8 +417,15 @@ def _unpacked_cuts(given: Any) -> Any:
         if isinstance(each, dict) and "ranges" in each:
             if not isinstance(each["ranges"], list):
                 raise ValueError("the ranges of cuts are no list")
-            common = {name: value for name, value in each.items() if name != "ranges"}
-            cuts += [{**common, "range": Prefix.parse(text)} for text in each["ranges"]]
+            common = {n: value for n, value in each.items() if n not in ("ranges", "greatest_us")}
+            ranges = each["ranges"]
+            times = each.get("greatest_us", [None] * len(ranges))
+            if not isinstance(times, list):
+                raise ValueError("the times of cuts are no list")
+            cuts += [
+                {**common, "range": Prefix.parse(text), "greatest_us": time_us}
+                for text, time_us in zip(ranges, times, strict=True)
+            ]
         else:
             cuts.append(each)
     return cuts

@@ -57,6 +57,8 @@ class SessionRecord(Record):
     results: int
     spilled_rows: int
     progress: ProgressRecord | None
+    reach: list[tuple[Prefix, int]]
+    """In order of the ranges."""
 
 
 class JournalSnapshot(Record):

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
 from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
+from spillway.cleanup.plan import generation_ends
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill.spillfile import SpillFile
@@ -50,6 +51,7 @@ from spillway_schemas.journal import (
 )
 from spillway_schemas.query import Query
 from tests.commands import command_of
+from tests.property.window_reference import Arrival, kept, rejected, time_of
 
 WAREHOUSE = "w-1"
 KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
@@ -57,6 +59,8 @@ DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 
 Rows = Sequence[tuple[str, int, Mapping[str, object]]]
 """New rows: (topic, partition, value)."""
+KAFKA_MS = 1_700_000_000_000
+"""When the first row of each partition came; the next ones came a ms later each."""
 Identity = tuple[tuple[str, int, int], ...]
 """A result: (leaf, partition, offset) of each of its rows, in the order of the leaves."""
 
@@ -142,6 +146,7 @@ class TreeSlots:
                 groups=placed_out(self.groups, distribution(self.distribution, tree, self.slots)),
                 parents=list(self.spec.parents),
                 joins=[join.name for join in self.query.tree.joins],
+                event_time=self.query.event_time,
                 written_at="",
             )
         )
@@ -328,7 +333,43 @@ class TreeSlots:
             ]
             for at, values in self.kafka.items()
         }
-        return everything(self.query, values)
+        whole = everything(self.query, values)
+        if not self.query.is_windowed:
+            return whole
+        out = {
+            (*row.place, row.offset)
+            for row in rejected(self.query, *self.arrivals(), self.partitions)
+        }
+        topics = {leaf: self.query.topic(leaf) for leaf in self.query.inputs}
+        times = {
+            (topic, partition, offset): time_of(value)
+            for (topic, partition), each in values.items()
+            for offset, value in each
+        }
+        mine = {
+            r: n
+            for r, n in whole.items()
+            if not any((topics[leaf], p, o) in out for leaf, p, o in r)
+        }
+        return kept(Counter(mine), self.query, times)
+
+    def arrivals(self) -> tuple[list[Arrival], list[int]]:
+        """All rows with their epochs and sessions, and the epoch in which each session begins."""
+        found, begins, read = [], [0], Counter[tuple[str, int]]()
+        for entry in self.entries:
+            if not isinstance(entry, Epoch):
+                continue
+            begins += [entry.epoch] if entry.seal is not None else []
+            for topic, ends in entry.end.items():
+                for partition, end in enumerate(ends):
+                    at = topic, partition
+                    for offset in range(read[at], end):
+                        session = sum(offset >= b.get(at, 0) for b in self.bounds[1:])
+                        time_us = time_of(self.kafka[at][offset])
+                        kafka_us = (KAFKA_MS + offset) * 1000
+                        found.append(Arrival(at, offset, time_us, kafka_us, entry.epoch, session))
+                    read[at] = end
+        return found, begins
 
     def clean(self, day: str = DAYS[0], *, piece_bytes: int = 10**6) -> Counter[Identity]:
         """All that cleanup adds to a sealed session, stage by stage."""
@@ -342,6 +383,7 @@ class TreeSlots:
             session=day,
             epoch=sealed.epoch,
             piece_bytes=piece_bytes,
+            ends=generation_ends(self.entries, sealed) if self.query.is_windowed else None,
         )
         files = [file for join in found for file in join.files if file.table == "results"]
         return Counter(self._identities(files))
@@ -375,7 +417,7 @@ def batch_of(topic: str, partition: int, first: int, values: Sequence[bytes]) ->
             pa.array(np.full(n, partition, np.int32)),
             pa.array(np.arange(first, first + n)),
             pa.array(values, pa.binary()),
-            pa.array(1_700_000_000_000 + np.arange(first, first + n), pa.timestamp("ms", "UTC")),
+            pa.array(1000 * (KAFKA_MS + np.arange(first, first + n)), pa.timestamp("us", "UTC")),
         ],
         names=["topic", "partition", "offset", "value", "timestamp"],
     )

@@ -36,6 +36,7 @@ from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
 from spillway.cleanup.plan import (
     CleanupRefused,
     Share,
+    generation_ends,
     owed,
     sealed_session,
     shares,
@@ -47,6 +48,7 @@ from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, r
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.spill.generations import GenerationEnds
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -130,6 +132,8 @@ def run_cleanup(
     if event := _cleaned_event(warehouse, session):
         return _summary(sealed, event, already=True)
     files = spill_files(entries, in_table, session)
+    windowed = state.genesis.event_time is not None
+    ends = generation_ends(entries, sealed) if windowed else None
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -139,6 +143,7 @@ def run_cleanup(
             spec,
             sealed,
             files,
+            ends,
             lease,
             began=began,
             on_progress=on_progress,
@@ -239,6 +244,7 @@ class _Run:
         spec: TreeSpec,
         sealed: Sealed,
         files: Sequence[SpillFile],
+        ends: GenerationEnds | None,
         lease: Lease,
         *,
         began: float,
@@ -251,6 +257,7 @@ class _Run:
         self._spec = spec
         self._sealed = sealed
         self._files = files
+        self._ends = ends
         self._lease = lease
         self._began = began
         self._on_progress = on_progress
@@ -369,6 +376,7 @@ class _Run:
             spill=self._warehouse.folder("spill"),
             results=self._warehouse.folder("results"),
             committed_us=time.time_ns() // 1000,
+            ends=self._ends,
             piece_bytes=self._piece_bytes,
             batch_bytes=self._batch_bytes,
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.generations import GenerationEnds
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
@@ -87,6 +88,18 @@ def spill_files(
     return tuple(
         SpillFile(path, size, named[path].digest) for path, size in sorted(in_table.items())
     )
+
+
+def generation_ends(entries: Iterable[Genesis | Claim | Epoch], sealed: Sealed) -> GenerationEnds:
+    """The session's cuts by hash, for rows that were spilled before their generation ended."""
+    cuts = [
+        (cut.range, cut.epoch)
+        for entry in entries
+        if isinstance(entry, Epoch)
+        for cut in entry.cuts
+        if cut.session == sealed.session
+    ]
+    return GenerationEnds(cuts, sealed.epoch)
 
 
 def _made_by_cleanup(path: str) -> bool:

@@ -20,6 +20,7 @@ from spillway.engine.join.kernel import BATCH_BYTES, Joined
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.generations import GenerationEnds
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,
@@ -57,6 +58,8 @@ class CleanTask:
     spill: Folder
     results: Folder
     committed_us: int
+    ends: GenerationEnds | None = None
+    """Of a query with windows."""
     piece_bytes: int = PIECE_BYTES
     batch_bytes: int = BATCH_BYTES
     file_bytes: int = FILE_BYTES
@@ -86,7 +89,7 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = SpillSource(task.spill, task.index, task.spec, task.operator)
+    source = SpillSource(task.spill, task.index, task.spec, task.operator, task.ends)
     found = clean_ranges(
         source,
         [prefix for _, prefix in task.units],

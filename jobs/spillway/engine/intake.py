@@ -20,6 +20,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import quantiles
 from spillway.engine.state.runs import merge, part_of
+from spillway.engine.state.slices import sliced
 from spillway.engine.wire.blocks import (
     ROW_KINDS,
     STAMPED,
@@ -130,6 +131,11 @@ def take_in(
             inputs[block.input].append(_rows(table, stamped=block.kind in STAMPED))
     for (kind, session), inputs in parts.items():
         pieces = [merge_bounded(rows, piece_bytes) for rows in inputs]
+        if kind != "replayed":  # which no state keeps
+            pieces = [
+                [part for piece in some for part in sliced(spec, i, piece)]
+                for i, some in enumerate(pieces)
+            ]
         for piece in (piece for input_ in pieces for piece in input_):
             if (groups.slot_of(piece.key_hash) != slot).any():
                 raise ValueError(

@@ -41,6 +41,7 @@ from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import RunWindow, Segments
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, RunFile, map_run, part_of
+from spillway.engine.state.slices import by_slice
 from spillway.engine.statistics import range_of
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import Room, RunWriter, room_of
@@ -98,7 +99,8 @@ def extract(
         segments = Segments.of_ranges(ranges, session.drops)
         wanted = np.ones(len(ranges), dtype=np.bool_)
         for input_, pieces in enumerate(rows_of(session, segments, wanted)):
-            for rows in merge_bounded(pieces, task.piece_bytes):
+            merged = [merge_bounded(some, task.piece_bytes) for some in by_slice(pieces)]
+            for rows in (rows for some in merged for rows in some):
                 for owner, spans in spans_by_slot(task.groups, rows.key_hash).items():
                     mine = _joined([part_of(rows, a, b) for a, b in spans])
                     yield from giving[owner].give(session.name, input_, mine)
@@ -176,7 +178,8 @@ def _joined(pieces: list[Rows]) -> Rows:
     if len(pieces) == 1:
         return pieces[0]
     hashes = np.concatenate([piece.key_hash for piece in pieces])
-    return Rows(hashes, pa.concat_tables([piece.table for piece in pieces]).combine_chunks())
+    table = pa.concat_tables([piece.table for piece in pieces]).combine_chunks()
+    return Rows(hashes, table, slice=pieces[0].slice)
 
 
 def adopt(
@@ -192,10 +195,12 @@ def adopt(
     Raises HandoverLost when one is not there or not what was written; ValueError for rows of
     groups that the slot does not own.
     """
-    run = found.next_run  # runs of different sessions and inputs never meet: one number serves all
-    found.next_run += 1
+    # Runs of different sessions and inputs never meet: one number a slice serves all.
+    slices = sorted({file.slice or 0 for file in files})
+    first = found.next_run
+    found.next_run += len(slices)
     for file in files:
-        named = file._replace(run=run)
+        named = file._replace(run=first + slices.index(file.slice or 0))
         try:
             rows = map_run(spec, state, named, task.key)
         except Missing as lost:

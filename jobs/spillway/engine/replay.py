@@ -24,8 +24,10 @@ from spillway.engine.groups import I64, U64, GroupMap
 from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.state.runs import merge
+from spillway.engine.state.slices import are_over, least_of
 from spillway.engine.wire.blocks import Block, rows_by_slot
 from spillway_schemas.journal import Prefix
+from spillway_schemas.windows import BEGINNING_US
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class SessionReplay:
     """All cuts of the session so far, each with the number of its mark."""
     marks: int
     """How many marks there are."""
+    expired_by_us: int = BEGINNING_US
+    """The watermark by which rows had expired."""
 
 
 class Generations:
@@ -120,6 +124,9 @@ def _again(
             lost = np.isin(groups.slot_of(found.key_hash), sorted(replay.slots))
             assert found.kafka_ms is not None
             held = generations.of(found.key_hash, found.kafka_ms) == generations.now(found.key_hash)
+            if spec.inputs[up.input].timed:
+                least_us = least_of(spec, up.input, found.table)
+                held &= ~are_over(spec, up.input, least_us, replay.expired_by_us)
             at = np.flatnonzero(lost & held)
             if len(at):
                 kept = Rows(found.key_hash[at], found.table.take(pa.array(at)))

@@ -13,6 +13,7 @@ Order, and why:
 2. delete garbage, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
 4. join the epoch's new rows; results leave in bounded batches
+   (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
    and all of a join above one of them) become their last generation, the rest is complete and goes
 6. spill: after the join, so a generation's own results are all out
@@ -26,7 +27,7 @@ and one merged file, not by the budget, which counts files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,10 +35,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
-from spillway.engine.join.kernel import Joined, join_batches
+from spillway.engine.join.kernel import Joined, Rows, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install
@@ -53,6 +55,7 @@ from spillway.engine.spill.spilling import (
 from spillway.engine.state.arrangement import RunWindow, Segments, SessionState
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, bytes_of
+from spillway.engine.state.slices import by_slice
 from spillway.engine.state.statefiles import (
     Manifest,
     delete_garbage,
@@ -89,6 +92,7 @@ from spillway_schemas.journal import (
     SlotTotals,
     TracedGroup,
 )
+from spillway_schemas.windows import BEGINNING_US
 
 FITS = 8
 """How often files that do not fit are encoded again with a smaller allowance, roughly."""
@@ -135,6 +139,11 @@ def _missing(task: StepTask, unfound: dict[int, str]) -> SlotReport:
     )
 
 
+def _count(rows: Sequence[Sequence[Rows]]) -> int:
+    """How many rows there are, per input in pieces."""
+    return sum(len(each.key_hash) for pieces in rows for each in pieces)
+
+
 class _Step:
     """The step under way."""
 
@@ -166,6 +175,7 @@ class _Step:
         self.spilled_rows: dict[str, int] = {}
         self.spilled_bytes = 0
         self.overflow_bytes = 0
+        self.expired_rows = 0
         self.spilled: dict[str, Figures] = {}
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
         self.traced: dict[str, list[TracedGroup]] = {}
@@ -198,8 +208,12 @@ class _Step:
         with self.timed("quarantine"):
             self._quarantine(intake)
         given = {name: self._given(intake, name) for name in self.sessions}
+        timed = [name for name in self.sessions if name in task.watermarks]
+        gone = {name: self._expired(name, new=False) for name in timed}
         for name in self.sessions:
             self._join(name, given[name])
+        for name in timed:
+            self._write_expired(name, (gone[name], self._expired(name, new=True)))
         with self.timed("spill"):
             for name in [s for s in self.sessions if s in task.flush]:
                 self._flush(self.sessions[name], task.flush[name])
@@ -341,6 +355,25 @@ class _Step:
         bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages)
         self.delays += np.bincount(bucket, minlength=len(self.delays))
 
+    # --- expiry ---------------------------------------------------------------------------
+
+    def _expired(self, name: str, *, new: bool) -> list[list[Rows]]:
+        """Take out of a session what has expired; its live rows per input."""
+        with self.timed("expire"):
+            watermark_us = self.task.watermarks[name]
+            return take_expired(self.spec, self.sessions[name], watermark_us, new=new)
+
+    def _write_expired(self, name: str, gone: Sequence[Sequence[Sequence[Rows]]]) -> None:
+        """Write what cleanup needs of expired rows, into the generation that they are of."""
+        out = [[rows for each in gone for rows in each[i]] for i in self.inputs]
+        if not any(out):
+            return
+        self.expired_rows += _count(out)
+        with self.timed("expire"):
+            kept = still_needed(self.spec, self.task.groups, self.task.reach.get(name, ()), out)
+            if any(kept):
+                self._write_spill(name, kept, _count(kept), number=1)
+
     # --- spill ----------------------------------------------------------------------------
 
     def _measure(self, name: str, given: Given) -> None:
@@ -369,7 +402,10 @@ class _Step:
         segments = Segments.of_ranges(ranges, session.drops)
         sizes = measure(session, segments, len(self.spec.inputs))
         held: Bool = sizes.rows.sum(axis=0) > 0
-        self._write_spill(session, segments, held, sizes.rows, sizes.bytes)
+        if held.any():
+            rows = rows_of(session, segments, held)
+            self._write_spill(session.name, rows, int(sizes.rows[:, held].sum()))
+            self.spilled_bytes += int(sizes.bytes[held].sum())
         for at in np.flatnonzero(held).tolist():
             self.cuts.append(self._cut(session.name, ranges[at]))
 
@@ -445,9 +481,10 @@ class _Step:
             for input_ in self.inputs:
                 # State that came is sorted already, and may be large: a run of its own.
                 for fresh in (session.installed[input_], session.new[input_]):
-                    pieces = merge_bounded(staying(fresh, segments, gone), most)
-                    encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
-                    next_run += bool(pieces)
+                    for some in by_slice(staying(fresh, segments, gone)):
+                        pieces = merge_bounded(some, most)
+                        encoded += [shelf.encode(name, input_, next_run, rows) for rows in pieces]
+                        next_run += bool(pieces)
         return next_run, encoded
 
     def _spill(self, session: SessionState, victims: Bool) -> None:
@@ -455,11 +492,19 @@ class _Step:
         figures = self.figures[session.name]
         held = victims & figures.held
         if held.any():
-            self._write_spill(
-                session, self.segments[session.name], held, figures.rows, figures.bytes
-            )
+            rows = rows_of(session, self.segments[session.name], held)
+            self._write_spill(session.name, rows, int(figures.rows[:, held].sum()))
+            self.spilled_bytes += int(figures.bytes[held].sum())
             groups = [self.task.groups.prefixes[g] for g in np.flatnonzero(held).tolist()]
-            self.cuts += [self._cut(session.name, prefix) for prefix in groups]
+            greatest: Sequence[int | None] = [None] * len(groups)
+            if any(join.span is not None for join in self.spec.joins):
+                timed = [each.timed for each in self.spec.inputs]
+                found = greatest_by_group(self.task.groups, rows, timed)[held]
+                greatest = [None if us == BEGINNING_US else us for us in found.tolist()]
+            self.cuts += [
+                self._cut(session.name, prefix, us)
+                for prefix, us in zip(groups, greatest, strict=True)
+            ]
             session.drops = session.drops.drop(groups, self.task.epoch)
             self.spilled[session.name] = figures.only(held)
             self.figures[session.name] = figures.after_spill(held)
@@ -467,32 +512,30 @@ class _Step:
         session.installed = [[] for _ in self.inputs]
 
     def _write_spill(
-        self, session: SessionState, segments: Segments, wanted: Bool, rows: I64, size: I64
+        self, session: str, rows: Sequence[Sequence[Rows]], expected: int, *, number: int = 0
     ) -> None:
+        """Write rows, per input, into file `number` of the spill. `expected`: how many they are by
+        the figures."""
         task = self.task
-        if not wanted.any():
-            return
         record = write_spill(
-            self.tables("spill"),
-            task.file_name(0),
-            self.spec,
-            session.name,
-            task.epoch,
-            rows_of(session, segments, wanted),
+            self.tables("spill"), task.file_name(number), self.spec, session, task.epoch, rows
         )
-        expected = int(rows[:, wanted].sum())
         if record is None or record.rows != expected:
             raise RuntimeError(
                 f"slot {task.slot}: {expected} rows were to be spilled, "
                 f"{record.rows if record else 0} were written. Nothing was journaled."
             )
         self.files.append(record)
-        self.spilled_rows[session.name] = expected
-        self.spilled_bytes += int(size[wanted].sum())
+        self.spilled_rows[session] = self.spilled_rows.get(session, 0) + expected
 
-    def _cut(self, session: str, range_: Prefix) -> Cut:
-        join = join_of(range_, len(self.spec.joins))
-        return Cut(session=session, operator=join, range=range_, epoch=self.task.epoch)
+    def _cut(self, session: str, range_: Prefix, greatest_us: int | None = None) -> Cut:
+        return Cut(
+            session=session,
+            operator=join_of(range_, len(self.spec.joins)),
+            range=range_,
+            epoch=self.task.epoch,
+            greatest_us=greatest_us,
+        )
 
     # --- tables and report ----------------------------------------------------------------
 
@@ -586,6 +629,7 @@ class _Step:
                 results=sum(self.results.values()),
                 spilled_bytes=self.spilled_bytes,
                 overflow_bytes=self.overflow_bytes,
+                expired_rows=self.expired_rows,
                 spilled_rows=sum(self.spilled_rows.values()),
                 groups=sum(int(f.held.sum()) for f in self.figures.values()),
                 skew=round(skew(self.work), 4),

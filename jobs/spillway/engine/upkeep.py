@@ -107,8 +107,10 @@ class RunWriter:
             rows=len(rows.key_hash),
             lo=int(rows.key_hash[0]),
             hi=int(rows.key_hash[-1]),
+            slice=rows.slice,
         )
-        return RunWindow(file, Rows(rows.key_hash, rows.table, born=self.epoch)), data
+        kept = Rows(rows.key_hash, rows.table, born=self.epoch, slice=rows.slice)
+        return RunWindow(file, kept), data
 
     def write(self, part: RunWindow, data: pa.Buffer) -> None:
         """Write an encoded file."""
@@ -161,12 +163,17 @@ def upkeep(
             live.update({p.file.file: _live(p, whole) for p in parts})
             parts[:] = [p for p in parts if live[p.file.file][0]]
     sizes: dict[tuple[str, int, int], int] = {}
+    slices: dict[tuple[str, int, int], int | None] = {}
     for session, part in _all(sessions):
         key = (session.name, part.file.input, part.file.run)
         sizes[key] = sizes.get(key, 0) + live[part.file.file][0]
+        slices[key] = part.file.slice
     kept = [m for m in under_way if any((m.session, m.input, s) in sizes for s in m.sources)]
     due, next_run = due_merges(
-        shelf.shape, [RunSize(*key, rows) for key, rows in sizes.items()], kept, next_run
+        shelf.shape,
+        [RunSize(*key, rows, slices[key]) for key, rows in sizes.items()],
+        kept,
+        next_run,
     )
     fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
     tight = shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget

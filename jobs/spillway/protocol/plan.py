@@ -81,6 +81,9 @@ class Plan:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Per session the watermark of the epoch before, by which this one's rows are judged; a session
     that begins with this epoch has none."""
+    reach: Mapping[str, tuple[tuple[Prefix, int], ...]] = field(default_factory=dict)
+    """Of a query with windows: per session the ranges that were ever cut, with the greatest time of
+    what was."""
 
 
 def plan_epoch(
@@ -146,6 +149,7 @@ def plan_epoch(
         restore=restore_of(state, lost, history),
         event_time=state.genesis.event_time,
         watermarks=watermarks(state.sessions),
+        reach={each.date: tuple(each.reach.items()) for each in state.sessions if each.reach},
     )
 
 

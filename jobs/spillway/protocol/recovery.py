@@ -18,14 +18,14 @@ of answered with a state that looks right.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import partitions
 from spillway.protocol.state import JournalState, OpenSession
 from spillway_schemas.hash_space import above, join_of
 from spillway_schemas.journal import EpochFacts, Offsets, PartitionCount, Prefix
-from spillway_schemas.windows import Judging
+from spillway_schemas.windows import BEGINNING_US, Judging
 
 
 class InputChanged(Exception):
@@ -66,6 +66,8 @@ class SessionRestore:
     watermarks: tuple[tuple[Offsets, int], ...] = ()
     """Of a query with windows: where the input stood after each epoch of the session, in order, and
     the watermark then."""
+    expired_by_us: int = BEGINNING_US
+    """The watermark by which rows had expired when the last epoch ended."""
 
     def judging(self, topic: str, partition: int) -> Judging:
         """The watermarks by which the rows of a partition were judged when they first came."""
@@ -157,6 +159,7 @@ def restore_of(
                 cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
                 replay=_replay(session, joins, epochs) if joins else None,
                 watermarks=watermarks_of(session.date, epochs),
+                expired_by_us=_expired_by(session.date, epochs),
             )
         )
         if joins:
@@ -169,6 +172,12 @@ def restore_of(
         sessions=tuple(sessions),
         expected=tuple(_between(state, first)),
     )
+
+
+def _expired_by(session: str, epochs: Sequence[EpochFacts]) -> int:
+    """The watermark of the epoch before the last: the last one's rows were judged by it."""
+    before = watermarks_of(session, epochs[:-1])
+    return before[-1][1] if before else BEGINNING_US
 
 
 def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochFacts]:

@@ -57,6 +57,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
                 results=each.results,
                 spilled_rows=each.spilled_rows,
                 progress=None if each.progress is None else _recorded(each.progress),
+                reach=sorted(each.reach.items()),
             )
             for each in state.sessions
         ],
@@ -101,6 +102,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
                 results=each.results,
                 spilled_rows=each.spilled_rows,
                 progress=None if each.progress is None else _progress(each.progress),
+                reach=dict(each.reach),
             )
             for each in snapshot.sessions
         ),

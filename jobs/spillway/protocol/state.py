@@ -28,6 +28,7 @@ from spillway.protocol.offsets import greater, padded, reaches
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
     Claim,
+    Cut,
     Epoch,
     EpochFacts,
     EpochHead,
@@ -111,6 +112,8 @@ class OpenSession:
     spilled_rows: int = 0
     progress: Progress | None = None
     """How far its time has come; None: the query has no window."""
+    reach: Mapping[Prefix, int] = field(default_factory=dict)
+    """Of a query with windows: per hash range that was ever cut, the greatest time of what was."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,14 @@ def _begun(genesis: Genesis, offsets: Offsets) -> Progress | None:
         return None
     topics = genesis.event_time.topics
     return Progress.begin((topic, p) for topic in topics for p in range(len(offsets[topic])))
+
+
+def _reach(session: OpenSession, cuts: Iterable[Cut]) -> Mapping[Prefix, int]:
+    found = dict(session.reach)
+    for cut in cuts:
+        if cut.session == session.date and cut.greatest_us is not None:
+            found[cut.range] = max(cut.greatest_us, found.get(cut.range, BEGINNING_US))
+    return found
 
 
 def _progressed(
@@ -458,6 +469,7 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
                 **{c.range: c.epoch for c in entry.cuts if c.session == s.date},
             },
             cuts=s.cuts + sum(c.session == s.date for c in entry.cuts),
+            reach=_reach(s, entry.cuts),
             results=s.results + entry.results.get(s.date, 0),
             spilled_rows=s.spilled_rows + entry.spilled_rows.get(s.date, 0),
         )

@@ -21,6 +21,7 @@ from spillway.decode.chunks import Chunk, chunks
 from spillway.decode.lateness import judged
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.state.slices import are_over
 from spillway.engine.wire.blocks import (
     REJECTED_SCHEMA,
     Block,
@@ -210,7 +211,10 @@ def _restored(
     """Blocks of the rows that were in memory of the lost slots at the end of b-1."""
 
     def keep(hashes: U64) -> Bool:
-        return were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
+        held = were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
+        if where.time_us is not None:
+            held &= ~are_over(task.spec, stream.index, where.time_us, session.expired_by_us)
+        return held
 
     return route(
         task.spec,

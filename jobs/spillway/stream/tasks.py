@@ -112,6 +112,8 @@ def step_tasks(
             replays=_replays(plan.restore),
             forced_bytes=forced.get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
+            watermarks=plan.watermarks,
+            reach=plan.reach,
             budget_bytes=plan.budgets.get(slot, settings.budget_bytes),
             threshold=settings.threshold,
             fraction=settings.fraction,
@@ -135,7 +137,11 @@ def _replays(restore: Restore | None) -> dict[str, SessionReplay]:
         return {}
     return {
         each.session: SessionReplay(
-            each.replay.joins, restore.slots, each.replay.cuts, len(each.replay.marks)
+            each.replay.joins,
+            restore.slots,
+            each.replay.cuts,
+            len(each.replay.marks),
+            each.expired_by_us,
         )
         for each in restore.sessions
         if each.replay is not None

@@ -21,7 +21,7 @@ into an Arrow string column (2 GiB).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,9 +32,13 @@ from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.boxes import Boxes, boxes_of, pieces
 from spillway.engine.join.probe import Candidates, Spans, probe
 from spillway.engine.join.spec import JoinSpec
+from spillway_schemas.windows import Span, slice_us
 
 BATCH_BYTES = 16 << 20
 """Default bound of a result batch."""
+
+Step = tuple[Sequence[Sequence["Rows"]], Sequence[Sequence["Rows"]]]
+"""Old and new rows that are joined together, in runs by input."""
 
 NEVER_DROPPED = 1 << 62
 """`born` of rows that no drop can cover."""
@@ -54,6 +58,8 @@ class Rows:
     table: pa.Table
     kafka_ms: I64 | None = None
     born: int = NEVER_DROPPED
+    slice: int | None = None
+    """Of a windowed join, the stretch of time that all least times lie in; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,55 @@ def join_batches(
 
     `last_drop` gives for hashes (n,) the epochs of their last drop (n,): old rows of a run born
     at or before it do not count.
+
+    Of a windowed join the runs are joined slice by slice, each with those that are near it, so that
+    the cost is that of rows which can join, however much time an epoch brings.
     """
+    known = all(rows.slice is not None for runs in new for rows in runs)
+    steps: Iterable[Step] = [(old, new)]
+    if spec.span is not None and known and not need_old:
+        steps = _by_slices(spec.span, old, new)
+    for before, now in steps:
+        yield from _joined(
+            spec,
+            before,
+            now,
+            need_old=need_old,
+            batch_bytes=batch_bytes,
+            sample_every=sample_every,
+            last_drop=last_drop,
+        )
+
+
+def _by_slices(
+    span: Span, old: Sequence[Sequence[Rows]], new: Sequence[Sequence[Rows]]
+) -> Iterator[Step]:
+    """For each slice of new rows, in the order of time: what is near and was there before, new rows
+    of slices before included; and the slice's own rows."""
+    size, width_us = slice_us(span), span.width_us
+    for slice_ in sorted({rows.slice for runs in new for rows in runs if rows.slice is not None}):
+        begin = slice_ * size
+        first, last = (begin - width_us) // size, (begin + size - 1 + width_us) // size
+        before = [
+            [
+                *(r for r in olds if r.slice is None or first <= r.slice <= last),
+                *(r for r in news if r.slice is not None and first <= r.slice < slice_),
+            ]
+            for olds, news in zip(old, new, strict=True)
+        ]
+        yield before, [[rows for rows in news if rows.slice == slice_] for news in new]
+
+
+def _joined(
+    spec: JoinSpec,
+    old: Sequence[Sequence[Rows]],
+    new: Sequence[Sequence[Rows]],
+    *,
+    need_old: bool,
+    batch_bytes: int,
+    sample_every: int,
+    last_drop: Callable[[U64], I64] | None,
+) -> Iterator[Joined]:
     found = probe(
         [[(run.key_hash, run.born) for run in runs] for runs in old],
         [[run.key_hash for run in runs] for runs in new],

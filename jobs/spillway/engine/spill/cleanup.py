@@ -1,7 +1,8 @@
 """Cleanup of hash ranges: the results that spilling has left out, each once.
 
 Model: what was spilled of a hash range lies there in *generations* (the epoch of the cut says
-which). Combinations within one generation were given at run time; missing are those whose rows
+which; of rows that had expired before it, `spillway.engine.spill.generations` does). Combinations
+within one generation were given at run time; missing are those whose rows
 are not all of one generation. So generations are merged in ascending order, and each step emits
 the combinations with at least one row of the merged base and at least one of the new generation:
 a combination is emitted at the step of its latest generation, and one within a single
@@ -35,6 +36,7 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.generations import GenerationEnds
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,
@@ -92,6 +94,9 @@ class SpillSource:
     spec: TreeSpec
     operator: int = 0
     """The join whose rows are wanted."""
+    ends: GenerationEnds | None = None
+    """Of a query with windows: the session's cuts. Rows may have been written before their
+    generation ended."""
 
     @property
     def inputs(self) -> range:
@@ -246,6 +251,8 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
         for input_ in np.unique(inputs).tolist():
             row = table[row_column(source.spec, input_)]
             rest = table.select(["partition", "offset"]).append_column("row", row)
+            if source.ends is not None:
+                epochs = source.ends.of(hashes, epochs)
             for epoch in np.unique(epochs[inputs == input_]).tolist():
                 mask: Bool = (epochs == epoch) & (inputs == input_)
                 parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))

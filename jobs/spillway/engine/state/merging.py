@@ -83,6 +83,8 @@ class RunSize:
     input: int
     run: int
     rows: int
+    slice: int | None = None
+    """Of a windowed join: runs of different slices expire apart, and are never merged."""
 
 
 def due_merges(
@@ -92,12 +94,13 @@ def due_merges(
     runs = list(runs)
     rows = {(r.session, r.input, r.run): r.rows for r in runs}
     busy = {(m.session, m.input, run) for m in under_way for run in (*m.sources, m.target)}
-    free: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    free: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     for run in runs:
         if (run.session, run.input, run.run) not in busy:
-            free[run.session, run.input, shape.size_class(run.rows)].append(run.run)
+            alike = run.slice or 0, shape.size_class(run.rows)
+            free[run.session, run.input, *alike].append(run.run)
     merges = list(under_way)
-    for (session, input_, _), members in sorted(free.items()):
+    for (session, input_, *_), members in sorted(free.items()):
         if len(members) >= shape.fan_in:
             merges.append(Merging(session, input_, tuple(sorted(members)), next_run))
             next_run += 1

@@ -67,6 +67,8 @@ class RunFile(NamedTuple):
     lo: int
     hi: int
     """First and last hash that counts, both included."""
+    slice: int | None = None
+    """Of a windowed join, that of all rows."""
 
     def from_hash(self, lo: int) -> RunFile | None:
         """The file with its window begun at `lo`; None when nothing is left."""
@@ -128,7 +130,8 @@ def map_run(spec: TreeSpec, folder: Folder, file: RunFile, key: SecretBytes) -> 
     first = int(np.searchsorted(hashes, np.uint64(file.lo), side="left"))
     last = int(np.searchsorted(hashes, np.uint64(file.hi), side="right"))
     table = pa.Table.from_arrays(batch.columns[1:], schema=spec.row_schema(file.input))
-    return Rows(hashes[first:last], table.slice(first, last - first), born=file.born)
+    rows = table.slice(first, last - first)
+    return Rows(hashes[first:last], rows, born=file.born, slice=file.slice)
 
 
 def verify_digest(
@@ -200,14 +203,15 @@ def merge(parts: Sequence[Rows]) -> Rows:
     kafka_ms = None
     if all(stamp is not None for stamp in stamps):
         kafka_ms = np.concatenate([s for s in stamps if s is not None])[order]
-    return Rows(hashes[order], table, kafka_ms)
+    slices = {part.slice for part in filled}
+    return Rows(hashes[order], table, kafka_ms, slice=slices.pop() if len(slices) == 1 else None)
 
 
 def part_of(rows: Rows, first: int, last: int) -> Rows:
     """Rows [first, last), zero-copy."""
     stamps = None if rows.kafka_ms is None else rows.kafka_ms[first:last]
     table = rows.table.slice(first, last - first)
-    return Rows(rows.key_hash[first:last], table, stamps, rows.born)
+    return Rows(rows.key_hash[first:last], table, stamps, rows.born, rows.slice)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -40,7 +40,7 @@ from spillway.engine.state.runs import (
 )
 from spillway.storage import Folder
 
-FORMAT = 4
+FORMAT = 5
 
 FIGURES_SCHEMA = pa.schema(
     [

@@ -1,0 +1,269 @@
+"""Random days of random trees with windows: the engine's steps on real folders, and the journal's
+fold, against brute force.
+
+Everything of `test_tree_schedules`, and time: rows in disorder, late, or from a wrong clock; silent
+partitions; windows and bands on some joins; slices so short that state expires all day long.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import tomllib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import event
+from hypothesis import strategies as st
+
+from spillway.engine.expiry import still_needed
+from spillway.engine.state.merging import Shape, due_merges
+from spillway.engine.state.slices import is_over
+from spillway.policy.victims import POLICIES
+from spillway.protocol.recovery import InputChanged, watermarks_of
+from spillway.protocol.state import watermarks as journaled
+from spillway_schemas import windows
+from spillway_schemas.query import query_of
+from spillway_schemas.tomlfile import parse_toml
+from tests.lanes import explored
+from tests.property.test_query_trees import FIELDS, text_of
+from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost, struck
+from tests.property.tree_slots import KAFKA_MS, TreeSlots
+
+BEGIN = datetime.fromtimestamp(KAFKA_MS / 1000, UTC)
+
+
+def windowed_text(number: int) -> str:
+    """The query of a random tree, with windows on some joins."""
+    rng = random.Random(number)
+    made = tomllib.loads(text_of(number))
+    while sum(len(join["inputs"]) for join in made["join"].values()) > 5:
+        made = tomllib.loads(text_of(rng.randrange(2**32)))
+    joins = made["join"]
+    bounded = [name for name in joins if rng.random() < 0.6] or [rng.choice(list(joins))]
+    lines = []
+    for name, join in joins.items():
+        lines += [f"[join.{name}]", f"inputs = {join['inputs']}", f"on = {toml(join['on'])}"]
+        if name in bounded:
+            names = [each.split()[-1] for each in join["inputs"]]
+            if rng.random() < 0.3:
+                bands = {each: band(rng) for each in names[1:]}
+                lines.append(f"within = {toml(bands)}")
+            else:
+                lines.append(f"window = '{rng.choice((0, 3, 8, 20))} seconds'")
+    at = lines.index(f"[join.{bounded[0]}]") + 1
+    lines.insert(at, f"lateness = '{rng.choice((0, 0, 4))} seconds'")
+    if rng.random() < 0.4:
+        lines.insert(at, "idle_after = '3 ms'")
+    timed: set[str] = set()
+    for name in bounded:
+        ahead = [name]
+        while ahead:
+            inputs = joins[ahead.pop()]["inputs"]
+            ahead += [each for each in inputs if each in joins]
+            timed |= {each.split()[0] for each in inputs if each not in joins}
+    for name in made["streams"]:
+        lines += [f"[streams.{name}]", "fields = { f0 = 'int', f1 = 'int', f2 = 'int', "]
+        lines[-1] += "at = 'timestamp' }"
+        lines += ["time = 'at'"] if name in timed else []
+    columns = made.get("results", {}).get("columns")
+    lines += ["[results]", f"columns = {columns or []}"]
+    return "\n".join(lines)
+
+
+def band(rng: random.Random) -> str:
+    low = rng.randrange(-8, 7)
+    return f"{low} seconds .. {low + rng.randrange(9)} seconds"
+
+
+def toml(value: Any) -> str:
+    """Tables and lists of texts, inline."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return f"'{value}'"
+
+
+def run(number: int, seed: int) -> TreeSlots:
+    """One day: `number` is the query's, `seed` that of all that happens."""
+    with mock.patch.object(windows, "LEAST_SLICE_US", 2_000_000):
+        return _run(number, seed)
+
+
+def _run(number: int, seed: int) -> TreeSlots:
+    rng = random.Random(seed)
+    query = query_of(parse_toml(windowed_text(number), Path("q.toml")))
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(
+            query,
+            root,
+            slots=rng.randint(1, SLOTS),
+            groups=rng.choice([4, 8]),
+            partitions=rng.choice([1, 1, 2]),
+            options={
+                "threshold": rng.choice([0.9, 0.05]),
+                "budget_bytes": rng.choice([10**8, 10**8, 60_000, 25_000]),
+                "victims": rng.choice(sorted(POLICIES)),
+                "batch_bytes": rng.choice([10**6, 3_000]),
+                "inactive_ms": 1_000,
+                "shape": rng.choice([Shape(), Shape(fan_in=2, smallest_class_rows=4)]),
+            },
+            elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
+        )
+        now = Clock(rng)
+        for _ in range(rng.randint(4, 12)):
+            happens: dict[str, Any] = {
+                "struck": struck(day, rng) if rng.random() < 0.1 else None,
+                "forced_bytes": rng.choice([0, 0, 0, 300, 10**9]),
+                "thrown_away": rng.choice([0, 0, 0, 1]),
+                "zombie": rng.random() < 0.1,
+            }
+            day.epoch(now.rows(day), **happens, **moved_or_lost(day, rng))
+        goes_on = rng.random() < 0.3
+        day.epoch([], later=now.rows(day) if goes_on else [], seal=True)
+        if goes_on:
+            for _ in range(rng.randint(0, 3)):
+                forced = rng.choice([0, 0, 300, 10**9])
+                day.epoch(now.rows(day), forced_bytes=forced, **moved_or_lost(day, rng))
+            day.epoch([], seal=True)
+        piece_bytes = rng.choice([10**6, 400])
+        for session in day.journal.sealed:
+            at_run_time, expected = day.results[session], day.expected(session)
+            assert not at_run_time - expected, "a result that cannot be, or one twice"
+            cleaned = day.clean(session, piece_bytes=piece_bytes)
+            assert at_run_time + cleaned == expected
+            if not any(cut.session == session for cut in day.cuts):
+                assert not cleaned
+        return day
+
+
+class Clock:
+    """Time that goes on, and rows that come in its disorder."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now_s = 0.0
+        self.values = rng.choice([1, 1, 2])
+        self.silent = rng.random() < 0.3
+
+    def rows(self, day: TreeSlots) -> list[tuple[str, int, dict[str, Any]]]:
+        """New rows, as many as leave a session's results few enough to compare."""
+        rng, rows = self.rng, []
+        topics = day.query.topics
+        known = sum(map(len, day.kafka.values())) - sum(day.bounds[-1].values())
+        for _ in range(rng.choice([0, 2, 4, 8])):
+            if known + len(rows) >= 9 * len(topics):
+                break
+            self.now_s += rng.choice((0, 0.5, 2, 9))
+            at = self.now_s - rng.choice((0, 0, 0, 1, 3, 30))
+            at += 900 if rng.random() < 0.02 else 0
+            partition = rng.randrange(day.partitions)
+            if self.silent and partition and self.now_s > 10:
+                continue
+            value: dict[str, Any] = {name: rng.randrange(self.values) for name in FIELDS}
+            value["at"] = (BEGIN + timedelta(seconds=at)).isoformat()
+            rows.append((rng.choice(topics), partition, value))
+        return rows
+
+
+@explored(30, 100, st.integers(0, 2**32), st.integers(0, 2**32))
+def test_days_with_windows_are_exact(number: int, seed: int) -> None:
+    day = run(number, seed)
+    expired = sum(
+        totals.expired_rows
+        for entry in day.entries
+        if entry.kind == "epoch"
+        for totals in entry.slots
+    )
+    event(f"cuts {bool(day.cuts)}, restored {bool(day.restored)}, expired {bool(expired)}")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("part", range(4))
+def test_two_thousand_days_with_windows_are_exact(part: int) -> None:
+    """Always the same ones, in four parts for as many processes."""
+    for number in range(500 * part, 500 * (part + 1)):
+        try:
+            run(number, 7 * number + 1)
+        except AssertionError as error:
+            raise AssertionError(f"run({number}, {7 * number + 1})") from error
+
+
+@pytest.mark.soak
+def test_many_days_with_windows_are_exact() -> None:
+    first = random.SystemRandom().randrange(2**40)
+    for n in range(int(os.environ.get("SPILLWAY_SOAK_WINDOWS", "50000"))):
+        try:
+            run(first + n, first - n)
+        except AssertionError as error:
+            raise AssertionError(f"run({first + n}, {first - n})") from error
+
+
+def nothing_needed(spec: Any, groups: Any, reach: Any, gone: Any) -> list[list[Any]]:
+    return [[] for _ in gone]
+
+
+def needs_of_itself(spec: Any, groups: Any, reach: Any, gone: Any) -> list[list[Any]]:
+    """What joins below have spilled is left out."""
+    flat = mock.Mock(wraps=spec, joins=spec.joins, parents=(-1,) * len(spec.joins))
+    flat.spaces, flat.join_of_input = spec.spaces, spec.join_of_input
+    flat.inputs = spec.inputs
+    return still_needed(flat, groups, reach, gone)
+
+
+def early(spec: Any, input_: int, slice_: int | None, watermark_us: int) -> bool:
+    return is_over(spec, input_, slice_, watermark_us + 4_000_000)
+
+
+def mixed(shape: Any, runs: Any, under_way: Any, next_run: int) -> Any:
+    return due_merges(shape, [replace(run, slice=None) for run in runs], under_way, next_run)
+
+
+PLANTS: dict[str, tuple[str, Any]] = {
+    "expired rows are never needed": ("spillway.engine.step.still_needed", nothing_needed),
+    "what joins below spilled needs nothing": (
+        "spillway.engine.step.still_needed",
+        needs_of_itself,
+    ),
+    "a slice leaves before its time": ("spillway.engine.expiry.is_over", early),
+    "runs of two slices are merged": ("spillway.engine.upkeep.due_merges", mixed),
+    "a row written early is a generation of its own": (
+        "tests.property.tree_slots.generation_ends",
+        lambda entries, sealed: None,
+    ),
+    "restored by the last watermark": (
+        "spillway.protocol.recovery._expired_by",
+        lambda session, epochs: next((w for _, w in watermarks_of(session, epochs)[::-1]), 0),
+    ),
+    "restored whatever had expired": (
+        "spillway.protocol.recovery._expired_by",
+        lambda session, epochs: windows.BEGINNING_US,
+    ),
+    "restored whatever was late": (
+        "spillway.protocol.recovery.watermarks_of",
+        lambda session, epochs: (),
+    ),
+    "a watermark before the journal has it": (
+        "spillway.protocol.plan.watermarks",
+        lambda sessions: {d: us + 3_000_000 for d, us in journaled(sessions).items()},
+    ),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_rule_left_out_is_noticed(plant: str) -> None:
+    where, what = PLANTS[plant]
+    with mock.patch(where, what):
+        for number in range(1_000):
+            try:
+                run(number, 7 * number + 1)
+            except (AssertionError, InputChanged, ValueError):
+                return
+    pytest.fail("nobody noticed")
