@@ -93,10 +93,12 @@ class Counters:
     generations: I64
     """How often it was spilled."""
     final_results: F64
-    """Results of the query that came through the group since it was last spilled; 0 unless the
-    policy asks for them."""
+    """Results of the query that came through the group since it was last spilled, whichever
+    generation's rows they came of, those of other slots an epoch later; 0 unless the policy asks
+    for them."""
     downstream_bytes: F64
-    """What joins above have stored because of the group since then; 0 likewise."""
+    """What joins above have stored because of the group since then, whichever generation's rows it
+    came of, and whether or not they still hold it; 0 likewise."""
 
     @classmethod
     def zeros(cls, groups: int) -> Counters:

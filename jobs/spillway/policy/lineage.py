@@ -22,8 +22,11 @@ Where we differ from the paper:
   the root is a join like the others, and is counted when its hashes are given.
 * P_inter is bytes, not rows, because P_size is bytes.
 
-Known limitation: rows that a join further up has spilled meanwhile still count in P_inter, as they
-do in the paper, where it is a running count. It is exact until the first spill.
+Known limitation: P_output and P_inter are counted by split functions, as in Algorithm 1, and these
+do not tell a group's generations. So results of rows that its earlier generations gave, and that
+joins above still hold, count for the present one. What another slot's root gave counts an epoch
+later. Rows that a join further up has spilled meanwhile still count in P_inter, as they do in the
+paper, where it is a running count. Apart from that epoch both are exact until the first spill.
 
 Invariant: each row counts once in every join that has hashes of it. So of each such join the counts
 over all groups add up to the rows (or their weights), and counts of parts of the rows add up to the
