@@ -127,6 +127,22 @@ def test_expected_rows_change_what_is_grouped() -> None:
     assert little == ((0,), (1,), (1,))
 
 
+def test_sub_plans_are_ahead_in_a_long_chain_and_where_an_edge_has_few_rows() -> None:
+    """The figures of docs/decisions/0025: `all` is not ahead in every tree."""
+
+    def share(kind: str, tree: Tree) -> float:
+        crossing, _ = exchanged(tree, distribution(kind, tree, 2))
+        return round(crossing / sum(tree.gives[join] for join in tree.edges), 3)
+
+    chain = Tree((1, 2, 3, 4, ROOT), (2, 1, 1, 1, 1), {})
+    assert distribution(AWARE, chain, 2) == ((0,), (0,), (0,), (1,), (1,))
+    assert (share("all", chain), share(AWARE, chain)) == (0.5, 0.286)
+    few = tree_of("five_way", abc=0.1, abcd=0.5)
+    assert (share("all", few), share(AWARE, few)) == (0.5, 0.167)
+    as_shipped = tree_of("five_way")
+    assert (share("all", as_shipped), share(AWARE, as_shipped)) == (0.5, 0.571)
+
+
 def all_cuts(tree: Tree) -> list[list[int]]:
     """Every way to cut some edge: of each join its sub-plan, found by walking up."""
     found = []
