@@ -649,7 +649,8 @@ class RebalanceSettings(Section):
         lt=1,
         description=(
             "degradation relieves a slot whose rows and results for its working time are below "
-            "this share of the other slots' median."
+            "this share of the other slots' median (of an even number the lesser of the middle "
+            "two: of three slots a slot must be slower than both others)."
         ),
         json_schema_extra=_about(
             "ratio",
