@@ -7,9 +7,13 @@ epoch; the rows of an epoch are joined before anything is spilled, as in the eng
 **Best static choice** (`best_static`). Until memory first runs over, everything is there, for any
 policy. Then, once and for all: the groups of a set K stay in memory to the end; the others leave
 and never come back. K is the best of all sets whose rows of the *whole day* fit into memory, a
-knapsack solved exactly. So no policy that decides once gives more results at run time. A policy
-that spills again and again may: there is room until K has grown to its last size, and a group
-that was spilled begins anew with its next row.
+knapsack solved exactly. It bounds policies that drop groups for good. One that lets them begin
+anew may give more results at run time, even with one spill: there is room until K has grown to its
+last size, and a group that was spilled begins anew with its next row.
+
+What is held at the end of the last epoch costs a policy nothing, for a cut there loses no results,
+and yet K must have room for it. Without the last epoch's rows the bound is 0.1 to 1.0 % higher on
+the laboratory's days. The ceiling leaves that end out.
 
 **Ceiling** (`ceiling`). No policy at all gives more, whatever it knows and however often it
 spills, group by group, at the ends of epochs. The best schedule of cuts is a problem with one
