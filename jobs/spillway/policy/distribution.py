@@ -16,6 +16,8 @@ are grouped together", to minimise network connectivity. Here the tree is cut in
 gets slots of its own, as many as its load asks for; where slots are fewer than sub-plans, some
 share one. Of all cuts with even loads that one is taken in which most rows stay at their slot.
 
+The slide's text gives both goals without saying which belongs to which strategy; so we read it.
+
 What rows a join gives is not known before there are any, so it is estimated (`Tree`). The slides
 say neither how loads are counted nor what "balanced" allows: see docs/decisions/0025.
 

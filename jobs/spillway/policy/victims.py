@@ -21,6 +21,9 @@ For trees of joins (Liu, Zhu & Rundensteiner, SIGMOD 2006, section 3):
 | `global-output` | the same with the final results that the group took part in | 3.2.2 |
 | `global-output-penalty` | least P_output / (P_size + P_inter), P_output as before | 3.2.3 |
 
+`bottom-up` mixes the groups of joins that are equally far from the root; the paper empties one
+operator after another.
+
 P_inter are the bytes of the rows that joins further up have got because of the group, kept there
 or spilled meanwhile. The paper counts tuples in its examples; here sizes are bytes, so P_inter is
 bytes, too. `spillway.policy.lineage` counts both. A single join is the root: all groups are of one
