@@ -7,6 +7,7 @@ equal only one (`JoinTree.carrier`):
 * keys: of the join that it goes to, and of the joins above that take theirs from a leaf below;
 * results: what the query's results show of the leaves and of the keys below;
 * coordinates: partition and offset of each leaf below, the row's identity;
+* times, where a window of this join or of one above asks for them;
 * lineage: the key's hash in each join below, 8 bytes each, by which a result is counted for the
   partition groups that it came through.
 
@@ -33,6 +34,8 @@ class Edge:
     """The leaves below."""
     lineage: tuple[str, ...]
     """The joins below, whose key hashes a row has."""
+    timed: bool
+    """Whether a row has a time, or the least and greatest of its parts: a window asks for them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class QueryEdges:
                 source = tree.carrier(KeySource.column(leaf, field.name), input_)
                 reasons.setdefault(source, []).append(f"results: {leaf}_{field.name}")
         columns = {source: tuple(dict.fromkeys(why)) for source, why in reasons.items()}
-        return Edge(join.name, input_, columns, leaves, below)
+        timed = self.query.is_timed(join.name)
+        return Edge(join.name, input_, columns, leaves, below, timed)
 
     def _from(self, join: TreeJoin) -> list[TreeJoin]:
         """A join and those above it, up to the root."""

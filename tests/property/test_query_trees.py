@@ -160,7 +160,7 @@ def test_edges_carry_what_is_needed_and_nothing_else(number: int, seed: int) -> 
         assert edge.lineage == query.tree.joins_below(edge.input)
         for column in edge.columns:
             kept = {c: why for c, why in edge.columns.items() if c != column}
-            less = Edge(edge.join, edge.input, kept, edge.coordinates, edge.lineage)
+            less = Edge(edge.join, edge.input, kept, edge.coordinates, edge.lineage, edge.timed)
             if expected:
                 try:
                     by_edges(query, rows, [*edges[:position], less, *edges[position + 1 :]])

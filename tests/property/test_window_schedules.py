@@ -21,7 +21,6 @@ import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 
-from spillway.engine.expiry import still_needed
 from spillway.engine.state.merging import Shape, due_merges
 from spillway.engine.state.slices import is_over
 from spillway.policy.victims import POLICIES
@@ -209,14 +208,6 @@ def nothing_needed(spec: Any, groups: Any, reach: Any, gone: Any) -> list[list[A
     return [[] for _ in gone]
 
 
-def needs_of_itself(spec: Any, groups: Any, reach: Any, gone: Any) -> list[list[Any]]:
-    """What joins below have spilled is left out."""
-    flat = mock.Mock(wraps=spec, joins=spec.joins, parents=(-1,) * len(spec.joins))
-    flat.spaces, flat.join_of_input = spec.spaces, spec.join_of_input
-    flat.inputs = spec.inputs
-    return still_needed(flat, groups, reach, gone)
-
-
 def early(spec: Any, input_: int, slice_: int | None, watermark_us: int) -> bool:
     return is_over(spec, input_, slice_, watermark_us + 4_000_000)
 
@@ -227,10 +218,6 @@ def mixed(shape: Any, runs: Any, under_way: Any, next_run: int) -> Any:
 
 PLANTS: dict[str, tuple[str, Any]] = {
     "expired rows are never needed": ("spillway.engine.step.still_needed", nothing_needed),
-    "what joins below spilled needs nothing": (
-        "spillway.engine.step.still_needed",
-        needs_of_itself,
-    ),
     "a slice leaves before its time": ("spillway.engine.expiry.is_over", early),
     "runs of two slices are merged": ("spillway.engine.upkeep.due_merges", mixed),
     "a row written early is a generation of its own": (

@@ -43,6 +43,7 @@ from spillway.metrics.figures import (
 from spillway.metrics.gathering import Gatherer, Quarantined
 from spillway.metrics.server import CannotListen, MetricsServer, serves_spillway
 from spillway.metrics.serving import serving
+from spillway.readmodel.event_time import EventTimeFigures
 from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.joins import JoinFigures, join_figures, look_at_joins
 from spillway.readmodel.model import ReadModel
@@ -612,7 +613,16 @@ def test_only_one_host_and_port_can_be_set(tmp_path: Path, listen: str) -> None:
 
 def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
     model = tallied(tree_day(tmp_path, 60, seal_after=40).entries)
-    text = text_of(full(model, JoinTotals.of(None, of_joins(model))))
+    figures = full(model, JoinTotals.of(None, of_joins(model)))
+    assert figures.journal is not None
+    topic = next(iter(figures.journal.rows))
+    times = EventTimeFigures(1_700_000_000_500_000, {topic: 12.5}, {topic: [1, 3]}, {})
+    journal = replace(figures.journal, event_time=times, expired_rows=7)
+    text = text_of(replace(figures, journal=journal))
+    assert figure(parsed(text), "spillway_watermark_timestamp_seconds") == 1_700_000_000.5
+    assert figure(parsed(text), "spillway_watermark_lag_seconds", topic=topic) == 12.5
+    assert figure(parsed(text), "spillway_idle_partitions", topic=topic) == 2
+    assert figure(parsed(text), "spillway_expired_rows_total") == 7
     served = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
     types = {"info": "gauge"}  # in Prometheus' text form
     assert served == [(f.name, types.get(f.kind, f.kind)) for f in CATALOGUE]

@@ -39,7 +39,14 @@ def problems(text: str) -> list[str]:
 
 
 def test_shipped_queries_load() -> None:
-    assert shipped_queries() == ["bushy", "five_way", "quoted_trades", "symbol", "symbol_minute"]
+    assert shipped_queries() == [
+        "bushy",
+        "five_way",
+        "quoted_trades",
+        "symbol",
+        "symbol_minute",
+        "symbol_window",
+    ]
     symbol = load_query("symbol")
     assert symbol.inputs == ("stock", "volume", "review")
     assert [symbol.topic(name) for name in symbol.inputs] == ["stock", "volume", "review"]

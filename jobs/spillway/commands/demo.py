@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +20,9 @@ def demo(
             help="Stay up at the end until Ctrl-C (the default with --airflow in a terminal)."
         ),
     ] = None,
+    query: Annotated[
+        Literal["symbol", "symbol_window"], typer.Option(help="The query of the day.")
+    ] = "symbol",
     keep: Annotated[
         bool, typer.Option("--keep", help="Move the folder of an earlier demo aside.")
     ] = False,
@@ -29,4 +32,4 @@ def demo(
 
     if wait is None:
         wait = airflow and out.is_terminal
-    raise typer.Exit(run(given.settings(), out, airflow=airflow, wait=wait, keep=keep))
+    raise typer.Exit(run(given.settings(), out, airflow=airflow, wait=wait, keep=keep, query=query))

@@ -29,13 +29,15 @@ from spillway_schemas.exits import FAILED, INTERRUPTED, NOT_COMPLETE
 from spillway_schemas.scenario import Scenario, load_scenario
 from spillway_schemas.settings import Settings
 
+QUERIES = {"symbol": "demo", "symbol_window": "demo-window"}
+"""What a demo can show: queries, and their scenarios."""
 MEMORY_SHARE = 0.25
 """Of what the whole day's state would need."""
 ROW_STATE_BYTES = 60
 """What a row of the shipped streams takes in state (measured: 56 to 62)."""
 LEAST_BUDGET_BYTES = 1 << 20
 
-__all__ = ["PhaseOutcome", "budget_bytes", "demo"]
+__all__ = ["QUERIES", "PhaseOutcome", "budget_bytes", "demo"]
 
 
 def demo(
@@ -45,6 +47,7 @@ def demo(
     airflow: bool = False,
     wait: bool = False,
     keep: bool = False,
+    query: str = "symbol",
     scenario: Scenario | None = None,
     folder: Path | None = None,
 ) -> int:
@@ -56,16 +59,17 @@ def demo(
         airflow: let a real Airflow run the day.
         wait: stay up at the end until somebody stops it.
         keep: move what an earlier demo left aside instead of removing it.
-        scenario: what to produce; the shipped `demo` when not given.
+        query: one of `QUERIES`.
+        scenario: what to produce; the query's own of `QUERIES` when not given.
         folder: where everything is made; `demo` of the variable folder when not given.
 
     Raises `spillway.demo.place.DemoRuns` when another demo uses the folder.
     """
-    scenario = load_scenario("demo") if scenario is None else scenario
+    scenario = load_scenario(QUERIES[query]) if scenario is None else scenario
     folder = var_folder() / "demo" if folder is None else folder
     stop = threading.Event()
     budget = budget_bytes(scenario, settings.state.slots)
-    with _signals(stop), demo_place(settings, folder, budget, keep=keep) as place:
+    with _signals(stop), demo_place(settings, folder, budget, query=query, keep=keep) as place:
         day = (AirflowDay if airflow else LocalDay)(place, scenario, stop, lambda _: None)
         with ExitStack() as running:
             try:

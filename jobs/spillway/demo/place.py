@@ -83,7 +83,7 @@ class Place:
 
 @contextlib.contextmanager
 def demo_place(
-    base: Settings, folder: Path, budget_bytes: int, *, keep: bool = False
+    base: Settings, folder: Path, budget_bytes: int, *, query: str = "symbol", keep: bool = False
 ) -> Iterator[Place]:
     """A fresh folder, with a settings file and a free port, locked while the demo runs.
 
@@ -104,7 +104,7 @@ def demo_place(
             else:
                 shutil.rmtree(folder)
         private_folder(folder)
-        settings = _settings(base, folder, budget_bytes)
+        settings = _settings(base, folder, budget_bytes, query)
         place = Place(folder, settings)
         place.forget_state()
         try:
@@ -113,12 +113,12 @@ def demo_place(
             place.forget_state()
 
 
-def _settings(base: Settings, folder: Path, budget_bytes: int) -> Settings:
+def _settings(base: Settings, folder: Path, budget_bytes: int, query: str) -> Settings:
     """The demo's own settings, written down; what the user may choose is taken over."""
     state = Path(base.state.root).with_name(Path(base.state.root).name + "-demo")
     lines = [
         HEAD,
-        'query = "symbol"',
+        f'query = "{query}"',
         "[kafka]",
         f'bootstrap_servers = "127.0.0.1:{broker.free_port()}"',
         'data_dir = "kafka"',

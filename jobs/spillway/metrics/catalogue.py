@@ -60,6 +60,31 @@ CATALOGUE: tuple[Family, ...] = (
         (),
         "Age of a result's newest input row when its slot began to join, of one in 64.",
     ),
+    # --- the time of a query with windows
+    Family(
+        "spillway_watermark_timestamp_seconds",
+        "gauge",
+        (),
+        "The open session's watermark. Not there before every partition has had a row or is idle.",
+    ),
+    Family(
+        "spillway_watermark_lag_seconds",
+        "gauge",
+        ("topic",),
+        "How much the topic's newest row is ahead of the watermark.",
+    ),
+    Family(
+        "spillway_idle_partitions",
+        "gauge",
+        ("topic",),
+        "Partitions that the watermark does not wait for.",
+    ),
+    Family(
+        "spillway_expired_rows_total",
+        "counter",
+        (),
+        "Rows that left memory because no row to come joins with them.",
+    ),
     # --- what waits in Kafka
     Family("spillway_kafka_up", "gauge", (), "1 when Kafka answered the last look, else 0."),
     Family(

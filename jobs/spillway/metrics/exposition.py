@@ -122,6 +122,14 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
     yield "spillway_filtered_rows_total", _labelled({} if known is None else known.filtered)
     generations = {} if known is None else known.generations
     yield "spillway_join_generations_total", _labelled(generations)
+    time = None if known is None else known.event_time
+    mark = None if time is None or time.watermark_us is None else time.watermark_us / 1e6
+    yield "spillway_watermark_timestamp_seconds", _one(mark)
+    yield "spillway_watermark_lag_seconds", _labelled({} if time is None else time.ahead_s)
+    idle = {} if known is None or time is None else dict.fromkeys(known.rows, 0) | time.idle_counts
+    yield "spillway_idle_partitions", _labelled(idle)
+    expired = None if known is None or time is None else known.expired_rows
+    yield "spillway_expired_rows_total", _one(expired)
     runs = [] if known is None else [(_version(), known.warehouse, known.session)]
     yield "spillway_stream_info", [(labels, 1) for labels in runs]
 

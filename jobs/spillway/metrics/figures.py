@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
+from spillway.readmodel.event_time import EventTimeFigures, event_time_of
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import summed_delay
@@ -35,6 +36,9 @@ class JournalFigures:
     spills: int
     spilled_bytes: int
     flushed_bytes: int
+    expired_rows: int
+    event_time: EventTimeFigures | None
+    """None: the query has no window."""
     generations: Mapping[str, int]
     """By join, of a tree."""
     relocations: int
@@ -115,6 +119,8 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         spills=sum(s.spills for s in sessions),
         spilled_bytes=sum(s.spilled_bytes for s in sessions),
         flushed_bytes=sum(s.flushed_bytes for s in sessions),
+        expired_rows=sum(s.expired_rows for s in sessions),
+        event_time=event_time_of(model),
         generations={
             join: sum(s.cuts_by_join.get(number, 0) for s in sessions)
             for number, join in enumerate(joins)

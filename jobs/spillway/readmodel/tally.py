@@ -142,6 +142,7 @@ class SessionTally(BaseModel):
     spilled_rows: int = 0
     spilled_bytes: int = 0
     flushed_bytes: int = 0
+    expired_rows: int = 0
     cuts: int = 0
     cuts_by_range: dict[str, int] = {}
     """By `Prefix.text`; empty once it is sealed."""
@@ -356,6 +357,7 @@ class Tally(BaseModel):
         peak, whole = session.peak_state_bytes, session.budget_bytes
         if not whole or slot.state_bytes * whole > peak * slot.budget_bytes:
             session.peak_state_bytes, session.budget_bytes = slot.state_bytes, slot.budget_bytes
+        session.expired_rows += totals.expired_rows
         spilled = totals.spilled_bytes
         if flush:
             session.flushed_bytes += spilled

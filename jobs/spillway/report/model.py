@@ -78,6 +78,21 @@ class Verdict(StatusRecord):
     verified_at: str
 
 
+class EventTimeStatus(StatusRecord):
+    """How far the time of a query with windows has come, in the open session."""
+
+    watermark: str | None
+    """None: a partition is waited for that has had no row."""
+    ahead_s: dict[str, float]
+    """Per topic, how much its newest row is ahead of the watermark."""
+    idle: dict[str, list[int]]
+    """Per topic the partitions that are not waited for."""
+    unheard: dict[str, list[int]]
+    """Per topic the partitions that are waited for and have had no row."""
+    lateness_s: float
+    idle_after_s: float | None
+
+
 class SessionStatus(StatusRecord):
     """One trading day."""
 
@@ -104,6 +119,8 @@ class SessionStatus(StatusRecord):
     spilled_bytes: int
     flushed_bytes: int
     """State that left memory when the session was sealed."""
+    expired_rows: int
+    """Rows of windowed joins that left memory because no row to come joins with them."""
     generations: int
     """Cuts; the seal's included."""
     most_generations: int
@@ -200,6 +217,8 @@ class Status(StatusRecord):
     open session has a result."""
     delay_p99_ms: int | None
     lag_rows: int | None
+    event_time: EventTimeStatus | None
+    """None: the query has no window."""
     threshold: float
     """Part of its budget at which a slot spills."""
     topics: list[TopicStatus]

@@ -11,10 +11,12 @@ from rich.tree import Tree
 from spillway.report.model import JoinStatus
 from spillway.report.svg import Safe, joined, tag
 from spillway.report.words import bytes_text, count_text, times_text
+from spillway_schemas.durations import duration_text, duration_us
 from spillway_schemas.edges import Edge, QueryEdges
 from spillway_schemas.expressions import plain_column
 from spillway_schemas.join_tree import KeySource, TreeJoin
 from spillway_schemas.query import Query
+from spillway_schemas.windows import band_us
 
 WIDE, LINE, GAP, INDENT = 760, 18, 14, 28
 """Pixels of the picture: its width, a line, between two boxes, a level."""
@@ -47,8 +49,24 @@ def as_text(query: Query) -> Tree:
                 grow(twig, below)
 
     root = Tree(Text(_title(query, query.tree.root.name), style="bold"))
+    for line in _time(query):
+        root.add(Text(line))
     grow(root, query.tree.root)
     return root
+
+
+def _time(query: Query) -> list[str]:
+    """What holds for the time of all joins; nothing where there is no window."""
+    if (rules := query.event_time) is None:
+        return []
+    idle = ""
+    if rules.idle_after_ms is not None:
+        idle = f"; without one for {duration_text(rules.idle_after_ms * 1000)} it is not waited for"
+    return [
+        f"late: more than {duration_text(rules.lateness_us)} before the newest row of the slowest "
+        f"partition{idle}",
+        f"ahead: more than {duration_text(rules.ahead_us)} after Kafka's own time",
+    ]
 
 
 def _title(query: Query, name: str) -> str:
@@ -68,7 +86,22 @@ def _keys(query: Query, join: TreeJoin | None) -> list[str]:
         key.name: dict.fromkeys(said(query.tree.source(key, each)) for each in join.inputs)
         for key in join.keys
     }
-    return [f"on {name}: {' = '.join(sources)}" for name, sources in equal.items()]
+    lines = [f"on {name}: {' = '.join(sources)}" for name, sources in equal.items()]
+    return lines + _window(query, join)
+
+
+def _window(query: Query, join: TreeJoin) -> list[str]:
+    """A line for each condition on times; none for a join without a window."""
+    found = query.joins[join.name]
+    if found.window is not None:
+        return [f"all within {duration_text(duration_us(found.window))}"]
+    if found.within is None:
+        return []
+    first = join.inputs[0]
+    return [
+        f"{name}: {' to '.join(map(duration_text, band_us(text)))} after {first}"
+        for name, text in found.within.items()
+    ]
 
 
 def said(source: KeySource) -> str:
@@ -79,9 +112,11 @@ def said(source: KeySource) -> str:
 
 
 def carried(edge: Edge) -> list[str]:
-    """A line for each column of an edge, then one each for coordinates and lineage."""
+    """A line for each column of an edge, then one each for coordinates, times and lineage."""
     lines = [f"{said(source)}  ({'; '.join(why)})" for source, why in edge.columns.items()]
     lines.append(f"coordinates of {', '.join(edge.coordinates)}  (identity)")
+    if edge.timed:
+        lines.append(f"{'least and greatest time' if edge.lineage else 'time'}  (window)")
     if edge.lineage:
         lines.append(f"key hashes of {', '.join(edge.lineage)}  (lineage)")
     return lines
@@ -89,10 +124,11 @@ def carried(edge: Edge) -> list[str]:
 
 def as_dict(query: Query) -> dict[str, Any]:
     """The tree for programs."""
-    tree = query.tree
+    tree, event_time = query.tree, query.event_time
     return {
         "query": query.name,
         "fingerprint": query.fingerprint,
+        "event_time": None if event_time is None else event_time.model_dump(),
         "joins": [
             {
                 "name": join.name,
@@ -102,8 +138,12 @@ def as_dict(query: Query) -> dict[str, Any]:
                     key.name: {each: said(tree.source(key, each)) for each in join.inputs}
                     for key in join.keys
                 },
+                "window_us": None if span is None or span.bands_us is not None else span.width_us,
+                "within_us": None
+                if span is None or span.bands_us is None
+                else dict(zip(join.inputs[1:], map(list, span.bands_us[1:]), strict=True)),
             }
-            for join in tree.joins
+            for join, span in zip(tree.joins, query.spans, strict=True)
         ],
         "streams": {leaf.name: query.topic(leaf.name) for leaf in tree.leaves},
         "edges": [
@@ -113,6 +153,7 @@ def as_dict(query: Query) -> dict[str, Any]:
                 "columns": {said(source): list(why) for source, why in edge.columns.items()},
                 "coordinates": list(edge.coordinates),
                 "lineage": list(edge.lineage),
+                "timed": edge.timed,
             }
             for edge in QueryEdges(query).edges
         ],

@@ -19,11 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from spillway.clock import rfc3339
 from spillway.processes import process_runs
 from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import another_query
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.event_time import event_time_of
 from spillway.readmodel.joins import JoinFigures, look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
@@ -31,6 +33,7 @@ from spillway.readmodel.waiting import pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
     DecisionStatus,
+    EventTimeStatus,
     JoinStatus,
     SessionStatus,
     SlotStatus,
@@ -53,6 +56,8 @@ MOST_REASONS_A_FILE = 500
 OTHER = "(other reasons)"
 PLACE_IN_VALUE = r"( at line \d+ column \d+| \(byte \d+\))$"
 """Where in its value a row is broken: told of each row, left out where rows are counted."""
+HOW_LATE = r"(: late) by [\d.]+ s|: [\d.]+ s( ahead of Kafka)"
+"""How late a row is, or how far ahead: likewise."""
 
 
 def status(
@@ -122,6 +127,7 @@ def status(
         delay_p50_ms=delay_quantile_ms(delay, 0.5),
         delay_p99_ms=delay_quantile_ms(delay, 0.99),
         lag_rows=lag_rows,
+        event_time=_event_time(model),
         threshold=settings.spill.threshold,
         topics=topics,
         slots=slots_of(model, settings.stream.trigger_s),
@@ -145,6 +151,21 @@ def status(
             detail_session,
             joins(look_at_joins(warehouse, model, detail_session)),
         ),
+    )
+
+
+def _event_time(model: ReadModel) -> EventTimeStatus | None:
+    known, rules = event_time_of(model), model.state.genesis.event_time
+    if known is None or rules is None:
+        return None
+    idle_ms, mark = rules.idle_after_ms, known.watermark_us
+    return EventTimeStatus(
+        watermark=None if mark is None else rfc3339(mark // 1000),
+        ahead_s=known.ahead_s,
+        idle=known.idle,
+        unheard=known.unheard,
+        lateness_s=rules.lateness_us / 1e6,
+        idle_after_s=None if idle_ms is None else idle_ms / 1000,
     )
 
 
@@ -203,6 +224,7 @@ def _count_reasons(place: Any, path: str) -> dict[str, int]:
     with place.open(path) as source:
         column = pq.ParquetFile(source).read(columns=["reason"], use_threads=False)["reason"]
     column = pc.replace_substring_regex(column, PLACE_IN_VALUE, "")
+    column = pc.replace_substring_regex(column, HOW_LATE, r"\1\2")
     counts = pc.value_counts(column).to_pylist()
     return _most(Counter({c["values"]: c["counts"] for c in counts}), MOST_REASONS_A_FILE)
 
@@ -347,6 +369,7 @@ def _session(
         spilled_rows=session.spilled_rows,
         spilled_bytes=session.spilled_bytes,
         flushed_bytes=session.flushed_bytes,
+        expired_rows=session.expired_rows,
         generations=session.cuts,
         most_generations=session.most_cuts,
         peak_state_bytes=session.peak_state_bytes,

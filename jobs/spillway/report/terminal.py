@@ -7,7 +7,7 @@ reasons) is shown as text, never as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -16,7 +16,7 @@ from rich.text import Text
 from spillway.readmodel.tally import SealAnswer
 from spillway.readmodel.waiting import Waiting
 from spillway.report.decisions import decisions_table
-from spillway.report.model import SessionStatus, SlotStatus, Status
+from spillway.report.model import EventTimeStatus, SessionStatus, SlotStatus, Status
 from spillway.report.query_tree import root_first
 from spillway.report.words import (
     bytes_text,
@@ -137,11 +137,37 @@ def _head(status: Status, width: int) -> RenderableType:
         "delay",
         Text(f"p50 {ms_text(status.delay_p50_ms)}, p99 {ms_text(status.delay_p99_ms)}"),
     )
+    if status.event_time is not None:
+        expired = 0 if open_ is None else open_.expired_rows
+        line.add_row("time", Text("; ".join(event_time_texts(status.event_time, expired))))
     lag = "unknown: Kafka does not answer" if status.lag_rows is None else ""
     line.add_row("lag", Text(lag or f"{count_text(status.lag_rows)} rows"))
     if width >= NARROW:
         line.add_row("warehouse", Text(status.warehouse_root))
     return line
+
+
+def event_time_texts(time: EventTimeStatus, expired: int) -> list[str]:
+    """How far the time of a session has come: the watermark, and what it waits for."""
+    told = []
+    if time.watermark is None:
+        told.append(f"no watermark yet: no row of {_partitions(time.unheard)}")
+    else:
+        at = time.watermark[:19].replace("T", " ")
+        ahead = ", ".join(f"{visible(t)} {span_text(s)}" for t, s in time.ahead_s.items())
+        told.append(f"watermark {at} UTC, newest rows ahead of it: {ahead}")
+    if time.idle:
+        told.append(f"idle, not waited for: {_partitions(time.idle)}")
+    if expired:
+        told.append(f"{count_text(expired)} rows expired")
+    return told
+
+
+def _partitions(named: Mapping[str, Sequence[int]]) -> str:
+    """`stock/0, 1, review/2`."""
+    return ", ".join(
+        f"{visible(topic)}/{', '.join(map(str, numbers))}" for topic, numbers in named.items()
+    )
 
 
 def _stream(status: Status, width: int) -> Text:
