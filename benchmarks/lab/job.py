@@ -19,7 +19,6 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import probe
 from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
-from spillway.engine.spill.generations import GenerationEnds
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
@@ -125,11 +124,10 @@ def cleaned(
     epoch: int,
     committed_us: int = 0,
     piece_bytes: int = PIECE_BYTES,
-    ends: GenerationEnds | None = None,
 ) -> Iterator[JoinCleaned]:
     """The joins of a sealed session, those below a join before it. Raises what a task returns.
 
-    `ranges`: those that its seal names; `epoch`: the seal's; `ends`: of a query with windows.
+    `ranges`: those that its seal names; `epoch`: the seal's.
     """
     place, files = tables("spill"), list(spilled)
     for stage in stages(ranges, spec.parents):
@@ -151,7 +149,6 @@ def cleaned(
                 results=tables("results"),
                 committed_us=committed_us,
                 piece_bytes=piece_bytes,
-                ends=ends,
             )
             done = run_clean(task)
             if isinstance(done, Exception):

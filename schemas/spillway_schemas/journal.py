@@ -182,12 +182,12 @@ class SlotTotals(Record):
     results: int = 0
     spilled_bytes: int = 0
     """State bytes that left memory in this epoch."""
-    expired_rows: int = 0
-    """Rows of windowed joins that have left memory because no row to come joins with them."""
     overflow_bytes: int = 0
     """Of these, what the spill's rule would have kept: it left because the folder had no room for
     the epoch's rows beside files of dead rows."""
     spilled_rows: int = 0
+    expired_rows: int = 0
+    """Rows of windowed joins that have left memory because no row to come joins with them."""
     groups: int = 0
     """Groups that hold rows."""
     skew: float = 0.0

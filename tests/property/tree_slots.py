@@ -13,16 +13,20 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
+from benchmarks.lab import job
 from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
 from spillway.cleanup.plan import generation_ends
+from spillway.cleanup.task import CleanTask
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill.spillfile import SpillFile
@@ -375,16 +379,19 @@ class TreeSlots:
         """All that cleanup adds to a sealed session, stage by stage."""
         sealed = self.journal.sealed[day]
         mine = [f for f in self.files if f.partition["session_date"] == day]
-        found = cleaned(
-            self.spec,
-            sealed.ranges,
-            [SpillFile(f.path, f.bytes, f.digest) for f in mine],
-            self.warehouse.child,
-            session=day,
-            epoch=sealed.epoch,
-            piece_bytes=piece_bytes,
-            ends=generation_ends(self.entries, sealed) if self.query.is_windowed else None,
-        )
+        ends = generation_ends(self.entries, sealed) if self.query.is_windowed else None
+        with mock.patch.object(job, "CleanTask", partial(CleanTask, ends=ends)):
+            found = list(
+                cleaned(
+                    self.spec,
+                    sealed.ranges,
+                    [SpillFile(f.path, f.bytes, f.digest) for f in mine],
+                    self.warehouse.child,
+                    session=day,
+                    epoch=sealed.epoch,
+                    piece_bytes=piece_bytes,
+                )
+            )
         files = [file for join in found for file in join.files if file.table == "results"]
         return Counter(self._identities(files))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,18 @@ def demo(
         ),
     ] = None,
     query: Annotated[
-        Literal["symbol", "symbol_window"], typer.Option(help="The query of the day.")
+        str, typer.Option(help="The query of the day: `symbol`, or `symbol_window` with a window.")
     ] = "symbol",
     keep: Annotated[
         bool, typer.Option("--keep", help="Move the folder of an earlier demo aside.")
     ] = False,
 ) -> None:
     """Run a whole trading day here: produce, join with too little memory, seal, clean up, prove."""
+    from spillway.demo import QUERIES
     from spillway.demo import demo as run
+
+    if query not in QUERIES:
+        raise typer.BadParameter(f"{query!r} is none of {', '.join(QUERIES)}", param_hint="--query")
 
     if wait is None:
         wait = airflow and out.is_terminal
