@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spillway_schemas.scenario import Scenario, load_scenario
 
@@ -28,6 +28,9 @@ class Contest:
     """Of each topic, unless it is said otherwise."""
     join_factor: float
     """Target: so many times faster than Spark's joins, at full size."""
+    window_s: int | None = None
+    """All rows of a result lie within so much, by the columns `ts`; None: there is no window."""
+    lateness_s: int = 0
 
     @property
     def digested(self) -> list[str]:
@@ -98,4 +101,12 @@ FIVE_WAY = Contest(
     rows=300_000,
     join_factor=8.0,
 )
-CONTESTS = {each.name: each for each in (SYMBOL, FIVE_WAY)}
+SYMBOL_WINDOW = replace(
+    SYMBOL,
+    name="symbol_window",
+    scenario="bench-window",
+    join_factor=8.0,
+    window_s=3600,
+    lateness_s=240,
+)
+CONTESTS = {each.name: each for each in (SYMBOL, FIVE_WAY, SYMBOL_WINDOW)}

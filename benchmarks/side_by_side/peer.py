@@ -7,8 +7,9 @@ settings, client options and rows an epoch as spillway. What is tuned is said be
 
 The copy reads all topics with one query, parses each value once with the union of the fields,
 and adds topic, partition and offset. The join reads each topic with a query of its own (Spark
-would read a common one three times), has no watermark (its state only grows, like ours), and
-carries no coordinates (ours does: Spark is spared them).
+would read a common one three times), and carries no coordinates (ours does: Spark is spared them).
+Where the query has a window, each stream has a watermark with the query's lateness and all pairs of
+times a bound; otherwise there is no watermark (state only grows, like ours).
 
 Known limitation: Spark takes an ill-typed field for null, where spillway puts the row into
 quarantine; so the benchmark's rows are all well-formed.
@@ -132,7 +133,17 @@ def _copied(spark: Any, plan: PeerPlan) -> Any:
     return _parsed(kafka, fields, ("topic", "partition", "offset"))
 
 
+def _within(one: Any, other: Any, seconds: int) -> Any:
+    """Whether two times are at most so far apart, as Spark finds bounds for its state in it."""
+    from pyspark.sql.functions import expr
+
+    length = expr(f"INTERVAL {seconds} SECONDS")
+    return (other >= one - length) & (other <= one + length)
+
+
 def _joined(spark: Any, plan: PeerPlan) -> Any:
+    from pyspark.sql.functions import timestamp_micros, unix_micros
+
     contest = CONTESTS[plan.contest]
     joined: Any = None
     for topic, fields in contest.fields.items():
@@ -140,11 +151,21 @@ def _joined(spark: Any, plan: PeerPlan) -> Any:
         rows = _parsed(kafka, fields)
         for name in fields:
             rows = rows.withColumnRenamed(name, f"{topic}_{name}")
+        if contest.window_s is not None:
+            rows = rows.withWatermark(f"{topic}_ts", f"{contest.lateness_s} seconds")
         if joined is None:
             joined = rows
         else:
             ours, theirs = contest.on[topic]
-            joined = joined.join(rows, joined[ours] == rows[theirs]).drop(theirs)
+            fits = joined[ours] == rows[theirs]
+            for before in [each for each in contest.fields if f"{each}_ts" in joined.columns]:
+                if contest.window_s is not None:
+                    fits &= _within(joined[f"{before}_ts"], rows[f"{topic}_ts"], contest.window_s)
+            joined = joined.join(rows, fits).drop(theirs)
+            if contest.window_s is not None:
+                # Spark writes and joins streams with one event time each: the first stream's.
+                plain = timestamp_micros(unix_micros(f"{topic}_ts"))
+                joined = joined.withColumn(f"{topic}_ts", plain)
     for key, column in contest.keys.items():
         joined = joined.withColumnRenamed(column, key)
     return joined
