@@ -347,6 +347,8 @@ class EventTime(Record):
     """How much a row's time may be ahead of Kafka's."""
     topics: list[str]
     """Those whose rows have a time."""
+    kept_us: int | None = None
+    """Rows that are older than the watermark by more have all expired; None: some never do."""
 
 
 class Genesis(Record):

@@ -88,7 +88,7 @@ from spillway_schemas.journal import EventTime
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
 from spillway_schemas.tomlfile import Key, TomlError, TomlFile, read_toml
 from spillway_schemas.topic_name import topic_name
-from spillway_schemas.windows import AHEAD_US, Span, band_us
+from spillway_schemas.windows import AHEAD_US, Span, band_us, slice_us
 
 SHIPPED_QUERIES = Path(__file__).parent / "queries"
 SINGLE = "join"
@@ -332,6 +332,9 @@ class Query(QueryPart):
             idle_after_ms=None if idle_after_us is None else idle_after_us // 1000,
             ahead_us=said.get("ahead", AHEAD_US),
             topics=sorted({self.topic(leaf) for leaf in self.inputs if self.time(leaf)}),
+            kept_us=max(span.width_us + slice_us(span) for span in self.spans if span is not None)
+            if None not in self.spans
+            else None,
         )
 
     @property

@@ -80,9 +80,9 @@ SPANS = st.one_of(
 )
 
 
-@explored(60, 400, SPANS, st.data(), st.sampled_from((1, 10**6)))
+@explored(60, 400, SPANS, st.data(), st.sampled_from((1, 10**6)), st.booleans())
 def test_slices_give_what_all_combinations_give(
-    span: Span, data: st.DataObject, batch_bytes: int
+    span: Span, data: st.DataObject, batch_bytes: int, need_old: bool
 ) -> None:
     drawn = data.draw(
         st.lists(
@@ -103,6 +103,7 @@ def test_slices_give_what_all_combinations_give(
         for each in itertools.product(*apart)
         if len({row.key for row in each}) == 1
         and not all(row.old for row in each)
+        and (not need_old or any(row.old for row in each))
         and in_time(span, each)
     )
     size = slice_us(span)
@@ -113,7 +114,7 @@ def test_slices_give_what_all_combinations_give(
     unknown = [[replace(run, slice=None) for run in mine] for mine in new]
     for fresh in (new, unknown):
         found: Counter[tuple[int, ...]] = Counter()
-        for batch in join_batches(spec, old, fresh, batch_bytes=batch_bytes):
+        for batch in join_batches(spec, old, fresh, need_old=need_old, batch_bytes=batch_bytes):
             names = [f"s{i}_offset" for i in range(span.inputs)]
             found.update(zip(*(batch.table[name].to_pylist() for name in names), strict=True))
             assert int(batch.results.sum()) == batch.table.num_rows

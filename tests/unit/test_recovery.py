@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 
 from spillway.protocol.recovery import restore_of
-from spillway.protocol.state import JournalState, Mark, OpenSession, begin
-from spillway_schemas.journal import Prefix
-from tests.protocol_entries import genesis
+from spillway.protocol.state import (
+    JournalState,
+    Mark,
+    OpenSession,
+    begin,
+    fold,
+    replay,
+    with_times,
+)
+from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Prefix
+from tests.protocol_entries import claim, count, ends, epoch, genesis
 
 ALL, LEFT, RIGHT = Prefix(0, 0), Prefix(1, 0), Prefix(1, 1)
 
@@ -50,3 +58,33 @@ def test_no_more_is_read_than_since_the_last_cut_of_each_group(
 ) -> None:
     """Of cuts that nest the last one counts; of groups the one that was cut first."""
     assert read_from(last_cuts, groups) == epoch
+
+
+def test_of_what_had_expired_nothing_is_read() -> None:
+    """Times go on by 100 us an epoch, and rows are kept for 100 us behind the watermark."""
+    rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100)
+    entries: list[Genesis | Claim | Epoch] = [genesis(event_time=rules), claim(1, 1)]
+    state = replay(entries)
+    for n in range(10):
+        read = [
+            count(topic, partition, 4, digest=n).model_copy(update={"greatest_us": 100 * n})
+            for topic, partition in (("a", 0), ("a", 1), ("b", 0))
+        ]
+        at = 4 * (n + 1)
+        assert state is not None
+        entry = with_times(state, epoch(n + 2, n, ends(at, at, at), read=read))
+        entries.append(entry)
+        state = fold(state, entry)
+    assert state is not None
+    history = [each for each in entries if isinstance(each, Epoch)]
+    found = restore_of(state, [0, 1], history)
+    assert found is not None
+    # The last epoch's rows were judged by 800 us, so what is older than 700 us had expired.
+    assert found.sessions[0].expired_by_us == 800
+    assert found.read_from == ends(28, 28, 28)
+    assert [(c.rows, c.digest) for c in found.expected] == [(12, 7 + 8 + 9)] * 3
+    # What never expires is read from the start.
+    never = replace(state, genesis=genesis(event_time=rules.model_copy(update={"kept_us": None})))
+    whole = restore_of(never, [0, 1], history)
+    assert whole is not None
+    assert whole.read_from == ends(0, 0, 0)

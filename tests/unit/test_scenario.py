@@ -172,7 +172,7 @@ def test_five_way_scenarios_have_the_papers_parameters(name):
 
 
 def test_an_unknown_name_lists_what_is_shipped():
-    with pytest.raises(ScenarioError, match=r"shipped are bench, bench-five-way, bench-window, bushy"):
+    with pytest.raises(ScenarioError, match=r"shipped are bench, bench-five-way, bench-window"):
         load_scenario("tomorrow")
     with pytest.raises(ScenarioError, match=r"no such file"):
         load_scenario("tomorrow.toml")

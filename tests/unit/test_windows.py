@@ -117,7 +117,13 @@ def test_what_a_query_says_of_time() -> None:
         "idle_after_ms": 1500,
         "ahead_us": 5 * MINUTE,
         "topics": ["quote", "trade"],
+        "kept_us": None,  # what `named` holds never expires
     }
+    [only] = [WINDOWED[: WINDOWED.index("[join.named]")].replace("[streams.company]\n", "# ")]
+    only = only.replace('fields = { name = "string", symbol = "string" }', "").replace("# ", "#")
+    alone = query(only).event_time
+    assert alone is not None
+    assert alone.kept_us == 65 * SECOND + 65 * SECOND // 4
     plain = query(
         WINDOWED.replace("within", "# ")
         .replace("lateness", "# ")

@@ -16,6 +16,7 @@ from spillway.readmodel.waiting import PendingSeal, Waiting
 from spillway.report.model import (
     Cleaning,
     DecisionStatus,
+    EventTimeStatus,
     JoinStatus,
     SessionStatus,
     SlotStatus,
@@ -106,6 +107,8 @@ class Overview(StatusRecord):
     joins: list[JoinStatus]
     """Of a tree, children first; empty for a query of one join."""
     quarantine: dict[str, int]
+    event_time: EventTimeStatus | None
+    """Of the open session; None: the query has no window."""
     moves_waiting: int
     commands_waiting: int
     pending_seal: PendingSeal | None
@@ -203,6 +206,7 @@ def overview(
         slots=status.slots,
         joins=status.joins,
         quarantine=status.quarantine,
+        event_time=status.event_time,
         moves_waiting=status.moves_waiting,
         commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),
         pending_seal=status.pending_seal,

@@ -11,6 +11,8 @@ the journal's cuts say that they had met (`Replay`): that takes all rows of the 
 Rows of a query with windows are judged by the watermark of the epoch in which they first came: a
 row that was late then is late now, and no other is.
 
+Of what had expired nothing is read: a restore costs what a window has, however long the day is.
+
 Offsets are read from one epoch's boundary to another's, so the counts and digests of what is
 read can be held against the journal: a topic that was emptied or made anew is noticed instead
 of answered with a state that looks right.
@@ -21,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spillway.protocol.offsets import partitions
-from spillway.protocol.state import JournalState, OpenSession
+from spillway.protocol.offsets import padded, partitions
+from spillway.protocol.state import JournalState, Mark, OpenSession, counted
 from spillway_schemas.hash_space import above, join_of
 from spillway_schemas.journal import EpochFacts, Offsets, PartitionCount, Prefix
 from spillway_schemas.windows import BEGINNING_US, Judging
@@ -148,9 +150,12 @@ def restore_of(
         if all(any(prefix.covers(r) for prefix in covered) for r in lost_ranges):
             # Every lost range was cut: nothing before the earliest of its last cuts is needed.
             last = [max(e for e, p in cuts if p.covers(r)) for r in lost_ranges]
-            first = min(first, *last)
+            begin = min(last)
         else:
-            first = min(first, session.base)
+            begin = session.base
+        if not joins:  # what joins made takes all rows of the session
+            begin = max(begin, _expired_until(state, session, epochs))
+        first = min(first, begin)
         sessions.append(
             SessionRestore(
                 session=session.date,
@@ -164,13 +169,13 @@ def restore_of(
         )
         if joins:
             first = min(first, session.base)
-    mark = state.marks[first]
+    mark = _mark(state, first, epochs)
     return Restore(
         slots=slots,
-        read_from=mark.end,
+        read_from=padded(mark.end, state.end),
         read_to=state.end,
         sessions=tuple(sessions),
-        expected=tuple(_between(state, first)),
+        expected=tuple(_between(state, mark)),
     )
 
 
@@ -200,9 +205,40 @@ def _replay(session: OpenSession, joins: frozenset[int], epochs: Iterable[EpochF
     return Replay(joins, tuple(marks), tuple(cuts))
 
 
-def _between(state: JournalState, first: int) -> Iterable[PartitionCount]:
-    """What the journal says was read after epoch `first`, per topic partition."""
-    before = state.marks[first].counts
+def _expired_until(state: JournalState, session: OpenSession, epochs: Sequence[EpochFacts]) -> int:
+    """The last epoch up to which all rows of a session have expired; its base: none is known."""
+    rules, until = state.genesis.event_time, session.base
+    if rules is None or rules.kept_us is None:
+        return until
+    oldest_us = _expired_by(session.date, epochs) - rules.kept_us
+    for epoch in epochs:
+        if epoch.epoch <= session.base:
+            continue
+        times = [t for c in epoch.read for t in (c.greatest_us, c.next_greatest_us)]
+        if any(time_us is not None and time_us >= oldest_us for time_us in times):
+            break
+        until = epoch.epoch
+    return until
+
+
+def _mark(state: JournalState, epoch: int, epochs: Iterable[EpochFacts]) -> Mark:
+    """Where the input stood at the end of an epoch. `epochs`: all from a mark on that the state
+    has, where it has none of this epoch."""
+    if epoch in state.marks:
+        return state.marks[epoch]
+    begin = max(known for known in state.marks if known < epoch)
+    end, counts = state.marks[begin].end, dict(state.marks[begin].counts)
+    for each in epochs:
+        if begin < each.epoch <= epoch:
+            end = each.end
+            for part in each.read:
+                counts[part.topic, part.partition] = counted(counts, part)
+    return Mark(end, counts)
+
+
+def _between(state: JournalState, mark: Mark) -> Iterable[PartitionCount]:
+    """What the journal says was read after a mark, per topic partition."""
+    before = mark.counts
     for topic, partition, _ in partitions(state.end):
         rows, digest = state.counts.get((topic, partition), (0, 0))
         rows0, digest0 = before.get((topic, partition), (0, 0))

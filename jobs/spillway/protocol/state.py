@@ -36,6 +36,7 @@ from spillway_schemas.journal import (
     Genesis,
     Move,
     Offsets,
+    PartitionCount,
     Prefix,
     Sealed,
     SealRequest,
@@ -357,9 +358,7 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     state = _ready(state, entry)
     counts = dict(state.counts)
     for part in entry.read:
-        rows, digest = counts.get((part.topic, part.partition), (0, 0))
-        key = (part.topic, part.partition)
-        counts[key] = (rows + part.rows, (digest + part.digest) % 2**64)
+        counts[part.topic, part.partition] = counted(counts, part)
     seal = entry.seal or state.seal
     clock_ms = max(state.recent_input_ms, entry.recent_input_ms)
     sessions = _open_sessions(state, entry)
@@ -407,6 +406,12 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         moves=_moves(state, entry, dict(groups)),
         named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
+
+
+def counted(counts: Counts, part: PartitionCount) -> tuple[int, int]:
+    """Rows and digest of a topic partition with what an epoch has read of it."""
+    rows, digest = counts.get((part.topic, part.partition), (0, 0))
+    return rows + part.rows, (digest + part.digest) % 2**64
 
 
 def _ready(state: JournalState, entry: Epoch | EpochHead) -> JournalState:

@@ -4,7 +4,8 @@ Model: in input i a key has `old[i]` old rows (ranks 0 .. old-1) and `new[i]` ne
 old .. old+new-1). "At least one new row" is a disjoint union of m boxes, by the first input
 that gives a new row: old_0 x ... x old_(j-1) x new_j x all_(j+1) x ... x all_(m-1). "And at
 least one old row" leaves box j > 0 as it is and splits box 0 by the first old row:
-new_0 x ... x new_(t-1) x old_t x all_(t+1) x ...
+new_0 x ... x new_(t-1) x old_t x all_(t+1) x ... Where only the first of the old rows are *proper*,
+and one of these is asked for, each box j is split by the first input that gives a proper one.
 
 A box is a range of ranks in each input. Its results are numbered in mixed radix, so any part
 of it can be made without the rest: a hot key's product is never materialised.
@@ -54,9 +55,12 @@ class Boxes:
         return box, ranks[::-1]
 
 
-def boxes_of(old: Sequence[I64], new: Sequence[I64], *, need_old: bool) -> Boxes:
+def boxes_of(
+    old: Sequence[I64], new: Sequence[I64], *, need_old: bool, proper: Sequence[I64] | None = None
+) -> Boxes:
     """All boxes that hold a result, by key. `old[i]`, `new[i]` are rows of input i per key (k,).
 
+    `proper[i]`: how many of the old rows, the first ones, `need_old` asks for; all when not given.
     Raises OverflowError when one key would give more than `MOST_RESULTS` results.
     """
     m = len(old)
@@ -66,8 +70,21 @@ def boxes_of(old: Sequence[I64], new: Sequence[I64], *, need_old: bool) -> Boxes
         "all": [(np.zeros_like(o), o + n) for o, n in zip(old, new, strict=True)],
     }
     shapes = [["old"] * j + ["new"] + ["all"] * (m - j - 1) for j in range(m)]
-    if need_old:
+    if need_old and proper is None:
         shapes[:1] = [["new"] * t + ["old"] + ["all"] * (m - t - 1) for t in range(1, m)]
+    elif need_old and proper is not None:
+        parts["proper"] = [(np.zeros_like(p), p) for p in proper]
+        parts["old but proper"] = [(p, o - p) for p, o in zip(proper, old, strict=True)]
+        parts["all but proper"] = [(p, o + n - p) for p, o, n in zip(proper, old, new, strict=True)]
+        shapes = [
+            [
+                whole if i > t or i == j else "proper" if i == t else f"{whole} but proper"
+                for i, whole in enumerate(shape)
+            ]
+            for j, shape in enumerate(shapes)
+            for t in range(m)
+            if t != j
+        ]
     found = []
     for shape in shapes:
         length = np.stack([parts[what][i][1] for i, what in enumerate(shape)])

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,15 +31,12 @@ import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.boxes import Boxes, boxes_of, pieces
-from spillway.engine.join.probe import Candidates, Spans, probe
+from spillway.engine.join.probe import Candidates, Spans, probe, rows_of_keys
 from spillway.engine.join.spec import JoinSpec
 from spillway_schemas.windows import Span, slice_us
 
 BATCH_BYTES = 16 << 20
 """Default bound of a result batch."""
-
-Step = tuple[Sequence[Sequence["Rows"]], Sequence[Sequence["Rows"]]]
-"""Old and new rows that are joined together, in runs by input."""
 
 NEVER_DROPPED = 1 << 62
 """`born` of rows that no drop can cover."""
@@ -60,6 +58,16 @@ class Rows:
     born: int = NEVER_DROPPED
     slice: int | None = None
     """Of a windowed join, the stretch of time that all least times lie in; None: not known."""
+
+
+class Step(NamedTuple):
+    """What is joined at a time, in runs by input."""
+
+    old: Sequence[Sequence[Rows]]
+    new: Sequence[Sequence[Rows]]
+    proper: Sequence[int]
+    """How many of the old runs, the first ones, are old; the others are new rows that were joined
+    in a step before."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +109,13 @@ def join_batches(
     the cost is that of rows which can join, however much time an epoch brings.
     """
     known = all(rows.slice is not None for runs in new for rows in runs)
-    steps: Iterable[Step] = [(old, new)]
-    if spec.span is not None and known and not need_old:
+    steps: Iterable[Step] = [Step(old, new, [len(runs) for runs in old])]
+    if spec.span is not None and known:
         steps = _by_slices(spec.span, old, new)
-    for before, now in steps:
+    for step in steps:
         yield from _joined(
             spec,
-            before,
-            now,
+            step,
             need_old=need_old,
             batch_bytes=batch_bytes,
             sample_every=sample_every,
@@ -120,31 +127,32 @@ def _by_slices(
     span: Span, old: Sequence[Sequence[Rows]], new: Sequence[Sequence[Rows]]
 ) -> Iterator[Step]:
     """For each slice of new rows, in the order of time: what is near and was there before, new rows
-    of slices before included; and the slice's own rows."""
+    of earlier slices behind it; and the slice's own rows."""
     size, width_us = slice_us(span), span.width_us
     for slice_ in sorted({rows.slice for runs in new for rows in runs if rows.slice is not None}):
         begin = slice_ * size
         first, last = (begin - width_us) // size, (begin + size - 1 + width_us) // size
+        near = [[r for r in runs if r.slice is None or first <= r.slice <= last] for runs in old]
         before = [
-            [
-                *(r for r in olds if r.slice is None or first <= r.slice <= last),
-                *(r for r in news if r.slice is not None and first <= r.slice < slice_),
-            ]
-            for olds, news in zip(old, new, strict=True)
+            [r for r in runs if r.slice is not None and first <= r.slice < slice_] for runs in new
         ]
-        yield before, [[rows for rows in news if rows.slice == slice_] for news in new]
+        yield Step(
+            [[*olds, *news] for olds, news in zip(near, before, strict=True)],
+            [[rows for rows in runs if rows.slice == slice_] for runs in new],
+            [len(runs) for runs in near],
+        )
 
 
 def _joined(
     spec: JoinSpec,
-    old: Sequence[Sequence[Rows]],
-    new: Sequence[Sequence[Rows]],
+    step: Step,
     *,
     need_old: bool,
     batch_bytes: int,
     sample_every: int,
     last_drop: Callable[[U64], I64] | None,
 ) -> Iterator[Joined]:
+    old, new = step.old, step.new
     found = probe(
         [[(run.key_hash, run.born) for run in runs] for runs in old],
         [[run.key_hash for run in runs] for runs in new],
@@ -153,7 +161,14 @@ def _joined(
     if not len(found.hashes):
         return
     sources = [[*olds, *news] for olds, news in zip(old, new, strict=True)]
-    boxes = boxes_of([s.old for s in found.sides], [s.new for s in found.sides], need_old=need_old)
+    proper = None
+    if need_old and any(len(r) > n for r, n in zip(old, step.proper, strict=True)):
+        proper = [
+            rows_of_keys(side.spans[:runs], len(found.hashes))
+            for side, runs in zip(found.sides, step.proper, strict=True)
+        ]
+    there, fresh = [s.old for s in found.sides], [s.new for s in found.sides]
+    boxes = boxes_of(there, fresh, proper=proper, need_old=need_old)
     if need_old:  # keys whose rows are all new were candidates too
         produces = np.zeros(len(found.hashes), dtype=np.bool_)
         produces[boxes.key] = True

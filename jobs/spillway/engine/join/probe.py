@@ -72,7 +72,7 @@ def probe(
     """
     hashes = distinct([run for runs in new for run in runs])
     found = [[_find(run, hashes) for run in runs] for runs in new]
-    counts_new = [_totals(spans, len(hashes)) for spans in found]
+    counts_new = [rows_of_keys(spans, len(hashes)) for spans in found]
     any_new = np.sum([counts > 0 for counts in counts_new], axis=0)
     alive: Bool = np.ones(len(hashes), dtype=np.bool_)
     spans_old: list[list[Spans]] = []
@@ -92,7 +92,7 @@ def probe(
                 here = Spans(*(column[live] for column in here))
             spans.append(here)
         spans_old.append(spans)
-        counts_old.append(_totals(spans, len(hashes)))
+        counts_old.append(rows_of_keys(spans, len(hashes)))
         alive &= (counts_old[-1] + counts) > 0
     sides = [
         Side([*olds, *news], n_old, n_new)
@@ -141,7 +141,8 @@ def _find(run: U64, needles: U64) -> Spans:
     return Spans(hit + first, start, end - start)
 
 
-def _totals(spans: Sequence[Spans], keys: int) -> I64:
+def rows_of_keys(spans: Sequence[Spans], keys: int) -> I64:
+    """The rows of each key in all spans, int64 (keys,)."""
     totals = np.zeros(keys, dtype=np.int64)
     for each in spans:
         totals[each.key] += each.size

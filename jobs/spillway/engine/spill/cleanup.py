@@ -45,6 +45,7 @@ from spillway.engine.spill.spillfile import (
     row_column,
     row_struct,
 )
+from spillway.engine.state.slices import by_slice, sliced
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
 
@@ -306,10 +307,16 @@ def missing(
     join = source.spec.joins[source.operator]
     base: list[list[Rows]] = [[] for _ in source.inputs]
     for step in steps:
-        new = [_between(rows, lo, hi) for rows in step]
+        new = [
+            [part for run in _between(rows, lo, hi) for part in sliced(source.spec, input_, run)]
+            for input_, rows in zip(source.inputs, step, strict=True)
+        ]
         if any(base):
             yield from join_batches(join, base, new, need_old=True, batch_bytes=batch_bytes)
-        base = [_merged([*old, *rows]) for old, rows in zip(base, new, strict=True)]
+        base = [
+            [run for some in by_slice([*old, *rows]) for run in _merged(some)]
+            for old, rows in zip(base, new, strict=True)
+        ]
 
 
 def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
@@ -395,5 +402,5 @@ def _merged(runs: list[Rows]) -> list[Rows]:
         hashes = np.concatenate([run.key_hash for run in runs[-2:]])
         order = np.argsort(hashes, kind="stable")
         table = _permuted(pa.concat_tables([run.table for run in runs[-2:]]), order)
-        runs = [*runs[:-2], Rows(hashes[order], table)]
+        runs = [*runs[:-2], Rows(hashes[order], table, slice=runs[-1].slice)]
     return runs

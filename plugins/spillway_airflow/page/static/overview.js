@@ -99,8 +99,22 @@ export class Overview {
           rows ? `${((100 * session.rejected) / rows).toFixed(2)} % of the rows` : "no rows yet",
           reasons.length > 0 && h("span", { class: "visually-hidden" }, `, most often: ${visible(reasons[0][0])}`),
         ),
+        own && this.data.event_time && this.watermark(this.data.event_time, session),
       ),
     );
+  }
+
+  /** How far the time of a query with windows has come. */
+  watermark(time, session) {
+    const partitions = (by) => sum(Object.fromEntries(Object.entries(by).map(([topic, each]) => [topic, each.length])));
+    if (time.watermark === null) {
+      return tile("watermark", "none yet", `${times(partitions(time.unheard), "partition")} had no row`);
+    }
+    const at = new Date(time.watermark).getTime();
+    const idle = partitions(time.idle);
+    const ahead = `newest row ${age(Math.max(0, ...Object.values(time.ahead_s)))} ahead`;
+    const rows = `${count(session.expired_rows)} rows expired`;
+    return tile("watermark", `${clock(at)} ${zoneName(at)}`, idle ? `${ahead}; ${times(idle, "partition")} idle` : `${ahead}; ${rows}`);
   }
 
   when(session, stage, close) {
