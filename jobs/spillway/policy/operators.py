@@ -70,8 +70,9 @@ def balance(view: View, theta_d: float, min_span_s: float) -> Advice:
             break
         if view.since_move_s <= min_span_s:
             return declined(what, f"{said}, but {too_soon(view, min_span_s)}")
-        of, to = float(view.budget[most]), float(view.budget[least])
-        wanted = float(cost[most] - cost[least]) * of * to / (of + to)
+        of, to = int(view.budget[most]), int(view.budget[least])
+        # In whole bytes: a group of just the right size must fit.
+        wanted = (int(view.state[most]) * to - int(view.state[least]) * of) / (of + to)
         chosen = _chosen(view, most, least, view.sizes.astype(np.float64), wanted)
         moves += _moves(view, chosen, most, least, said)
         if not len(chosen):
@@ -157,13 +158,14 @@ def gains(view: View, source: int, to: int) -> F64:
     """
     share = _shares(view)
     rate = view.rate if len(view.rate) else np.zeros(len(view.groups))
-    gives = np.bincount(view.join, weights=rate, minlength=len(view.parents))
-    nearer = share[:, to] - share[:, source]
+    at = view.join * view.slots + view.slot
+    gives = np.bincount(at, weights=rate, minlength=len(view.parents) * view.slots)
+    gives = gives.reshape(-1, view.slots)
     found: F64 = np.zeros(len(view.parents))
     for join, parent in enumerate(view.parents):
         if parent != ROOT:
-            found[join] += gives[join] * share[join, source] * nearer[parent]
-            found[parent] += gives[join] * share[parent, source] * nearer[join]
+            found[join] += gives[join, source] * (share[parent, to] - share[parent, source])
+            found[parent] += share[parent, source] * (gives[join, to] - gives[join, source])
     return found
 
 
