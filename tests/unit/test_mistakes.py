@@ -309,7 +309,7 @@ MISTAKES = [
     Mistake(
         "a scenario that does not exist",
         ("produce", "nosuch"),
-        "spillway: no scenario 'nosuch'; shipped are bench, bench-five-way, bushy, demo,",
+        "spillway: no scenario 'nosuch'; shipped are bench, bench-five-way, bench-window, bushy,",
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
     Mistake(
