@@ -24,7 +24,15 @@ def day(
 ) -> Iterator[WindowedDay]:
     """A day with too little memory, on fresh topics."""
     names = topics(*STREAMS, partitions=2)
-    made = WindowedDay(tmp_path / "day", broker, names, spark_env, budget_bytes=96 << 10)
+    made = WindowedDay(
+        tmp_path / "day",
+        broker,
+        names,
+        spark_env,
+        budget_bytes=256 << 10,
+        max_rows=1_500,
+        extra={"SPILL__THRESHOLD": "0.25"},
+    )
     yield made
     made.clean()
 
