@@ -105,13 +105,11 @@ def in_time(query: Query, times: Mapping[str, int]) -> bool:
 def kept(results: Counter[Any], query: Query, times: Mapping[Any, int]) -> Counter[Any]:
     """Of results by the coordinates of their rows, those within the windows. `times`: by (topic,
     partition, offset)."""
+    topics = {leaf: query.topic(leaf) for leaf in query.inputs}
     return Counter(
         {
             result: n
             for result, n in results.items()
-            if in_time(
-                query,
-                {leaf: times[query.topic(leaf), p, o] for leaf, p, o in result},
-            )
+            if in_time(query, {leaf: times[topics[leaf], p, o] for leaf, p, o in result})
         }
     )
