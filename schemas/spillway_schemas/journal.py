@@ -234,6 +234,10 @@ class SlotReport(Record):
     """Counts of what the decoders read, as far as their blocks came to this slot."""
     restored: list[PartitionCount] = []
     """The same for what was read again to restore lost slots."""
+    carried: list[PartitionCount] = []
+    """The same for what was read again of the session before, to be carried into the open one."""
+    carried_rows: int = 0
+    """Rows of leaves that were carried: those that had not expired."""
     installed_rows: int = 0
     """Rows that came into state without being new: restored ones, and of groups that moved."""
     results: dict[str, int] = {}
@@ -309,6 +313,20 @@ class SealRequest(Record):
     command: str
 
 
+class Carried(Record):
+    """Rows of earlier sessions that join with those of a session (`session.carry`), but not with
+    each other."""
+
+    since: int
+    """They came after this epoch: what came before had expired."""
+    expired_by_us: int
+    """The watermark by which the session's first rows were judged: what had not expired by it is
+    carried."""
+    epoch: int | None = None
+    """The epoch that brought them into the session's state, the first after the session before was
+    sealed; None: they are still to come."""
+
+
 class Sealed(Record):
     """A session that has ended: nothing may be appended to it at run time any more."""
 
@@ -326,6 +344,7 @@ class Sealed(Record):
     spilled_rows: int
     generations: int
     """Cuts of the session, its last flush included."""
+    carried: Carried | None = None
 
 
 class Topic(Record):
@@ -349,6 +368,8 @@ class EventTime(Record):
     """Those whose rows have a time."""
     kept_us: int | None = None
     """Rows that are older than the watermark by more have all expired; None: some never do."""
+    carry: bool = False
+    """Whether rows that have not expired when a session ends join with those of the next one."""
 
 
 class Genesis(Record):
@@ -518,6 +539,8 @@ class EpochFacts(Record):
     spilled_rows: dict[str, int] = {}
     """Rows spilled in this epoch per session."""
     restored_slots: list[int] = []
+    carried_rows: int = 0
+    """Rows of the session before that were carried into the open one in this epoch."""
     watermarks: dict[str, int] = {}
     """Of a query with windows: per open session the watermark after this epoch, in us since 1970;
     none where a partition is still waited for that has had no row."""

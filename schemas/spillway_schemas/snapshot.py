@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from spillway_schemas.journal import (
+    Carried,
     Genesis,
     Move,
     Offsets,
@@ -21,7 +22,7 @@ from spillway_schemas.journal import (
     Topic,
 )
 
-FORMAT: Literal[4] = 4
+FORMAT: Literal[5] = 5
 """Raised when a field is added, goes, or changes its meaning, and when the fold makes another state
 of the same entries: snapshots of other formats are ignored."""
 
@@ -59,12 +60,13 @@ class SessionRecord(Record):
     progress: ProgressRecord | None
     reach: list[tuple[Prefix, int]]
     """In order of the ranges."""
+    carried: Carried | None
 
 
 class JournalSnapshot(Record):
     """The fold of entries 0 to `n`. Lists are in order: equal states are equal texts."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     entry: str
     """SHA-256 in hex of the text of entry `n`: a snapshot of an entry that nobody has is none."""
     n: int
@@ -85,6 +87,7 @@ class JournalSnapshot(Record):
     seen: list[str]
     commands_n: int
     recent_input_ms: int
+    reached: list[tuple[int, int]]
     totals: list[SlotTotals]
     budgets: list[tuple[int, int]]
     cores: int

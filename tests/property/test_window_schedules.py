@@ -98,6 +98,7 @@ def run(number: int, seed: int) -> TreeSlots:
 def _run(number: int, seed: int) -> TreeSlots:
     rng = random.Random(seed)
     query = query_of(parse_toml(windowed_text(number), Path("q.toml")))
+    carry = None not in query.spans and rng.random() < 0.7
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         day = TreeSlots(
             query,
@@ -105,6 +106,7 @@ def _run(number: int, seed: int) -> TreeSlots:
             slots=rng.randint(1, SLOTS),
             groups=rng.choice([4, 8]),
             partitions=rng.choice([1, 1, 2]),
+            carry=carry,
             options={
                 "threshold": rng.choice([0.9, 0.05]),
                 "budget_bytes": rng.choice([10**8, 10**8, 60_000, 25_000]),
@@ -124,13 +126,14 @@ def _run(number: int, seed: int) -> TreeSlots:
                 "zombie": rng.random() < 0.1,
             }
             day.epoch(now.rows(day), **happens, **moved_or_lost(day, rng))
-        goes_on = rng.random() < 0.3
-        day.epoch([], later=now.rows(day) if goes_on else [], seal=True)
-        if goes_on:
+        goes_on = rng.random() < (0.8 if carry else 0.3)
+        further = rng.randint(1, 2) if goes_on and carry else int(goes_on)
+        for _ in range(further):
+            sealed(day, now, rng)
             for _ in range(rng.randint(0, 3)):
                 forced = rng.choice([0, 0, 300, 10**9])
                 day.epoch(now.rows(day), forced_bytes=forced, **moved_or_lost(day, rng))
-            day.epoch([], seal=True)
+        day.epoch([], seal=True)
         piece_bytes = rng.choice([10**6, 400])
         for session in day.journal.sealed:
             at_run_time, expected = day.results[session], day.expected(session)
@@ -140,6 +143,24 @@ def _run(number: int, seed: int) -> TreeSlots:
             if not any(cut.session == session for cut in day.cuts):
                 assert not cleaned
         return day
+
+
+def sealed(day: TreeSlots, now: Clock, rng: random.Random) -> None:
+    """The session ends, and the next one begins: some partitions may be read to the end later than
+    others, so that rows of both come at a time."""
+    places = [(topic, p) for topic in day.query.topics for p in range(day.partitions)]
+    some = rng.random() < 0.5
+    behind = {place for place in places if some and rng.random() < 0.5}
+    rows, later = now.rows(day), now.rows(day)
+    day.epoch(rows, later=later, seal=True, behind=behind, thrown_away=rng.choice([0, 1]))
+    while day.journal.seal is not None:
+        behind = {place for place in behind if rng.random() < 0.5}
+        day.epoch(
+            [],
+            behind=behind,
+            forced_bytes=rng.choice([0, 0, 10**9]),
+            **moved_or_lost(day, rng),
+        )
 
 
 class Clock:
@@ -155,7 +176,8 @@ class Clock:
         """New rows, as many as leave a session's results few enough to compare."""
         rng, rows = self.rng, []
         topics = day.query.topics
-        known = sum(map(len, day.kafka.values())) - sum(day.bounds[-1].values())
+        begun = day.bounds[max(len(day.bounds) - 2, 0) if day.carry else -1]
+        known = sum(map(len, day.kafka.values())) - sum(begun.values())
         for _ in range(rng.choice([0, 2, 4, 8])):
             if known + len(rows) >= 9 * len(topics):
                 break

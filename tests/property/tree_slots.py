@@ -11,7 +11,7 @@ import itertools
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -59,7 +59,7 @@ from tests.property.window_reference import Arrival, kept, rejected, time_of
 
 WAREHOUSE = "w-1"
 KEY = SecretBytes(b"the warehouse's key of 32 bytes.")
-DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
+DAYS = ("2026-01-05", "2026-01-06", "2026-01-07", "2026-01-08")
 
 Rows = Sequence[tuple[str, int, Mapping[str, object]]]
 """New rows: (topic, partition, value)."""
@@ -100,6 +100,8 @@ class TreeSlots:
     """Of every step's task."""
     elsewhere: frozenset[int] = frozenset()
     """Slots on another host: what they get goes through the shuffle."""
+    carry: bool = False
+    """Rows that have not expired when a session ends join with those of the next one."""
     kafka: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     """The values of each topic partition."""
     files: list[FileRecord] = field(default_factory=list)
@@ -114,6 +116,7 @@ class TreeSlots:
     """Blocks of state that went through the shuffle."""
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
     restored: set[int] = field(default_factory=set)
+    behind: Collection[tuple[str, int]] = ()
 
     def __post_init__(self) -> None:
         self.compiled = compile_query(self.query)
@@ -150,7 +153,8 @@ class TreeSlots:
                 groups=placed_out(self.groups, distribution(self.distribution, tree, self.slots)),
                 parents=list(self.spec.parents),
                 joins=[join.name for join in self.query.tree.joins],
-                event_time=self.query.event_time,
+                event_time=self.query.event_time
+                and self.query.event_time.model_copy(update={"carry": self.carry}),
                 written_at="",
             )
         )
@@ -182,8 +186,9 @@ class TreeSlots:
         thrown_away: int = 0,
         zombie: bool = False,
         struck: Struck | None = None,
+        behind: Collection[tuple[str, int]] = (),
     ) -> None:
-        """One epoch. With `seal` the open session ends with `rows`, and `later` are of the next.
+        """One epoch. `behind`: partitions of which nothing is read in it. With `seal` the open session ends with `rows`, and `later` are of the next.
         `moves`: groups, by their index, and the slots that they go to. `lost`: slots whose folders
         are gone, which the steps must find."""
         self._produce(rows)
@@ -192,6 +197,7 @@ class TreeSlots:
         self._produce(later)
         for slot in lost:
             shutil.rmtree(self.folder_of(slot).path(), ignore_errors=True)
+        self.behind = behind
         plan = self._plan(moves, forced_bytes, seal)
         for _ in range(thrown_away):
             self._attempt(plan)
@@ -226,7 +232,9 @@ class TreeSlots:
         lost: frozenset[int] = frozenset(),
     ) -> Plan:
         state = self.journal
-        end = self._offsets({at: len(values) for at, values in self.kafka.items()})
+        read = {(t, p): n for t, ends in state.end.items() for p, n in enumerate(ends)}
+        ends = {at: len(values) for at, values in self.kafka.items()}
+        end = self._offsets(ends | {at: read.get(at, 0) for at in self.behind})
         day = state.sessions[0].date
         close = self._offsets(self.bounds[-1])
         commands = [command_of("seal", day, session=day, offsets=close)] if seal else []
@@ -280,9 +288,10 @@ class TreeSlots:
         came: list[Block] = []
         work = decode_task(self.settings, plan, groups, salts)
         came += self._decoded(work, plan.start, plan.end)
-        if plan.restore is not None:
-            again = decode_task(self.settings, plan, groups, salts, plan.restore)
-            came += self._decoded(again, plan.restore.read_from, plan.restore.read_to)
+        for again, carries in ((plan.restore, False), (plan.carry, True)):
+            if again is not None:
+                work = decode_task(self.settings, plan, groups, salts, again, carries=carries)
+                came += self._decoded(work, again.read_from, again.read_to)
         if struck is None or struck.slot not in tasks:
             blocks = [*came, *chain(*moved.values())]
             return carried_out(self.spec, tasks, blocks, self.folder_of, self.warehouse.child)
@@ -333,18 +342,30 @@ class TreeSlots:
             at: [
                 (offset, value)
                 for offset, value in enumerate(values)
-                if begins.get(at, 0) <= offset and (not ends or offset < ends[0].get(at, 0))
+                if (self.carry or begins.get(at, 0) <= offset)
+                and (not ends or offset < ends[0].get(at, 0))
             ]
             for at, values in self.kafka.items()
         }
         whole = everything(self.query, values)
         if not self.query.is_windowed:
             return whole
+        arrivals, sessions = self.arrivals()
+        if self.carry:  # time is one for all sessions
+            arrivals, sessions = [replace(row, session=0) for row in arrivals], [0]
         out = {
             (*row.place, row.offset)
-            for row in rejected(self.query, *self.arrivals(), self.partitions)
+            for row in rejected(self.query, arrivals, sessions, self.partitions)
         }
         topics = {leaf: self.query.topic(leaf) for leaf in self.query.inputs}
+        if self.carry:
+            whole = Counter(
+                {
+                    r: n
+                    for r, n in whole.items()
+                    if any(o >= begins.get((topics[leaf], p), 0) for leaf, p, o in r)
+                }
+            )
         times = {
             (topic, partition, offset): time_of(value)
             for (topic, partition), each in values.items()

@@ -22,6 +22,8 @@ from spillway.engine.spill.spillfile import quantiles
 from spillway.engine.state.runs import merge, part_of
 from spillway.engine.state.slices import sliced
 from spillway.engine.wire.blocks import (
+    CARRIED,
+    RESTORED,
     ROW_KINDS,
     STAMPED,
     Block,
@@ -37,7 +39,13 @@ from spillway_schemas.journal import PartitionCount, added
 
 PIECE_BYTES = 256 << 20
 
-INTO = {"new": "new", "state": "installed", "restore": "installed", "replay": "replayed"}
+INTO = {
+    "new": "new",
+    "state": "installed",
+    "restore": "installed",
+    "replay": "replayed",
+    "carry": "carried",
+}
 """Where the rows of a block go, by its kind."""
 NOT_GIVEN = "groups that come from there were not found"
 """What is told of a slot that `Intake.lacking` names."""
@@ -49,12 +57,15 @@ class Intake:
 
     new: dict[str, list[list[Rows]]] = field(default_factory=dict)
     installed: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    carried: dict[str, list[list[Rows]]] = field(default_factory=dict)
+    """Of the session before."""
     replayed: dict[str, list[list[Rows]]] = field(default_factory=dict)
     """Of a probe: rows of old, with their intervals."""
     rejected: list[tuple[str, pa.Table]] = field(default_factory=list)
     """(session, rows of `REJECTED_SCHEMA`)."""
     read: list[PartitionCount] = field(default_factory=list)
     restored: list[PartitionCount] = field(default_factory=list)
+    carried_counts: list[PartitionCount] = field(default_factory=list)
     moved: dict[tuple[int, int], Moved] = field(default_factory=dict)
     """Per slot that groups come from and join, what it says it gave."""
     moved_rows: int = 0
@@ -91,7 +102,7 @@ class Intake:
 
     def sessions(self) -> set[str]:
         """Sessions that rows came for."""
-        return {*self.new, *self.installed}
+        return {*self.new, *self.installed, *self.carried}
 
 
 def take_in(
@@ -111,7 +122,8 @@ def take_in(
                 f"{spec.operators[block.input]}"
             )
         if block.kind == "count":
-            (intake.restored if block.input == 1 else intake.read).extend(decode_counts(block))
+            counts = {RESTORED: intake.restored, CARRIED: intake.carried_counts}
+            counts.get(block.input, intake.read).extend(decode_counts(block))
         elif block.kind == "moved":
             intake.moved[block.input, block.operator] = decode_moved(block)
         elif block.kind == "figures":
@@ -146,6 +158,7 @@ def take_in(
     intake.demand_all_moved(slot)
     intake.read = added(intake.read)
     intake.restored = added(intake.restored)
+    intake.carried_counts = added(intake.carried_counts)
     return intake
 
 

@@ -17,13 +17,16 @@ round.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
+from spillway.engine.expiry import live
 from spillway.engine.intake import NOT_GIVEN, Intake, take_in
 from spillway.engine.join.hashing import xxhash64
-from spillway.engine.join.kernel import join_batches
+from spillway.engine.join.kernel import Joined, join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.relocation import adopt
 from spillway.engine.replay import replayed
@@ -87,8 +90,39 @@ def install(spec: TreeSpec, task: StepTask, state: Folder, found: Loaded, intake
         session = found.session(name)
         session.new = intake.new.get(name, session.new)
         session.installed = intake.installed.get(name, session.installed)
+        session.carried = intake.carried.get(name, session.carried)
     for session in found.sessions.values():
         session.drops = session.drops.drop(task.leaving, task.epoch)
+
+
+def joined_batches(
+    spec: TreeSpec,
+    join: int,
+    session: SessionState,
+    expired_by_us: int | None,
+    batch_bytes: int,
+    sample_every: int,
+) -> Iterator[Joined] | None:
+    """What an epoch gives at a join: carried rows with old ones, then new rows with all; None:
+    neither came.
+
+    Combinations of carried rows alone are results of the session before.
+    """
+    inputs = spec.inputs_of(join)
+    old, new = session.old(inputs), [session.new[i] for i in inputs]
+    came = live(spec, session.carried, expired_by_us)
+    carried = [came[i] for i in inputs]
+    if not any(new) and not any(carried):
+        return None
+    joined = partial(
+        join_batches,
+        spec.joins[join],
+        batch_bytes=batch_bytes,
+        sample_every=sample_every,
+        last_drop=session.drops.last,
+    )
+    every = [[*one, *other] for one, other in zip(old, carried, strict=True)]
+    return chain(joined(old, carried, need_old=True), joined(every, new))
 
 
 def _joined(
@@ -97,18 +131,24 @@ def _joined(
     up = spec.upward[join]
     assert up is not None, "a probe is of joins below the root"
     inputs = spec.inputs_of(join)
-    if not any(session.new[i] for i in inputs):
+    if any(session.carried[i] for i in inputs):
+        carried = [session.carried[i] for i in inputs]
+        for batch in join_batches(
+            spec.joins[join],
+            [[] for _ in inputs],
+            carried,
+            batch_bytes=task.batch_bytes,
+            sample_every=1,
+        ):
+            rows = spec.rows_up(join, batch, hash_)
+            yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="carry")
+    batches = joined_batches(
+        spec, join, session, task.watermarks.get(name), task.batch_bytes, sample_every=1
+    )
+    if batches is None:
         return
     given = Given.nothing(len(task.groups))
     below = spec.inputs[up.input].lineage
-    batches = join_batches(
-        spec.joins[join],
-        session.old(inputs),
-        [session.new[i] for i in inputs],
-        batch_bytes=task.batch_bytes,
-        sample_every=1,
-        last_drop=session.drops.last,
-    )
     for number, batch in enumerate(batches):
         np.add.at(given.results, task.groups.group_of(batch.hashes), batch.results)
         rows = spec.rows_up(join, batch, hash_)

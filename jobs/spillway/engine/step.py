@@ -12,7 +12,7 @@ Order, and why:
    this one and found nothing
 2. delete garbage, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
-4. join the epoch's new rows; results leave in bounded batches
+4. join the rows that the session takes over, then the epoch's new rows; results leave in bounded batches
    (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
    and all of a join above one of them) become their last generation, the rest is complete and goes
@@ -35,14 +35,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
+from spillway.engine.expiry import greatest_by_group, live, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
-from spillway.engine.join.kernel import Joined, Rows, join_batches
+from spillway.engine.join.kernel import Joined, Rows
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.probe import install
+from spillway.engine.probe import install, joined_batches
 from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.spill.spilling import (
     Limits,
@@ -176,6 +176,7 @@ class _Step:
         self.spilled_bytes = 0
         self.overflow_bytes = 0
         self.expired_rows = 0
+        self.carried_rows = 0
         self.spilled: dict[str, Figures] = {}
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
         self.traced: dict[str, list[TracedGroup]] = {}
@@ -212,6 +213,7 @@ class _Step:
         gone = {name: self._expired(name, new=False) for name in timed}
         for name in self.sessions:
             self._join(name, given[name])
+            self._keep_carried(name)
         for name in timed:
             self._write_expired(name, (gone[name], self._expired(name, new=True)))
         with self.timed("spill"):
@@ -274,19 +276,16 @@ class _Step:
 
     def _join(self, name: str, given: Given) -> None:
         """Join a session's new rows at the root, write the results, and count them."""
-        session = self.sessions[name]
-        inputs = self.spec.inputs_of(self.spec.root.operator)
-        new = [session.new[i] for i in inputs]
-        if not any(new):
-            return
-        batches = join_batches(
-            self.spec.root,
-            session.old(inputs),
-            new,
-            batch_bytes=self.task.batch_bytes,
+        batches = joined_batches(
+            self.spec,
+            self.spec.root.operator,
+            self.sessions[name],
+            self.task.watermarks.get(name),
+            self.task.batch_bytes,
             sample_every=SAMPLE_EVERY,
-            last_drop=session.drops.last,
         )
+        if batches is None:
+            return
 
         def tables() -> Iterator[pa.Table]:
             for number, batch in enumerate(self._timing("join", batches)):
@@ -354,6 +353,19 @@ class _Step:
         ages = np.maximum(self.task.written_at_us // 1000 - newest_ms, 0)
         bucket = np.searchsorted(np.array(DELAY_EDGES_MS), ages)
         self.delays += np.bincount(bucket, minlength=len(self.delays))
+
+    def _keep_carried(self, name: str) -> None:
+        """Carried rows have met the others of the session, and are its state from here on."""
+        session = self.sessions[name]
+        if not any(session.carried):
+            return
+        kept = live(self.spec, session.carried, self.task.watermarks.get(name))
+        joined = {up.input for up in self.spec.upward if up is not None}
+        self.carried_rows += _count([each for i, each in enumerate(kept) if i not in joined])
+        session.installed = [
+            [*before, *came] for before, came in zip(session.installed, kept, strict=True)
+        ]
+        session.carried = [[] for _ in self.inputs]
 
     # --- expiry ---------------------------------------------------------------------------
 
@@ -614,6 +626,8 @@ class _Step:
             cuts=self.cuts,
             read=intake.read,
             restored=intake.restored,
+            carried=intake.carried_counts,
+            carried_rows=self.carried_rows,
             installed_rows=intake.installed_rows,
             results=self.results,
             spilled_rows=self.spilled_rows,

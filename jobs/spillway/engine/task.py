@@ -48,7 +48,8 @@ class StepTask:
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
     """Sessions that this epoch seals, each with the ranges that become its last generation."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """Of a query with windows: per session the watermark of the epoch before, if there is one."""
+    """Of a query with windows: per session the watermark by which its rows expire, if there is
+    one."""
     reach: Mapping[str, Sequence[tuple[Prefix, int]]] = field(default_factory=dict)
     """Likewise: the ranges that were ever spilled, with the greatest time of what was."""
     budget_bytes: int = 1 << 30

@@ -4,7 +4,8 @@
     JournalRead                   -> Append(claim)
     Conflict on the claim         -> ReadJournal(what is new), Append(claim) again
     Appended(claim)               -> Apply for every table that is behind, in order; then Ready
-    Offered(end, commands)        -> RunJob(plan)
+    Offered(end, commands)        -> RunJob(plan); before the epoch that carries rows of the session
+                                     before into the open one, ReadHistory
     Reported, some slot missing   -> Look; then RunJob(plan with the lost slots restored); of a tree
                                      of joins ReadHistory before that
     JobFailed                     -> Look; then RunJob(the same plan), or End (see `failing`)
@@ -387,8 +388,11 @@ def _applied(driver: Driver, event: Applied) -> tuple[Driver, list[Instruction]]
 def _offered(driver: Driver, event: Offered) -> tuple[Driver, list[Instruction]]:
     if driver.state is None or driver.pending or driver.applying or driver.plan:
         raise ValueError("an epoch was offered while another one is pending")
+    offered = replace(driver, offer=event, attempt=1)
+    if (wanted := history_wanted(driver.state, ())) is not None:
+        return offered, [ReadHistory(wanted)]
     plan = _planned(driver.state, event)
-    return replace(driver, plan=plan, offer=event, attempt=1), [RunJob(plan, 1)]
+    return replace(offered, plan=plan), [RunJob(plan, 1)]
 
 
 def _reported(driver: Driver, event: Reported) -> tuple[Driver, list[Instruction]]:
@@ -428,10 +432,13 @@ def _again(
 
 
 def _planned_again(driver: Driver) -> tuple[Driver, list[Instruction]]:
-    """The plan of a repeated attempt, and a look whether it is still this driver's to make."""
+    """The plan with the history that it needs; of a repeated attempt, first a look whether it is
+    still this driver's to make."""
     if driver.state is None or driver.offer is None:
         raise ValueError("history came for no plan")
     plan = _planned(driver.state, driver.offer, driver.lost, driver.history)
+    if driver.attempt == 1:
+        return replace(driver, plan=plan), [RunJob(plan, 1)]
     return replace(driver, plan=plan), [Look()]
 
 

@@ -60,6 +60,8 @@ def entry_of(
     if plan.restore is not None:
         check_restored(plan.restore, [part for r in reports for part in r.restored])
         check_installed(state, plan.restore, {r.slot: r.installed_rows for r in reports})
+    if plan.carry is not None:
+        check_restored(plan.carry, [part for r in reports for part in r.carried])
     reports = sorted(reports, key=lambda r: r.slot)
     owners = {slot for _, slot in plan.groups}
     cuts = [cut for r in reports for cut in r.cuts]
@@ -101,6 +103,7 @@ def entry_of(
         results=results,
         spilled_rows=spilled,
         restored_slots=sorted(plan.restore.slots) if plan.restore else [],
+        carried_rows=sum(r.carried_rows for r in reports),
         slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
         recent_input_ms=max(r.recent_input_ms for r in reports),
         started_at=started_at,

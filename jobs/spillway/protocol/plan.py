@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.offsets import greater, padded, reaches
-from spillway.protocol.recovery import Restore, restore_of
+from spillway.protocol.recovery import Restore, carry_of, restore_of
 from spillway.protocol.seal import flushed, obey
-from spillway.protocol.state import Groups, JournalState, watermarks
+from spillway.protocol.state import Groups, JournalState, carries, expired_by, watermarks
 from spillway_schemas.commands import (
     AdaptationCommand,
     CommandLine,
@@ -81,6 +81,10 @@ class Plan:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Per session the watermark of the epoch before, by which this one's rows are judged; a session
     that begins with this epoch has none."""
+    expired_by: Mapping[str, int] = field(default_factory=dict)
+    """Per session the watermark by which its rows expire in this epoch."""
+    carry: Restore | None = None
+    """Rows of the session before that this epoch carries into the open one (`session.carry`)."""
     reach: Mapping[str, tuple[tuple[Prefix, int], ...]] = field(default_factory=dict)
     """Of a query with windows: per session the ranges that were ever cut, with the greatest time of
     what was."""
@@ -104,7 +108,7 @@ def plan_epoch(
     one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
     that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
     `commands_n`: number up to which all commands are given, or seen by the journal.
-    `history`: what `restore_of` needs of the past. Raises `ValueError` when `end` lies before the
+    `history`: what `restore_of` and `carry_of` need of the past. Raises `ValueError` when `end` lies before the
     journal's end.
     """
     end = padded(end, greater(state.end, end))
@@ -123,6 +127,10 @@ def plan_epoch(
     accepted = obeyed.accepted and _widened(obeyed.accepted, end)
     seal = obeyed.pending and _widened(obeyed.pending, end)
     sealing = seal is not None and reaches(end, seal.end)
+    marks = watermarks(state.sessions)
+    if accepted is not None and carries(state) and state.session.date in marks:
+        marks[accepted.next_session] = marks[state.session.date]
+    history = list(history)
     return Plan(
         epoch=state.epoch + 1,
         term=state.term,
@@ -148,7 +156,9 @@ def plan_epoch(
         commands_n=max(state.commands_n, commands_n),
         restore=restore_of(state, lost, history),
         event_time=state.genesis.event_time,
-        watermarks=watermarks(state.sessions),
+        watermarks=marks,
+        expired_by={s.date: us for s in state.sessions if (us := expired_by(s)) is not None},
+        carry=carry_of(state, history),
         reach={each.date: tuple(each.reach.items()) for each in state.sessions if each.reach},
     )
 
@@ -180,7 +190,8 @@ def unseen(state: JournalState, commands: Iterable[CommandLine]) -> list[Command
 
 
 def waits(state: JournalState, commands: Iterable[CommandLine]) -> bool:
-    """Whether an epoch has work even if no row came: a command, a move, or a seal in reach."""
-    if state.moves or unseen(state, commands):
+    """Whether an epoch has work even if no row came: a command, a move, rows of the session before
+    that are to be carried over, or a seal in reach."""
+    if state.moves or state.session.waits_for_rows or unseen(state, commands):
         return True
     return state.seal is not None and reaches(state.end, state.seal.end)

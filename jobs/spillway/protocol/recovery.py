@@ -21,12 +21,12 @@ of answered with a state that looks right.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spillway.protocol.offsets import padded, partitions
-from spillway.protocol.state import JournalState, Mark, OpenSession, counted
+from spillway.protocol.state import JournalState, Mark, OpenSession, carries, counted
 from spillway_schemas.hash_space import above, join_of
-from spillway_schemas.journal import EpochFacts, Offsets, PartitionCount, Prefix
+from spillway_schemas.journal import Carried, EpochFacts, Offsets, PartitionCount, Prefix
 from spillway_schemas.windows import BEGINNING_US, Judging
 
 
@@ -70,6 +70,9 @@ class SessionRestore:
     the watermark then."""
     expired_by_us: int = BEGINNING_US
     """The watermark by which rows had expired when the last epoch ended."""
+    interval: int | None = None
+    """Of rows of earlier sessions that were carried into this one: how many marks of the replay lie
+    before the epoch that brought them. None: rows of the session itself."""
 
     def judging(self, topic: str, partition: int) -> Judging:
         """The watermarks by which the rows of a partition were judged when they first came."""
@@ -98,20 +101,77 @@ def judging(watermarks: Iterable[tuple[Offsets, int]], topic: str, partition: in
     return Judging.by_epochs((end(offsets), mark) for offsets, mark in watermarks)
 
 
-def watermarks_of(session: str, epochs: Iterable[EpochFacts]) -> tuple[tuple[Offsets, int], ...]:
-    """Where the input stood after each epoch that gave a session a watermark, and that."""
+def watermarks_of(
+    session: str | None, epochs: Iterable[EpochFacts]
+) -> tuple[tuple[Offsets, int], ...]:
+    """Where the input stood after each epoch that gave a session a watermark, and that. None: time
+    is one for all sessions (`session.carry`)."""
     return tuple(
-        (each.end, each.watermarks[session]) for each in epochs if session in each.watermarks
+        (each.end, max(each.watermarks.values()) if session is None else each.watermarks[session])
+        for each in epochs
+        if (each.watermarks if session is None else session in each.watermarks)
     )
 
 
 def history_wanted(state: JournalState, lost: Iterable[int]) -> int | None:
-    """The epoch after which `restore_of` needs all epochs; None: it needs none."""
+    """The epoch after which `restore_of` and `carry_of` need all epochs; None: they need none."""
     slots = frozenset(slot for slot in lost if state.manifests.get(slot) is not None)
     windowed = state.genesis.event_time is not None
-    if not slots or not (windowed or _replayed(state, slots)):
+    if not (slots and (windowed or _replayed(state, slots))) and not state.session.waits_for_rows:
         return None
-    return min(session.base for session in state.sessions)
+    return _history_begins(state)
+
+
+def _history_begins(state: JournalState) -> int:
+    """The last epoch of which nothing is needed. With `session.carry` the last epoch before the
+    first rows is needed, too: its watermark judges them."""
+    since = [s.base if s.carried is None else min(s.base, s.carried.since) for s in state.sessions]
+    return max(min(since) - carries(state), -1)
+
+
+def carry_of(state: JournalState, history: Iterable[EpochFacts]) -> Restore | None:
+    """What the next epoch must read again to carry the rows of the session before into the open
+    one; None: nothing waits. Every slot gets its rows.
+
+    `history`: every epoch after `history_wanted`. Raises ValueError when one is lacking.
+    """
+    open_, carried = state.session, state.session.carried
+    if carried is None or not open_.waits_for_rows:
+        return None
+    epochs = _complete(state, history)
+    mark = _mark(state, carried.since, epochs)
+    return Restore(
+        slots=frozenset(state.slots),
+        read_from=padded(mark.end, state.end),
+        read_to=state.end,
+        sessions=(_of_before(state, open_, carried, mark, epochs),),
+        expected=tuple(_between(state, mark)),
+    )
+
+
+def _of_before(
+    state: JournalState,
+    session: OpenSession,
+    carried: Carried,
+    mark: Mark,
+    epochs: Sequence[EpochFacts],
+) -> SessionRestore:
+    """The rows of earlier sessions that a session carries, as far as they came after a mark."""
+    return SessionRestore(
+        session=session.date,
+        start=padded(mark.end, state.end),
+        end=session.start,
+        cuts=tuple(Since(each, session.start) for each in _cut_with(session, carried)),
+        watermarks=watermarks_of(None, epochs),
+        expired_by_us=_expired_then(state, session, epochs),
+        interval=0,
+    )
+
+
+def _cut_with(session: OpenSession, carried: Carried) -> list[Prefix]:
+    """The ranges that were cut since rows were carried into a session: they hold none of them."""
+    at = carried.epoch
+    return sorted(r for r, epoch in session.last_cuts.items() if at is not None and epoch >= at)
 
 
 def _replayed(state: JournalState, slots: Container[int]) -> frozenset[int]:
@@ -154,21 +214,35 @@ def restore_of(
         else:
             begin = session.base
         if not joins:  # what joins made takes all rows of the session
-            begin = max(begin, _expired_until(state, session, epochs))
+            begin = max(begin, _expired_until(state, session, session.base, epochs))
         first = min(first, begin)
+        replay = _replay(session, joins, epochs) if joins else None
         sessions.append(
             SessionRestore(
                 session=session.date,
                 start=session.start,
                 end=end,
                 cuts=tuple(Since(prefix, state.marks[epoch].end) for epoch, prefix in cuts),
-                replay=_replay(session, joins, epochs) if joins else None,
-                watermarks=watermarks_of(session.date, epochs),
-                expired_by_us=_expired_by(session.date, epochs),
+                replay=replay,
+                watermarks=watermarks_of(None if carries(state) else session.date, epochs),
+                expired_by_us=_expired_then(state, session, epochs),
             )
         )
         if joins:
             first = min(first, session.base)
+        if (carried := session.carried) is None or carried.epoch is None:
+            continue
+        since = carried.since
+        if not joins:
+            since = _expired_until(state, session, since, epochs)
+            gone = _cut_with(session, carried)
+            if since >= carried.epoch or all(any(p.covers(r) for p in gone) for r in lost_ranges):
+                continue
+        first = min(first, since)
+        before = _of_before(state, session, carried, _mark(state, since, epochs), epochs)
+        cut_epochs = {e.epoch for e in epochs if any(c.session == session.date for c in e.cuts)}
+        interval = sum(each < carried.epoch for each in cut_epochs)
+        sessions.append(replace(before, replay=replay, interval=interval))
     mark = _mark(state, first, epochs)
     return Restore(
         slots=slots,
@@ -185,9 +259,19 @@ def _expired_by(session: str, epochs: Sequence[EpochFacts]) -> int:
     return before[-1][1] if before else BEGINNING_US
 
 
+def _expired_then(
+    state: JournalState, session: OpenSession, epochs: Sequence[EpochFacts]
+) -> int:
+    """The watermark by which a session's rows had expired when the last epoch ended."""
+    carried = session.carried
+    if carried is not None and (carried.epoch is None or carried.epoch >= state.epoch):
+        return carried.expired_by_us
+    return _expired_by(session.date, epochs)
+
+
 def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochFacts]:
-    """The epochs since the first open session began. Raises ValueError when one is lacking."""
-    base = min(session.base for session in state.sessions)
+    """All epochs that may be needed. Raises ValueError when one is lacking."""
+    base = _history_begins(state)
     epochs = [each for each in history if each.epoch > base]
     if [each.epoch for each in epochs] != list(range(base + 1, state.epoch + 1)):
         raise ValueError(f"restoring needs all epochs from {base + 1} to {state.epoch}")
@@ -205,14 +289,17 @@ def _replay(session: OpenSession, joins: frozenset[int], epochs: Iterable[EpochF
     return Replay(joins, tuple(marks), tuple(cuts))
 
 
-def _expired_until(state: JournalState, session: OpenSession, epochs: Sequence[EpochFacts]) -> int:
-    """The last epoch up to which all rows of a session have expired; its base: none is known."""
-    rules, until = state.genesis.event_time, session.base
+def _expired_until(
+    state: JournalState, session: OpenSession, since: int, epochs: Sequence[EpochFacts]
+) -> int:
+    """The last epoch up to which all rows of a session that came after `since` have expired;
+    `since`: of none that is known."""
+    rules, until = state.genesis.event_time, since
     if rules is None or rules.kept_us is None:
         return until
-    oldest_us = _expired_by(session.date, epochs) - rules.kept_us
+    oldest_us = _expired_then(state, session, epochs) - rules.kept_us
     for epoch in epochs:
-        if epoch.epoch <= session.base:
+        if epoch.epoch <= since:
             continue
         times = [t for c in epoch.read for t in (c.greatest_us, c.next_greatest_us)]
         if any(time_us is not None and time_us >= oldest_us for time_us in times):

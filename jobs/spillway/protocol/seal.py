@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
-from spillway.protocol.state import JournalState, OpenSession
+from spillway.protocol.state import JournalState, OpenSession, brought
 from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
 from spillway_schemas.hash_space import ROOT, above, joins_of, spaces
 from spillway_schemas.journal import CommandOutcome, Cut, Prefix, Sealed, SealRequest
@@ -228,4 +228,5 @@ def seal_session(
         results=session.results + results,
         spilled_rows=session.spilled_rows + rows,
         generations=session.cuts + len(mine),
+        carried=brought(session, epoch),
     )

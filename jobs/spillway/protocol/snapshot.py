@@ -58,6 +58,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
                 spilled_rows=each.spilled_rows,
                 progress=None if each.progress is None else _recorded(each.progress),
                 reach=sorted(each.reach.items()),
+                carried=each.carried,
             )
             for each in state.sessions
         ],
@@ -75,6 +76,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
         seen=sorted(state.seen),
         commands_n=state.commands_n,
         recent_input_ms=state.recent_input_ms,
+        reached=list(state.reached),
         totals=list(state.totals),
         budgets=sorted(state.budgets.items()),
         cores=state.cores,
@@ -103,6 +105,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
                 spilled_rows=each.spilled_rows,
                 progress=None if each.progress is None else _progress(each.progress),
                 reach=dict(each.reach),
+                carried=each.carried,
             )
             for each in snapshot.sessions
         ),
@@ -117,6 +120,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         seen=frozenset(snapshot.seen),
         commands_n=snapshot.commands_n,
         recent_input_ms=snapshot.recent_input_ms,
+        reached=tuple(snapshot.reached),
         totals=tuple(snapshot.totals),
         budgets=dict(snapshot.budgets),
         cores=snapshot.cores,

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
+    Carried,
     Claim,
     Cut,
     Epoch,
@@ -115,6 +116,13 @@ class OpenSession:
     """How far its time has come; None: the query has no window."""
     reach: Mapping[Prefix, int] = field(default_factory=dict)
     """Of a query with windows: per hash range that was ever cut, the greatest time of what was."""
+    carried: Carried | None = None
+    """Rows of earlier sessions that join with its own; None: there are none."""
+
+    @property
+    def waits_for_rows(self) -> bool:
+        """Whether rows of the session before are still to be carried into it."""
+        return self.carried is not None and self.carried.epoch is None
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,9 @@ class JournalState:
     """Every command up to this number of their table is among them."""
     recent_input_ms: int = 0
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
+    reached: tuple[tuple[int, int], ...] = ((-1, BEGINNING_US),)
+    """Where sessions carry rows over: some epochs, each with the greatest time of all rows up to it.
+    All rows up to the first of these epochs have expired, and of no later one is that known."""
     totals: tuple[SlotTotals, ...] = ()
     """The slots' figures at the end of the last epoch."""
     budgets: Mapping[int, int] = field(default_factory=dict)
@@ -234,6 +245,10 @@ def _progressed(
             if c.next_greatest_us is not None
         },
     )
+    if event_time.carry:
+        # One time for all sessions: rows of both may join, and are judged alike.
+        both = {each: max(t[each] for t in came if each in t) for each in {*came[0], *came[1]}}
+        came = both, both
     # A partition that still brings rows of the session before is not idle in the next one.
     alive: tuple[Collection[Partition], ...] = ((), came[0])
     return tuple(
@@ -250,6 +265,54 @@ def _progressed(
         )
         for session, mine, others in zip(sessions, came, alive, strict=False)
     )
+
+
+def carries(state: JournalState) -> bool:
+    """Whether sessions carry rows over to the next one: then time is one for all of them."""
+    return state.genesis.event_time is not None and state.genesis.event_time.carry
+
+
+def _carried(state: JournalState) -> Carried | None:
+    """What a session will take over that begins with the next epoch."""
+    progress = state.session.progress
+    if progress is None or not carries(state):
+        return None
+    return Carried(since=state.reached[0][0], expired_by_us=progress.watermark_us)
+
+
+CHECKPOINTS = 8
+"""Epochs of which `reached` keeps the time, in the time that rows are kept: what a session carries
+is read from the last one before, so an eighth more is read than is carried."""
+
+
+def _reached(
+    state: JournalState, entry: EpochFacts, event_time: EventTime, watermark_us: int
+) -> tuple[tuple[int, int], ...]:
+    """`JournalState.reached` after an epoch that has brought the watermark to `watermark_us`."""
+    if not event_time.carry or event_time.kept_us is None:
+        return state.reached
+    kept_us = event_time.kept_us
+    known = state.reached
+    times = [t for c in entry.read for t in (c.greatest_us, c.next_greatest_us) if t is not None]
+    greatest_us = max([known[-1][1], *times])
+    if greatest_us >= known[-1][1] + max(kept_us // CHECKPOINTS, 1):
+        known = (*known, (entry.epoch, greatest_us))
+    over = sum(time_us < watermark_us - kept_us for _, time_us in known)
+    return known[max(over - 1, 0) :]
+
+
+def expired_by(session: OpenSession) -> int | None:
+    """The watermark by which a session's rows expire in the next epoch; None: there is none.
+
+    Before the rows of the session before are there it stands still: they may join with what would
+    have expired.
+    """
+    if session.progress is None:
+        return None
+    by_us = session.progress.watermark_us
+    if session.carried is not None and session.waits_for_rows:
+        by_us = session.carried.expired_by_us
+    return by_us if by_us > BEGINNING_US else None
 
 
 def watermarks(sessions: Iterable[OpenSession]) -> dict[str, int]:
@@ -381,7 +444,11 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         raise JournalBroken(f"epoch {entry.epoch} says {entry.session} is open, not the journal")
     end = padded(entry.end, state.end)
     marks = {**state.marks, entry.epoch: Mark(end, counts)}
+    reached = state.reached
+    if (event_time := state.genesis.event_time) is not None and sessions[0].progress is not None:
+        reached = _reached(state, entry, event_time, sessions[0].progress.watermark_us)
     wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
+    wanted |= {s.carried.since for s in sessions if s.carried} | {e for e, _ in reached}
     by_policy = any(c.obeyed and c.policy and c.kind in RELIEVING for c in entry.commands)
     return replace(
         state,
@@ -401,6 +468,7 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         seen=state.seen | {c.id for c in entry.commands} if entry.commands else state.seen,
         commands_n=max(state.commands_n, entry.commands_n),
         recent_input_ms=clock_ms,
+        reached=reached,
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
@@ -445,19 +513,29 @@ def _without_seal(state: JournalState, entry: Epoch | EpochHead) -> JournalState
     return replace(state, seal=None, sessions=state.sessions[:1])
 
 
+def brought(session: OpenSession, epoch: int) -> Carried | None:
+    """What is carried into the open session, after an epoch: the first one brings all of it."""
+    if session.carried is None or not session.waits_for_rows:
+        return session.carried
+    return session.carried.model_copy(update={"epoch": epoch})
+
+
 def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenSession, ...]:
     """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
     sessions = list(state.sessions)
+    sessions[0] = replace(sessions[0], carried=brought(sessions[0], entry.epoch))
     if entry.seal is not None:
         if state.seal is not None or entry.seal.session != state.session.date:
             raise JournalBroken(f"epoch {entry.epoch} accepts a second or foreign seal")
         if not entry.seal.next_session > entry.seal.session:
             raise JournalBroken(f"the session after {entry.seal.session} cannot come before it")
+        carried = _carried(state)
         after = OpenSession(
             date=entry.seal.next_session,
             start=entry.seal.end,
             base=state.epoch,
-            progress=_begun(state.genesis, entry.seal.end),
+            progress=state.session.progress if carried else _begun(state.genesis, entry.seal.end),
+            carried=carried,
         )
         sessions.append(after)
     known = {s.date for s in sessions}

@@ -23,7 +23,9 @@ from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.slices import are_over
 from spillway.engine.wire.blocks import (
+    CARRIED,
     REJECTED_SCHEMA,
+    RESTORED,
     Block,
     Coordinates,
     encode_counts,
@@ -52,7 +54,9 @@ class DecodeTask:
     bound: Offsets | None
     """The pending end of the open session: rows at or beyond it are the next session's."""
     restore: Restore | None = None
-    """Set when the rows are read again for lost slots."""
+    """Set when the rows are read again for lost slots, or to be carried."""
+    carries: bool = False
+    """Rows are read again to be carried into the open session."""
     event_time: EventTime | None = None
     """None: the query has no window."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +81,7 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
             count, decoded = _decode_chunk(task, stream, chunk, again=bool(counts))
             counts.append(count)
             blocks += decoded
-        again = int(task.restore is not None)
+        again = (CARRIED if task.carries else RESTORED) if task.restore is not None else 0
         root = task.spec.root.operator
         blocks.append(Block(slot, "count", root, again, encode_counts(counts[:1])))
         yield salted(task.salts, blocks)
@@ -110,6 +114,9 @@ def _decode_chunk(
     blocks: list[Block] = []
     if task.restore is not None:
         for restored in task.restore.sessions:
+            if task.carries:
+                blocks += _carried(task, stream, chunk, restored, decoded.rows, where)
+                continue
             blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
             blocks += _replayed(task, stream, chunk, restored, decoded.rows, where)
         return count, blocks
@@ -228,6 +235,34 @@ def _restored(
     )
 
 
+def _carried(
+    task: DecodeTask,
+    stream: StreamPlan,
+    chunk: Chunk,
+    session: SessionRestore,
+    rows: Any,
+    where: Coordinates,
+) -> list[Block]:
+    """Blocks of the rows that a session takes over, as far as a row joined from them may not have
+    expired."""
+    assert where.time_us is not None and task.event_time is not None
+    kept_us = task.event_time.kept_us
+    assert kept_us is not None, "rows are carried where every join has a window"
+    first, end = (each[chunk.topic][chunk.partition] for each in (session.start, session.end))
+    mine = (where.offset >= first) & (where.offset < end)
+    mine &= where.time_us >= session.expired_by_us - kept_us
+    some, part = _only(rows, where, mine)
+    return route(
+        task.spec,
+        stream.index,
+        task.groups,
+        some,
+        part,
+        session=session.session,
+        kind="carry",
+    )
+
+
 def _replayed(
     task: DecodeTask,
     stream: StreamPlan,
@@ -260,6 +295,8 @@ def made_again(
     """Which rows of one topic partition, all (n,), are of a session, and each one's interval."""
     ends = [_at(mark, topic, partition) for mark in replay.marks]
     intervals = np.searchsorted(np.array(ends, np.int64), offsets, side="right")
+    if session.interval is not None:
+        intervals = np.full(len(offsets), session.interval)
     first, end = session.start[topic][partition], session.end[topic][partition]
     return (offsets >= first) & (offsets < end), intervals.astype(np.int64)
 

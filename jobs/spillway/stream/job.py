@@ -1,7 +1,7 @@
 """One epoch as one Spark job: decode, shuffle by slot, union with the anchors, step, collect.
 
     Kafka rows --> decode_batches --> blocks --+
-    lost rows, read again --> decode_batches --+--> repartition(slot) --> union(anchors) --> step
+    rows, read again -------> decode_batches --+--> repartition(slot) --> union(anchors) --> step
     anchors --> extract_batches --> state -----+
 
 A tree of joins has a shuffle and a probe more for each level below the root's. What the probe of a
@@ -245,11 +245,12 @@ class EpochJob:
             )
         if rows is not None:
             blocks.append(self._decoded(rows, decode_task(self.settings, plan, groups, salt)))
-        if plan.restore is not None:
-            span = plan.restore.read_from, plan.restore.read_to
-            lost = batch_rows(self.spark, self.settings.kafka, *span)
-            again = decode_task(self.settings, plan, groups, salt, plan.restore)
-            blocks.append(self._decoded(lost, again))
+        for again, carries in ((plan.restore, False), (plan.carry, True)):
+            if again is not None:
+                span = again.read_from, again.read_to
+                old = batch_rows(self.spark, self.settings.kafka, *span)
+                task = decode_task(self.settings, plan, groups, salt, again, carries=carries)
+                blocks.append(self._decoded(old, task))
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
@@ -307,7 +308,7 @@ class EpochJob:
         limits = batching(
             rows_between(plan.start, plan.end),
             self._bytes_per_row,
-            again=attempt > 1 or plan.restore is not None,
+            again=attempt > 1 or bool(plan.restore or plan.carry),
             moved_bytes=sum(move.bytes for move in plan.moved),
         )
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)

@@ -60,8 +60,11 @@ def decode_task(
     groups: GroupMap,
     salts: tuple[int, ...],
     restore: Restore | None = None,
+    *,
+    carries: bool = False,
 ) -> DecodeTask:
-    """The decoders' task. `groups` are the plan's; `restore`: rows are read for lost slots."""
+    """The decoders' task. `groups` are the plan's; `restore`: rows are read again, for lost slots
+    or to be carried (`carries`)."""
     bound: Offsets | None = None
     next_session = ""
     if plan.seal is not None:
@@ -75,6 +78,7 @@ def decode_task(
         next_session=next_session,
         bound=bound,
         restore=restore,
+        carries=carries,
         event_time=plan.event_time,
         watermarks=plan.watermarks,
     )
@@ -112,7 +116,7 @@ def step_tasks(
             replays=_replays(plan.restore),
             forced_bytes=forced.get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
-            watermarks=plan.watermarks,
+            watermarks=plan.expired_by,
             reach=plan.reach,
             budget_bytes=plan.budgets.get(slot, settings.budget_bytes),
             threshold=settings.threshold,

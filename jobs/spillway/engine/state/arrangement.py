@@ -92,6 +92,8 @@ class SessionState:
     """State and restored rows that came in this epoch: old rows that are in no file yet."""
     new: list[list[Rows]] = field(default_factory=list)
     """The epoch's new rows."""
+    carried: list[list[Rows]] = field(default_factory=list)
+    """Rows of the session before that come in this epoch; neither old nor new."""
 
     def old(self, inputs: Iterable[int]) -> list[list[Rows]]:
         """Per input the rows that were there before the epoch's new ones."""

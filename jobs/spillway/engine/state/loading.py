@@ -35,6 +35,7 @@ class Loaded:
                 parts=[[] for _ in inputs],
                 installed=[[] for _ in inputs],
                 new=[[] for _ in inputs],
+                carried=[[] for _ in inputs],
             )
         return self.sessions[name]
 

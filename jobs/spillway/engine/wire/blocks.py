@@ -10,6 +10,8 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `restore` | the same: rows made again for groups that were lost; no output |
 | `replay` | IPC stream of the new-row schema, its last column the row's interval (see
   `spillway.engine.replay`): for the probe alone |
+| `carry` | IPC stream of the new-row schema: rows of the session before, which join with those of
+  the block's session but not with each other |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
 | `moved` | JSON of a `Moved`, for each join from each slot that groups come from (its number is
   `input`) |
@@ -18,7 +20,7 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `missing` | JSON: the slots whose state probes below did not find (`input`: 0), each with
   the reason, or an empty text if the sender only heard of it |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
-| `count` | JSON of a list of `PartitionCount` (`input` 1 instead of 0: restored, not new) |
+| `count` | JSON of a list of `PartitionCount` (`input`: 0 of new rows, or `RESTORED`, `CARRIED`) |
 
 `operator` is the join that a block is for, `input` the tree's number of an input unless the table
 says otherwise. The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and
@@ -53,13 +55,16 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("block", pa.binary()),
     ]
 )
-ROW_KINDS = ("new", "state", "restore", "replay")
-STAMPED = ("new", "replay")
+ROW_KINDS = ("new", "state", "restore", "replay", "carry")
+STAMPED = ("new", "replay", "carry")
 """Kinds of blocks whose rows have one column more, the last."""
 PROBED = (*ROW_KINDS, "moved", "missing")
 """Kinds of blocks that the probe of a join needs."""
 UNSTEPPED = ("replay",)
 """Kinds of blocks that no step needs."""
+
+RESTORED, CARRIED = 1, 2
+"""What counts of rows that were read again are told from others by."""
 
 GIVEN_SCHEMA = pa.schema(
     [
