@@ -1,4 +1,4 @@
-"""The exchange's calendar: which day is a session, when it closes, which comes next.
+"""The exchange's calendar, or every day: which day is a session, when it closes, which comes next.
 
 Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is an argument,
 but for how far ahead the calendar reaches. The calendar's library imports pandas, so it is imported
@@ -18,6 +18,10 @@ from spillway_schemas.exits import USAGE
 
 AHEAD_DAYS = 365
 """How far ahead the calendar is made: exchanges announce holidays about a year before."""
+
+
+EVERY_DAY = "24/7"
+"""The calendar without holidays: every day of UTC, or of a time zone that is named after it."""
 
 
 class CalendarError(ValueError):
@@ -44,12 +48,40 @@ def _made(name: str, today: str) -> Any:
     import exchange_calendars
 
     end = datetime.fromisoformat(today).date() + timedelta(days=AHEAD_DAYS)
+    if name.startswith(f"{EVERY_DAY} "):
+        return _every_day(name, end.isoformat())
     try:
         return exchange_calendars.get_calendar(name, end=end.isoformat())
     except exchange_calendars.errors.InvalidCalendarName:
         known = ", ".join(sorted(exchange_calendars.get_calendar_names())[:12])
         raise CalendarError(
-            f"session.calendar = {name!r} is not an exchange calendar; for example: {known}, ..."
+            f"session.calendar = {name!r} is not an exchange calendar; for example: {known}, ... "
+            f"Where there is no exchange write {EVERY_DAY!r}, or {EVERY_DAY + ' Europe/Berlin'!r}"
+        ) from None
+
+
+def _every_day(name: str, end: str) -> Any:
+    """Every day of a time zone, from midnight to midnight: `24/7 Europe/Berlin`."""
+    import zoneinfo
+
+    from exchange_calendars.always_open import AlwaysOpenCalendar
+    from pytz.exceptions import NonExistentTimeError
+
+    zone_name = name.removeprefix(f"{EVERY_DAY} ").strip()
+    try:
+        found = zoneinfo.ZoneInfo(zone_name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        raise CalendarError(
+            f"session.calendar = {name!r}: {zone_name!r} is not a time zone of the tz database; "
+            f"write for example {EVERY_DAY + ' Europe/Berlin'!r}, or {EVERY_DAY!r} for UTC"
+        ) from None
+    try:
+        return type("DaysOfZone", (AlwaysOpenCalendar,), {"name": name, "tz": found})(end=end)
+    except NonExistentTimeError:
+        raise CalendarError(
+            f"session.calendar = {name!r}: clocks of {zone_name} change at midnight, so not every "
+            f"day there has one; name a zone that changes them at another hour, or {EVERY_DAY!r} "
+            "for days of UTC"
         ) from None
 
 

@@ -704,8 +704,24 @@ class SessionSettings(Section):
     calendar: str = Field(
         default="XNYS",
         min_length=1,
-        description="Exchange calendar (a name of exchange_calendars) that says when days close.",
+        description=(
+            "Exchange calendar (a name of exchange_calendars) that says when days close. `24/7`: "
+            "every day from midnight to midnight UTC; `24/7 Europe/Berlin`: of a time zone."
+        ),
         json_schema_extra=_about("calendar", "The New York Stock Exchange, early closes included."),
+    )
+    carry: bool = Field(
+        default=False,
+        description=(
+            "Whether a window reaches over the end of a session: rows that have not expired then "
+            "join with those of the next session too, and such a result belongs to the later one. "
+            "For queries with a window on every join. A warehouse keeps what it began with."
+        ),
+        json_schema_extra=_about(
+            "true/false",
+            "An exchange's day ends with its close. Where input never pauses (calendar `24/7`) "
+            "say true, or windows are cut at midnight.",
+        ),
     )
     grace_s: float = Field(
         default=300.0,

@@ -301,6 +301,10 @@ class Day:
         ]
         return found
 
+    def is_sealed(self, session: str) -> bool:
+        """Whether the journal has sealed a session."""
+        return any((e["sealed"] or {}).get("session") == session for e in self.journal.epochs())
+
     def check(self, session: str) -> Counter[str]:
         """Compare the session's results with a brute-force join of what Kafka holds.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.day import STREAMS
+from tests.integration.day import STREAMS, end_group
 from tests.integration.windowed_day import WindowedDay, timed_messages
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -53,3 +54,51 @@ def test_a_windowed_day_with_too_little_memory(day: WindowedDay) -> None:
     epochs = day.journal.epochs()
     assert any(epoch["restored_slots"] for epoch in epochs)
     assert sum(slot["expired_rows"] for epoch in epochs for slot in epoch["slots"]) > 1_000
+
+
+def test_three_days_without_a_pause(day: WindowedDay) -> None:
+    """Windows reach over midnight, twice, under kills: each day is proved, and none of its results
+    is lost or in two of them."""
+    day.extra |= {"SESSION__CALENDAR": "24/7", "SESSION__CARRY": "true"}
+    first, second, third = "2026-01-05", "2026-01-06", "2026-01-07"
+    day.produce(timed_messages(3, 4_000, keys=60))
+    day.ok("stream", "--session", first, "--available-now")
+    day.ok("seal", "--session", first)
+    # These are read with the end of the first day.
+    day.produce(timed_messages(4, 4_000, keys=60, begin_s=200))
+    day.finish(first, sealed=True)
+    killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
+    for file in (day.state / "slot-0").iterdir():
+        file.unlink()
+    day.ok("stream", "--session", second, "--available-now")
+    day.produce(timed_messages(5, 2_000, keys=60, begin_s=400))
+    day.ok("seal", "--session", second)
+    day.produce(timed_messages(6, 2_000, keys=60, begin_s=500))
+    killed_after(day, lambda: day.is_sealed(second), "stream", "--session", second)
+    day.finish(second, sealed=True)
+    day.produce(timed_messages(7, 2_000, keys=60, begin_s=600))
+    killed_after(day, lambda: carried(day) > 1, "stream", "--session", third)
+    day.finish(third)
+    phases = [day.check(session) for session in (first, second, third)]
+    assert all(each["run-time"] > 0 for each in phases)
+    assert sum(each["cleanup"] for each in phases) > 0, "nothing was spilled: that shows nothing"
+    assert any(epoch["restored_slots"] for epoch in day.journal.epochs())
+    assert carried(day) == 2
+
+
+def carried(day: WindowedDay) -> int:
+    """How often rows were carried over."""
+    return sum(epoch["carried_rows"] > 0 for epoch in day.journal.epochs())
+
+
+def killed_after(day: WindowedDay, so_far: Callable[[], bool], *command: str) -> None:
+    """Run a command until something is so, and kill it: if need be, in the middle of an epoch."""
+    process = day.start(*command)
+    try:
+        until = time.monotonic() + 120
+        while not so_far():
+            assert process.poll() is None, f"{command} ended\n{day.tail()}"
+            assert time.monotonic() < until, f"{command} took over 120 s\n{day.tail()}"
+            time.sleep(0.1)
+    finally:
+        end_group(process)

@@ -50,9 +50,11 @@ class WindowedDay(Day):
         query.write_text(text)
 
     def expected(self, session: str) -> tuple[Counter[tuple[Any, ...]], set[tuple[str, int, int]]]:
-        """The results of a session, and the coordinates (stream, partition, offset) of late rows.
+        """The results of a session, and the coordinates (stream, partition, offset) of its late
+        rows.
 
-        The session must begin with the topics: the watermark is made from all rows before.
+        The watermark is made from all rows of the topics: the session must be the only one, or
+        sessions carry rows over. Its results are those of which a row is the session's.
         """
         rows = {
             (stream, partition, offset): body
@@ -60,7 +62,7 @@ class WindowedDay(Day):
             for partition, offset, value in found
             if (body := accepted(stream, value)) is not None
         }
-        end = self.sealed(session)["end"]
+        begin, end = (self.sealed(session)[name] for name in ("start", "end"))
         names = {topic: stream for stream, topic in self.topics.items()}
         greatest: dict[tuple[str, int], datetime] = {}
         watermark = datetime.min.replace(tzinfo=UTC)
@@ -71,7 +73,6 @@ class WindowedDay(Day):
             came = []
             for topic, ends in epoch["end"].items():
                 for partition, until in enumerate(ends):
-                    until = min(until, end[topic][partition])
                     place = (names[topic], partition)
                     came += [(*place, offset) for offset in range(read[place], until)]
                     read[place] = max(until, read[place])
@@ -79,20 +80,24 @@ class WindowedDay(Day):
                 if (body := rows.get((stream, partition, offset))) is None:
                     continue
                 at = datetime.fromisoformat(body["ts"])
-                mine = greatest.get((stream, partition), at)
-                greatest[stream, partition] = max(mine, at)
+                topic = self.topics[stream]
+                mine = begin[topic][partition] <= offset < end[topic][partition]
+                greatest[stream, partition] = max(greatest.get((stream, partition), at), at)
                 if at < watermark:
-                    late.add((stream, partition, offset))
+                    late |= {(stream, partition, offset)} if mine else set()
                     continue
-                row = (at, partition, offset, body[VALUE[stream]])
+                if offset >= end[topic][partition]:
+                    continue
+                row = (at, mine, partition, offset, body[VALUE[stream]])
                 joined[body["symbol"]][list(VALUE).index(stream)].append(row)
             if len(greatest) == len(self.topics) * self.partitions:
                 watermark = max(watermark, min(greatest.values()) - LATENESS)
         results = Counter(
-            (key, *(row[1:] for row in combination))
+            (key, *(row[2:] for row in combination))
             for key, inputs in joined.items()
             for combination in itertools.product(*inputs)
             if max(row[0] for row in combination) - min(row[0] for row in combination) <= WINDOW
+            and any(row[1] for row in combination)
         )
         return results, late
 

@@ -188,7 +188,8 @@ class TreeSlots:
         struck: Struck | None = None,
         behind: Collection[tuple[str, int]] = (),
     ) -> None:
-        """One epoch. `behind`: partitions of which nothing is read in it. With `seal` the open session ends with `rows`, and `later` are of the next.
+        """One epoch. With `seal` the open session ends with `rows`, and `later` are of the next.
+        `behind`: partitions of which nothing is read in it.
         `moves`: groups, by their index, and the slots that they go to. `lost`: slots whose folders
         are gone, which the steps must find."""
         self._produce(rows)

@@ -48,3 +48,30 @@ def test_what_the_calendar_does_not_know() -> None:
         calendar.session_after("XNYS", "today-ish")
     with pytest.raises(calendar.CalendarError, match="reaches further"):
         calendar.session_after("XNYS", "2099-01-05")
+
+
+def test_every_day_of_utc_or_of_a_zone() -> None:
+    assert calendar.session_after("24/7", "2026-01-02") == "2026-01-03"
+    assert calendar.close_ms("24/7", "2026-01-03") == ms("2026-01-04T00:00:00")
+    berlin = "24/7 Europe/Berlin"
+    assert calendar.zone(berlin) == "Europe/Berlin"
+    assert calendar.session_after(berlin, "2026-12-25") == "2026-12-26"
+    assert calendar.close_ms(berlin, "2026-03-28") == ms("2026-03-28T23:00:00")
+    assert calendar.close_ms(berlin, "2026-03-29") == ms("2026-03-29T22:00:00")  # 23 hours long
+    assert calendar.previous_close_ms(berlin, "2026-03-29") == ms("2026-03-28T23:00:00")
+    assert calendar.open_or_next(berlin, ms("2026-03-29T21:59:00")) == "2026-03-29"
+    assert calendar.open_or_next(berlin, ms("2026-03-29T22:00:00")) == "2026-03-30"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("24/7 Mars/Olympus", "'Mars/Olympus' is not a time zone"),
+        ("24/7 ../etc", "is not a time zone"),
+        ("24/7 Africa/Cairo", "clocks of Africa/Cairo change at midnight"),
+        ("24/6", "is not an exchange calendar.*Where there is no exchange write '24/7'"),
+    ],
+)
+def test_days_that_there_are_not(name: str, problem: str) -> None:
+    with pytest.raises(calendar.CalendarError, match=problem):
+        calendar.session_after(name, "2026-01-05")

@@ -50,6 +50,7 @@ def check_all(
         *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
         query_check,
         *([] if query is None else [budget(settings, query)]),
+        *_carry(settings, query),
         *kafka(settings, query, spans),
         *metrics(settings),
         *_tables(settings, query, thorough),
@@ -76,24 +77,37 @@ def table(checks: Sequence[Check]) -> Any:
     return shown
 
 
+def _carry(settings: Settings, query: Query | None) -> list[Check]:
+    """Whether sessions can carry rows over, where they are to."""
+    from spillway.stream.genesis import StartRefused, carrying
+
+    if query is None or not settings.session.carry:
+        return []
+    try:
+        carrying(settings, query)
+    except StartRefused as error:
+        return [Check("carry", "fail", str(error), "give each join a window, or do not carry")]
+    return [Check("carry", "ok", "windows reach over the end of a session")]
+
+
 def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
     if "://" in settings.warehouse.root:
         return []  # said already, by the check of the folder
     from spillway.protocol.state import AnotherQuery
-    from spillway.stream.genesis import state_of_query
+    from spillway.stream.genesis import StartRefused, check_carry, state_of_query
     from spillway.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
 
     root = settings.warehouse.root
     try:
         warehouse = Warehouse(root)
-        if query is not None:
-            state_of_query(warehouse, query)
+        if query is not None and (state := state_of_query(warehouse, query)) is not None:
+            check_carry(settings, state)
         found = warehouse.check(thorough=thorough)
     except NoWarehouse:
         return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:
         return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
-    except (AnotherQuery, WarehouseError, OSError, ValueError) as error:
+    except (AnotherQuery, StartRefused, WarehouseError, OSError, ValueError) as error:
         return [Check("tables", "fail", str(error), "see the runbook in docs/")]
     if found:
         return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]

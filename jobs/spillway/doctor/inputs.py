@@ -86,6 +86,9 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
             topics = view.topics(names)
             configs = view.topic_configs(names)
             grace_ms = int(settings.session.grace_s * 1000)
+            times = query.event_time
+            if settings.session.carry and times is not None and times.kept_us is not None:
+                grace_ms += times.kept_us // 1000  # rows of before the session are read again
             for topic in topics:
                 config = configs[topic.name]
                 checks += judge_topic(topic.name, topic.partitions, config, spans, grace_ms)

@@ -55,9 +55,11 @@ def live(
     spec: TreeSpec, rows: Sequence[Sequence[Rows]], watermark_us: int | None
 ) -> list[list[Rows]]:
     """Rows per input without the slices that have expired; None: none has."""
-    return [list(some) for some in rows] if watermark_us is None else _parted(
-        spec, rows, watermark_us
-    )[1]
+    return (
+        [list(some) for some in rows]
+        if watermark_us is None
+        else _parted(spec, rows, watermark_us)[1]
+    )
 
 
 def _parted(

@@ -12,7 +12,7 @@ Order, and why:
    this one and found nothing
 2. delete garbage, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
-4. join the rows that the session takes over, then the epoch's new rows; results leave in bounded batches
+4. join the rows that the session takes over, then the epoch's new ones; results leave in batches
    (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
    and all of a join above one of them) become their last generation, the rest is complete and goes

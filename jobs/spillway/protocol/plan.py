@@ -108,8 +108,8 @@ def plan_epoch(
     one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
     that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
     `commands_n`: number up to which all commands are given, or seen by the journal.
-    `history`: what `restore_of` and `carry_of` need of the past. Raises `ValueError` when `end` lies before the
-    journal's end.
+    `history`: what `restore_of` and `carry_of` need of the past. Raises `ValueError` when `end`
+    lies before the journal's end.
     """
     end = padded(end, greater(state.end, end))
     if not reaches(end, state.end):

@@ -259,9 +259,7 @@ def _expired_by(session: str, epochs: Sequence[EpochFacts]) -> int:
     return before[-1][1] if before else BEGINNING_US
 
 
-def _expired_then(
-    state: JournalState, session: OpenSession, epochs: Sequence[EpochFacts]
-) -> int:
+def _expired_then(state: JournalState, session: OpenSession, epochs: Sequence[EpochFacts]) -> int:
     """The watermark by which a session's rows had expired when the last epoch ended."""
     carried = session.carried
     if carried is not None and (carried.epoch is None or carried.epoch >= state.epoch):

@@ -154,8 +154,8 @@ class JournalState:
     recent_input_ms: int = 0
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
     reached: tuple[tuple[int, int], ...] = ((-1, BEGINNING_US),)
-    """Where sessions carry rows over: some epochs, each with the greatest time of all rows up to it.
-    All rows up to the first of these epochs have expired, and of no later one is that known."""
+    """Where sessions carry rows over: some epochs, each with the greatest time of all rows up to
+    it. Those up to the first of these epochs have expired."""
     totals: tuple[SlotTotals, ...] = ()
     """The slots' figures at the end of the last epoch."""
     budgets: Mapping[int, int] = field(default_factory=dict)

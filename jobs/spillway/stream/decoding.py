@@ -245,7 +245,8 @@ def _carried(
 ) -> list[Block]:
     """Blocks of the rows that a session takes over, as far as a row joined from them may not have
     expired."""
-    assert where.time_us is not None and task.event_time is not None
+    assert where.time_us is not None
+    assert task.event_time is not None
     kept_us = task.event_time.kept_us
     assert kept_us is not None, "rows are carried where every join has a window"
     first, end = (each[chunk.topic][chunk.partition] for each in (session.start, session.end))

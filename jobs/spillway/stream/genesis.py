@@ -14,7 +14,7 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
 from spillway.policy.distribution import Places, Tree, distribution, told_rows
-from spillway.protocol.state import JournalState, changed_topics, check_query
+from spillway.protocol.state import JournalState, carries, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
 from spillway_schemas.hash_space import ROOT, spaces
@@ -76,6 +76,41 @@ def first_entry(
         joins=list(joins),
         event_time=event_time,
         written_at=rfc3339(now_ms),
+    )
+
+
+def carrying(settings: Settings, query: Query) -> EventTime | None:
+    """What the query says of time, and whether sessions carry rows over (`session.carry`).
+
+    Raises `StartRefused` where rows of some join never expire.
+    """
+    times = query.event_time
+    if not settings.session.carry:
+        return times
+    if times is None or times.kept_us is None:
+        joins = [
+            join.name
+            for join, span in zip(query.tree.joins, query.spans, strict=True)
+            if span is None
+        ]
+        which = "the join has none" if len(query.spans) == 1 else f"{', '.join(joins)} has none"
+        raise StartRefused(
+            f"session.carry = true needs a window on every join, and {which}: its rows never "
+            "expire, so all of a day would be carried into the next one. Give it a `window` or "
+            "`within` in the query file, or set session.carry to false"
+        )
+    return times.model_copy(update={"carry": True})
+
+
+def check_carry(settings: Settings, state: JournalState) -> None:
+    """Raise `StartRefused` where the warehouse began with another `session.carry`."""
+    if carries(state) == settings.session.carry:
+        return
+    begun, now = (str(each).lower() for each in (carries(state), settings.session.carry))
+    raise StartRefused(
+        f"this warehouse's sessions began with session.carry = {begun}, and it is {now} now. "
+        f"Which results belong to a session would change: set it to {begun}, or name a new "
+        "warehouse.root"
     )
 
 

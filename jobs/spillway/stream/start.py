@@ -11,7 +11,7 @@ from spillway.decode import compile_streams
 from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import cluster
 from spillway.protocol.state import JournalState, check_query, fold
-from spillway.stream.genesis import first_entry
+from spillway.stream.genesis import carrying, check_carry, first_entry
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
 from spillway.stream.session import spark_session
 from spillway.stream.tasks import JobSettings
@@ -45,7 +45,7 @@ def open_journal(
                 now_ms=clock(),
                 joins=query.tree.parents,
                 streams=query.tree.own_leaves,
-                event_time=query.event_time,
+                event_time=carrying(settings, query),
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:
@@ -56,6 +56,7 @@ def open_journal(
     if state is None:
         raise StreamFailed("the journal is empty after its first entry was written")
     check_query(state, query.fingerprint, begins=True)
+    check_carry(settings, state)
     warehouse.table("results")  # made now that the journal is this query's
     return state
 

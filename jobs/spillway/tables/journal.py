@@ -119,13 +119,17 @@ class Journal:
                     n += 1
 
     def read_session(self, sealed: Sealed) -> list[Genesis | Claim | Epoch]:
-        """Return the entries from a sealed session's first epoch on, in order, as seen.
+        """Return the entries from a sealed session's first epoch on, in order, as seen."""
+        return self.read_after(sealed.base)
+
+    def read_after(self, epoch: int) -> list[Genesis | Claim | Epoch]:
+        """Return the entries of all epochs after one, in order, as seen.
 
         Epoch e is never before entry e + 1: the genesis comes before all of them. With each claim
         it is one later; so entries of the archive are read only when the table begins after it.
         """
-        first, begins = self._rows.first(), sealed.base + 2
-        if begins < first and self._first_epoch(first) <= sealed.base + 1:
+        first, begins = self._rows.first(), epoch + 2
+        if begins < first and self._first_epoch(first) <= epoch + 1:
             begins = first
         return self.read(begins)
 

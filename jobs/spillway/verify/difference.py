@@ -40,8 +40,9 @@ class JoinSide:
 def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None) -> Any:
     """All combinations of the inputs' rows that have the columns of one name equal.
 
-    Each side is joined with those before it. Rows with a `time_us` have it as `time<number>`.
-    `keys`: of the whole; `only`: a frame of those to look at, None for all.
+    Each side is joined with those before it. Rows that have `workers.TIMED` give them as
+    `time<number>` and `carried<number>`. `keys`: of the whole; `only`: a frame of those to look at,
+    None for all.
     """
     joined = None
     for side in sides:
@@ -52,9 +53,9 @@ def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None
             sql.col("offset").alias(f"offset{side.number}"),
             sql.col("hash").alias(f"hash{side.number}"),
             *(
-                [sql.col("time_us").alias(f"time{side.number}")]
-                if "time_us" in side.rows.columns
-                else []
+                sql.col(name).alias(f"{shown}{side.number}")
+                for name, shown in (("time_us", "time"), ("carried", "carried"))
+                if name in side.rows.columns
             ),
         )
         if only is not None and (mine := [key for key in keys if key in names]):

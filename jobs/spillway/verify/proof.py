@@ -43,7 +43,7 @@ from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.windowed import WindowedFrames
 from spillway.verify.workers import FEW_KEYS, TOTALS, Timing
-from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Sealed, Topic
+from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Offsets, Sealed, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 
@@ -118,8 +118,11 @@ def verify(
         raise NotSealed(problem)
     sealed = state.sealed[session]
     _must_be_cleaned(warehouse, sealed)
-    entries = warehouse.journal.read_session(sealed)
-    start = padded(sealed.start, sealed.end)
+    carried = sealed.carried
+    # The first carried rows were judged by the watermark of the epoch before.
+    since = sealed.base if carried is None else max(carried.since - 1, -1)
+    entries = warehouse.journal.read_after(min(since, sealed.base))
+    start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
     timing = timing_of(state.genesis.event_time, sealed, entries)
     source = TopicRanges(bootstrap, client or {}, start, sealed.end, timing)
     told = progress or VerifyProgress(session, lambda _: None)
@@ -154,15 +157,26 @@ def timing_of(
     """How the session's rows were judged by their times; None: the query has no window."""
     if event_time is None:
         return None
-    marks = watermarks_of(sealed.session, (each for each in entries if isinstance(each, Epoch)))
+    epochs = (each for each in entries if isinstance(each, Epoch))
+    marks = watermarks_of(None if event_time.carry else sealed.session, epochs)
+    places = [(topic, p) for topic, ends in sealed.end.items() for p in range(len(ends))]
+    begins = padded(sealed.start, sealed.end)
     return Timing(
         event_time.ahead_us,
-        {
-            (topic, partition): judging(marks, topic, partition)
-            for topic, ends in sealed.end.items()
-            for partition in range(len(ends))
-        },
+        {(topic, p): judging(marks, topic, p) for topic, p in places},
+        {(topic, p): begins[topic][p] for topic, p in places},
     )
+
+
+def carried_from(
+    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
+) -> Offsets:
+    """Where the rows begin that the session's results have: its own, or those that it carries."""
+    if sealed.carried is None:
+        return sealed.start
+    since = sealed.carried.since
+    ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
+    return genesis.start if since < 0 else ends[since]
 
 
 def check_input(

@@ -25,7 +25,7 @@ from spillway.decode import StreamPlan
 from spillway.decode.chunks import COLUMNS
 from spillway.stream.source import kafka_options, spark_offsets
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.workers import Timing, decoded
+from spillway.verify.workers import TIMED, Timing, decoded
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options, revealed
 
@@ -65,7 +65,7 @@ def input_rows(
     hashed: Sequence[str] | None = None,
 ) -> Any:
     """All rows of one input: key, `partition`, `offset`, `hash`, `kept` (false: rejected), and
-    `time_us` where the plan has one.
+    `TIMED` where the plan has a time.
 
     `hashed`: columns that the hash is of, beside the coordinate; by default those of the payload,
     `p0`, `p1`, ...
@@ -77,14 +77,14 @@ def input_rows(
 
 
 def decoded_schema(plan: StreamPlan) -> pa.Schema:
-    """Columns of decoded rows: `k0`, ..., `p0`, ..., `time_us` where the plan has one, `partition`,
-    `offset`, `kept`."""
+    """Columns of decoded rows: `k0`, ..., `p0`, ..., `TIMED` where the plan has a time,
+    `partition`, `offset`, `kept`."""
     payload = [f"p{i}" for i in range(len(plan.payload))]
     return pa.schema(
         [
             *(pa.field(n, f.type) for n, f in zip(key_names(plan), plan.keys, strict=True)),
             *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
-            *([pa.field("time_us", pa.int64())] if plan.time is not None else []),
+            *(list(TIMED) if plan.time is not None else []),
             pa.field("partition", pa.int32()),
             pa.field("offset", pa.int64()),
             pa.field("kept", pa.bool_()),
@@ -97,7 +97,7 @@ def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | 
     if hashed is None:
         hashed = [f"p{i}" for i in range(len(plan.payload))]
     digest = row_hash(salt, plan.index, "partition", "offset", hashed)
-    times = ["time_us"] if plan.time is not None else []
+    times = TIMED.names if plan.time is not None else []
     return rows.select(
         *key_names(plan), "partition", "offset", digest.alias("hash"), sql.col("kept"), *times
     )

@@ -27,6 +27,7 @@ from spillway_schemas.windows import Span
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 MOST_PLACE = 1 << 62
 
@@ -69,6 +70,26 @@ def swept(span: Span, rows: TimedRows) -> dict[str, I64 | F64]:
         first = last
     empty = {name: np.zeros(0, np.float64 if name == "f" else np.int64) for name in names}
     return {name: np.concatenate([empty[name], *parts[name]]) for name in names}
+
+
+def swept_without(span: Span, rows: TimedRows, carried: Mask) -> dict[str, I64 | F64]:
+    """The same without the results of carried rows alone, bool (n,): an earlier session has those.
+
+    Per key in which carried rows are, the sums over them are taken from the sums over all.
+    """
+    found = swept(span, rows)
+    if not carried.any():
+        return found
+    keys, number = np.unique(rows.key[carried], return_inverse=True)
+    alone = TimedRows(
+        number,
+        *(column[carried] for column in (rows.time_us, rows.input, rows.a, rows.b)),
+    )
+    for name, sums in swept(span, alone).items():
+        found[name][keys] -= sums
+    for name, prime in (("c", 0), ("d", 1), ("a", 0), ("b", 1)):
+        found[name] %= PRIMES[prime]
+    return found
 
 
 def _reach(span: Span) -> tuple[int, int]:

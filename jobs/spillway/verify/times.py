@@ -1,8 +1,10 @@
-"""Times that join, as a condition of Spark's."""
+"""Times that join, and rows that are carried, as conditions of Spark's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import functions as sql
@@ -24,6 +26,12 @@ def in_time(span: Span, inputs: Sequence[Sequence[int]]) -> Any:
             greatest[n] - least[0] <= sql.lit(high)
         )
     return found
+
+
+def is_own(leaves: Iterable[int]) -> Any:
+    """Whether a result is the session's: not of carried rows alone. A condition on
+    `carried<leaf>`."""
+    return ~reduce(and_, (sql.col(f"carried{leaf}") for leaf in leaves))
 
 
 def _of(function: Any, leaves: Sequence[int]) -> Any:

@@ -35,7 +35,7 @@ from spillway.verify.rows import (
     result_weights,
     table_rows,
 )
-from spillway.verify.times import in_time
+from spillway.verify.times import in_time, is_own
 from spillway.verify.values import ProofLeaf, TreeValues, outwards
 from spillway.verify.workers import FOLDED, TOTALS, judged_tree
 from spillway_schemas.windows import Span
@@ -157,6 +157,8 @@ class TreeFrames:
         rows = joined_rows(self._sides(), self._keys, only)
         for span, inputs in self._windows:
             rows = rows.where(in_time(span, inputs))
+        if all(plan.time is not None for plan in self._plans):  # or nothing is carried
+            rows = rows.where(is_own(range(len(self._plans))))
         return rows
 
     def _found(self) -> Any:

@@ -21,7 +21,7 @@ from spillway.decode import StreamPlan
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
 from spillway.verify.rows import key_names, place_hash, result_weights
-from spillway.verify.times import in_time
+from spillway.verify.times import in_time, is_own
 from spillway.verify.workers import FOLDED, TOTALS, judged_tree, swept_keys
 from spillway_schemas.windows import Span
 
@@ -90,6 +90,7 @@ class WindowedFrames:
                     sql.pmod(sql.col("hash"), sql.lit(prime)).alias(name)
                     for name, prime in zip("ab", PRIMES, strict=True)
                 ),
+                "carried",
             )
             union = timed if union is None else union.unionAll(timed)
         assert union is not None
@@ -122,7 +123,7 @@ class WindowedFrames:
         expected = joined_rows(sides, self._keys, only)
         inputs = [[i] for i in range(len(self._plans))]
         return difference(
-            expected.where(in_time(self._span, inputs)),
+            expected.where(in_time(self._span, inputs) & is_own(range(len(self._plans)))),
             self._results,
             self._keys,
             self._plans[0].keys.names,

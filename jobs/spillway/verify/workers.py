@@ -15,7 +15,7 @@ from spillway.decode.chunks import Chunk, chunks
 from spillway.decode.lateness import judged as judged_in_time
 from spillway.stream.process import keep_freed_memory
 from spillway.verify.arithmetic import I64, Mask, Verdicts, judge, judge_folded
-from spillway.verify.sweep import TimedRows, swept
+from spillway.verify.sweep import TimedRows, swept_without
 from spillway_schemas.windows import Judging, Span
 
 FEW_KEYS = 10_000
@@ -41,6 +41,10 @@ FOLDED = {
 }
 """What is summed for each key of a tree's root, and its type in Spark: what `fold` gives (`c`, `d`,
 `f`: how many results there should be; `a`, `b`: their weights' sums), then of the results."""
+
+
+TIMED = pa.schema([("time_us", pa.int64()), ("carried", pa.bool_())])
+"""Columns of rows that have a time: that, and whether they are of an earlier session."""
 
 
 def judged(
@@ -142,6 +146,8 @@ class Timing:
     ahead_us: int
     judgings: Mapping[tuple[str, int], Judging]
     """By topic and partition."""
+    begins: Mapping[tuple[str, int], int]
+    """The offset of the session's first row; those before it are carried."""
 
 
 def decoded(
@@ -152,26 +158,30 @@ def decoded(
 ) -> Iterator[pa.RecordBatch]:
     """Kafka rows (`spillway.decode.chunks.COLUMNS`) to decoded rows with their coordinates.
 
-    `schema`: keys, payload, `time_us` where the plan has one, `partition`, `offset`, `kept`. A
-    rejected row has a coordinate only. `timing`: of a query with windows.
+    `schema`: keys, payload, `TIMED` where the plan has a time, `partition`, `offset`, `kept`. A
+    rejected row has a coordinate only; those of an earlier session are passed over. `timing`: of a
+    query with windows.
     """
     keep_freed_memory()
     for chunk in chunks(batches):
         found = decode(plan, chunk.values)
         times: list[pa.Array] = []
+        begins = 0 if timing is None else timing.begins[chunk.topic, chunk.partition]
         if found.times is not None:
             assert timing is not None, "a stream has a time where a window asks for it"
             watermark_us = timing.judgings[chunk.topic, chunk.partition].of(chunk.offsets)
             found = judged_in_time(plan, found, chunk.kafka_ms, watermark_us, timing.ahead_us)
             assert found.times is not None
-            times = [pa.array(found.times.kept_us)]
+            carried = chunk.offsets[found.kept] < begins
+            times = [pa.array(found.times.kept_us), pa.array(carried)]
         if n := len(found.kept):
             place = [*times, *_place(chunk, found.kept)]
             yes = pa.repeat(pa.scalar(True), n)
             yield pa.RecordBatch.from_arrays([*found.rows.columns, *place, yes], schema=schema)
-        if n := len(found.rejected):
+        rejected = found.rejected[chunk.offsets[found.rejected] >= begins]
+        if n := len(rejected):
             nothing = [pa.nulls(n, field.type) for field in schema][:-3]
-            place = _place(chunk, found.rejected)
+            place = _place(chunk, rejected)
             no = pa.repeat(pa.scalar(False), n)
             yield pa.RecordBatch.from_arrays([*nothing, *place, no], schema=schema)
 
@@ -179,8 +189,9 @@ def decoded(
 def swept_keys(
     span: Span, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one partition, sorted by key and time (keys, `time_us`, `input`, `a`, `b`), to the
-    sums of each key (`schema`: keys, `c`, `d`, `f`, `a`, `b`). The rows of one key are held."""
+    """Rows of one partition, sorted by key and time (keys, `time_us`, `input`, `a`, `b`,
+    `carried`), to the sums of each key (`schema`: keys, `c`, `d`, `f`, `a`, `b`). The rows of one
+    key are held."""
     keys = len(schema) - 5
     held: pa.Table | None = None
     for batch in batches:
@@ -211,9 +222,10 @@ def _swept(span: Span, schema: pa.Schema, table: pa.Table, begins: I64) -> pa.Re
     number = np.zeros(table.num_rows, dtype=np.int64)
     number[begins[1:]] = 1
     keys = len(schema) - 5
-    rows = TimedRows(np.cumsum(number), *(c.to_numpy() for c in table.columns[keys:]))
+    *columns, carried = (c.to_numpy() for c in table.columns[keys:])
+    rows = TimedRows(np.cumsum(number), *columns)
     named = [column.take(pa.array(begins)).combine_chunks() for column in table.columns[:keys]]
-    sums = [pa.array(values) for values in swept(span, rows).values()]
+    sums = [pa.array(values) for values in swept_without(span, rows, carried).values()]
     return pa.RecordBatch.from_arrays([*named, *sums], schema=schema)
 
 
