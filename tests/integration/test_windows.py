@@ -42,9 +42,7 @@ def test_a_windowed_day_with_too_little_memory(day: WindowedDay) -> None:
     """Groups spill, state is lost and made again, rows are late: exact, and proved so."""
     day.produce(timed_messages(1, 6_000, keys=60))
     day.ok("stream", "--session", SESSION, "--available-now")
-    for folder in day.state.rglob("slot-0"):
-        for file in folder.iterdir():
-            file.unlink()
+    lose_a_slot(day)
     day.produce(timed_messages(2, 6_000, keys=60, begin_s=300))
     day.finish(SESSION)
     phases = day.check(SESSION)
@@ -68,22 +66,28 @@ def test_three_days_without_a_pause(day: WindowedDay) -> None:
     day.produce(timed_messages(4, 4_000, keys=60, begin_s=200))
     day.finish(first, sealed=True)
     killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
-    for file in (day.state / "slot-0").iterdir():
-        file.unlink()
+    lose_a_slot(day)
     day.ok("stream", "--session", second, "--available-now")
     day.produce(timed_messages(5, 2_000, keys=60, begin_s=400))
     day.ok("seal", "--session", second)
     day.produce(timed_messages(6, 2_000, keys=60, begin_s=500))
     killed_after(day, lambda: day.is_sealed(second), "stream", "--session", second)
-    day.finish(second, sealed=True)
-    day.produce(timed_messages(7, 2_000, keys=60, begin_s=600))
     killed_after(day, lambda: carried(day) > 1, "stream", "--session", third)
+    day.produce(timed_messages(7, 2_000, keys=60, begin_s=600))
     day.finish(third)
+    day.finish(second, sealed=True)
     phases = [day.check(session) for session in (first, second, third)]
     assert all(each["run-time"] > 0 for each in phases)
     assert sum(each["cleanup"] for each in phases) > 0, "nothing was spilled: that shows nothing"
     assert any(epoch["restored_slots"] for epoch in day.journal.epochs())
     assert carried(day) == 2
+
+
+def lose_a_slot(day: WindowedDay) -> None:
+    """The state of slot 0 is gone."""
+    for folder in day.state.rglob("slot-0"):
+        for file in folder.iterdir():
+            file.unlink()
 
 
 def carried(day: WindowedDay) -> int:

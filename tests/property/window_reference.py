@@ -84,21 +84,46 @@ def rejected(
     return (late | ahead) & set(timed)
 
 
-def in_time(query: Query, times: Mapping[str, int]) -> bool:
-    """Whether the rows of a result lie within the windows of all joins. `times`: by leaf, in us."""
-    for join in query.tree.joins:
-        found = query.joins[join.name]
-        below = [[times[leaf] for leaf in query.tree.below(each)] for each in join.inputs]
+@dataclass(frozen=True)
+class Bounds:
+    """What a join says of the times of its rows, in us; leaves by their place in a result."""
+
+    below: tuple[tuple[int, ...], ...]
+    """The leaves below each input."""
+    width_us: int | None
+    bands_us: tuple[tuple[int, int], ...] | None
+    """Of each input but the first."""
+
+
+def bounds_of(query: Query) -> list[Bounds]:
+    """Of the joins that have a window or bands."""
+    tree, place = query.tree, {leaf: n for n, leaf in enumerate(query.inputs)}
+    found = []
+    for join in tree.joins:
+        said = query.joins[join.name]
+        width = bands = None
+        if said.window is not None:
+            width = int(said.window.removesuffix(" seconds")) * 1_000_000
+        if said.within is not None:
+            ends = [said.within[name].split("..") for name in join.inputs[1:]]
+            low_high = [[int(end.split()[0]) * 1_000_000 for end in each] for each in ends]
+            bands = tuple((low, high) for low, high in low_high)
+        below = tuple(tuple(place[leaf] for leaf in tree.below(each)) for each in join.inputs)
+        if width is not None or bands is not None:
+            found.append(Bounds(below, width, bands))
+    return found
+
+
+def in_time(bounds: Sequence[Bounds], times: Sequence[int]) -> bool:
+    """Whether the rows of a result lie within the windows of all joins. `times`: of each leaf."""
+    for join in bounds:
+        below = [[times[leaf] for leaf in leaves] for leaves in join.below]
         every = list(itertools.chain(*below))
-        if found.window is not None:
-            seconds = int(found.window.removesuffix(" seconds"))
-            if max(every) - min(every) > seconds * 1_000_000:
+        if join.width_us is not None and max(every) - min(every) > join.width_us:
+            return False
+        for others, (low, high) in zip(below[1:], join.bands_us or (), strict=False):
+            if not all(low <= o - f <= high for o in others for f in below[0]):
                 return False
-        for name, others in zip(join.inputs[1:], below[1:], strict=True):
-            if found.within is not None:
-                low, high = (int(s.split()[0]) * 1_000_000 for s in found.within[name].split(".."))
-                if not all(low <= o - f <= high for o in others for f in below[0]):
-                    return False
     return True
 
 
@@ -106,10 +131,11 @@ def kept(results: Counter[Any], query: Query, times: Mapping[Any, int]) -> Count
     """Of results by the coordinates of their rows, those within the windows. `times`: by (topic,
     partition, offset)."""
     topics = {leaf: query.topic(leaf) for leaf in query.inputs}
+    bounds = bounds_of(query)
     return Counter(
         {
             result: n
             for result, n in results.items()
-            if in_time(query, {leaf: times[topics[leaf], p, o] for leaf, p, o in result})
+            if in_time(bounds, [times[topics[leaf], p, o] for leaf, p, o in result])
         }
     )
