@@ -114,7 +114,31 @@ def slices() -> str:
     )
 
 
-DRAWN = {"window-joins": joins, "window-watermark": watermark, "window-slices": slices}
+def carried() -> str:
+    """What a window over the end of a session gives, and to whom."""
+    return _drawn(
+        "A window that reaches over midnight: its results belong to the later day",
+        190,
+        _box(250, 36, 240, 104, "window"),
+        _line(60, "stock"),
+        _line(110, "volume"),
+        _mark(400, 10, 146, "midnight"),
+        _dots(60, 180, 280, look="row"),
+        _dots(110, 320, look="other"),
+        _dots(110, 460, look="other"),
+        _words(246, 164, "Monday's result", "dim"),
+        tag("path", class_="line", d="M280,66L320,104M280,66L460,104"),
+        _words(452, 86, "Tuesday's"),
+        _words(120, 44, "expired: not carried", "dim"),
+    )
+
+
+DRAWN = {
+    "window-joins": joins,
+    "window-watermark": watermark,
+    "window-slices": slices,
+    "window-carried": carried,
+}
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from spillway.engine.join.results import result_schema
 from spillway.protocol.state import AnotherQuery, JournalState, fold
 from spillway.stream.genesis import (
     StartRefused,
+    carrying,
+    check_carry,
     check_same,
     first_entry,
     shared_out,
@@ -24,7 +26,7 @@ from spillway.tables import Warehouse, WrongTable
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Genesis, Offsets, Topic
 from spillway_schemas.query import load_query
-from spillway_schemas.settings import load_settings
+from spillway_schemas.settings import Settings, load_settings
 from tests.protocol_entries import DAY, TOPICS, claim, ends, epoch, genesis
 
 QUERY = load_query("symbol")
@@ -308,3 +310,31 @@ def test_a_day_that_would_never_end_is_refused(tmp_path: Path) -> None:
         "session.boundary to 'command'"
     )
     assert begun(tmp_path, Kafka(), session__boundary="calendar").session == DAY
+
+
+def carry(on: bool) -> Settings:
+    return load_settings(None, {"session.carry": str(on).lower()}, environ={})[0]
+
+
+def test_what_expires_can_be_carried_over() -> None:
+    windowed = load_query("symbol_window")
+    found = carrying(carry(True), windowed)
+    assert found is not None
+    assert found.carry
+    assert carrying(carry(False), windowed) == windowed.event_time
+    assert carrying(carry(False), QUERY) is None
+    with pytest.raises(StartRefused, match="needs a window on every join, and the join has none"):
+        carrying(carry(True), QUERY)
+
+
+def test_a_tree_with_a_join_without_a_window_carries_nothing() -> None:
+    names = " has none, ".join(load_query("five_way").joins)
+    with pytest.raises(StartRefused, match="needs a window on every join") as error:
+        carrying(carry(True), load_query("five_way"))
+    assert all(name in str(error.value) for name in names.split(" has none, "))
+
+
+def test_a_warehouse_keeps_whether_it_carries() -> None:
+    check_carry(carry(False), state())
+    with pytest.raises(StartRefused, match=r"began with session\.carry = false, and it is true"):
+        check_carry(carry(True), state())
