@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from spillway.protocol.recovery import restore_of
+from spillway.protocol.recovery import carry_of, history_wanted, restore_of
 from spillway.protocol.state import (
     JournalState,
     Mark,
     OpenSession,
     begin,
+    expired_by,
     fold,
     replay,
     with_times,
 )
-from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Prefix
-from tests.protocol_entries import claim, count, ends, epoch, genesis
+from spillway_schemas.journal import Carried, Claim, Epoch, EventTime, Genesis, Offsets, Prefix
+from tests.protocol_entries import DAY, NEXT, claim, count, cut, ends, epoch, genesis, seal, sealed
 
 ALL, LEFT, RIGHT = Prefix(0, 0), Prefix(1, 0), Prefix(1, 1)
 
@@ -88,3 +89,114 @@ def test_of_what_had_expired_nothing_is_read() -> None:
     whole = restore_of(never, [0, 1], history)
     assert whole is not None
     assert whole.read_from == ends(0, 0, 0)
+
+
+class Carrying:
+    """Two sessions on both sides of a seal that is accepted in epoch 5, and fulfilled in epoch 6.
+    Times go on by 100 us an epoch, and rows are kept for 100 us behind the watermark."""
+
+    def __init__(self) -> None:
+        rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100, carry=True)
+        self.entries: list[Genesis | Claim | Epoch] = [genesis(event_time=rules), claim(1, 1)]
+        for n in range(5):
+            at = 4 * (n + 1)
+            self.epoch(ends(at, at, at))
+        # Of a/0 rows of the next session are read before the last ones of a/1.
+        self.epoch(ends(24, 22, 24), seal=seal(ends(22, 24, 24)))
+
+    @property
+    def state(self) -> JournalState:
+        found = replay(self.entries)
+        assert found is not None
+        return found
+
+    @property
+    def history(self) -> list[Epoch]:
+        return [each for each in self.entries if isinstance(each, Epoch)]
+
+    def epoch(self, end: Offsets, **more: object) -> None:
+        state = self.state
+        n = state.epoch + 1
+        read = [
+            count(topic, partition, rows, digest=n).model_copy(update={"greatest_us": 100 * n})
+            for topic, partition in (("a", 0), ("a", 1), ("b", 0))
+            if (rows := end[topic][partition] - state.end[topic][partition])
+        ]
+        self.entries.append(with_times(state, epoch(n + 2, n, end, read=read, **more)))
+
+    def seals(self, **more: object) -> None:
+        self.epoch(ends(24, 24, 24), sealed=sealed(ends(22, 24, 24), 6), session=NEXT, **more)
+
+
+def test_a_session_that_carries_rows_begins_with_the_time_of_the_one_before() -> None:
+    day = Carrying()
+    before, after = day.state.sessions
+    assert before.progress == after.progress
+    assert after.progress is not None
+    assert after.progress.watermark_us == 500
+    # Its first rows were judged by 400 us: what is older than 300 us had expired, up to epoch 2.
+    assert after.carried == Carried(since=2, expired_by_us=400)
+    # Rows of the session before may still come: nothing of the next one expires by 500 us.
+    assert (expired_by(before), expired_by(after)) == (500, 400)
+    # The rows of epoch 3 were judged by the watermark after epoch 2.
+    assert day.history[5].watermarks == {DAY: 500, NEXT: 500}
+    assert carry_of(day.state, day.history) is None
+    assert history_wanted(day.state, ()) is None
+
+
+def test_what_has_not_expired_is_read_when_the_session_before_is_sealed() -> None:
+    day = Carrying()
+    day.seals()
+    assert history_wanted(day.state, ()) == 1
+    found = carry_of(day.state, day.history)
+    assert found is not None
+    [mine] = found.sessions
+    assert (found.read_from, found.read_to) == (ends(12, 12, 12), ends(24, 24, 24))
+    assert (mine.session, mine.start, mine.end) == (NEXT, ends(12, 12, 12), ends(22, 24, 24))
+    assert (mine.expired_by_us, found.slots) == (400, {0, 1})
+    assert mine.watermarks[0] == (ends(12, 12, 12), 200)
+    assert [(c.rows, c.digest) for c in found.expected] == [
+        (12, 3 + 4 + 5),
+        (12, 3 + 4 + 5 + 6),
+        (12, 3 + 4 + 5),
+    ]
+    with pytest.raises(ValueError, match="needs all epochs from 2 to 6"):
+        carry_of(day.state, day.history[3:])
+    day.epoch(ends(24, 24, 24), session=NEXT)
+    assert day.state.session.carried == Carried(since=2, expired_by_us=400, epoch=7)
+    assert carry_of(day.state, day.history) is None
+    # The last epoch expired nothing more; the next one does.
+    assert expired_by(day.state.session) == 500
+
+
+def test_a_lost_slot_gets_carried_rows_until_they_were_spilled_or_have_expired() -> None:
+    day = Carrying()
+    day.seals(cuts=[cut(0, 6, session=NEXT)])
+    day.epoch(ends(24, 24, 24), session=NEXT, cuts=[cut(1, 7, session=NEXT)])
+    found = restore_of(day.state, [0, 1], day.history)
+    assert found is not None
+    own, carried = found.sessions
+    assert (own.start, own.interval) == (ends(22, 24, 24), None)
+    assert (carried.start, carried.end) == (ends(12, 12, 12), ends(22, 24, 24))
+    # They came between the session's first mark (epoch 6) and its second.
+    assert carried.interval == 1
+    # What was spilled before they came holds some, what was spilled with them does not.
+    assert [(each.range, each.start) for each in carried.cuts] == [(Prefix(2, 1), carried.end)]
+    assert own.expired_by_us == carried.expired_by_us == 400
+    assert found.read_from == ends(12, 12, 12)
+    for at in range(28, 40, 4):
+        day.epoch(ends(at, at, at), session=NEXT)
+    later = restore_of(day.state, [0, 1], day.history)
+    assert later is not None
+    # By 900 us, whatever is older than 800 us has expired.
+    assert [each.interval for each in later.sessions] == [None]
+    assert later.read_from == ends(24, 24, 24)
+
+
+def test_with_everything_spilled_nothing_carried_is_read() -> None:
+    day = Carrying()
+    day.seals()
+    day.epoch(ends(24, 24, 24), session=NEXT, cuts=[cut(n, 7, session=NEXT) for n in range(4)])
+    found = restore_of(day.state, [0, 1], day.history)
+    assert found is not None
+    assert [each.interval for each in found.sessions] == [None]
