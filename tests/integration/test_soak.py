@@ -1,5 +1,5 @@
-"""Days of one join and of a tree, each under 60 kills at random moments (`make soak`): complete
-and exact at the end.
+"""Days of one join, of a tree, and three without a pause of a join with a window, each under 60
+kills at random moments (`make soak`): complete and exact at the end.
 
 Each round starts the stream and, some seconds later, kills one of its processes: the driver, the
 JVM, or a Python worker. Rows keep arriving between the rounds; once in a while the state
@@ -27,10 +27,10 @@ import pytest
 from tests.integration.day import STREAMS, Day, messages, running
 from tests.integration.tree_day import STREAMS as TREE_STREAMS
 from tests.integration.tree_day import TreeDay, tree_messages
+from tests.integration.windowed_day import WindowedDay, timed_messages
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
-SESSION = "2026-01-05"
 KILLS = int(os.environ.get("SPILLWAY_SOAK_KILLS", "60"))
 SEED = int(os.environ.get("SPILLWAY_SOAK_SEED", "1"))
 STARTING_S = 6.0
@@ -49,7 +49,8 @@ class Kind:
     joins: Sequence[str]
     """What the names of groups begin with."""
     depth: int
-    settings: dict[str, int]
+    settings: dict[str, Any]
+    sessions: Sequence[str] = ("2026-01-05",)
 
 
 KINDS = {
@@ -68,6 +69,23 @@ KINDS = {
         ("abc:", "abcd:", "abcde:"),
         4,
         {"budget_bytes": 160 << 10, "max_rows": 2_000, "groups": 16},
+    ),
+    "windows": Kind(
+        WindowedDay,
+        STREAMS,
+        lambda seed: timed_messages(seed, 1_000, keys=60, begin_s=50 * (seed - 1_000)),
+        ("",),
+        5,
+        {
+            "budget_bytes": 256 << 10,
+            "max_rows": 1_000,
+            "extra": {
+                "SPILL__THRESHOLD": "0.25",
+                "SESSION__CALENDAR": "24/7",
+                "SESSION__CARRY": "true",
+            },
+        },
+        ("2026-01-05", "2026-01-06", "2026-01-07"),
     ),
 }
 
@@ -132,11 +150,20 @@ def adapt(day: Day, kind: Kind, rng: random.Random) -> None:
     assert code in (0, 3), said
 
 
+def ends(day: Day, kind: Kind, ended: int) -> bool:
+    """Ask for the end of the open session, if it is the one after so many ended ones."""
+    if day.journal.epochs()[-1]["session"] != kind.sessions[ended]:
+        return False
+    code, said = day.output("seal", "--session", kind.sessions[ended])
+    assert code == 0, said
+    return True
+
+
 def test_a_day_under_random_kills(day: Day, kind: Kind) -> None:
     print(f"SPILLWAY_SOAK_SEED={SEED}")
     rng = random.Random(SEED)
     killed: Counter[str] = Counter()
-    begun, sent = time.monotonic(), 0
+    begun, sent, ended = time.monotonic(), 0, 0
     while killed.total() < KILLS:
         assert time.monotonic() - begun < KILLS * 60, f"only {killed} so far\n{day.tail()}"
         day.produce(kind.messages(1_000 + sent))
@@ -145,7 +172,12 @@ def test_a_day_under_random_kills(day: Day, kind: Kind) -> None:
             shutil.rmtree(day.state, ignore_errors=True)
         if killed and rng.random() < 0.6:
             adapt(day, kind, rng)
-        with running(day, "stream", "--session", SESSION) as stream:
+        if killed.total() * len(kind.sessions) >= KILLS * (ended + 1) and ends(day, kind, ended):
+            ended += 1
+            day.produce(kind.messages(1_000 + sent))  # rows of the next session
+            sent += 1
+        begins = [] if day.entries() else ["--session", kind.sessions[0]]
+        with running(day, "stream", *begins) as stream:
             time.sleep(STARTING_S)
             for _ in range(rng.choice([1, 1, 2, 4])):
                 what = rng.choice(["driver", "driver", "jvm", "worker", "worker"])
@@ -160,11 +192,16 @@ def test_a_day_under_random_kills(day: Day, kind: Kind) -> None:
         print(f"{killed.total()} of {KILLS} kills, {len(day.entries())} entries", flush=True)
     if KILLS >= 30:
         assert min(killed[k] for k in ("driver", "jvm", "worker")) > 0, killed
-    day.finish(SESSION, timeout_s=900)
-    phases = day.check(SESSION)
+    day.finish(kind.sessions[ended], timeout_s=900)
+    for session in kind.sessions[:ended]:
+        day.finish(session, sealed=True, timeout_s=900)
+    phases = Counter[str]()
+    for session in kind.sessions[: ended + 1]:
+        phases += day.check(session)
     moved = sum(len(entry.get("moved", [])) for entry in day.entries())
     print(f"{moved} groups moved, {killed}, {dict(phases)} results")
     if KILLS >= 30:  # fewer bring too few rows
         assert moved > 0
         assert phases["run-time"] > 0
         assert phases["cleanup"] > 0
+        assert ended == len(kind.sessions) - 1
