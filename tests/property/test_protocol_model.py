@@ -20,7 +20,7 @@ FAST = 100
 """Schedules of the fast lane; ten of them take a second of CPU time."""
 FRESH = 25
 """As many others in each run outside CI."""
-MORE = 900
+MORE = 400
 """Schedules that `make test` runs beside those."""
 SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
 """Schedules of `make soak`: so many of one join, and of trees."""
