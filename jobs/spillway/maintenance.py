@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from spillway.protocol.recovery import history_begins
 from spillway.protocol.state import fold
 from spillway.readmodel.kept import begun, followed, keep_found
 from spillway.report.words import bytes_text, times_text
@@ -180,7 +181,9 @@ def _archive(
         settled = warehouse.settled().epoch
         state = journal.state()
         sealed = [] if state is None else list(state.sealed.values())
-        ended = archivable(sealed, old, settled)
+        # An open session may carry rows of days before: a restore reads their epochs.
+        read = settled if state is None else history_begins(state)
+        ended = archivable(sealed, old, min(settled, read))
         notes = _held_up(sealed, old, ended, settled)
         parts = journal.held(ended)
         sizes: list[int] | None = [0] * len(parts)

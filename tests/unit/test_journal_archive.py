@@ -134,6 +134,15 @@ def test_a_session_that_is_not_proved_keeps_the_later_ones(
     assert len(notes) == len(report.notes) == noted
 
 
+def test_what_an_open_session_carries_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore reads the epochs of rows that are carried over from days before. Kills: a session
+    moves that is proved, and still read."""
+    epochs = [each for each in ENTRIES if isinstance(each, Epoch)]
+    [first] = [each.epoch for each in epochs if each.sealed and each.sealed.session == DAYS[0]]
+    monkeypatch.setattr("spillway.maintenance.history_begins", lambda state: first)
+    assert journal_of_report(tidy(root)).sessions == DAYS[:1]
+
+
 def test_what_a_table_lacks_may_be_redone_from_the_journal(tmp_path: Path) -> None:
     """Kills: entries move before all tables have what they name."""
     warehouse = filled(tmp_path / "w", ENTRIES)

@@ -119,10 +119,10 @@ def history_wanted(state: JournalState, lost: Iterable[int]) -> int | None:
     windowed = state.genesis.event_time is not None
     if not (slots and (windowed or _replayed(state, slots))) and not state.session.waits_for_rows:
         return None
-    return _history_begins(state)
+    return history_begins(state)
 
 
-def _history_begins(state: JournalState) -> int:
+def history_begins(state: JournalState) -> int:
     """The last epoch of which nothing is needed. With `session.carry` the last epoch before the
     first rows is needed, too: its watermark judges them."""
     since = [s.base if s.carried is None else min(s.base, s.carried.since) for s in state.sessions]
@@ -269,7 +269,7 @@ def _expired_then(state: JournalState, session: OpenSession, epochs: Sequence[Ep
 
 def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochFacts]:
     """All epochs that may be needed. Raises ValueError when one is lacking."""
-    base = _history_begins(state)
+    base = history_begins(state)
     epochs = [each for each in history if each.epoch > base]
     if [each.epoch for each in epochs] != list(range(base + 1, state.epoch + 1)):
         raise ValueError(f"restoring needs all epochs from {base + 1} to {state.epoch}")
