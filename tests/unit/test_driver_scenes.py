@@ -41,7 +41,7 @@ from spillway.protocol.driver import (
 from spillway.protocol.entry import ReportsWrong, missing_slots
 from spillway.protocol.failing import MAX_ATTEMPTS, SAME_ERRORS, JobFailed
 from spillway.protocol.plan import Plan, waits
-from spillway.protocol.recovery import Replay, Restore, SessionRestore, Since
+from spillway.protocol.recovery import Replay, Restore, SessionRestore, Since, carry_of
 from spillway.protocol.redo import Apply, settled_epoch
 from spillway.protocol.seal import not_sealable
 from spillway.protocol.state import (
@@ -65,11 +65,13 @@ from spillway_schemas.journal import (
     SlotTotals,
     Topic,
 )
+from tests.carrying import Carrying
 from tests.commands import command_of, outcome_of
 from tests.protocol_entries import (
     DAY,
     GROUPS,
     NEXT,
+    THIRD,
     TOPICS,
     claim,
     closing,
@@ -1451,3 +1453,28 @@ def test_the_last_claim_of_several_is_the_one_that_took_over() -> None:
     _, (end,) = told(claimed(ONE), Looked((*others, epoch(6, 1, ends(6, 6, 6), term=4))))
     assert isinstance(end, End)
     assert "this warehouse: host/9, term 4. Nothing" in end.reason
+
+
+def test_rows_are_carried_with_the_history_that_they_need() -> None:
+    """The first epoch after a seal asks for the past before it runs, and looks for another driver
+    only when it is tried again."""
+    day = Carrying()
+    day.seals()
+    driver, instructions = told(begun(), JournalRead(day.entries, EVERY, TOPICS), Appended())
+    assert instructions == [Ready()]
+    assert driver.state is not None
+    assert waits(driver.state, ())
+    offer = Offered(ends(24, 24, 24), (), THIRD, "2026-01-06T15:00:00Z")
+    driver, instructions = step(driver, offer)
+    assert instructions == [ReadHistory(1)]
+    driver, instructions = step(driver, HistoryRead(day.history))
+    [run] = instructions
+    assert isinstance(run, RunJob)
+    assert run.attempt == 1
+    assert run.plan.carry == carry_of(driver.state, day.history)
+    assert run.plan.expired_by == {NEXT: 400}
+    assert run.plan.watermarks == {NEXT: 500}
+    driver, instructions = step(driver, JobFailed("lost", "lost"))
+    assert instructions == [Look()]
+    driver, instructions = step(driver, Looked([]))
+    assert instructions == [RunJob(run.plan, 2)]

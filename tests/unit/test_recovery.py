@@ -17,8 +17,9 @@ from spillway.protocol.state import (
     replay,
     with_times,
 )
-from spillway_schemas.journal import Carried, Claim, Epoch, EventTime, Genesis, Offsets, Prefix
-from tests.protocol_entries import DAY, NEXT, claim, count, cut, ends, epoch, genesis, seal, sealed
+from spillway_schemas.journal import Carried, Claim, Epoch, EventTime, Genesis, Prefix
+from tests.carrying import Carrying
+from tests.protocol_entries import DAY, NEXT, claim, count, cut, ends, epoch, genesis
 
 ALL, LEFT, RIGHT = Prefix(0, 0), Prefix(1, 0), Prefix(1, 1)
 
@@ -89,43 +90,6 @@ def test_of_what_had_expired_nothing_is_read() -> None:
     whole = restore_of(never, [0, 1], history)
     assert whole is not None
     assert whole.read_from == ends(0, 0, 0)
-
-
-class Carrying:
-    """Two sessions on both sides of a seal that is accepted in epoch 5, and fulfilled in epoch 6.
-    Times go on by 100 us an epoch, and rows are kept for 100 us behind the watermark."""
-
-    def __init__(self) -> None:
-        rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100, carry=True)
-        self.entries: list[Genesis | Claim | Epoch] = [genesis(event_time=rules), claim(1, 1)]
-        for n in range(5):
-            at = 4 * (n + 1)
-            self.epoch(ends(at, at, at))
-        # Of a/0 rows of the next session are read before the last ones of a/1.
-        self.epoch(ends(24, 22, 24), seal=seal(ends(22, 24, 24)))
-
-    @property
-    def state(self) -> JournalState:
-        found = replay(self.entries)
-        assert found is not None
-        return found
-
-    @property
-    def history(self) -> list[Epoch]:
-        return [each for each in self.entries if isinstance(each, Epoch)]
-
-    def epoch(self, end: Offsets, **more: object) -> None:
-        state = self.state
-        n = state.epoch + 1
-        read = [
-            count(topic, partition, rows, digest=n).model_copy(update={"greatest_us": 100 * n})
-            for topic, partition in (("a", 0), ("a", 1), ("b", 0))
-            if (rows := end[topic][partition] - state.end[topic][partition])
-        ]
-        self.entries.append(with_times(state, epoch(n + 2, n, end, read=read, **more)))
-
-    def seals(self, **more: object) -> None:
-        self.epoch(ends(24, 24, 24), sealed=sealed(ends(22, 24, 24), 6), session=NEXT, **more)
 
 
 def test_a_session_that_carries_rows_begins_with_the_time_of_the_one_before() -> None:

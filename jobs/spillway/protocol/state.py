@@ -153,7 +153,7 @@ class JournalState:
     """Every command up to this number of their table is among them."""
     recent_input_ms: int = 0
     """Greatest Kafka time read: the stream's own clock, so that a replay decides the same."""
-    reached: tuple[tuple[int, int], ...] = ((-1, BEGINNING_US),)
+    reached: tuple[tuple[int, int], ...] = ()
     """Where sessions carry rows over: some epochs, each with the greatest time of all rows up to
     it. Those up to the first of these epochs have expired."""
     totals: tuple[SlotTotals, ...] = ()
@@ -214,6 +214,7 @@ def begin(genesis: Genesis) -> JournalState:
         counts={},
         sealed={},
         seen=frozenset(),
+        reached=((-1, BEGINNING_US),) if _carries(genesis) else (),
     )
 
 
@@ -269,7 +270,11 @@ def _progressed(
 
 def carries(state: JournalState) -> bool:
     """Whether sessions carry rows over to the next one: then time is one for all of them."""
-    return state.genesis.event_time is not None and state.genesis.event_time.carry
+    return _carries(state.genesis)
+
+
+def _carries(genesis: Genesis) -> bool:
+    return genesis.event_time is not None and genesis.event_time.carry
 
 
 def _carried(state: JournalState) -> Carried | None:
