@@ -24,21 +24,32 @@ def picture(wanted: Picture, found: Mapping[str, Outcome]) -> str:
     ]
     x = max(at for _, points in curves for at, _ in points)
     y = max(value for _, points in curves for _, value in points)
-    plot = Plot((0, x), (0, y * 1.05), label=wanted.title, width=WIDTH, height=HEIGHT)
-    plot.right, plot.top = WIDTH - NAMES, 40
+    plot = empty(wanted.title, (0, x), (0, y * 1.05))
     unit, name = _unit(y)
     what = f"state in memory, {name}B" if wanted.memory else f"results, {name}".rstrip(", ")
     plot.axis_x(ticks(0, x, 8), lambda value: f"{value:g}", "minutes")
     plot.axis_y(ticks(0, y), lambda value: f"{value / unit:g}", what)
     if wanted.level:
         plot.level(wanted.level, "spills above", "")
+    return chart(wanted.title, plot, curves)
+
+
+def empty(title: str, x: tuple[float, float], y: tuple[float, float]) -> Plot:
+    """A chart without curves, with room for their names at the right."""
+    plot = Plot(x, y, label=title, width=WIDTH, height=HEIGHT)
+    plot.right, plot.top = WIDTH - NAMES, 40
+    return plot
+
+
+def chart(title: str, plot: Plot, curves: Sequence[Curve]) -> str:
+    """A file with the curves, each with its name."""
     for number, (_, points) in enumerate(curves):
         alike = sum(_coincide(points, earlier) for _, earlier in curves[:number])
         plot.add(_line(plot, points, number, alike))
     for text in _names(plot, curves):
         plot.add(text)
     drawn = [plot.svg()]
-    return framed(wanted.title, drawn, width=WIDTH, height=HEIGHT, left=plot.left)
+    return framed(title, drawn, width=WIDTH, height=HEIGHT, left=plot.left)
 
 
 def _results(outcome: Outcome, wanted: Picture) -> Curve:
