@@ -4,9 +4,10 @@ Window 10 minutes, theta 1.5 MB, b = 0.7, a distribution epoch of 2 s and a reor
 20 s (table 2; the text below it says 4 s), thresholds 0.5 and 0.01, runs of 20 minutes of which the
 second half counts. There are 64 partitions where the paper has 60.
 
-Of the cost model two numbers are guesses for the paper's machines (a row, a result), and one was
-set by one of its sentences: that without fine tuning four slaves have no idle time left at 4,000
-tuples a second (`window_cost`). What rests on that sentence is no test.
+Of the cost model's numbers those of a row, a result and a row that moves are guesses for the
+paper's machines. That of a comparison was set by one of its sentences: that without fine tuning
+four slaves have no idle time left at 4,000 tuples a second (`window_cost`). What rests on that
+sentence is no test.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ RATES: Mapping[int, tuple[int, ...]] = {
 """That are tried with so many slots, per second and stream."""
 UNTUNED = (1500, 3000, 4000, 6000)
 DISTRIBUTION_S = (0.5, 1.0, 2.0, 4.0, 6.0)
-NO_TUNING, NO_MOVES, ADAPTIVE = "no tuning", "no moves", "adaptive"
+NO_TUNING, BESIDE, ADAPTIVE = "no tuning", "no moves", "adaptive"
+COMPARED = (4000, 6000)
+"""Rates of the lines without moves, beside which each epoch is done without fine tuning, too."""
 UNEVEN, UNEVEN_NO_MOVES, SCANS = "uneven", "uneven, no moves", "scans alone"
 ALONE = Cost(row_s=0.0, scan_s=12.5e-9, result_s=0.0)
 """As dear as the other costs together where four slots without fine tuning get 4,000 a second."""
@@ -97,7 +100,7 @@ def by_rate() -> WindowExperiment:
     untuned = {rate: name_of(4, rate, NO_TUNING) for rate in UNTUNED}
     both = {"fine tuning": list(tuned.items()), NO_TUNING: list(untuned.items())}
     return WindowExperiment(
-        tuple(f"window-{n}" for n in (5, 6, 7, "7-measured", 8, 9, 11, 12)),
+        tuple(f"window-{n}" for n in (5, 6, 7, 8, 9, 11, 12)),
         "Windowed joins by rate and slots",
         "Two streams; rates are per second and stream. Window 10 minutes, theta 1.5 MB, b = 0.7, "
         "distribution epochs of 2 s, reorganisation epochs of 20 s, 20 minutes of which the last "
@@ -109,7 +112,7 @@ def by_rate() -> WindowExperiment:
         (
             *(line(slots, rate) for slots, rates in RATES.items() for rate in rates),
             *(line(4, rate, NO_TUNING, (MOVES,)) for rate in UNTUNED),
-            line(4, 6000, NO_MOVES, (TUNING,)),
+            *(replace(line(4, r, BESIDE, (TUNING,)), beside=True) for r in COMPARED),
             replace(line(4, 6000, UNEVEN), shares=TWICE),
             replace(line(4, 6000, UNEVEN_NO_MOVES, (TUNING,)), shares=TWICE),
             replace(line(4, 7000, SCANS), cost=ALONE),
@@ -142,14 +145,6 @@ def by_rate() -> WindowExperiment:
                 "share of the time",
                 both,
                 lambda o: o.busy,
-            ),
-            WindowPicture(
-                "window-7-measured",
-                "CPU time of the engine's four slots, measured",
-                "tuples per second and stream",
-                "CPU s",
-                both,
-                lambda o: o.run_cpu_s,
             ),
             WindowPicture(
                 "window-8",
@@ -204,7 +199,7 @@ def delay_claims(found: WindowFound) -> Sequence[Claim]:
     calm = {n: [by_slots[n][r].delay_s for r in rates] for n, rates in fine.items()}
     several = {n: each for n, each in calm.items() if len(each) > 1}
     most = {n: max(each) / min(each) for n, each in several.items()}
-    still, moving = found[name_of(4, 6000, NO_MOVES)], found[name_of(4, 6000)]
+    still, moving = found[name_of(4, 6000, BESIDE)], found[name_of(4, 6000)]
     uneven, evened = found[name_of(4, 6000, UNEVEN_NO_MOVES)], found[name_of(4, 6000, UNEVEN)]
     worst = max((o for each in by_slots.values() for o in each.values()), key=lambda o: o.delay_s)
     return [
@@ -257,9 +252,7 @@ def tuning_claims(found: WindowFound) -> Sequence[Claim]:
     """Of Figures 7 to 10."""
     at = 4000
     plain, tuned = found[name_of(4, at, NO_TUNING)], found[name_of(4, at)]
-    cpu = [
-        found[name_of(4, r, NO_TUNING)].run_cpu_s / found[name_of(4, r)].run_cpu_s for r in UNTUNED
-    ]
+    dear = [found[name_of(4, r, BESIDE)].beside for r in COMPARED]
     fewer = ratio(plain.delay_s, tuned.delay_s)
     busy, idle = found[name_of(4, 6000)], found[name_of(4, 6000, NO_TUNING)]
     gone = [r for r in RATES[4] if found[name_of(4, r)].idle_least < SMALL_SHARE]
@@ -276,9 +269,9 @@ def tuning_claims(found: WindowFound) -> Sequence[Claim]:
         Claim(
             "7",
             "Not in the paper: it lowers the CPU time of this engine, which looks rows up by hash",
-            ", ".join(f"{each:.2f} ({r:,}/s)" for each, r in zip(cpu, UNTUNED, strict=True))
-            + " times the CPU time of the engine without it",
-            sorted(cpu)[len(cpu) // 2] > 1 + ALIKE,
+            " and ".join(f"{x:.2f} times ({r:,}/s)" for x, r in zip(dear, COMPARED, strict=True))
+            + " the CPU time without it: the median of 30 epochs, each done both ways in turn",
+            max(dear) < 1 - ALIKE,
         ),
         Claim(
             "8",
@@ -371,7 +364,7 @@ def by_epoch() -> WindowExperiment:
                 "13",
                 "The shorter the distribution epoch, the shorter the delay",
                 ", ".join(f"{o.delay_s:.2f} s ({o.name})" for o in outcomes)
-                + ": a row waits for half of it on average",
+                + ": a row waits for half of it on average, and then for its work",
                 None,
             ),
             Claim(

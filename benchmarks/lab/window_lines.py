@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from spillway.engine.groups import GroupMap
 from spillway_schemas.journal import HASH_BITS
 
 MOVES, TUNING, SLOTS = "supplier-consumer", "fine-tuning", "declustering"
+LAST_S = 120.0
+"""What counts of a line for its delay in the end."""
 START_S = 60.0
 """Of an epoch while the window fills."""
 
@@ -43,6 +46,8 @@ class WindowLine:
     cost: Cost = field(default_factory=Cost)
     shares: tuple[float, ...] = ()
     """What part of the groups each slot has at the beginning; none: all alike."""
+    beside: bool = False
+    """Whether each epoch is done by a second cluster, too, whose groups stay as they are."""
 
     @property
     def ends_s(self) -> list[float]:
@@ -62,6 +67,8 @@ class WindowOutcome:
     results: int
     delay_s: float
     """A result's, on average."""
+    last_delay_s: float
+    """The same of the last two minutes, or of all that counts."""
     busy: float
     """The share of the time that a slot works, on average over the slots in use."""
     idle_least: float
@@ -79,6 +86,9 @@ class WindowOutcome:
     """Per slot, the most rows in memory."""
     shares: list[float]
     """Least, mean and greatest number of rows a second that a slot of those in use gets."""
+    beside: float
+    """The CPU time of an epoch, in times of that of the cluster beside it: the median. 0: there was
+    none."""
     run_cpu_s: float
     """Of the engine's steps, with the routing before and the reading of results after them;
     measured."""
@@ -100,12 +110,12 @@ class _Run:
         self.line = line
         self.work = line.workload
         self.day = generate_window(self.work)
-        self.cluster = WindowCluster(
-            self.day,
-            root,
-            self.work.window_s,
-            GroupMap.initial(GROUPS, line.slots, line.shares),
+        groups = GroupMap.initial(GROUPS, line.slots, line.shares)
+        self.cluster, self.other = (
+            WindowCluster(self.day, f"{root}/{name}", self.work.window_s, groups)
+            for name in ("own", "other")
         )
+        self.ratios: list[float] = []
         self.master = Master(line.policies, self.work.factor)
         self.queues = Queues(MOST_SLOTS)
         shift = np.uint64(HASH_BITS - LEAF_BITS)
@@ -116,6 +126,8 @@ class _Run:
         self.came: I64 = np.zeros(MOST_SLOTS, dtype=np.int64)
         self.in_use_s: F64 = np.zeros(MOST_SLOTS)
         self.cpu_s = 0.0
+        self.before_last = 0, 0.0
+        """Results and their delay before the last minutes."""
 
     def run(self, progress: Callable[[float], None]) -> WindowOutcome:
         """All epochs."""
@@ -126,9 +138,9 @@ class _Run:
         for number, (begin_s, end_s) in enumerate(zip(begins_s, ends_s, strict=True)):
             if begin_s == self.work.window_s:
                 self._begin_counting()
-            start = time.process_time()
-            done = self.cluster.run(end_s, groups)
-            self.cpu_s += time.process_time() - start
+            if begin_s <= max(ends_s[-1] - LAST_S, self.work.window_s):
+                self.before_last = self.queues.results, self.queues.delay_s
+            done = self._step(end_s, groups)
             for problem in wrong(
                 self.day, self.given, self.numbers, groups, (begin_s, end_s), first[number], done
             ):
@@ -147,9 +159,21 @@ class _Run:
             progress((number + 1) / len(ends_s))
         return self._outcome(groups)
 
+    def _step(self, end_s: float, groups: GroupMap) -> Stepped:
+        start = time.process_time()
+        done = self.cluster.run(end_s, groups)
+        cpu_s = time.process_time() - start
+        self.cpu_s += cpu_s
+        if self.line.beside:
+            start = time.process_time()
+            self.other.run(end_s, self.other.groups)
+            self.ratios.append(cpu_s / (time.process_time() - start))
+        return done
+
     def _begin_counting(self) -> None:
         self.queues.begin()
         self.most[:], self.came[:], self.in_use_s[:], self.cpu_s = 0, 0, 0, 0.0
+        self.ratios = []
         self.master.moved = self.master.splits = self.master.merges = 0
 
     def _count(self, stream: int, rows: slice) -> I64:
@@ -185,9 +209,9 @@ class _Run:
                 np.bincount(groups.slots, weights=each, minlength=MOST_SLOTS)
                 for each in (new.sum(axis=0), scanned(before, new))
             )
-            if part == 0:
-                rows_in = rows_in + moved
-            work_s = self.line.cost.work_s(self.work.factor, rows_in, pairs, results[part])
+            work_s = self.line.cost.work_s(
+                self.work.factor, rows_in, pairs, results[part], moved * (part == 0)
+            )
             do_s = self.queues.epoch(until, span_s, work_s, results[part], came_s[part])
             self.master.note(do_s, span_s)
         held: I64 = (before + new).sum(axis=0)
@@ -209,10 +233,13 @@ class _Run:
         used = self.in_use_s > 0
         rate = self.came[used] / self.in_use_s[used] / self.work.factor
         queues, master = self.queues, self.master
+        results, delay_s = self.before_last
+        last_s = (queues.delay_s - delay_s) / max(queues.results - results, 1)
         return WindowOutcome(
             name=self.line.name,
             results=queues.results,
             delay_s=round(queues.delay_s / max(queues.results, 1), 3),
+            last_delay_s=round(last_s, 3),
             busy=round(float(queues.busy_s.sum() / self.in_use_s.sum()), 4),
             idle_least=round(float((queues.idle_s[used] / self.in_use_s[used]).min()), 4),
             left_s=round(float(queues.left_s.max()), 2),
@@ -223,6 +250,7 @@ class _Run:
             groups=len(groups),
             window_rows=self.most[used].tolist(),
             shares=[round(float(each)) for each in (rate.min(), rate.mean(), rate.max())],
+            beside=round(median(self.ratios), 3) if self.ratios else 0.0,
             run_cpu_s=round(self.cpu_s, 2),
         )
 

@@ -14,6 +14,7 @@ from spillway.report.svg import ticks
 COLUMNS: tuple[tuple[str, Callable[[WindowOutcome], str]], ...] = (
     ("results", lambda o: f"{o.results:,}"),
     ("delay, s", lambda o: f"{o.delay_s:.2f}"),
+    ("in the last two minutes", lambda o: f"{o.last_delay_s:.2f}"),
     ("work", lambda o: f"{o.busy:.0%}"),
     ("idle, busiest slot", lambda o: f"{o.idle_least:.0%}"),
     ("left over, s", lambda o: f"{o.left_s:.1f}"),
@@ -23,6 +24,7 @@ COLUMNS: tuple[tuple[str, Callable[[WindowOutcome], str]], ...] = (
     ("merges", lambda o: f"{o.merges:,}"),
     ("groups", lambda o: f"{o.groups:,}"),
     ("window of a slot, rows", lambda o: f"{max(o.window_rows):,}"),
+    ("CPU, of that with fixed groups", lambda o: f"{o.beside:.2f}" if o.beside else "–"),
     ("run, CPU s", lambda o: f"{o.run_cpu_s:.1f}"),
 )
 
