@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from benchmarks.lab.claims import Claim
@@ -48,6 +48,9 @@ class Done:
 
 
 AnyDone = Done | WindowDone
+
+FIGURES = {each.name for each in fields(WindowOutcome)}
+"""That an outcome of windows has."""
 
 
 def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
@@ -168,7 +171,7 @@ def _limits(done: AnyDone) -> Mapping[str, Limit]:
 def restore(text: str, experiments: Iterable[Experiment | WindowExperiment]) -> list[AnyDone]:
     """The inverse of `dump`: the experiments that it holds, in the order given.
 
-    Those whose lines have other names by now are left out.
+    Those whose lines have other names or figures by now are left out.
     """
     kept = json.loads(text)
     found: list[AnyDone] = []
@@ -178,6 +181,8 @@ def restore(text: str, experiments: Iterable[Experiment | WindowExperiment]) -> 
             if names != [line.name for line in experiment.lines]:
                 continue
             if isinstance(experiment, WindowExperiment):
+                if any(o.keys() != FIGURES for o in each["outcomes"]):
+                    continue
                 of_windows = {o["name"]: WindowOutcome(**o) for o in each["outcomes"]}
                 cpu_s, digest = each["cpu_s"], each["digest"]
                 found.append(WindowDone(experiment, of_windows, cpu_s, digest))

@@ -465,6 +465,7 @@ def test_an_experiment_of_windows_is_kept_and_shown():
     done = WindowDone(BY_EPOCH, outcomes, 12.5, "abc")
     known = (*spilling_experiments(), BY_RATE, BY_EPOCH)
     assert page.restore(page.dump([done]), known) == [done]
+    assert not page.restore(page.dump([done]).replace('"beside"', '"once"'), known)
     section = page.figure_section(done)
     assert section.startswith(BY_EPOCH.setting)
     assert "![Production delay by distribution epoch](laboratory/figure-window-13.svg)" in section
