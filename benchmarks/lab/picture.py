@@ -90,15 +90,16 @@ def _line(plot: Plot, points: Sequence[Point], number: int, alike: int) -> Safe:
 
 def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
     """Names at the right, as high as their lines end, moved apart where they would meet; a line
-    that ends before has a dot there, and its name below the dot."""
+    that ends before has a dot there, and its name below the dot, where there is room."""
     early = [i for i, (_, points) in enumerate(curves) if points[-1][0] < plot.x1]
     found = []
     for i in early:
         x, y = (at(v) for at, v in zip((plot.px, plot.py), curves[i][1][-1], strict=True))
         colour = COLOURS[i % len(COLOURS)]
+        below = y + 14 if y + 14 < plot.bottom else y - 8
         found += [
             tag("circle", cx=x, cy=y, r=4, fill=colour),
-            tag("text", curves[i][0], x=x + 6, y=y + 14, style=f"fill: {colour}"),
+            tag("text", curves[i][0], x=x + 6, y=below, style=f"fill: {colour}"),
         ]
     ends = sorted(
         (plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves) if i not in early

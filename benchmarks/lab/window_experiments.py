@@ -263,7 +263,8 @@ def tuning_claims(found: WindowFound) -> Sequence[Claim]:
             "7",
             "Without fine tuning CPU time increases sharply with the rate; tuning lowers it",
             f"at {at:,} a second slots work {plain.busy:.0%} of the time without it and "
-            f"{tuned.busy:.0%} with it: a nested loop scans {plain.groups} partitions, or {tuned.groups} smaller ones",
+            f"{tuned.busy:.0%} with it: a nested loop scans one of {plain.groups} partitions, or "
+            f"of {tuned.groups} smaller ones",
             None,
         ),
         Claim(
