@@ -25,6 +25,10 @@ from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.lines import Outcome
 from benchmarks.lab.picture import picture
 from benchmarks.lab.running import carry_out
+from benchmarks.lab.window_experiments import WindowExperiment
+from benchmarks.lab.window_lines import WindowOutcome
+from benchmarks.lab.window_page import WindowDone, window_picture
+from benchmarks.lab.window_running import carry_out_window
 from benchmarks.side_by_side.report import replace_section
 
 PAGE = ROOT / "docs" / "laboratory.md"
@@ -38,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = set(given.figures or (f for e in known for f in e.figures))
     pa.set_cpu_count(1)  # CPU seconds of a slot are those of one core
     began = time.monotonic()
-    done = []
+    done: list[page.AnyDone] = []
     try:
         for experiment in known:
             if wanted & set(experiment.figures):
                 out.print(f"[bold]Figure {', '.join(experiment.figures)}: {experiment.title}[/]")
-                done.append(carry_out(experiment, _progress, _finished))
+                done.append(_carried_out(experiment))
                 out.print(page.outcomes_table(done[-1]), markup=False)
                 if given.docs:
                     _renew(known, done[-1])
@@ -59,7 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _options(known: Iterable[Experiment], arguments: Sequence[str] | None) -> argparse.Namespace:
+def _carried_out(experiment: Experiment | WindowExperiment) -> page.AnyDone:
+    if isinstance(experiment, WindowExperiment):
+        return carry_out_window(experiment, _progress, _finished_window)
+    return carry_out(experiment, _progress, _finished)
+
+
+def _options(
+    known: Iterable[Experiment | WindowExperiment], arguments: Sequence[str] | None
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make lab", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -86,7 +98,15 @@ def _finished(outcome: Outcome) -> None:
     )
 
 
-def _renew(known: Sequence[Experiment], done: page.Done) -> None:
+def _finished_window(outcome: WindowOutcome) -> None:
+    out.print(
+        f"  {outcome.name}: {outcome.results:,} results, {outcome.delay_s:.2f} s; exact; "
+        f"{outcome.run_cpu_s:.1f} CPU s",
+        markup=False,
+    )
+
+
+def _renew(known: Sequence[Experiment | WindowExperiment], done: page.AnyDone) -> None:
     """An experiment's section and charts, and the claims of all that were ever run."""
     folder = PAGE.parent / page.FOLDER
     folder.mkdir(exist_ok=True)
@@ -100,9 +120,15 @@ def _renew(known: Sequence[Experiment], done: page.Done) -> None:
     paper = done.experiment.paper
     of_paper = [each for each in every if each.experiment.paper == paper]
     _renew_section(f"claims of {paper}", page.judged(of_paper))
-    for wanted in done.experiment.pictures:
-        drawn = picture(wanted, done.outcomes)
-        (folder / f"figure-{wanted.figure}.svg").write_text(drawn)
+    for figure, drawn in _pictures(done):
+        (folder / f"figure-{figure}.svg").write_text(drawn)
+
+
+def _pictures(done: page.AnyDone) -> list[tuple[str, str]]:
+    if isinstance(done, WindowDone):
+        shown = done.experiment.pictures
+        return [(each.figure, window_picture(each, done.outcomes)) for each in shown]
+    return [(each.figure, picture(each, done.outcomes)) for each in done.experiment.pictures]
 
 
 def _renew_section(name: str, text: str) -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from benchmarks.lab import experiments as single
 from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.tree_experiments import tree_experiments
+from benchmarks.lab.window_experiments import WindowExperiment, window_experiments
 
 
-def experiments() -> tuple[Experiment, ...]:
-    """Those of single joins, then those of trees."""
+def experiments() -> tuple[Experiment | WindowExperiment, ...]:
+    """Those of single joins, then those of trees, then those of windows."""
+    return (*spilling_experiments(), *window_experiments())
+
+
+def spilling_experiments() -> tuple[Experiment, ...]:
+    """Those whose lines have too little memory, or might."""
     return (*single.experiments(), *tree_experiments())

@@ -30,6 +30,8 @@ class Claim:
     the way this system or the experiment is made."""
     paper_factor: float | None = None
     our_factor: float | None = None
+    network: bool = False
+    """Whether it is about the paper's network, and cannot be judged where there is none."""
 
     @property
     def factor(self) -> bool | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 
@@ -21,15 +21,21 @@ from benchmarks import ROOT
 from benchmarks.lab.control import SETTINGS
 from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.tree_workload import TreeWorkload
+from benchmarks.lab.window_experiments import WindowExperiment
 
 LABORATORY = ("cluster", "job", "lines", "running")
 SINGLE = ("clairvoyant", "exact", "workload")
 TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
+WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("balanced", "disk", "registry", "view")
+CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
+"""Policies of windowed joins, and what they use."""
 
 
-def digest(experiment: Experiment) -> str:
+def digest(experiment: Experiment | WindowExperiment) -> str:
     """Of what an experiment's figures come from."""
+    if isinstance(experiment, WindowExperiment):
+        return _digest_of_windows(experiment)
     own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
     found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
     found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spill/spilling.py"]
@@ -43,6 +49,17 @@ def digest(experiment: Experiment) -> str:
             "benchmarks/lab/control.py",
         ]
         given += [*map(str, sorted(SETTINGS.items()))]
+    return _digest(found, given)
+
+
+def _digest_of_windows(experiment: WindowExperiment) -> str:
+    found = [*(f"benchmarks/lab/{name}.py" for name in ("cluster", "job"))]
+    found += [f"benchmarks/lab/window_{name}.py" for name in WINDOWS]
+    found += [f"jobs/spillway/policy/{name}.py" for name in CLUSTERS]
+    return _digest(found, [experiment.lines, *map(str, sorted(SETTINGS.items()))])
+
+
+def _digest(found: Iterable[str], given: Iterable[object]) -> str:
     parts = [*map(_code, found), *_parameters(tuple(given))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

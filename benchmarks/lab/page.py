@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from benchmarks.lab.claims import Claim
 from benchmarks.lab.experiments import PAPER, Experiment
 from benchmarks.lab.lines import Outcome
+from benchmarks.lab.window_experiments import WindowExperiment
+from benchmarks.lab.window_lines import WindowOutcome
+from benchmarks.lab.window_page import COLUMNS, WindowDone, window_rows
 
 FOLDER = "laboratory"
 """Of the charts, below `docs/`."""
@@ -44,6 +47,12 @@ class Done:
         return self.experiment.claims(self.outcomes)
 
 
+AnyDone = Done | WindowDone
+
+FIGURES = {each.name for each in fields(WindowOutcome)}
+"""That an outcome of windows has."""
+
+
 def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
     """What a source says, what came out, and whether it holds."""
     rows = [
@@ -51,7 +60,7 @@ def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
             claim.figure,
             claim.paper,
             claim.ours,
-            {True: "yes", False: "**no**", None: "by construction"}[claim.direction],
+            _direction(claim),
             {True: "yes", False: "**no**", None: "–"}[claim.factor],
         ]
         for claim in claims
@@ -59,14 +68,20 @@ def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
     return table(("figure", source, "here", "direction", "factor"), rows, right_from=9)
 
 
-def judged(done: Iterable[Done]) -> str:
+def _direction(claim: Claim) -> str:
+    if claim.network:
+        return "about its network"
+    return {True: "yes", False: "**no**", None: "by construction"}[claim.direction]
+
+
+def judged(done: Iterable[AnyDone]) -> str:
     """The claims of all experiments of one paper, as a table."""
     every = list(done)
     source = "the report" if all(d.experiment.paper == PAPER for d in every) else "the paper"
     return claims_table((c for each in every for c in each.claims), source)
 
 
-def figure_section(done: Done) -> str:
+def figure_section(done: AnyDone) -> str:
     """Setting, charts and figures of an experiment."""
     parts = [done.experiment.setting, ""]
     for each in done.experiment.pictures:
@@ -74,8 +89,11 @@ def figure_section(done: Done) -> str:
     return "\n".join([*parts, outcomes_table(done)])
 
 
-def outcomes_table(done: Done) -> str:
+def outcomes_table(done: AnyDone) -> str:
     """A row for each line."""
+    if isinstance(done, WindowDone):
+        heads = ("line", *(head for head, _ in COLUMNS))
+        return table(heads, window_rows(done.outcomes.values()))
     columns = _columns(done)
     rows = [
         [outcome.name, *(text(done, outcome) for _, text in columns)]
@@ -132,12 +150,12 @@ def _share(done: Done, outcome: Outcome, kind: str) -> str:
     return f"{outcome.run_time / most:.1%}" if most else "–"
 
 
-def dump(done: Iterable[Done]) -> str:
+def dump(done: Iterable[AnyDone]) -> str:
     """Everything that came out, by the experiments' figures."""
     kept = {
         ",".join(each.experiment.figures): {
             "outcomes": [asdict(o) for o in each.outcomes.values()],
-            "limits": {name: asdict(limit) for name, limit in each.limits.items()},
+            "limits": {name: asdict(limit) for name, limit in _limits(each).items()},
             "cpu_s": each.cpu_s,
             "digest": each.digest,
         }
@@ -146,18 +164,30 @@ def dump(done: Iterable[Done]) -> str:
     return json.dumps(kept, separators=(",", ":")) + "\n"
 
 
-def restore(text: str, experiments: Iterable[Experiment]) -> list[Done]:
+def _limits(done: AnyDone) -> Mapping[str, Limit]:
+    return {} if isinstance(done, WindowDone) else done.limits
+
+
+def restore(text: str, experiments: Iterable[Experiment | WindowExperiment]) -> list[AnyDone]:
     """The inverse of `dump`: the experiments that it holds, in the order given.
 
-    Those whose lines have other names by now are left out.
+    Those whose lines have other names or figures by now are left out.
     """
     kept = json.loads(text)
-    found = []
+    found: list[AnyDone] = []
     for experiment in experiments:
         if each := kept.get(",".join(experiment.figures)):
-            outcomes = {o["name"]: Outcome(**o) for o in each["outcomes"]}
-            if list(outcomes) != [line.name for line in experiment.lines]:
+            names = [o["name"] for o in each["outcomes"]]
+            if names != [line.name for line in experiment.lines]:
                 continue
+            if isinstance(experiment, WindowExperiment):
+                if any(o.keys() != FIGURES for o in each["outcomes"]):
+                    continue
+                of_windows = {o["name"]: WindowOutcome(**o) for o in each["outcomes"]}
+                cpu_s, digest = each["cpu_s"], each["digest"]
+                found.append(WindowDone(experiment, of_windows, cpu_s, digest))
+                continue
+            outcomes = {o["name"]: Outcome(**o) for o in each["outcomes"]}
             limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
             digest = each.get("digest", "")
             found.append(Done(experiment, outcomes, limits, each["cpu_s"], digest))

@@ -24,21 +24,32 @@ def picture(wanted: Picture, found: Mapping[str, Outcome]) -> str:
     ]
     x = max(at for _, points in curves for at, _ in points)
     y = max(value for _, points in curves for _, value in points)
-    plot = Plot((0, x), (0, y * 1.05), label=wanted.title, width=WIDTH, height=HEIGHT)
-    plot.right, plot.top = WIDTH - NAMES, 40
+    plot = empty(wanted.title, (0, x), (0, y * 1.05))
     unit, name = _unit(y)
     what = f"state in memory, {name}B" if wanted.memory else f"results, {name}".rstrip(", ")
     plot.axis_x(ticks(0, x, 8), lambda value: f"{value:g}", "minutes")
     plot.axis_y(ticks(0, y), lambda value: f"{value / unit:g}", what)
     if wanted.level:
         plot.level(wanted.level, "spills above", "")
+    return chart(wanted.title, plot, curves)
+
+
+def empty(title: str, x: tuple[float, float], y: tuple[float, float]) -> Plot:
+    """A chart without curves, with room for their names at the right."""
+    plot = Plot(x, y, label=title, width=WIDTH, height=HEIGHT)
+    plot.right, plot.top = WIDTH - NAMES, 40
+    return plot
+
+
+def chart(title: str, plot: Plot, curves: Sequence[Curve]) -> str:
+    """A file with the curves, each with its name."""
     for number, (_, points) in enumerate(curves):
         alike = sum(_coincide(points, earlier) for _, earlier in curves[:number])
         plot.add(_line(plot, points, number, alike))
     for text in _names(plot, curves):
         plot.add(text)
     drawn = [plot.svg()]
-    return framed(wanted.title, drawn, width=WIDTH, height=HEIGHT, left=plot.left)
+    return framed(title, drawn, width=WIDTH, height=HEIGHT, left=plot.left)
 
 
 def _results(outcome: Outcome, wanted: Picture) -> Curve:
@@ -79,15 +90,16 @@ def _line(plot: Plot, points: Sequence[Point], number: int, alike: int) -> Safe:
 
 def _names(plot: Plot, curves: Sequence[Curve]) -> list[Safe]:
     """Names at the right, as high as their lines end, moved apart where they would meet; a line
-    that ends before has a dot there, and its name below the dot."""
+    that ends before has a dot there, and its name below the dot, where there is room."""
     early = [i for i, (_, points) in enumerate(curves) if points[-1][0] < plot.x1]
     found = []
     for i in early:
         x, y = (at(v) for at, v in zip((plot.px, plot.py), curves[i][1][-1], strict=True))
         colour = COLOURS[i % len(COLOURS)]
+        below = y + 14 if y + 14 < plot.bottom else y - 8
         found += [
             tag("circle", cx=x, cy=y, r=4, fill=colour),
-            tag("text", curves[i][0], x=x + 6, y=y + 14, style=f"fill: {colour}"),
+            tag("text", curves[i][0], x=x + 6, y=below, style=f"fill: {colour}"),
         ]
     ends = sorted(
         (plot.py(points[-1][1]), i) for i, (_, points) in enumerate(curves) if i not in early

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.lab import cluster, exact, page
 from benchmarks.lab.__main__ import PAGE
-from benchmarks.lab.catalogue import experiments
+from benchmarks.lab.catalogue import experiments, spilling_experiments
 from benchmarks.lab.claims import Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import ROW_BYTES, Spilling, units_of
 from benchmarks.lab.control import POLICIES, Controller, active_when_short
@@ -338,7 +338,7 @@ def outcome(name: str, **given: Any) -> Outcome:
 
 def judged(figure: str, **lines: dict[str, Any]) -> list[bool | None]:
     """The directions of a figure's claims, when the lines named come to what is given."""
-    (found,) = [e for e in experiments() if figure in e.figures]
+    (found,) = [e for e in spilling_experiments() if figure in e.figures]
     outcomes = {each.name: outcome(each.name, **lines.get(each.name, {})) for each in found.lines}
     return [claim.direction for claim in found.claims(outcomes) if claim.figure == figure]
 
@@ -392,7 +392,7 @@ def test_the_table_of_claims():
 
 @pytest.mark.server
 def test_what_is_kept_can_be_read_again(moved: Outcome):
-    known = experiments()
+    known = spilling_experiments()
     one = replace(known[0], lines=(replace(known[0].lines[0], name="moving"),))
     done = page.Done(one, {"moving": moved}, {"moving": page.Limit(moved.run_time, 1)})
     (again,) = page.restore(page.dump([done]), (one, *known[1:]))
@@ -403,7 +403,7 @@ def test_what_is_kept_can_be_read_again(moved: Outcome):
 
 
 def test_experiments_are_those_of_the_report():
-    found = experiments()
+    found = spilling_experiments()
     report = [each for each in found if each.paper == PAPER]
     figures = [f for each in report for f in each.figures]
     assert [f for f in figures if f != "20-text" and not f.startswith("unseen")] == (
@@ -448,7 +448,7 @@ def test_what_counts_for_the_page():
     assert shape(code) != shape(code.replace("x > 1", "x >= 1"))
     known = experiments()
     assert len({digest(each) for each in known}) == len(known)
-    one = known[-1]
+    one = spilling_experiments()[-1]
     more = replace(one, lines=(*one.lines[:-1], replace(one.lines[-1], look_s=1.0)))
     assert digest(more) != digest(one)
     assert digest(replace(one, title="", setting="")) == digest(one)
@@ -457,7 +457,7 @@ def test_what_counts_for_the_page():
 @pytest.mark.server
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_picture_stands_alone(moved: Outcome, memory: bool):
-    wanted = replace(experiments()[0].pictures[0], lines=("moving",), memory=memory)
+    wanted = replace(spilling_experiments()[0].pictures[0], lines=("moving",), memory=memory)
     text = picture(wanted, {"moving": moved})
     assert text.count('class="line') == (2 if memory else 1)
     assert not re.search(r"https?://|@import", text.replace("http://www.w3.org/2000/svg", ""))
