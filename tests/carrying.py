@@ -12,8 +12,11 @@ class Carrying:
     Times go on by 100 us an epoch, and rows are kept for 100 us behind the watermark."""
 
     def __init__(self) -> None:
-        rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100, carry=True)
-        self.entries: list[Genesis | Claim | Epoch] = [genesis(event_time=rules), claim(1, 1)]
+        rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100)
+        self.entries: list[Genesis | Claim | Epoch] = [
+            genesis(event_time=rules, carry=True),
+            claim(1, 1),
+        ]
         for n in range(5):
             at = 4 * (n + 1)
             self.epoch(ends(at, at, at))

@@ -368,8 +368,6 @@ class EventTime(Record):
     """Those whose rows have a time."""
     kept_us: int | None = None
     """Rows that are older than the watermark by more have all expired; None: some never do."""
-    carry: bool = False
-    """Whether rows that have not expired when a session ends join with those of the next one."""
 
 
 class Genesis(Record):
@@ -395,6 +393,8 @@ class Genesis(Record):
     """Their names."""
     event_time: EventTime | None = None
     """None: the query has no window."""
+    carry: bool = False
+    """Whether rows that have not expired when a session ends join with those of the next one."""
     written_at: str
 
     @model_validator(mode="after")

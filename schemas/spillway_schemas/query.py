@@ -439,10 +439,10 @@ class Query(QueryPart):
                 ]
                 for join in tree.joins
             ]
-        if self.event_time is not None:
+        if (times := self.event_time) is not None:
             meaning["times"] = [
                 {leaf: self.time(leaf) for leaf in self.inputs},
-                self.event_time.model_dump(),
+                [times.lateness_us, times.idle_after_ms, times.ahead_us],
                 [None if span is None else [span.width_us, span.bands_us] for span in self.spans],
             ]
         text = json.dumps(meaning, sort_keys=True, separators=(",", ":"))

@@ -153,8 +153,8 @@ class TreeSlots:
                 groups=placed_out(self.groups, distribution(self.distribution, tree, self.slots)),
                 parents=list(self.spec.parents),
                 joins=[join.name for join in self.query.tree.joins],
-                event_time=self.query.event_time
-                and self.query.event_time.model_copy(update={"carry": self.carry}),
+                event_time=self.query.event_time,
+                carry=self.carry,
                 written_at="",
             )
         )

@@ -986,7 +986,7 @@ def test_a_past_is_looked_for_again_after_another_driver() -> None:
 @pytest.mark.parametrize("past", [PAST[:2], PAST[1:], (PAST[0], PAST[2]), ()])
 def test_a_past_with_a_gap_is_refused(past: Sequence[Epoch]) -> None:
     driver, _ = told(of_a_tree(*PAST), offered(), reported(report(0, 3), lost(1, 3)))
-    with pytest.raises(ValueError, match=r"^restoring needs all epochs from 0 to 2$"):
+    with pytest.raises(ValueError, match=r"^reading again needs all epochs from 0 to 2$"):
         step(driver, HistoryRead(past))
 
 

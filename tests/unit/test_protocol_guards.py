@@ -414,7 +414,7 @@ CASES = [
     Case(
         "a past that was not read",
         ValueError,
-        "restoring needs all epochs from 0 to 0$",
+        "reading again needs all epochs from 0 to 0$",
         unread,
     ),
     driver("a past that nobody asked for", "history came for no plan$", HistoryRead([])),

@@ -118,7 +118,6 @@ def test_what_a_query_says_of_time() -> None:
         "ahead_us": 5 * MINUTE,
         "topics": ["quote", "trade"],
         "kept_us": None,  # what `named` holds never expires
-        "carry": False,
     }
     [only] = [WINDOWED[: WINDOWED.index("[join.named]")].replace("[streams.company]\n", "# ")]
     only = only.replace('fields = { name = "string", symbol = "string" }', "").replace("# ", "#")

@@ -86,7 +86,11 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
     try:
         carrying(settings, query)
     except StartRefused as error:
-        return [Check("carry", "fail", str(error), "give each join a window, or do not carry")]
+        return [
+            Check(
+                "carry", "fail", str(error), "give each join a window, or set session.carry = false"
+            )
+        ]
     return [Check("carry", "ok", "windows reach over the end of a session")]
 
 

@@ -23,6 +23,7 @@ from spillway.engine.state.runs import merge, part_of
 from spillway.engine.state.slices import sliced
 from spillway.engine.wire.blocks import (
     CARRIED,
+    READ,
     RESTORED,
     ROW_KINDS,
     STAMPED,
@@ -122,8 +123,10 @@ def take_in(
                 f"{spec.operators[block.input]}"
             )
         if block.kind == "count":
-            counts = {RESTORED: intake.restored, CARRIED: intake.carried_counts}
-            counts.get(block.input, intake.read).extend(decode_counts(block))
+            counts = {READ: intake.read, RESTORED: intake.restored, CARRIED: intake.carried_counts}
+            if block.input not in counts:
+                raise ValueError(f"slot {slot} got counts of an unknown kind, {block.input}")
+            counts[block.input].extend(decode_counts(block))
         elif block.kind == "moved":
             intake.moved[block.input, block.operator] = decode_moved(block)
         elif block.kind == "figures":

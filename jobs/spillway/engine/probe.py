@@ -143,7 +143,7 @@ def _joined(
             rows = spec.rows_up(join, batch, hash_)
             yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="carry")
     batches = joined_batches(
-        spec, join, session, task.watermarks.get(name), task.batch_bytes, sample_every=1
+        spec, join, session, task.expired_by.get(name), task.batch_bytes, sample_every=1
     )
     if batches is None:
         return

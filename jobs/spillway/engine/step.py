@@ -209,7 +209,7 @@ class _Step:
         with self.timed("quarantine"):
             self._quarantine(intake)
         given = {name: self._given(intake, name) for name in self.sessions}
-        timed = [name for name in self.sessions if name in task.watermarks]
+        timed = [name for name in self.sessions if name in task.expired_by]
         gone = {name: self._expired(name, new=False) for name in timed}
         for name in self.sessions:
             self._join(name, given[name])
@@ -280,7 +280,7 @@ class _Step:
             self.spec,
             self.spec.root.operator,
             self.sessions[name],
-            self.task.watermarks.get(name),
+            self.task.expired_by.get(name),
             self.task.batch_bytes,
             sample_every=SAMPLE_EVERY,
         )
@@ -359,7 +359,7 @@ class _Step:
         session = self.sessions[name]
         if not any(session.carried):
             return
-        kept = live(self.spec, session.carried, self.task.watermarks.get(name))
+        kept = live(self.spec, session.carried, self.task.expired_by.get(name))
         joined = {up.input for up in self.spec.upward if up is not None}
         self.carried_rows += _count([each for i, each in enumerate(kept) if i not in joined])
         session.installed = [
@@ -372,7 +372,7 @@ class _Step:
     def _expired(self, name: str, *, new: bool) -> list[list[Rows]]:
         """Take out of a session what has expired; its live rows per input."""
         with self.timed("expire"):
-            watermark_us = self.task.watermarks[name]
+            watermark_us = self.task.expired_by[name]
             return take_expired(self.spec, self.sessions[name], watermark_us, new=new)
 
     def _write_expired(self, name: str, gone: Sequence[Sequence[Sequence[Rows]]]) -> None:

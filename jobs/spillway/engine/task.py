@@ -47,7 +47,7 @@ class StepTask:
     """State to spill whatever the memory."""
     flush: Mapping[str, tuple[Prefix, ...]] = field(default_factory=dict)
     """Sessions that this epoch seals, each with the ranges that become its last generation."""
-    watermarks: Mapping[str, int] = field(default_factory=dict)
+    expired_by: Mapping[str, int] = field(default_factory=dict)
     """Of a query with windows: per session the watermark by which its rows expire, if there is
     one."""
     reach: Mapping[str, Sequence[tuple[Prefix, int]]] = field(default_factory=dict)

@@ -61,7 +61,8 @@ def entry_of(
         check_restored(plan.restore, [part for r in reports for part in r.restored])
         check_installed(state, plan.restore, {r.slot: r.installed_rows for r in reports})
     if plan.carry is not None:
-        check_restored(plan.carry, [part for r in reports for part in r.carried])
+        what = f"Rows of the session before cannot be carried into {plan.session}"
+        check_restored(plan.carry, [part for r in reports for part in r.carried], what)
     reports = sorted(reports, key=lambda r: r.slot)
     owners = {slot for _, slot in plan.groups}
     cuts = [cut for r in reports for cut in r.cuts]

@@ -8,8 +8,8 @@ installed without output, for every result among them has been emitted.
 Rows of an input that is a join are in no topic. They are made again from the leaves below it, as
 the journal's cuts say that they had met (`Replay`): that takes all rows of the session.
 
-Rows of a query with windows are judged by the watermark of the epoch in which they first came: a
-row that was late then is late now, and no other is.
+Rows of a query with windows are judged by the watermark of the epoch before the one in which they
+first came: a row that was late then is late now, and no other is.
 
 Of what had expired nothing is read: a restore costs what a window has, however long the day is.
 
@@ -272,7 +272,7 @@ def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochF
     base = history_begins(state)
     epochs = [each for each in history if each.epoch > base]
     if [each.epoch for each in epochs] != list(range(base + 1, state.epoch + 1)):
-        raise ValueError(f"restoring needs all epochs from {base + 1} to {state.epoch}")
+        raise ValueError(f"reading again needs all epochs from {base + 1} to {state.epoch}")
     return epochs
 
 
@@ -337,8 +337,12 @@ def _between(state: JournalState, mark: Mark) -> Iterable[PartitionCount]:
         )
 
 
-def check_restored(restore: Restore, got: Iterable[PartitionCount]) -> None:
-    """Hold what was read again against the journal. Raises `InputChanged`."""
+LOST = "Lost state cannot be restored from Kafka"
+
+
+def check_restored(restore: Restore, got: Iterable[PartitionCount], what: str = LOST) -> None:
+    """Hold what was read again against the journal. `what`: what cannot be done where it differs.
+    Raises `InputChanged`."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for part in got:
         rows, digest = found.get((part.topic, part.partition), (0, 0))
@@ -352,7 +356,7 @@ def check_restored(restore: Restore, got: Iterable[PartitionCount]) -> None:
             first = restore.read_from[want.topic][want.partition]
             last = restore.read_to[want.topic][want.partition]
             raise InputChanged(
-                f"Lost state cannot be restored from Kafka: {want.topic}/{want.partition}, "
+                f"{what}: {want.topic}/{want.partition}, "
                 f"offsets {first} to {last}, gave {rows} rows (digest {digest:016x}) where the "
                 f"journal counted {want.rows} (digest {want.digest:016x}). Was the topic emptied "
                 "or made anew? Nothing was written; bring the topic's data back and start again."

@@ -214,7 +214,7 @@ def begin(genesis: Genesis) -> JournalState:
         counts={},
         sealed={},
         seen=frozenset(),
-        reached=((-1, BEGINNING_US),) if _carries(genesis) else (),
+        reached=((-1, BEGINNING_US),) if genesis.carry else (),
     )
 
 
@@ -235,7 +235,12 @@ def _reach(session: OpenSession, cuts: Iterable[Cut]) -> Mapping[Prefix, int]:
 
 
 def _progressed(
-    sessions: Sequence[OpenSession], entry: EpochFacts, event_time: EventTime, clock_ms: int
+    sessions: Sequence[OpenSession],
+    entry: EpochFacts,
+    event_time: EventTime,
+    clock_ms: int,
+    *,
+    carry: bool,
 ) -> tuple[OpenSession, ...]:
     """Open sessions with the time that an epoch has brought."""
     came = (
@@ -246,7 +251,7 @@ def _progressed(
             if c.next_greatest_us is not None
         },
     )
-    if event_time.carry:
+    if carry:
         # One time for all sessions: rows of both may join, and are judged alike.
         both = {each: max(t[each] for t in came if each in t) for each in {*came[0], *came[1]}}
         came = both, both
@@ -270,11 +275,7 @@ def _progressed(
 
 def carries(state: JournalState) -> bool:
     """Whether sessions carry rows over to the next one: then time is one for all of them."""
-    return _carries(state.genesis)
-
-
-def _carries(genesis: Genesis) -> bool:
-    return genesis.event_time is not None and genesis.event_time.carry
+    return state.genesis.carry
 
 
 def _carried(state: JournalState) -> Carried | None:
@@ -294,7 +295,7 @@ def _reached(
     state: JournalState, entry: EpochFacts, event_time: EventTime, watermark_us: int
 ) -> tuple[tuple[int, int], ...]:
     """`JournalState.reached` after an epoch that has brought the watermark to `watermark_us`."""
-    if not event_time.carry or event_time.kept_us is None:
+    if not carries(state) or event_time.kept_us is None:
         return state.reached
     kept_us = event_time.kept_us
     known = state.reached
@@ -566,4 +567,4 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
     if (event_time := state.genesis.event_time) is None:
         return moved
     clock_ms = max(state.recent_input_ms, entry.recent_input_ms)
-    return _progressed(moved, entry, event_time, clock_ms)
+    return _progressed(moved, entry, event_time, clock_ms, carry=carries(state))

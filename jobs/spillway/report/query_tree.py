@@ -128,7 +128,7 @@ def as_dict(query: Query) -> dict[str, Any]:
     return {
         "query": query.name,
         "fingerprint": query.fingerprint,
-        "event_time": event_time and event_time.model_dump(exclude={"carry"}),
+        "event_time": None if event_time is None else event_time.model_dump(),
         "joins": [
             {
                 "name": join.name,

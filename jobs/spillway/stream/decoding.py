@@ -24,6 +24,7 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.slices import are_over
 from spillway.engine.wire.blocks import (
     CARRIED,
+    READ,
     REJECTED_SCHEMA,
     RESTORED,
     Block,
@@ -81,7 +82,7 @@ def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
             count, decoded = _decode_chunk(task, stream, chunk, again=bool(counts))
             counts.append(count)
             blocks += decoded
-        again = (CARRIED if task.carries else RESTORED) if task.restore is not None else 0
+        again = (CARRIED if task.carries else RESTORED) if task.restore is not None else READ
         root = task.spec.root.operator
         blocks.append(Block(slot, "count", root, again, encode_counts(counts[:1])))
         yield salted(task.salts, blocks)

@@ -44,11 +44,13 @@ def first_entry(
     joins: Mapping[str, int] = ONE,
     streams: Sequence[int] = (1,),
     event_time: EventTime | None = None,
+    carry: bool = False,
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
     `joins`: the query's, children first, each with the number of the one that reads it. `streams`:
-    how many streams each of them reads itself. `event_time`: of a query with windows.
+    how many streams each of them reads itself. `event_time`: of a query with windows. `carry`: see
+    `carrying`.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -75,31 +77,30 @@ def first_entry(
         parents=list(joins.values()),
         joins=list(joins),
         event_time=event_time,
+        carry=carry,
         written_at=rfc3339(now_ms),
     )
 
 
-def carrying(settings: Settings, query: Query) -> EventTime | None:
-    """What the query says of time, and whether sessions carry rows over (`session.carry`).
+def carrying(settings: Settings, query: Query) -> bool:
+    """Whether sessions carry rows over (`session.carry`).
 
     Raises `StartRefused` where rows of some join never expire.
     """
-    times = query.event_time
-    if not settings.session.carry:
-        return times
-    if times is None or times.kept_us is None:
+    if settings.session.carry and None in query.spans:
         joins = [
             join.name
             for join, span in zip(query.tree.joins, query.spans, strict=True)
             if span is None
         ]
-        which = "the join has none" if len(query.spans) == 1 else f"{', '.join(joins)} has none"
+        which = f"{', '.join(joins)} {'has' if len(joins) == 1 else 'have'} none"
         raise StartRefused(
-            f"session.carry = true needs a window on every join, and {which}: its rows never "
-            "expire, so all of a day would be carried into the next one. Give it a `window` or "
-            "`within` in the query file, or set session.carry to false"
+            "session.carry = true needs a window on every join, and "
+            f"{'the query has none' if len(query.spans) == 1 else which}: rows that never expire "
+            "would all be carried into the next session. Give it a `window` or `within` in the "
+            "query file, or set session.carry to false"
         )
-    return times.model_copy(update={"carry": True})
+    return settings.session.carry
 
 
 def check_carry(settings: Settings, state: JournalState) -> None:

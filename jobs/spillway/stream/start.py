@@ -45,7 +45,8 @@ def open_journal(
                 now_ms=clock(),
                 joins=query.tree.parents,
                 streams=query.tree.own_leaves,
-                event_time=carrying(settings, query),
+                event_time=query.event_time,
+                carry=carrying(settings, query),
             )
         calendar.session_after(settings.session.calendar, genesis.session)
         try:

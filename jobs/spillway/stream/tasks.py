@@ -116,7 +116,7 @@ def step_tasks(
             replays=_replays(plan.restore),
             forced_bytes=forced.get(slot, 0),
             flush={plan.session: plan.flush} if plan.sealing else {},
-            watermarks=plan.expired_by,
+            expired_by=plan.expired_by,
             reach=plan.reach,
             budget_bytes=plan.budgets.get(slot, settings.budget_bytes),
             threshold=settings.threshold,

@@ -43,7 +43,7 @@ from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.windowed import WindowedFrames
 from spillway.verify.workers import FEW_KEYS, TOTALS, Timing
-from spillway_schemas.journal import Claim, Epoch, EventTime, Genesis, Offsets, Sealed, Topic
+from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets, Sealed, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 
@@ -123,7 +123,7 @@ def verify(
     since = sealed.base if carried is None else max(carried.since - 1, -1)
     entries = warehouse.journal.read_after(min(since, sealed.base))
     start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
-    timing = timing_of(state.genesis.event_time, sealed, entries)
+    timing = timing_of(state.genesis, sealed, entries)
     source = TopicRanges(bootstrap, client or {}, start, sealed.end, timing)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
@@ -152,13 +152,14 @@ def verify(
 
 
 def timing_of(
-    event_time: EventTime | None, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
+    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
 ) -> Timing | None:
     """How the session's rows were judged by their times; None: the query has no window."""
+    event_time = genesis.event_time
     if event_time is None:
         return None
     epochs = (each for each in entries if isinstance(each, Epoch))
-    marks = watermarks_of(None if event_time.carry else sealed.session, epochs)
+    marks = watermarks_of(None if genesis.carry else sealed.session, epochs)
     places = [(topic, p) for topic, ends in sealed.end.items() for p in range(len(ends))]
     begins = padded(sealed.start, sealed.end)
     return Timing(

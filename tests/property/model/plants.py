@@ -645,7 +645,7 @@ PLANTS: tuple[Plant, ...] = (
     Plant(
         "history-without-its-first-epoch",
         "restoring needs every epoch since the session began",
-        "restoring needs all epochs|MISSING|DOUBLED",
+        "reading again needs all epochs|MISSING|DOUBLED",
         patches=(("spillway.protocol.driver.history_wanted", _one_later),),
         trees=TREES,
     ),

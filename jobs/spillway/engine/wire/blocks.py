@@ -20,7 +20,7 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
 | `missing` | JSON: the slots whose state probes below did not find (`input`: 0), each with
   the reason, or an empty text if the sender only heard of it |
 | `rejected` | IPC stream of `REJECTED_SCHEMA` |
-| `count` | JSON of a list of `PartitionCount` (`input`: 0 of new rows, or `RESTORED`, `CARRIED`) |
+| `count` | JSON of a list of `PartitionCount` (`input`: `READ`, `RESTORED` or `CARRIED`) |
 
 `operator` is the join that a block is for, `input` the tree's number of an input unless the table
 says otherwise. The IPC schema's metadata carries `session` (date) and `stream` (name). Encoding and
@@ -63,8 +63,8 @@ PROBED = (*ROW_KINDS, "moved", "missing")
 UNSTEPPED = ("replay",)
 """Kinds of blocks that no step needs."""
 
-RESTORED, CARRIED = 1, 2
-"""What counts of rows that were read again are told from others by."""
+READ, RESTORED, CARRIED = 0, 1, 2
+"""The `input` of a `count` block: what its rows were read for."""
 
 GIVEN_SCHEMA = pa.schema(
     [
