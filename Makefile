@@ -53,7 +53,7 @@ soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 bench: setup ## Side by side with Spark's own join and a plain copy
 	@$(PY) -m benchmarks $(ARGS)
 
-lab: setup ## The papers' experiments on a virtual clock, into docs/ (under 15 minutes)
+lab: setup ## The papers' experiments on a virtual clock, into docs/ (about 40 minutes)
 	@$(PY) -m benchmarks.lab --docs $(ARGS)
 
 profile: setup ## Where an epoch's time goes

@@ -57,9 +57,9 @@ BEGINNING_US = -(1 << 62)
 """A watermark that nothing is below."""
 
 SLICES = 4
-"""Slices of state that a window has, at least ..."""
+"""Slices of state in a window of 40 s or more."""
 LEAST_SLICE_US = 10_000_000
-"""... none of which is shorter: each is files of its own."""
+"""The shortest slice, us: each is files of its own. Memory holds so much more at most."""
 
 AHEAD_US = 5 * 60 * 1_000_000
 """How much a row's time may be ahead of Kafka's where a query does not say it."""

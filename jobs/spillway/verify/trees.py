@@ -8,7 +8,7 @@ fold gives for a key of the root meets the results of that key as in a single jo
 A stream that several leaves read is decoded for each, with one verdict for all: what it rejects
 counts once.
 
-Windows make an end of this: a result has the times of all its rows, and a sum over rows has lost
+Windows break this: a result has the times of all its rows, and a sum over rows has lost
 them. Then the results that there should be are made by a batch join, and summed.
 """
 
