@@ -237,6 +237,7 @@ def test_an_archive_is_durable_before_an_entry_leaves_the_table(
     assert set(cuts[0]) == {path.name for path in archives(root).values()}
 
 
+@pytest.mark.server  # it takes long
 def test_killed_anywhere_an_entry_is_in_both_places_or_in_the_archive(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
