@@ -3,6 +3,7 @@
 make bench                                     3 x 2,000,000 rows over 1,000,000 keys
 make bench ARGS="--query five_way"             5 x 300,000 rows of a tree of three joins
 make bench ARGS="--query symbol_window"        3 x 2,000,000 rows, within an hour of each other
+make bench ARGS="--query pair_window"          2 x 2,000,000 rows, the same with two streams
 make bench ARGS="--rows 100000"                a minute or two
 make bench ARGS="--repeat 3 --docs"            also renews docs/measured.md and its chart
 """

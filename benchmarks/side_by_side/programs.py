@@ -285,7 +285,7 @@ def _spillway(
             budget=budget,
             max_rows=bench.max_rows,
             more=bench.more,
-            query=bench.contest.name,
+            query=bench.contest.query,
         )
     )
     stream = ("stream", "--session", SESSION, "--available-now")
