@@ -14,8 +14,9 @@ others as at full size. Its day is sped up: of 6.5 hours in 150 s an hour's wind
 shorter than the warm-up, so that rows expire as fast as they come while results are counted.
 
 Counted are the results whose latest row happened after the warm-up. What their delay is stands in
-`benchmarks.side_by_side.delays`. No figures are shown unless both programs have the same of these
-results, in number and in content.
+`benchmarks.side_by_side.delays`. The medians of the first and of the second half of that time
+should be alike: the programs were warm then, and keep up. No figures are shown unless both programs
+have the same of these results, in number and in content.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -34,11 +36,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from rich.console import Console
 
 from benchmarks import ROOT
 from benchmarks.side_by_side import report
-from benchmarks.side_by_side.__main__ import fill_progress, memory_folder
+from benchmarks.side_by_side.__main__ import fill_progress, interrupt, memory_folder
 from benchmarks.side_by_side.contests import CONTESTS, TIME, Contest
 from benchmarks.side_by_side.delays import delays_s, quantile, seen, sent
 from benchmarks.side_by_side.outcome import Outcome, of_join
@@ -75,6 +78,7 @@ TIMED = {
     if all(TIME in fields for fields in each.fields.values())
 }
 """Contests whose rows have a time, by which they are found again."""
+PAGE = ROOT / "docs" / "measured.md"
 out = Console(soft_wrap=True)
 
 
@@ -87,6 +91,8 @@ class Pace:
     """Seconds of the scenario in a second."""
     since_us: int
     """Where counting begins, in the scenario's time: microseconds since 1970."""
+    middle_us: int
+    """Half-way from there to the end."""
 
 
 def pace(contest: Contest, rows_per_s: float, warm_up_s: float, seconds: float) -> Pace:
@@ -100,7 +106,10 @@ def pace(contest: Contest, rows_per_s: float, warm_up_s: float, seconds: float) 
     assert scenario.duration_s is not None
     speed = scenario.duration_s / wall_s
     start_us = round(scenario.start.timestamp() * 1_000_000)
-    return Pace(scenario, speed, start_us + round(warm_up_s * speed * 1_000_000))
+    since_us, middle_us = (
+        start_us + round(at_s * speed * 1_000_000) for at_s in (warm_up_s, warm_up_s + seconds / 2)
+    )
+    return Pace(scenario, speed, since_us, middle_us)
 
 
 # ---------------------------------------------------------------------------- how far they are
@@ -215,6 +224,8 @@ class Delay:
     p50_s: float
     p99_s: float
     most_s: float
+    halves_s: tuple[float, float]
+    """Medians of the first and of the second half."""
     cpu_s: float
     """Of the whole program, its start and the warm-up too."""
     peak_bytes: int
@@ -238,12 +249,15 @@ def delay(bench: Bench, program: str, wanted: Pace) -> Delay:
                 bench, command, f"delay-{program}.log", timeout_s=timeout_s, until=until
             )
         rows = sent(bench.filled.bootstrap, topics)
-        found = delays_s(rows, seen(table, topics), wanted.since_us)
+        results = seen(table, topics)
+        first = delays_s(rows, results, wanted.since_us, wanted.middle_us)
+        second = delays_s(rows, results, wanted.middle_us)
+        found = np.concatenate([first, second])
         outcome = of_join(table, contest, wanted.since_us)
-    if len(found) != outcome.rows or not outcome.rows:
+    if len(found) != outcome.rows or not (len(first) and len(second)):
         raise Disagreement(
-            f"{TITLES[program]}: {len(found):,} results by its commits, {outcome.rows:,} in its "
-            "table; there must be as many, and some"
+            f"{TITLES[program]}: {len(first):,} and {len(second):,} results by its commits, "
+            f"{outcome.rows:,} in its table; it must be as many, and some in each half"
         )
     return Delay(
         program=program,
@@ -252,6 +266,7 @@ def delay(bench: Bench, program: str, wanted: Pace) -> Delay:
         p50_s=quantile(found, 0.5),
         p99_s=quantile(found, 0.99),
         most_s=quantile(found, 1.0),
+        halves_s=(quantile(first, 0.5), quantile(second, 0.5)),
         cpu_s=watched.cpu_s,
         peak_bytes=watched.peak_bytes,
     )
@@ -270,7 +285,17 @@ def agree(found: Sequence[Delay]) -> None:
 
 # ------------------------------------------------------------------------------------- report
 
-HEAD = ("program", "rows/s sent", "results", "p50, s", "p99, s", "most, s", "CPU, s", "memory, GiB")
+HEAD = (
+    "program",
+    "rows/s sent",
+    "results",
+    "p50, s",
+    "p99, s",
+    "most, s",
+    "p50 of each half, s",
+    "CPU, s",
+    "memory, GiB",
+)
 
 
 def cells(each: Delay) -> list[str]:
@@ -282,6 +307,7 @@ def cells(each: Delay) -> list[str]:
         f"{each.p50_s:.2f}",
         f"{each.p99_s:.2f}",
         f"{each.most_s:.2f}",
+        " and ".join(f"{half:.2f}" for half in each.halves_s),
         f"{each.cpu_s:.0f}",
         f"{each.peak_bytes / report.GIB:.2f}",
     ]
@@ -344,6 +370,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.seconds <= 0 or given.warm_up < 0 or (given.rate is not None and given.rate <= 0):
         parser.error("--seconds and --rate must be above 0, and --warm-up not below it")
+    if given.docs:
+        try:
+            report.replace_section(PAGE.read_text(), section(given.query), "")
+        except ValueError as error:
+            parser.error(f"--docs: {error}")
     return given
 
 
@@ -351,11 +382,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure Spark's rate, then both delays. 1: they disagree; 3: a program failed."""
     given = options(arguments)
     contest = TIMED[given.query]
-    page, name = ROOT / "docs" / "measured.md", section(given.query)
-    if given.docs:
-        report.replace_section(page.read_text(), name, "")  # raises before an hour is spent
+    name = section(given.query)
+    signal.signal(signal.SIGTERM, interrupt)
     folder = var_folder() / "bench-delay"
     folder.mkdir(parents=True, exist_ok=True)
+    for log in folder.glob("*.log"):
+        log.unlink()
     load = os.getloadavg()[0]
     if load > 0.5:
         out.print(f"[yellow]The machine is busy (load {load:.1f}): the figures will suffer.[/]")
@@ -378,10 +410,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Disagreement, ProgramFailed) as error:
         out.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1 if isinstance(error, Disagreement) else 3
+    except KeyboardInterrupt:
+        out.print("stopped")
+        return 130
     shown = markdown(about, found)
     out.print(shown, markup=False, highlight=False)
     if given.docs:
-        page.write_text(report.replace_section(page.read_text(), name, shown))
+        PAGE.write_text(report.replace_section(PAGE.read_text(), name, shown))
     return 0
 
 

@@ -82,7 +82,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the topics, run the programs, report. 1: they disagree; 3: a program failed."""
     given = options(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     folder = (given.folder or var_folder() / "bench").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
@@ -107,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """End this process as Ctrl-C does, so that it ends the broker and the programs first."""
     raise KeyboardInterrupt
 
 

@@ -80,14 +80,20 @@ class Seen:
     """When they became visible, milliseconds since 1970, float64 (n,)."""
 
 
-def delays_s(sent: Mapping[str, Sent], seen: Seen, since_us: int) -> F64:
-    """Delay of each result whose latest row happened at `since_us` or later: float64 (n,), seconds.
+def delays_s(
+    sent: Mapping[str, Sent], seen: Seen, since_us: int, before_us: int | None = None
+) -> F64:
+    """Delay of each result whose latest row happened in a time: float64 (n,), seconds.
 
-    What counts is the row that was *sent* last, whatever its time. Raises ValueError for a result
-    of a row that was not sent.
+    The time is from `since_us` until before `before_us` (None: to the end). The delay goes from the
+    row that was *sent* last, whatever its time. Raises ValueError for a result of a row that was
+    not sent.
     """
     latest = np.max([each.at(seen.ts_us[stream]) for stream, each in sent.items()], axis=0)
-    counted = np.max([seen.ts_us[stream] for stream in sent], axis=0) >= since_us
+    happened = np.max([seen.ts_us[stream] for stream in sent], axis=0)
+    counted = happened >= since_us
+    if before_us is not None:
+        counted &= happened < before_us
     return np.asarray((seen.at_ms - latest)[counted] / 1000)
 
 

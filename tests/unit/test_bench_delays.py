@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,8 @@ def test_a_result_counts_by_its_latest_time() -> None:
     assert delays_s(sent, found, 30).tolist() == [2.0, 3.0]
     assert delays_s(sent, found, 31).tolist() == [2.0]
     assert delays_s(sent, found, 41).tolist() == []
+    assert delays_s(sent, found, 0, 30).tolist() == [1.0]
+    assert delays_s(sent, found, 30, 40).tolist() == [3.0]
 
 
 def test_the_rate_is_that_of_the_counted_rows() -> None:
@@ -212,6 +216,7 @@ def test_half_the_rate_for_the_whole_time(contest: Contest, topics: int) -> None
     assert len(wanted.scenario.streams) == topics
     assert wanted.speed == 23_400 / 150
     assert wanted.since_us == START_US + 30 * 156 * 1_000_000
+    assert wanted.middle_us == START_US + 90 * 156 * 1_000_000
     assert wanted.scenario.keys is not None
     assert wanted.scenario.keys.count == 2_400 * 150 // topics // 8
 
@@ -256,6 +261,7 @@ def test_sending_begins_when_rows_are_waited_for_and_holds_when_all_are_read(
     def produce(scenario: Any, bootstrap: str, **how: Any) -> Done:
         calls.append(bootstrap)
         assert how["speed"] == 156.0
+        how["progress"](None)
         return Done()
 
     monkeypatch.setattr(module, "LOOK_S", 0.0)
@@ -274,6 +280,30 @@ def test_sending_begins_when_rows_are_waited_for_and_holds_when_all_are_read(
         assert not until()
         read[0] = 10
         assert until()
+
+
+def test_nothing_is_sent_any_more_when_the_program_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from benchmarks import delay as module
+
+    ended: list[bool] = []
+    begun = threading.Event()
+
+    def produce(*_: Any, **how: Any) -> None:
+        for _number in range(500):
+            begun.set()
+            how["progress"](None)
+            time.sleep(0.01)
+        ended.append(True)
+
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "produce", produce)
+    wanted = pace(PAIR_WINDOW, 100.0, 30.0, 120.0)
+    with Sending(wanted, "here:1", Look(lambda: True, lambda: 0)) as until:
+        until()
+        assert begun.wait(5.0)
+    assert not ended
 
 
 def test_what_goes_wrong_with_sending_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +326,10 @@ def test_what_goes_wrong_with_sending_is_raised(monkeypatch: pytest.MonkeyPatch)
 
 
 def of(program: str, digest: str = "d", rows: int = 812_345) -> Delay:
-    return Delay(program, 2_349.6, Outcome(rows, digest, 1, 1), 2.345, 4.567, 6.789, 123.4, 3 << 29)
+    outcome = Outcome(rows, digest, 1, 1)
+    return Delay(
+        program, 2_349.6, outcome, 2.345, 4.567, 6.789, (2.5, 2.25), cpu_s=123.4, peak_bytes=3 << 29
+    )
 
 
 def test_programs_with_other_results_are_not_compared() -> None:
@@ -332,7 +365,8 @@ def test_the_section_has_every_figure() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert {line.count("|") for line in rows} == {len(HEAD) + 1}
     assert rows[1] == (
-        "| Spark, stream-stream joins | 2,350 | 812,345 | 2.35 | 4.57 | 6.79 | 123 | 1.50 |"
+        "| Spark, stream-stream joins | 2,350 | 812,345 | 2.35 | 4.57 | 6.79 | 2.50 and 2.25 "
+        "| 123 | 1.50 |"
     )
     other = markdown(about(rate_rows=None, window_s=None), [])
     assert "(given)" in other
