@@ -378,6 +378,20 @@ def test_each_query_has_a_section_of_its_own() -> None:
     assert section("pair_window") == "delay-pair_window"
 
 
+def test_a_page_without_the_section_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import delay as module
+
+    page = tmp_path / "measured.md"
+    page.write_text("<!-- delay -->\nfigures\n<!-- /delay -->\n")
+    monkeypatch.setattr(module, "PAGE", page)
+    assert options(["--docs"]).docs
+    with pytest.raises(SystemExit):
+        options(["--docs", "--query", "pair_window"])
+    assert "no section between <!-- delay-pair_window -->" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     ["--query five_way", "--rate 0", "--rate 5 --rows 5", "--seconds 0", "--warm-up -1"],

@@ -125,7 +125,11 @@ def test_processes_that_were_there_before_are_left_alone(tmp_path: Path) -> None
 
 
 ENDLESS = """
-    signal.signal(signal.SIGTERM, lambda *_: (print("asked"), sys.exit(0)))
+    def end(*_):
+        print("asked", flush=True)
+        time.sleep(1)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
     while True:
         time.sleep(0.1)
     """
