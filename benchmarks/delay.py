@@ -10,13 +10,14 @@ it, it is sent SIGTERM. Spark begins an epoch as soon as the last one has ended,
 spillway every 2 s (`stream.trigger_s`), its default.
 
 The scenario is the contest's own with fewer rows, and keys in proportion, so a row meets as many
-others as at full size. Its day is sped up: of 6.5 hours in 150 s an hour's window is 23 s long, and
-shorter than the warm-up, so that rows expire as fast as they come while results are counted.
+others as at full size. Its day is sped up: when 6.5 hours pass in 150 s, an hour's window lasts
+23 s. That is shorter than the warm-up, so rows expire as fast as they come while results count.
 
-Counted are the results whose latest row happened after the warm-up. What their delay is stands in
-`benchmarks.side_by_side.delays`. The medians of the first and of the second half of that time
-should be alike: the programs were warm then, and keep up. No figures are shown unless both programs
-have the same of these results, in number and in content.
+A result counts when its latest row happened after the warm-up. `benchmarks.side_by_side.delays`
+says what its delay is. The medians of the first and of the second half of that time should be
+alike: then the programs were warm, and they keep up. If the first is the greater, a program was
+still working off its start, and `--warm-up` should be longer. No figures are shown unless both
+programs have the same results that count, in number and in content.
 """
 
 from __future__ import annotations
@@ -327,9 +328,9 @@ def markdown(about: dict[str, Any], found: Sequence[Delay]) -> str:
         f"`{about['query']}`.",
         "",
         f"The greatest rate of Spark's joins: {sizes['rate_per_s']:,.0f} rows/s of all topics "
-        f"({known}). Sent was half of it, {sizes['aim_per_s']:,.0f} rows/s, for "
+        f"({known}). Both programs got half of it, {sizes['aim_per_s']:,.0f} rows/s, for "
         f"{sizes['seconds']:g} s after {sizes['warm_up_s']:g} s that do not count.{window} "
-        "Both programs have the same results.",
+        "They have the same results.",
         "",
         "| " + " | ".join(HEAD) + " |",
         "|---" + "|--:" * (len(HEAD) - 1) + "|",

@@ -10,7 +10,7 @@ adds the result to the Delta table.
   client. A row is found by its stream and its `ts`, which both tables carry; no two rows of a
   stream may have the same. So neither program has to carry anything that its user did not ask for.
   The plan of a paced producer would give nearly the same (it sends every 50 ms what is due), but it
-  would charge the programs with what a busy machine holds the producer up.
+  would charge the programs with the time by which a busy machine holds the producer up.
 
 All clocks are this machine's. Kafka's time is in whole milliseconds.
 
