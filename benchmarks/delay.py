@@ -10,8 +10,8 @@ it, it is sent SIGTERM. Spark begins an epoch as soon as the last one has ended,
 spillway every 2 s (`stream.trigger_s`), its default.
 
 The scenario is the contest's own with fewer rows, and keys in proportion, so a row meets as many
-others as at full size. Its day is sped up: when 6.5 hours pass in 150 s, an hour's window lasts
-23 s. That is shorter than the warm-up, so rows expire as fast as they come while results count.
+others as at full size. Its day is sped up: when 6.5 hours pass in 180 s, an hour's window lasts
+28 s. That is shorter than the warm-up, so rows expire as fast as they come while results count.
 
 A result counts when its latest row happened after the warm-up. `benchmarks.side_by_side.delays`
 says what its delay is. The medians of the first and of the second half of that time should be
@@ -365,7 +365,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     known.add_argument("--rate", type=float, help="Spark's greatest rate, rows/s of all topics")
     add("--max-rows", type=int, default=200_000, help="rows an epoch, of all topics")
-    add("--warm-up", type=float, default=30.0, help="seconds that are not counted")
+    add("--warm-up", type=float, default=60.0, help="seconds that are not counted")
     add("--seconds", type=float, default=120.0, help="seconds that are counted, after it")
     add("--docs", action="store_true", help="renew the figures in docs/measured.md")
     given = parser.parse_args(arguments)
