@@ -3,6 +3,7 @@
 make bench                                     3 x 2,000,000 rows over 1,000,000 keys
 make bench ARGS="--query five_way"             5 x 300,000 rows of a tree of three joins
 make bench ARGS="--query symbol_window"        3 x 2,000,000 rows, within an hour of each other
+make bench ARGS="--query pair_window"          2 x 2,000,000 rows, the same with two streams
 make bench ARGS="--rows 100000"                a minute or two
 make bench ARGS="--repeat 3 --docs"            also renews docs/measured.md and its chart
 """
@@ -81,7 +82,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the topics, run the programs, report. 1: they disagree; 3: a program failed."""
     given = options(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     folder = (given.folder or var_folder() / "bench").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
@@ -106,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """End this process as Ctrl-C does, so that it ends the broker and the programs first."""
     raise KeyboardInterrupt
 
 

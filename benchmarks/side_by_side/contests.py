@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from spillway_schemas.scenario import Scenario, load_scenario
 
@@ -10,15 +11,19 @@ Fields = dict[str, str]
 """Names of a stream's fields, and their types in Spark."""
 
 
+TIME = "ts"
+"""The field that says when a row happened, of streams that have one."""
+
+
 @dataclass(frozen=True)
 class Contest:
     """One query. Spark joins the topics in the order of `fields`."""
 
     name: str
-    """Of the query, for spillway."""
+    """Of the query where it is a shipped one."""
     scenario: str
     fields: dict[str, Fields]
-    """By topic, what its contract names."""
+    """By topic, what its contract names. Streams of the scenario that are not here are not sent."""
     on: dict[str, tuple[str, str]]
     """By each topic but the first: the columns that are equal, one of those joined so far, and its
     own. Columns are called `<topic>_<field>`."""
@@ -29,8 +34,15 @@ class Contest:
     join_factor: float
     """Target: so many times faster than Spark's joins, at full size."""
     window_s: int | None = None
-    """All rows of a result lie within so much, by the columns `ts`; None: there is no window."""
+    """All rows of a result lie within so much, by their field `TIME`; None: there is no window."""
     lateness_s: int = 0
+    file: Path | None = None
+    """Of a query that is not shipped."""
+
+    @property
+    def query(self) -> str:
+        """Name or path of the query, for spillway."""
+        return self.name if self.file is None else str(self.file)
 
     @property
     def digested(self) -> list[str]:
@@ -52,7 +64,8 @@ class Contest:
             name: each.model_copy(update={"count": max(1, round((each.count or 1) * share))})
             for name, each in base.domains.items()
         }
-        more: dict[str, object] = {"rows": rows, "domains": domains}
+        streams = {name: base.streams[name] for name in self.fields}
+        more: dict[str, object] = {"rows": rows, "domains": domains, "streams": streams}
         if base.keys is not None:
             count = keys or max(1, round((base.keys.count or 1) * share))
             more["keys"] = base.keys.model_copy(update={"count": count})
@@ -109,4 +122,11 @@ SYMBOL_WINDOW = replace(
     window_s=3600,
     lateness_s=240,
 )
-CONTESTS = {each.name: each for each in (SYMBOL, FIVE_WAY, SYMBOL_WINDOW)}
+PAIR_WINDOW = replace(
+    SYMBOL_WINDOW,
+    name="pair_window",
+    fields={name: SYMBOL.fields[name] for name in ("stock", "volume")},
+    on={"volume": SYMBOL.on["volume"]},
+    file=Path(__file__).with_name("pair_window.toml"),
+)
+CONTESTS = {each.name: each for each in (SYMBOL, FIVE_WAY, SYMBOL_WINDOW, PAIR_WINDOW)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
-from benchmarks.side_by_side.contests import Contest
+from benchmarks.side_by_side.contests import TIME, Contest
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,16 @@ class Outcome:
     bytes: int
 
 
-def of_join(table: Path, contest: Contest) -> Outcome:
-    """Rows, digest, files and bytes of a table of joined rows."""
-    return _outcome(table, f"sum(hash({', '.join(contest.digested)})::hugeint)")
+def of_join(table: Path, contest: Contest, since_us: int | None = None) -> Outcome:
+    """Rows, digest, files and bytes of a table of joined rows.
+
+    `since_us`: only results whose latest row happened then or later (microseconds since 1970).
+    """
+    digest = f"sum(hash({', '.join(contest.digested)})::hugeint)"
+    if since_us is None:
+        return _outcome(table, digest)
+    times = ", ".join(f"epoch_us({topic}_{TIME})" for topic in contest.fields)
+    return _outcome(table, digest, f"greatest({times}) >= {since_us}")
 
 
 def of_copy(table: Path) -> Outcome:
@@ -35,13 +42,13 @@ def of_copy(table: Path) -> Outcome:
     return _outcome(table, 'sum(hash(topic, "partition", "offset")::hugeint)')
 
 
-def _outcome(table: Path, digest: str) -> Outcome:
+def _outcome(table: Path, digest: str, which: str = "true") -> Outcome:
     files = DeltaTable(str(table)).file_uris()
     size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
     if not files:
         return Outcome(0, "0", 0, 0)
     with duckdb.connect() as database:
-        query = f"SELECT count(*), coalesce({digest}, 0) FROM read_parquet($files)"
+        query = f"SELECT count(*), coalesce({digest}, 0) FROM read_parquet($files) WHERE {which}"
         found = database.execute(query, {"files": files}).fetchone()
     assert found is not None
     return Outcome(int(found[0]), str(found[1]), len(files), size)

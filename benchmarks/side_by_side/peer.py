@@ -18,13 +18,18 @@ quarantine; so the benchmark's rows are all well-formed.
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side.contests import CONTESTS
+
+STOP_S = 0.5
+"""How often an endless peer looks whether it is to stop."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class PeerPlan:
     max_rows: int
     """Rows an epoch, of all topics."""
     driver_memory: str
+    endless: bool
+    """Goes on until SIGTERM, an epoch after the other; else until it has read what Kafka holds."""
     options: dict[str, str]
     """Further Spark settings, to try a tuning."""
 
@@ -76,9 +83,12 @@ _JOIN = {
 
 
 def run(kind: str, plan: PeerPlan) -> None:
-    """Run one peer until it has read everything that Kafka holds now."""
+    """Run one peer."""
     from spillway.stream.session import spark_session
 
+    stop = threading.Event()
+    if plan.endless:
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
     options = {
         **_COMMON,
         **(_JOIN if kind == "join" else {}),
@@ -90,14 +100,16 @@ def run(kind: str, plan: PeerPlan) -> None:
     try:
         rows = _copied(spark, plan) if kind == "copy" else _joined(spark, plan)
         begun_s = time.time()
-        query = (
+        writer = (
             rows.writeStream.format("delta")
             .outputMode("append")
             .option("checkpointLocation", f"{plan.scratch}/checkpoint")
-            .trigger(availableNow=True)
-            .start(plan.table)
         )
-        query.awaitTermination()
+        # Without a trigger the next epoch begins at once.
+        query = (writer if plan.endless else writer.trigger(availableNow=True)).start(plan.table)
+        while not query.awaitTermination(STOP_S):
+            if stop.is_set():
+                query.stop()
         progress = [json.loads(each.json) for each in query.recentProgress]
         outcome = {"begun_at_s": begun_s, "progress": progress}
         Path(plan.outcome).write_text(json.dumps(outcome, indent=1) + "\n")

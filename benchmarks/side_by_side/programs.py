@@ -118,7 +118,7 @@ def run(
     keep: Callable[[Path], None] | None = None,
 ) -> Run:
     """Run one program. `budget`: bytes a slot, for `quarter`; `keep` looks at its warehouse."""
-    with _folders(bench) as (disk, memory):
+    with folders(bench) as (disk, memory):
         if program in ("copy", "join"):
             return _peer(bench, program, repetition, disk, memory)
         given = bench.ample_budget if budget is None else budget
@@ -129,7 +129,8 @@ def run(
 
 
 @contextmanager
-def _folders(bench: Bench) -> Iterator[tuple[Path, Path]]:
+def folders(bench: Bench) -> Iterator[tuple[Path, Path]]:
+    """Empty folders for one program, on disk and on tmpfs; removed at the end."""
     disk, memory = bench.folder / "program", bench.memory
     for each in (disk, memory):
         shutil.rmtree(each, ignore_errors=True)
@@ -155,7 +156,15 @@ def environment() -> dict[str, str]:
     }
 
 
-def _watched(bench: Bench, command: Sequence[str], log: str) -> Watched:
+def run_command(
+    bench: Bench,
+    command: Sequence[str],
+    log: str,
+    *,
+    timeout_s: float = 3600.0,
+    until: Callable[[], bool] | None = None,
+) -> Watched:
+    """Run a command of a program; its output goes to the file `log` (see `watched`)."""
     return watched(
         command,
         env=environment(),
@@ -163,6 +172,8 @@ def _watched(bench: Bench, command: Sequence[str], log: str) -> Watched:
         log=bench.folder / log,
         tmpfs=[bench.memory],
         others=[bench.filled.broker_pid],
+        timeout_s=timeout_s,
+        until=until,
     )
 
 
@@ -178,7 +189,13 @@ def _last_commit_s(*tables: Path) -> float:
 # ------------------------------------------------------------------------------- plain Spark
 
 
-def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path) -> Run:
+def peer_command(
+    bench: Bench, program: str, disk: Path, memory: Path, *, endless: bool = False
+) -> list[str]:
+    """Write a peer's plan into its folder; what runs it.
+
+    It writes the table `disk/table` with the checkpoint `disk/checkpoint`, and `disk/outcome.json`.
+    """
     local = (memory if bench.local_on_tmpfs else disk) / "local"
     plan = PeerPlan(
         contest=bench.contest.name,
@@ -190,17 +207,22 @@ def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path)
         master=bench.master,
         max_rows=bench.max_rows,
         driver_memory=bench.join_memory if program == "join" else bench.driver_memory,
+        endless=endless,
         options=bench.spark_options,
     )
     plan.write(disk / "plan.json")
-    command = [
+    return [
         sys.executable,
         "-m",
         "benchmarks.side_by_side.peer",
         program,
         str(disk / "plan.json"),
     ]
-    seen = _watched(bench, command, f"{program}.log")
+
+
+def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path) -> Run:
+    command = peer_command(bench, program, disk, memory)
+    seen = run_command(bench, command, f"{program}.log")
     said = json.loads((disk / "outcome.json").read_text())
     begun_s: float = said["begun_at_s"]
     return _run(
@@ -274,20 +296,7 @@ def _spillway(
     from spillway.tables import Warehouse
 
     warehouse = disk / "warehouse"
-    settings = disk / "spillway.toml"
-    settings.write_text(
-        settings_text(
-            bench.filled.bootstrap,
-            warehouse,
-            memory / "state",
-            master=bench.master,
-            slots=bench.slots,
-            budget=budget,
-            max_rows=bench.max_rows,
-            more=bench.more,
-            query=bench.contest.name,
-        )
-    )
+    settings = written_settings(bench, disk, memory, budget)
     stream = ("stream", "--session", SESSION, "--available-now")
     with beside(settings):
         seen = _command(bench, settings, f"{program}.log", *stream)
@@ -308,6 +317,25 @@ def _spillway(
         phases=phases,
         found=found,
     )
+
+
+def written_settings(bench: Bench, disk: Path, memory: Path, budget: int) -> Path:
+    """Write spillway's settings for the warehouse `disk/warehouse`. `budget`: bytes a slot."""
+    settings = disk / "spillway.toml"
+    settings.write_text(
+        settings_text(
+            bench.filled.bootstrap,
+            disk / "warehouse",
+            memory / "state",
+            master=bench.master,
+            slots=bench.slots,
+            budget=budget,
+            max_rows=bench.max_rows,
+            more=bench.more,
+            query=bench.contest.query,
+        )
+    )
+    return settings
 
 
 def settings_text(
@@ -338,10 +366,14 @@ def settings_text(
     return "\n".join(lines) + "\n"
 
 
-def _command(bench: Bench, settings: Path, log: str, *arguments: str) -> Watched:
+def spillway_command(settings: Path, *arguments: str) -> list[str]:
+    """What runs a command of spillway."""
     entry = "from spillway.cli import main; main()"
-    command = [sys.executable, "-c", entry, "--config", str(settings), *arguments]
-    return _watched(bench, command, log)
+    return [sys.executable, "-c", entry, "--config", str(settings), *arguments]
+
+
+def _command(bench: Bench, settings: Path, log: str, *arguments: str) -> Watched:
+    return run_command(bench, spillway_command(settings, *arguments), log)
 
 
 def _finish(bench: Bench, settings: Path) -> list[Phase]:

@@ -62,6 +62,22 @@ def filled(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def empty(folder: Path, wanted: Scenario) -> Iterator[Filled]:
+    """Start a broker in `folder`, made anew, with the topics of a scenario and no rows."""
+    broker.stop(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    status = broker.start(folder, broker.free_port(), controller_port=broker.free_port())
+    try:
+        with cluster(status.bootstrap) as view:
+            view.create_topics({wanted.topic(each): wanted.partitions for each in wanted.streams})
+        assert status.pid is not None
+        yield Filled(bootstrap=status.bootstrap, broker_pid=status.pid, rows=0, value_bytes=0)
+    finally:
+        broker.stop(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _check(bootstrap: str, wanted: Scenario, rows: int) -> None:
     with cluster(bootstrap) as view:
         ends = view.end_offsets([wanted.topic(stream) for stream in wanted.streams])

@@ -27,7 +27,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -99,6 +99,7 @@ def watched(
     tmpfs: Sequence[Path] = (),
     others: Collection[int] = (),
     timeout_s: float = 3600.0,
+    until: Callable[[], bool] | None = None,
 ) -> Watched:
     """Run `command` to its end.
 
@@ -111,6 +112,8 @@ def watched(
         others: ids of processes that work for the command (the broker's): their CPU time is told
             apart.
         timeout_s: after this long it is ended and counted as failed.
+        until: asked while the command runs; once it holds, the command is sent SIGTERM and is to
+            end by itself. What it raises ends the command, too.
 
     Raises ProgramFailed when it ends with another code than 0, or too late.
     """
@@ -131,7 +134,7 @@ def watched(
             start_new_session=True,
         )
     try:
-        late = False
+        late = told = False
         while process.poll() is None:
             tree = _tree(strangers)
             unseen.look(tree)
@@ -140,6 +143,9 @@ def watched(
             if time.time() - started > timeout_s:
                 late = True
                 break
+            if until is not None and not told and until():
+                process.send_signal(signal.SIGTERM)
+                told = True
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_S)
         ended = time.time()

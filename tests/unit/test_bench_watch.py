@@ -122,3 +122,36 @@ def test_processes_that_were_there_before_are_left_alone(tmp_path: Path) -> None
     finally:
         other.kill()
         other.wait()
+
+
+ENDLESS = """
+    def end(*_):
+        print("asked", flush=True)
+        time.sleep(1)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    while True:
+        time.sleep(0.1)
+    """
+
+
+def test_what_would_not_end_is_asked_to_once(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def until() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) >= 3
+
+    watch(tmp_path, ENDLESS, until=until)
+    assert len(asked) == 3
+    assert (tmp_path / "log").read_text() == "asked\n"
+
+
+def test_what_cannot_be_waited_for_ends_the_command(tmp_path: Path) -> None:
+    def until() -> bool:
+        raise OSError("no broker")
+
+    before = psutil.Process().children(recursive=True)
+    with pytest.raises(OSError, match="no broker"):
+        watch(tmp_path, ENDLESS, until=until)
+    assert psutil.Process().children(recursive=True) == before
