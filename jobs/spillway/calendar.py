@@ -20,6 +20,8 @@ AHEAD_DAYS = 365
 """How far ahead the calendar is made: exchanges announce holidays about a year before."""
 
 
+BACK_YEARS = 4
+"""How far back every day of a zone is known: rules of its clocks from before do not matter."""
 EVERY_DAY = "24/7"
 """The calendar without holidays: every day of UTC, or of a time zone that is named after it."""
 
@@ -70,18 +72,19 @@ def _every_day(name: str, end: str) -> Any:
     zone_name = name.removeprefix(f"{EVERY_DAY} ").strip()
     try:
         found = zoneinfo.ZoneInfo(zone_name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # a name may be a folder
         raise CalendarError(
             f"session.calendar = {name!r}: {zone_name!r} is not a time zone of the tz database; "
             f"write for example {EVERY_DAY + ' Europe/Berlin'!r}, or {EVERY_DAY!r} for UTC"
         ) from None
     try:
-        return type("DaysOfZone", (AlwaysOpenCalendar,), {"name": name, "tz": found})(end=end)
+        made = type("DaysOfZone", (AlwaysOpenCalendar,), {"name": name, "tz": found})
+        return made(start=f"{int(end[:4]) - BACK_YEARS}-01-01", end=end)
     except NonExistentTimeError:
         raise CalendarError(
-            f"session.calendar = {name!r}: clocks of {zone_name} change at midnight, so not every "
-            f"day there has one; name a zone that changes them at another hour, or {EVERY_DAY!r} "
-            "for days of UTC"
+            f"session.calendar = {name!r}: in {zone_name} clocks change at midnight, or have in "
+            "the last years, so not every day there has one; name a zone that changes them at "
+            f"another hour, or {EVERY_DAY!r} for days of UTC"
         ) from None
 
 

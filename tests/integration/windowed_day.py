@@ -47,6 +47,7 @@ class WindowedDay(Day):
         query = self.folder / "query.toml"
         text = query.read_text().replace("\ntopic", '\ntime = "ts"\ntopic')
         text += f'window = "{WINDOW.seconds} seconds"\nlateness = "{LATENESS.seconds} s"\n'
+        text += 'idle_after = "1 hour"\n'
         query.write_text(text)
 
     def expected(self, session: str) -> tuple[Counter[tuple[Any, ...]], set[tuple[str, int, int]]]:

@@ -25,13 +25,14 @@ from spillway.engine.join.kernel import join_batches
 from spillway.engine.state.merging import Shape, due_merges
 from spillway.engine.state.slices import is_over
 from spillway.policy.victims import POLICIES
-from spillway.protocol.recovery import InputChanged, _expired_then, watermarks_of
+from spillway.protocol.recovery import InputChanged, watermarks_of
 from spillway.protocol.state import _carried
 from spillway.protocol.state import watermarks as journaled
 from spillway_schemas import windows
 from spillway_schemas.journal import Carried, Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
+from spillway_schemas.windows import slice_us
 from tests.lanes import explored
 from tests.property.test_query_trees import FIELDS, text_of
 from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost, struck
@@ -208,6 +209,35 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     event(f"cuts {bool(day.cuts)}, restored {bool(day.restored)}, expired {bool(expired)}")
 
 
+def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:
+    """No row to come joins a `b` that is younger than the watermark by less than a minute; the `a`
+    that is carried does."""
+    streams = "".join(
+        f"[streams.{name}]\nfields = {{ k = 'int', at = 'timestamp' }}\ntime = 'at'\n"
+        for name in "ab"
+    )
+    join = "[join]\ninputs = ['a', 'b']\non = ['k']\nwithin = { b = '60 seconds .. 600 seconds' }"
+    query = query_of(parse_toml(f"{streams}{join}\n[results]\ncolumns = []", Path("q.toml")))
+
+    def row(stream: str, second: float) -> tuple[str, int, dict[str, Any]]:
+        at = (BEGIN + timedelta(seconds=second)).isoformat()
+        return stream, 0, {"k": 1, "at": at}
+
+    slice_s = slice_us(query.spans[0]) // 10**6 if query.spans[0] else 0
+    edge = -int(BEGIN.timestamp()) % slice_s
+    for lost in (frozenset[int](), frozenset({0})):
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+            day = TreeSlots(query, root, slots=1, partitions=1, carry=True)
+            day.epoch([row("a", edge - 100), row("b", edge - 100)])
+            day.epoch([row("a", edge - 40), row("b", edge - 40)])
+            day.epoch([], later=[row("b", edge - 10)], seal=True)
+            day.epoch([], lost=lost)
+            day.epoch([], seal=True)
+            for session in day.journal.sealed:
+                assert day.results[session] == day.expected(session)
+                assert len(day.results[session]) == 1
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("part", range(4))
 def test_eight_hundred_days_with_windows_are_exact(part: int) -> None:
@@ -245,10 +275,8 @@ def alone(*args: Any, need_old: bool = False, **named: Any) -> Any:
     return join_batches(*args, **named)
 
 
-def by_the_seal(state: Any, session: Any, epochs: Any) -> int:
-    if session.waits_for_rows:
-        return int(session.progress.watermark_us)
-    return _expired_then(state, session, epochs)
+def by_the_seal(state: Any, carried: Any) -> int:
+    return int(state.session.progress.watermark_us - state.genesis.event_time.kept_us)
 
 
 def going_on(session: Any) -> int | None:
@@ -274,7 +302,7 @@ PLANTS: dict[str, tuple[str, Any]] = {
         going_on,
     ),
     "what had not expired at the seal is carried": (
-        "spillway.protocol.recovery._expired_then",
+        "spillway.protocol.recovery.least_carried_us",
         by_the_seal,
     ),
     "a lost slot gets no carried rows again": (

@@ -1472,7 +1472,7 @@ def test_rows_are_carried_with_the_history_that_they_need() -> None:
     assert isinstance(run, RunJob)
     assert run.attempt == 1
     assert run.plan.carry == carry_of(driver.state, day.history)
-    assert run.plan.expired_by == {NEXT: 400}
+    assert run.plan.expired_by == {}
     assert run.plan.watermarks == {NEXT: 500}
     driver, instructions = step(driver, JobFailed("lost", "lost"))
     assert instructions == [Look()]

@@ -25,9 +25,10 @@ from spillway.stream.genesis import (
 from spillway.tables import Warehouse, WrongTable
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Genesis, Offsets, Topic
-from spillway_schemas.query import load_query
+from spillway_schemas.query import SHIPPED_QUERIES, load_query
 from spillway_schemas.settings import Settings, load_settings
-from tests.protocol_entries import DAY, TOPICS, claim, ends, epoch, genesis
+from tests.carrying import Carrying
+from tests.protocol_entries import DAY, NEXT, TOPICS, claim, ends, epoch, genesis
 
 QUERY = load_query("symbol")
 NOON_MS = 1_767_632_400_000
@@ -316,8 +317,12 @@ def carry(on: bool) -> Settings:
     return load_settings(None, {"session.carry": str(on).lower()}, environ={})[0]
 
 
-def test_what_expires_can_be_carried_over() -> None:
-    windowed = load_query("symbol_window")
+def test_what_expires_can_be_carried_over(tmp_path: Path) -> None:
+    text = (SHIPPED_QUERIES / "symbol_window.toml").read_text()
+    (tmp_path / "q.toml").write_text(text + 'idle_after = "5 minutes"\n')
+    windowed = load_query(str(tmp_path / "q.toml"))
+    with pytest.raises(StartRefused, match="needs `idle_after` in the query"):
+        carrying(carry(True), load_query("symbol_window"))
     assert carrying(carry(True), windowed)
     assert not carrying(carry(False), windowed)
     assert not carrying(carry(False), QUERY)
@@ -335,3 +340,16 @@ def test_a_warehouse_keeps_whether_it_carries() -> None:
     check_carry(carry(False), state())
     with pytest.raises(StartRefused, match=r"began with session\.carry = false, and it is true"):
         check_carry(carry(True), state())
+
+
+def test_what_is_to_be_carried_must_be_there() -> None:
+    """Rows up to epoch 2 had expired: 12 of each partition."""
+    day = Carrying()
+    day.seals()
+    kafka = Kafka(first=ends(12, 12, 12))
+    check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]
+    kafka.first = ends(12, 13, 12)
+    with pytest.raises(StartRefused, match=f"holds a/1 from offset 12: .*had not .* when {NEXT}"):
+        check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]
+    day.epoch(ends(24, 24, 24), session=NEXT)
+    check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spillway.protocol.recovery import carry_of, history_wanted, restore_of
+from spillway.protocol.snapshot import snapshot_of, state_of
 from spillway.protocol.state import (
     JournalState,
     Mark,
@@ -18,6 +19,7 @@ from spillway.protocol.state import (
     with_times,
 )
 from spillway_schemas.journal import Carried, Claim, Epoch, EventTime, Genesis, Prefix
+from spillway_schemas.windows import BEGINNING_US
 from tests.carrying import Carrying
 from tests.protocol_entries import DAY, NEXT, claim, count, cut, ends, epoch, genesis
 
@@ -100,8 +102,8 @@ def test_a_session_that_carries_rows_begins_with_the_time_of_the_one_before() ->
     assert after.progress.watermark_us == 500
     # Its first rows were judged by 400 us: what is older than 300 us had expired, up to epoch 2.
     assert after.carried == Carried(since=2, expired_by_us=400)
-    # Rows of the session before may still come: nothing of the next one expires by 500 us.
-    assert (expired_by(before), expired_by(after)) == (500, 400)
+    # Rows of the session before may still come: nothing of the next one expires.
+    assert (expired_by(before), expired_by(after)) == (500, None)
     # The rows of epoch 3 were judged by the watermark after epoch 2.
     assert day.history[5].watermarks == {DAY: 500, NEXT: 500}
     assert carry_of(day.state, day.history) is None
@@ -117,7 +119,7 @@ def test_what_has_not_expired_is_read_when_the_session_before_is_sealed() -> Non
     [mine] = found.sessions
     assert (found.read_from, found.read_to) == (ends(12, 12, 12), ends(24, 24, 24))
     assert (mine.session, mine.start, mine.end) == (NEXT, ends(12, 12, 12), ends(22, 24, 24))
-    assert (mine.expired_by_us, found.slots) == (400, {0, 1})
+    assert (mine.least_us, found.slots) == (300, {0, 1})
     assert mine.watermarks[0] == (ends(12, 12, 12), 200)
     assert [(c.rows, c.digest) for c in found.expected] == [
         (12, 3 + 4 + 5),
@@ -146,7 +148,9 @@ def test_a_lost_slot_gets_carried_rows_until_they_were_spilled_or_have_expired()
     assert carried.interval == 1
     # What was spilled before they came holds some, what was spilled with them does not.
     assert [(each.range, each.start) for each in carried.cuts] == [(Prefix(2, 1), carried.end)]
-    assert own.expired_by_us == carried.expired_by_us == 400
+    # Nothing had expired when they came, but rows that were not carried.
+    assert own.expired_by_us == carried.expired_by_us == BEGINNING_US
+    assert (own.least_us, carried.least_us) == (BEGINNING_US, 300)
     assert found.read_from == ends(12, 12, 12)
     for at in range(28, 40, 4):
         day.epoch(ends(at, at, at), session=NEXT)
@@ -164,3 +168,38 @@ def test_with_everything_spilled_nothing_carried_is_read() -> None:
     found = restore_of(day.state, [0, 1], day.history)
     assert found is not None
     assert [each.interval for each in found.sessions] == [None]
+
+
+def test_the_time_of_a_next_session_counts_for_both() -> None:
+    """A row of the next session is the newest of its partition, and of the whole stream."""
+    day = Carrying()
+    newest = count("a", 0, 1).model_copy(update={"next_greatest_us": 900})
+    n = day.state.epoch + 1
+    entry = epoch(n + 2, n, ends(25, 22, 24), read=[newest])
+    day.entries.append(with_times(day.state, entry))
+    assert day.state.reached[-1] == (n, 900)
+    for session in day.state.sessions:
+        assert session.progress is not None
+        assert session.progress.heard["a", 0].greatest_us == 900
+
+
+def test_checkpoints_are_few_however_long_the_watermark_stands_still() -> None:
+    day = Carrying()
+    day.entries = day.entries[:2]
+    for n in range(300):
+        times = [count("a", 0, 1).model_copy(update={"greatest_us": 100 * n})]
+        entry = epoch(n + 2, n, ends(n + 1, 0, 0), read=times)
+        day.entries.append(with_times(day.state, entry))
+    state = day.state
+    assert len(state.reached) <= 64
+    assert len(state.marks) <= 66
+    assert state.reached[0] == (-1, BEGINNING_US)
+    assert state.reached == tuple(sorted(state.reached))
+    assert all(time_us == 100 * n for n, time_us in state.reached[1:])
+
+
+def test_a_snapshot_has_what_is_carried() -> None:
+    day = Carrying()
+    assert state_of(snapshot_of(day.state, "")) == day.state
+    day.seals()
+    assert state_of(snapshot_of(day.state, "")) == day.state

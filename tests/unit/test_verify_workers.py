@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from spillway.decode import compile_query
 from spillway.verify import workers
 from spillway.verify.arithmetic import CERTAIN, PRIMES
-from spillway.verify.workers import FOLDED, TOTALS, judged, judged_tree
+from spillway.verify.proof import carried_from, timing_of
+from spillway.verify.workers import FOLDED, TIMED, TOTALS, Timing, decoded, judged, judged_tree
+from spillway_schemas.journal import Carried
+from spillway_schemas.query import load_query
+from spillway_schemas.windows import Judging
+from tests.carrying import Carrying
+from tests.protocol_entries import NEXT, ends, sealed
 
 KEY = pa.field("symbol", pa.string())
 MEASURES = ("n0", "a0", "b0", "n1", "a1", "b1", "run_time", "cleanup", "a", "b")
@@ -142,3 +150,65 @@ def test_of_a_tree_the_quarantine_must_hold_just_the_rejected_rows(quarantined: 
     found = list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), rejected)]))
     assert len(found) == 1, "the null key is no failing key"
     assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, quarantined[0], 1]
+
+
+PLAN = compile_query(load_query("symbol_window")).streams[1]
+"""Of `volume`, by `ts`."""
+
+
+def test_rows_of_an_earlier_session_are_carried_and_what_it_rejected_is_not_looked_at() -> None:
+    """The session begins at offset 3."""
+    good = b'{"symbol": "A", "ts": "2026-01-05T10:00:00Z", "shares": 1}'
+    values = [good, b"not json", good, good, b"not json"]
+    n = len(values)
+    raw = pa.RecordBatch.from_arrays(
+        [
+            pa.array([PLAN.topic] * n),
+            pa.array([0] * n, pa.int32()),
+            pa.array(range(n)),
+            pa.array(values, pa.binary()),
+            pa.array([1_767_607_200_000_000] * n, pa.timestamp("us", "UTC")),
+        ],
+        names=["topic", "partition", "offset", "value", "timestamp"],
+    )
+    place = (PLAN.topic, 0)
+    timing = Timing(10**9, {place: Judging.by_epochs([])}, {place: 3})
+    schema = pa.schema(
+        [
+            *(pa.field(f"k{i}", field.type) for i, field in enumerate(PLAN.keys)),
+            *(pa.field(f"p{i}", field.type) for i, field in enumerate(PLAN.payload)),
+            *TIMED,
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("kept", pa.bool_()),
+        ]
+    )
+    found = pa.Table.from_batches(decoded(PLAN, schema, timing, [raw])).select(
+        ["offset", "kept", "carried"]
+    )
+    assert sorted(tuple(row.values()) for row in found.to_pylist()) == [
+        (0, True, True),
+        (2, True, True),
+        (3, True, False),
+        (4, False, None),
+    ]
+
+
+def test_the_proof_reads_what_is_carried_and_judges_it_by_one_time() -> None:
+    day = Carrying()
+    day.seals()
+    day.epoch(ends(30, 30, 30), session=NEXT)
+    record = sealed(
+        ends(30, 30, 30), 8, session=NEXT, start=ends(22, 24, 24), carried=day.state.session.carried
+    )
+    genesis = day.state.genesis
+    assert carried_from(genesis, record, day.history) == ends(12, 12, 12)
+    timing = timing_of(genesis, record, day.history[2:])
+    assert timing is not None
+    assert timing.begins == {("a", 0): 22, ("a", 1): 24, ("b", 0): 24}
+    # Rows of epochs 3 and 4, judged by the watermarks after epochs 2 and 3.
+    assert timing.judgings["a", 0].of(np.array([12, 15, 16])).tolist() == [200, 200, 300]
+    first = sealed(ends(22, 24, 24), 6)
+    assert carried_from(genesis, first, day.history) == first.start
+    of_all = record.model_copy(update={"carried": Carried(since=-1, expired_by_us=0)})
+    assert carried_from(genesis, of_all, day.history) == genesis.start

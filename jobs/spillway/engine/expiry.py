@@ -51,17 +51,6 @@ def take_expired(
     return gone
 
 
-def live(
-    spec: TreeSpec, rows: Sequence[Sequence[Rows]], watermark_us: int | None
-) -> list[list[Rows]]:
-    """Rows per input without the slices that have expired; None: none has."""
-    return (
-        [list(some) for some in rows]
-        if watermark_us is None
-        else _parted(spec, rows, watermark_us)[1]
-    )
-
-
 def _parted(
     spec: TreeSpec, pieces: Sequence[Sequence[Rows]], watermark_us: int
 ) -> tuple[list[list[Rows]], list[list[Rows]]]:

@@ -23,7 +23,6 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.expiry import live
 from spillway.engine.intake import NOT_GIVEN, Intake, take_in
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Joined, join_batches
@@ -99,8 +98,8 @@ def joined_batches(
     spec: TreeSpec,
     join: int,
     session: SessionState,
-    expired_by_us: int | None,
     batch_bytes: int,
+    *,
     sample_every: int,
 ) -> Iterator[Joined] | None:
     """What an epoch gives at a join: carried rows with old ones, then new rows with all; None:
@@ -110,8 +109,7 @@ def joined_batches(
     """
     inputs = spec.inputs_of(join)
     old, new = session.old(inputs), [session.new[i] for i in inputs]
-    came = live(spec, session.carried, expired_by_us)
-    carried = [came[i] for i in inputs]
+    carried = [session.carried[i] for i in inputs]
     if not any(new) and not any(carried):
         return None
     joined = partial(
@@ -142,9 +140,7 @@ def _joined(
         ):
             rows = spec.rows_up(join, batch, hash_)
             yield from rows_by_slot(spec, up.input, task.groups, rows, session=name, kind="carry")
-    batches = joined_batches(
-        spec, join, session, task.expired_by.get(name), task.batch_bytes, sample_every=1
-    )
+    batches = joined_batches(spec, join, session, task.batch_bytes, sample_every=1)
     if batches is None:
         return
     given = Given.nothing(len(task.groups))

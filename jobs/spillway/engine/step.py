@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.expiry import greatest_by_group, live, still_needed, take_expired
+from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
@@ -276,11 +276,13 @@ class _Step:
 
     def _join(self, name: str, given: Given) -> None:
         """Join a session's new rows at the root, write the results, and count them."""
+        session = self.sessions[name]
+        # Of old rows with carried ones the times of the former are not known any more.
+        dated = not any(session.carried)
         batches = joined_batches(
             self.spec,
             self.spec.root.operator,
-            self.sessions[name],
-            self.task.expired_by.get(name),
+            session,
             self.task.batch_bytes,
             sample_every=SAMPLE_EVERY,
         )
@@ -293,7 +295,8 @@ class _Step:
                 np.add.at(given.results, groups, batch.results)
                 if self.task.traces:
                     self._trace(batch, given, name, number)
-                self._note_delays(batch.newest_ms)
+                if dated:
+                    self._note_delays(batch.newest_ms)
                 yield complete(
                     self.spec.results(batch.table),
                     epoch=self.task.epoch,
@@ -359,11 +362,12 @@ class _Step:
         session = self.sessions[name]
         if not any(session.carried):
             return
-        kept = live(self.spec, session.carried, self.task.expired_by.get(name))
         joined = {up.input for up in self.spec.upward if up is not None}
-        self.carried_rows += _count([each for i, each in enumerate(kept) if i not in joined])
+        leaves = [each for i, each in enumerate(session.carried) if i not in joined]
+        self.carried_rows += _count(leaves)
         session.installed = [
-            [*before, *came] for before, came in zip(session.installed, kept, strict=True)
+            [*before, *came]
+            for before, came in zip(session.installed, session.carried, strict=True)
         ]
         session.carried = [[] for _ in self.inputs]
 

@@ -70,6 +70,8 @@ class SessionRestore:
     the watermark then."""
     expired_by_us: int = BEGINNING_US
     """The watermark by which rows had expired when the last epoch ended."""
+    least_us: int = BEGINNING_US
+    """Rows of earlier times are left out: they had expired before they could be carried."""
     interval: int | None = None
     """Of rows of earlier sessions that were carried into this one: how many marks of the replay lie
     before the epoch that brought them. None: rows of the session itself."""
@@ -164,8 +166,17 @@ def _of_before(
         cuts=tuple(Since(each, session.start) for each in _cut_with(session, carried)),
         watermarks=watermarks_of(None, epochs),
         expired_by_us=_expired_then(state, session, epochs),
+        least_us=least_carried_us(state, carried),
         interval=0,
     )
+
+
+def least_carried_us(state: JournalState, carried: Carried) -> int:
+    """The least time of rows that are carried: all that are older had expired, in whatever join."""
+    rules = state.genesis.event_time
+    assert rules is not None, "there are windows"
+    assert rules.kept_us is not None, "every join has one"
+    return carried.expired_by_us - rules.kept_us
 
 
 def _cut_with(session: OpenSession, carried: Carried) -> list[Prefix]:
@@ -263,7 +274,7 @@ def _expired_then(state: JournalState, session: OpenSession, epochs: Sequence[Ep
     """The watermark by which a session's rows had expired when the last epoch ended."""
     carried = session.carried
     if carried is not None and (carried.epoch is None or carried.epoch >= state.epoch):
-        return carried.expired_by_us
+        return BEGINNING_US  # nothing had: see `expired_by`
     return _expired_by(session.date, epochs)
 
 

@@ -289,6 +289,8 @@ def _carried(state: JournalState) -> Carried | None:
 CHECKPOINTS = 8
 """Epochs of which `reached` keeps the time, in the time that rows are kept: what a session carries
 is read from the last one before, so an eighth more is read than is carried."""
+MOST_CHECKPOINTS = 64
+"""Where the watermark stands still every second one goes, so that no state grows with the days."""
 
 
 def _reached(
@@ -304,20 +306,20 @@ def _reached(
     if greatest_us >= known[-1][1] + max(kept_us // CHECKPOINTS, 1):
         known = (*known, (entry.epoch, greatest_us))
     over = sum(time_us < watermark_us - kept_us for _, time_us in known)
-    return known[max(over - 1, 0) :]
+    known = known[max(over - 1, 0) :]
+    return known if len(known) <= MOST_CHECKPOINTS else (known[0], *known[2::2])
 
 
 def expired_by(session: OpenSession) -> int | None:
-    """The watermark by which a session's rows expire in the next epoch; None: there is none.
+    """The watermark by which a session's rows expire in the next epoch; None: none does.
 
-    Before the rows of the session before are there it stands still: they may join with what would
-    have expired.
+    While rows of the session before are still to be carried nothing expires: they are older than
+    any that is still to come, so they may join with rows that no row to come joins (a band that
+    does not hold 0 makes such rows).
     """
-    if session.progress is None:
+    if session.progress is None or session.waits_for_rows:
         return None
     by_us = session.progress.watermark_us
-    if session.carried is not None and session.waits_for_rows:
-        by_us = session.carried.expired_by_us
     return by_us if by_us > BEGINNING_US else None
 
 

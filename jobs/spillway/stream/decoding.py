@@ -222,7 +222,7 @@ def _restored(
         held = were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
         if where.time_us is not None:
             held &= ~are_over(task.spec, stream.index, where.time_us, session.expired_by_us)
-        return held
+        return held & _late_enough(session, where)
 
     return route(
         task.spec,
@@ -244,15 +244,9 @@ def _carried(
     rows: Any,
     where: Coordinates,
 ) -> list[Block]:
-    """Blocks of the rows that a session takes over, as far as a row joined from them may not have
-    expired."""
-    assert where.time_us is not None
-    assert task.event_time is not None
-    kept_us = task.event_time.kept_us
-    assert kept_us is not None, "rows are carried where every join has a window"
+    """Blocks of the rows that a session takes over."""
     first, end = (each[chunk.topic][chunk.partition] for each in (session.start, session.end))
-    mine = (where.offset >= first) & (where.offset < end)
-    mine &= where.time_us >= session.expired_by_us - kept_us
+    mine = (where.offset >= first) & (where.offset < end) & _late_enough(session, where)
     some, part = _only(rows, where, mine)
     return route(
         task.spec,
@@ -263,6 +257,14 @@ def _carried(
         session=session.session,
         kind="carry",
     )
+
+
+def _late_enough(session: SessionRestore, where: Coordinates) -> Bool:
+    """Which rows are not older than all that a session carries, bool (n,)."""
+    if where.time_us is None:
+        return np.ones(len(where.offset), dtype=np.bool_)
+    late_enough: Bool = where.time_us >= session.least_us
+    return late_enough
 
 
 def _replayed(
@@ -279,6 +281,7 @@ def _replayed(
     if replay is None or task.spec.operators[stream.index] not in replay.joins:
         return []
     mine, intervals = made_again(session, replay, chunk.topic, chunk.partition, where.offset)
+    mine &= _late_enough(session, where)
     some, part = _only(rows, replace(where, kafka_ms=intervals), mine)
     return route(
         task.spec,

@@ -14,11 +14,12 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
 from spillway.policy.distribution import Places, Tree, distribution, told_rows
+from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import JournalState, carries, changed_topics, check_query
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
 from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import EventTime, Genesis, Offsets, Prefix, Topic
+from spillway_schemas.journal import Carried, EventTime, Genesis, Offsets, Prefix, Topic
 from spillway_schemas.query import SINGLE, Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
@@ -85,7 +86,7 @@ def first_entry(
 def carrying(settings: Settings, query: Query) -> bool:
     """Whether sessions carry rows over (`session.carry`).
 
-    Raises `StartRefused` where rows of some join never expire.
+    Raises `StartRefused` where rows of some join may never expire.
     """
     if settings.session.carry and None in query.spans:
         joins = [
@@ -99,6 +100,14 @@ def carrying(settings: Settings, query: Query) -> bool:
             f"{'the query has none' if len(query.spans) == 1 else which}: rows that never expire "
             "would all be carried into the next session. Give it a `window` or `within` in the "
             "query file, or set session.carry to false"
+        )
+    times = query.event_time
+    if settings.session.carry and (times is None or times.idle_after_ms is None):
+        raise StartRefused(
+            "session.carry = true needs `idle_after` in the query: without it one silent partition "
+            "holds the watermark, nothing expires, and each session would carry all of the ones "
+            "before. Say in the query file after how long a partition is not waited for, or set "
+            "session.carry to false"
         )
     return settings.session.carry
 
@@ -230,4 +239,21 @@ def check_same(
                     "never read cannot be joined; raise the topic's retention, and name a new "
                     "warehouse.root to begin again with what is left."
                 )
+    if state.session.carried is not None and state.session.waits_for_rows:
+        _check_carried(state, state.session.carried, beginning)
     return now
+
+
+def _check_carried(state: JournalState, carried: Carried, beginning: Offsets) -> None:
+    """Raise `StartRefused` where Kafka has lost rows that the next epoch is to carry over."""
+    since = padded(state.marks[carried.since].end, state.session.start)
+    for name, partition, begins in partitions(since):
+        first = beginning[name][partition]
+        if begins < min(first, state.session.start[name][partition]):
+            raise StartRefused(
+                f"Kafka no longer holds {name}/{partition} from offset {begins}: the first offset "
+                f"is {first}. Rows from there on had not expired when {state.session.date} began, "
+                "and are to be carried into it (session.carry). Keep input for a window longer "
+                "than a session (retention.ms); name a new warehouse.root to begin again with "
+                "what is left."
+            )
