@@ -289,7 +289,13 @@ def only_the_last(state: Any) -> Carried | None:
     return found and found.model_copy(update={"since": state.epoch})
 
 
-FIRST = {"the first rows of a session are never late": 171}
+FIRST = {
+    "the first rows of a session are never late": 171,
+    "rows expire before those that are carried come": 26,
+    "what had not expired at the seal is carried": 26,
+    "a lost slot gets no carried rows again": 48,
+    "a lost slot gets carried rows that were spilled": 25,
+}
 """The day that shows a plant, where that took long from 0 on."""
 PLANTS: dict[str, tuple[str, Any]] = {
     "the first rows of a session are never late": (
