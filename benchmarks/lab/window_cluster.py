@@ -97,7 +97,7 @@ class WindowCluster:
     def _task(self, slot: int, until_s: float) -> StepTask:
         manifest = self.manifests.get(slot)
         task = AMPLE.task(slot, self.epoch, manifest, self.groups, round(until_s * 1000))
-        return replace(task, watermarks={SESSION: self.progress.watermark_us})
+        return replace(task, expired_by={SESSION: self.progress.watermark_us})
 
     def _blocks(self, until_s: float) -> list[Block]:
         """The epoch's new rows, as decoders make them. A row's number is its offset."""
