@@ -122,11 +122,13 @@ def entries(
     yield state, claim
     for number in range(count):
         end = {name: [ROWS * (number + 1)] * PARTITIONS for name in TOPICS}
-        fresh = []
+        fresh: list[SpillCommand | SealCommand] = []
         if number % COMMAND_EVERY == 0:
             name = f"balanced/{number:08x}"
             fresh.append(
-                SpillCommand(id=f"{name}/0", decision=name, slot=0, bytes=1, policy="balanced")
+                SpillCommand(
+                    id=f"{name}/0", decision=name, slot=0, bytes=1, policy="balanced", settings={}
+                )
             )
         if number % SESSION_EPOCHS == SESSION_EPOCHS - 1:
             name, date_ = f"seal/{number}", state.session.date
@@ -209,7 +211,7 @@ def make(root: Path, count: int) -> None:
     """A warehouse with a journal of `count` epochs. The last snapshot is half its distance back."""
     warehouse = Warehouse(str(root), result_schema(tree_spec(QUERY)), fsync=False)
     # It is written in minutes: what logs keep for a while must go as if it were as old as it looks.
-    log.KEEP_S, log.REMOVED_KNOWN_S = 0.0, 0
+    log.KEEP_S, log.REMOVED_KNOWN_S = 0.0, 0  # type: ignore[attr-defined]
     held: list[Genesis | Claim | Epoch] = []
     commands: list[Command] = []
     asked, proved = 0, set[str]()
@@ -430,8 +432,12 @@ def archive(root: Path, count: int) -> None:
         warehouse = Warehouse(str(root), fsync=False)
         if when == "after":
             began = time.perf_counter()
-            keep_days = {"keep_spilled_days": 30, "keep_statistics_days": 30}
-            report = maintain(warehouse, **keep_days, archive_journal_days=0)
+            report = maintain(
+                warehouse,
+                keep_spilled_days=30,
+                keep_statistics_days=30,
+                archive_journal_days=0,
+            )
             took_s = time.perf_counter() - began
             [done] = [each for each in report.tables if each.table == "journal"]
             print(f"{done.archived_rows:,} entries into {done.archived.files} in {took_s:.1f} s")

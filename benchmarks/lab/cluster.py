@@ -23,7 +23,7 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.cleanup import SpillIndex
-from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, survey
+from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.victims import TRACING
@@ -189,7 +189,7 @@ class Cluster:
             start = time.process_time()
             done = run_clean(task)
             cpu_s.append(time.process_time() - start)
-            if isinstance(done, SpillDamaged):
+            if not isinstance(done, list):
                 raise done
             for file in (file for each in done for file in each.files):
                 results += self._counted(file)

@@ -39,7 +39,12 @@ def digest(experiment: Experiment | WindowExperiment) -> str:
     own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
     found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
     found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spill/spilling.py"]
-    given = [experiment.workload, experiment.epoch_s, experiment.lines, experiment.ceiling]
+    given: list[object] = [
+        experiment.workload,
+        experiment.epoch_s,
+        experiment.lines,
+        experiment.ceiling,
+    ]
     if isinstance(experiment.workload, TreeWorkload):
         found += ["jobs/spillway/policy/lineage.py", "jobs/spillway/engine/tracing.py"]
         given.append(experiment.workload.described().model_dump_json())

@@ -63,8 +63,8 @@ class Side:
         at = rank[level.key] * epochs + level.epoch
 
         def per_epoch(each: F64) -> F64:
-            found = np.bincount(at, each, minlength=keys * epochs).reshape(keys, epochs)
-            return _before(found)
+            found = np.bincount(at, each, minlength=keys * epochs).astype(np.float64)
+            return _before(found.reshape(keys, epochs))
 
         _, first = np.unique(level.group[order], return_index=True)
         rows = per_epoch(np.ones(len(at)))
@@ -79,7 +79,7 @@ class Side:
     @property
     def epochs(self) -> int:
         """How many there are."""
-        return self.came.shape[1] - 1
+        return int(self.came.shape[1]) - 1
 
     @cached_property
     def group(self) -> I64:

@@ -27,7 +27,7 @@ from benchmarks.lab.workload import I64
 Cut = tuple[int, int, int]
 """(join, its group, epoch)."""
 
-CHAIN = (
+CHAIN: tuple[tuple[tuple[str, str, str], dict[str, str]], ...] = (
     (("c", "c1", "c2"), {"a": "a1", "b": "b1"}),
     (("d", "d1", "d2"), {}),
     (("e", "e1", ""), {}),

@@ -150,7 +150,9 @@ class _Run:
             for slot, rows in done.rows.items():
                 self.most[slot] = max(self.most[slot], rows)
             new = [self.day.between(s, begin_s, end_s) for s in range(STREAMS)]
-            came = sum(by_group(self._count(s, new[s]), groups) for s in range(STREAMS))
+            came: I64 = np.sum(
+                [by_group(self._count(s, new[s]), groups) for s in range(STREAMS)], axis=0
+            )
             self.came += np.bincount(groups.slots, weights=came, minlength=MOST_SLOTS).astype(int)
             self.in_use_s[: int(groups.slots.max()) + 1] += end_s - begin_s
             after = self.master.reorganise(end_s, groups, held, came)
@@ -193,7 +195,7 @@ class _Run:
         `moved`: (s,) rows that slots gave and got before it.
         """
         parts = round((end_s - begin_s) / span_s)
-        edges_s = begin_s + span_s * np.arange(parts + 1)
+        edges_s: F64 = begin_s + span_s * np.arange(parts + 1, dtype=np.float64)
         results, came_s = _results(self.day, done, edges_s)
         first = window_exact.first_held(self.day, self.work.window_s, edges_s[:-1].tolist())
         before = np.zeros((STREAMS, len(groups)), dtype=np.int64)
@@ -206,7 +208,7 @@ class _Run:
                 before[stream] = by_group(self._count(stream, old), groups)
                 new[stream] = by_group(self._count(stream, rows), groups)
             rows_in, pairs = (
-                np.bincount(groups.slots, weights=each, minlength=MOST_SLOTS)
+                np.bincount(groups.slots, each, MOST_SLOTS).astype(np.float64)
                 for each in (new.sum(axis=0), scanned(before, new))
             )
             work_s = self.line.cost.work_s(
@@ -220,13 +222,13 @@ class _Run:
     def _hand_over(self, before: GroupMap, after: GroupMap, held: I64, came: I64) -> F64:
         """Groups go to other slots, and work that waits with them. `held`, `came`: (g,) rows of the
         groups before. Returns (s,) rows that slots give and get."""
-        to = after.slot_of(before.starts)
+        to = after.slot_of(before.starts).astype(np.int64)
         going = np.flatnonzero(to != before.slots)
-        source, to = before.slots[going], to[going]
+        source, to = before.slots[going].astype(np.int64), to[going]
         of_slot = np.bincount(before.slots, weights=came, minlength=MOST_SLOTS)
         self.queues.hand_over(source, to, came[going] / np.maximum(of_slot[source], 1))
         both = np.concatenate([source, to])
-        return np.bincount(both, weights=np.tile(held[going], 2), minlength=MOST_SLOTS)
+        return np.bincount(both, np.tile(held[going], 2), MOST_SLOTS).astype(np.float64)
 
     def _outcome(self, groups: GroupMap) -> WindowOutcome:
         span_s = self.work.minutes * 60 - self.work.window_s
