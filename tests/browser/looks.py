@@ -37,6 +37,8 @@ from tests.report_journal import DAY, Made, fill_journal, open_warehouse, withdr
 EPOCHS, SEALED_AT = 60, 50
 STARTS_S = 60.0
 
+LOOKED_AT = ((328, "light"), (800, "dark"), (1440, "light"))
+"""Widths and themes. Airflow takes 62 of a phone's 390; what is cut off has no colour."""
 CUT_OFF = """() => {
   const wide = document.documentElement.clientWidth;
   const found = [];

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from spillway_airflow import command
-from tests.browser.looks import CUT_OFF, look, served, warehouses
+from tests.browser.looks import CUT_OFF, LOOKED_AT, look, served, warehouses
 from tests.report_journal import DAY
 
 pytestmark = [
@@ -25,14 +25,7 @@ pytestmark = [
     pytest.mark.usefixtures("no_watch_is_left"),
 ]
 
-WIDTHS, THEMES = (328, 390, 800, 1440), ("light", "dark")
 PICTURES = os.environ.get("SPILLWAY_SCREENSHOTS")
-"""Who wants pictures gets each width in both themes; what is cut off does not depend on colours."""
-WINDOWS = (
-    list(itertools.product(WIDTHS, THEMES))
-    if PICTURES
-    else [(328, "light"), (800, "dark"), (1440, "light")]  # Airflow takes 62 of a phone's 390
-)
 VIEWS = ("overview", "groups", "decisions", "sessions", f"sessions/{DAY}")
 STATES = ("open", "pending", "sealing", "sealed", "complete")
 
@@ -52,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield found
 
 
-@pytest.mark.parametrize(("width", "theme"), WINDOWS)
+@pytest.mark.parametrize(("width", "theme"), LOOKED_AT)
 def test_nothing_is_cut_off_and_every_time_names_its_zone(
     browser: Browser, url: str, width: int, theme: str
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.looks import CUT_OFF, look, served
+from tests.browser.looks import CUT_OFF, LOOKED_AT, look, served
 from tests.page_warehouse import write_page_warehouse
 from tests.report_journal import DAY
 from tests.tree_journal import JOINS, query_file, tree_page_day
@@ -25,7 +25,6 @@ pytestmark = [
 ]
 
 PICTURES = os.environ.get("SPILLWAY_SCREENSHOTS")
-WIDTHS, THEMES = (328, 390, 800, 1440), ("light", "dark")
 VIEWS = ("overview", "groups", "groups/judged", "decisions", f"sessions/{DAY}")
 ROOT_FIRST = ("whole", "paired", "traded", "judged")
 
@@ -43,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield found
 
 
-@pytest.mark.parametrize(("width", "theme"), list(itertools.product(WIDTHS, THEMES)))
+@pytest.mark.parametrize(("width", "theme"), LOOKED_AT)
 def test_nothing_of_a_tree_is_cut_off(browser: Browser, url: str, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
     complaints: list[str] = []

@@ -239,10 +239,10 @@ def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("part", range(4))
-def test_eight_hundred_days_with_windows_are_exact(part: int) -> None:
-    """Always the same ones, in four parts for as many processes."""
-    for number in range(200 * part, 200 * (part + 1)):
+@pytest.mark.parametrize("part", range(8))
+def test_two_thousand_days_with_windows_are_exact(part: int) -> None:
+    """Always the same ones, in eight parts for as many processes."""
+    for number in range(250 * part, 250 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:
