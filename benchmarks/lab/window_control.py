@@ -51,6 +51,8 @@ class Master:
 
     policies: tuple[str, ...]
     factor: float
+    swing: float
+    """See `View`."""
     moved: int = 0
     splits: int = 0
     merges: int = 0
@@ -83,6 +85,7 @@ class Master:
             collection_s=span_s,
             elapsed_s=now_s,
             cores=MOST_SLOTS,
+            swing=self.swing,
             seed=round(now_s),
         )
         self._do_s, self._span_s = [], []

@@ -1,8 +1,7 @@
 """One line of a figure of windowed joins: a day on a cluster, from the first epoch to the last.
 
-The engine's epochs are the reorganisation epochs (a minute while the window fills), in which
-nothing is decided. The distribution epochs within are reckoned by the cost model: a result is of
-the one in which its later row came.
+The engine's epochs are the reorganisation epochs, in which nothing is decided. The distribution
+epochs within are reckoned by the cost model: a result is of the one in which its later row came.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ from benchmarks.lab.window_workload import STREAMS, US, WindowDay, WindowWorkloa
 from benchmarks.lab.workload import F64, I64
 from spillway.engine.groups import GroupMap
 from spillway_schemas.journal import HASH_BITS
+from spillway_schemas.windows import swing
 
 MOVES, TUNING, SLOTS = "supplier-consumer", "fine-tuning", "declustering"
 LAST_S = 120.0
 """What counts of a line for its delay in the end."""
-START_S = 60.0
-"""Of an epoch while the window fills."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,16 @@ class WindowLine:
     cost: Cost = field(default_factory=Cost)
     shares: tuple[float, ...] = ()
     """What part of the groups each slot has at the beginning; none: all alike."""
+    fill_s: float = 20.0
+    """Length of the engine's epochs while the window fills: whole distribution epochs."""
     beside: bool = False
     """Whether each epoch is done by a second cluster, too, whose groups stay as they are."""
 
     @property
     def ends_s(self) -> list[float]:
-        """Of the engine's epochs: long ones while the window fills."""
+        """Of the engine's epochs: reorganisation epochs once the window has filled."""
         end_s, filled_s = self.workload.minutes * 60, self.workload.window_s
-        start = np.arange(START_S, filled_s + 1e-9, START_S)
+        start = np.arange(self.fill_s, filled_s + 1e-9, self.fill_s)
         rest = np.arange(filled_s + self.reorganisation_s, end_s + 1e-9, self.reorganisation_s)
         return [*start.tolist(), *rest.tolist()]
 
@@ -116,7 +116,7 @@ class _Run:
             for name in ("own", "other")
         )
         self.ratios: list[float] = []
-        self.master = Master(line.policies, self.work.factor)
+        self.master = Master(line.policies, self.work.factor, swing([self.cluster.spec.root.span]))
         self.queues = Queues(MOST_SLOTS)
         shift = np.uint64(HASH_BITS - LEAF_BITS)
         self.leaves = [(hashes >> shift).astype(np.int64) for hashes in self.day.hashes]
@@ -145,8 +145,7 @@ class _Run:
                 self.day, self.given, self.numbers, groups, (begin_s, end_s), first[number], done
             ):
                 raise NotExact(f"{self.line.name}: {problem}")
-            span_s = self.line.distribution_s if begin_s >= self.work.window_s else START_S
-            held = self._reckon(groups, begin_s, end_s, span_s, done, moved)
+            held = self._reckon(groups, begin_s, end_s, self.line.distribution_s, done, moved)
             for slot, rows in done.rows.items():
                 self.most[slot] = max(self.most[slot], rows)
             new = [self.day.between(s, begin_s, end_s) for s in range(STREAMS)]
@@ -162,15 +161,21 @@ class _Run:
         return self._outcome(groups)
 
     def _step(self, end_s: float, groups: GroupMap) -> Stepped:
+        first = self.line.beside and len(self.ratios) % 2 == 1  # neither is always warm
+        other_s = self._beside(end_s) if first else 0.0
         start = time.process_time()
         done = self.cluster.run(end_s, groups)
         cpu_s = time.process_time() - start
         self.cpu_s += cpu_s
         if self.line.beside:
-            start = time.process_time()
-            self.other.run(end_s, self.other.groups)
-            self.ratios.append(cpu_s / (time.process_time() - start))
+            self.ratios.append(cpu_s / (other_s or self._beside(end_s)))
         return done
+
+    def _beside(self, end_s: float) -> float:
+        """The second cluster's epoch: its CPU time."""
+        start = time.process_time()
+        self.other.run(end_s, self.other.groups)
+        return time.process_time() - start
 
     def _begin_counting(self) -> None:
         self.queues.begin()

@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from spillway.decode import StreamPlan, compile_streams, decode
+from spillway.decode.reasons import LATE, kind_of
 from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster, demand_listener, told
 from spillway.kafka.options import python_options
 from spillway_schemas.exits import USAGE
@@ -36,6 +37,10 @@ TIMEOUT_S = 60.0
 """How long a transaction may take to begin or to end: kafka-python would wait for ever."""
 ABORT_S = 10.0
 MAX_REQUEST_BYTES = 16 << 20
+TOO_LATE = (
+    "this row came too late, and no mend makes it earlier: sent again it would be late again, or "
+    "join rows of a later session. Remove the line"
+)
 
 
 class ReplayRefused(ValueError):
@@ -139,6 +144,8 @@ def _read_line(number: int, line: bytes) -> Mended | LineProblem:
     topic = row.get("topic")
     if not isinstance(topic, str) or not topic:
         return wrong("topic", "topic: the name of a topic is needed")
+    if isinstance(said := row.get("reason"), str) and kind_of(said) == LATE:
+        return wrong("reason", TOO_LATE)
     names = [name for name in ("value", "value_base64") if name in row]
     if len(names) != 1:
         found = "both are there" if names else "there is none"

@@ -275,6 +275,13 @@ def slice_us(span: Span) -> int:
     return max(span.width_us // SLICES, LEAST_SLICE_US)
 
 
+def swing(spans: Iterable[Span | None]) -> float:
+    """What memory holds just after a slice has left it, of what it held just before: the least of
+    any join. 1 where none has a window."""
+    widths = [(span.width_us, slice_us(span)) for span in spans if span is not None]
+    return min((width / (width + slice_) for width, slice_ in widths), default=1.0)
+
+
 def last_us(slice_: int, slice_us: int) -> int:
     """The last time in a slice: a slice has expired when this has."""
     return (slice_ + 1) * slice_us - 1

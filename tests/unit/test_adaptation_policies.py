@@ -334,6 +334,13 @@ def test_a_supplier_leaves_the_consumer_less_busy_than_it_was() -> None:
     assert moves(supplier_consumer(less)) == [(0, 0, 1)]
 
 
+def test_the_least_busy_consumer_is_served_first() -> None:
+    """Slots 0 and 1 would play a group to and fro beside one that has time."""
+    slots, busy = [[10, 10]] * 4, [0.0, 0.2, 3.0, 0.5]
+    seen = view(slots, occupancy=[0.9, 0.0, 0.0, 0.0], idle_s=busy, processed=[5, 5] * 4)
+    assert [to for _, _, to in moves(supplier_consumer(seen))] == [2]
+
+
 def test_as_many_slots_remain_as_the_work_needs_exactly() -> None:
     seen = view([[10] * 6] * 3, idle_s=[4.0] * 3, occupancy=[0.0] * 3, cores=8)
     assert [s.slots for s in declustering(seen).suggestions if isinstance(s, SetSlots)] == [2]
@@ -377,6 +384,25 @@ def test_declustering_stays_between_too_many_slots_and_too_few() -> None:
     assert "their work is that of 3.30 slots, too much for 3" in why(declustering(seen))
 
 
+@pytest.mark.parametrize(("idle", "found"), [(6.5, [1]), (6.3, [])])
+def test_windows_swing_by_a_slice_and_fewer_slots_must_stand_its_peak(
+    idle: float, found: list[int]
+) -> None:
+    """What is 0.72 of a slot's time in a trough is 0.9 at the peak."""
+    seen = view([[10] * 8] * 2, idle_s=[idle] * 2, occupancy=[0.0] * 2, cores=8)
+    assert declustering(seen).suggestions
+    swinging = declustering(replace(seen, swing=0.8))
+    assert [s.slots for s in swinging.suggestions if isinstance(s, SetSlots)] == found
+
+
+def test_short_windows_swing_in_memory_and_hardly_in_work() -> None:
+    seen = view([[10] * 8] * 2, idle_s=[6.5] * 2, occupancy=[0.0] * 2, cores=8)
+    seen = replace(seen, swing=0.1, budget=np.array([1800] * 2))
+    assert [s.slots for s in declustering(seen).suggestions if isinstance(s, SetSlots)] == [1]
+    tight = replace(seen, budget=np.array([1700] * 2))
+    assert "one hold 9% of its budget; at most 72% and 9%" in why(declustering(tight))
+
+
 def test_fewer_slots_must_be_able_to_work() -> None:
     """The work of 1.14 slots, of which one slot has 0.89 and would get half of another's."""
     slots, none = [[10] * 8] * 3, [0.0] * 3
@@ -389,7 +415,7 @@ def test_fewer_slots_must_hold_the_state() -> None:
     seen = view([[75] * 8] * 3, idle_s=[9.5] * 3, occupancy=[0.0] * 3, cores=8)
     assert [s.slots for s in declustering(seen).suggestions if isinstance(s, SetSlots)] == [2]
     fuller = replace(seen, budget=np.array([900] * 3))
-    assert "one hold 100% of its budget; at most 90%" in why(declustering(fuller))
+    assert "one hold 100% of its budget; at most 90% and 90%" in why(declustering(fuller))
     two = Advice((SetSlots(2, "test"),))
     assert guarded(fuller, two, 45, 0.001).suggestions
     tight = replace(seen, budget=np.array([750] * 3))
@@ -410,6 +436,15 @@ def test_buddies_merge_when_together_they_are_well_under_two_theta(
 ) -> None:
     """Sizes that vary by 5 % split no group that was just merged: 1.8 x 1.05 / 0.95 < 2."""
     seen = view([list(sizes)], groups=(Prefix(1, 0), Prefix(1, 1)))
+    assert len(fine_tuning(seen, theta_bytes=100).suggestions) == merges
+
+
+@pytest.mark.parametrize(("sizes", "merges"), [((73, 70), 1), ((75, 70), 0)])
+def test_buddies_that_grow_by_a_slice_are_merged_when_they_stay_under_two_theta(
+    sizes: tuple[int, int], merges: int
+) -> None:
+    """A window of four slices: what is 1.44 theta in a trough is 1.8 at the peak."""
+    seen = replace(view([list(sizes)], groups=(Prefix(1, 0), Prefix(1, 1))), swing=0.8)
     assert len(fine_tuning(seen, theta_bytes=100).suggestions) == merges
 
 

@@ -215,7 +215,7 @@ def test_a_slot_that_has_too_much_to_do_leaves_it_over():
 def reorganised(
     policies: tuple[str, ...], groups: GroupMap, do_s: list[float], held: list[int]
 ) -> tuple[Master, GroupMap]:
-    master = Master(policies, 1 / 16)
+    master = Master(policies, 1 / 16, 0.8)
     for _ in range(10):
         master.note(np.array(do_s + [0.0] * (5 - len(do_s))), 2.0)
     rows = np.array(held)
@@ -408,7 +408,7 @@ def judged(lines: dict[str, dict[str, Any]]) -> list[bool | None]:
 def test_every_claim_by_rate_can_hold_and_can_fail():
     shared = {1: 3000, 2: 5000, 3: 6000, 4: 7000}
     as_said: dict[str, dict[str, Any]] = {
-        name_of(n, r): {"delay_s": 99.0, "idle_least": 0.0}
+        name_of(n, r): {"delay_s": 99.0, "left_s": 9.0, "idle_least": 0.0}
         for n, rates in RATES.items()
         for r in rates
         if r >= shared.get(n, 9999)
@@ -429,7 +429,7 @@ def test_every_claim_by_rate_can_hold_and_can_fail():
 
 def test_claims_by_epoch():
     names = [line.name for line in BY_EPOCH.lines]
-    dear = {name: outcome(name, run_cpu_s=9.0 - n) for n, name in enumerate(names)}
+    dear = {name: outcome(name, run_cpu_s=9.0 - 2 * n) for n, name in enumerate(names)}
     flat = {name: outcome(name) for name in names}
     assert [c.direction for c in BY_EPOCH.claims(dear)] == [None, None, True]
     assert [c.direction for c in BY_EPOCH.claims(flat)] == [None, None, False]

@@ -65,6 +65,7 @@ def test_a_character_that_some_call_a_line_break_breaks_no_line() -> None:
         (line(topic=7), 2, "topic: the name of a topic is needed"),
         ('{"topic": "volume"}', 1, "either value or value_base64 is needed; there is none"),
         (line(value_base64=""), 21, "either value or value_base64 is needed; both are there"),
+        (line(reason="ts: late by 2.500 s: the watermark has passed it"), 102, "Remove the line"),
         (line(None), 21, "value: null. A tombstone has nothing to mend: remove the line"),
         (line({"symbol": "A"}), 21, "value: text is needed"),
         ('{"topic": "volume", "value": "\\ud83d"}', 21, "half of a character (\\ud83d)"),

@@ -21,6 +21,7 @@ _OF_THE_VALUE: tuple[tuple[str, str], ...] = (
     ("too_deep", r"nested too deeply$"),
     ("too_large", r"larger than \d+ bytes, "),
 )
+LATE = "late"
 _OF_A_FIELD: tuple[tuple[str, str], ...] = (
     ("missing", r"missing$"),
     ("wrong_type", r"(a string|a number|a whole number|true or false) is needed$"),
@@ -32,7 +33,7 @@ _OF_A_FIELD: tuple[tuple[str, str], ...] = (
         r"not a number or a string of digits$|does not fit decimal|a JSON number keeps",
     ),
     ("null_key", r"the join key is null$"),
-    ("late", r"late by [\d.]+ s: "),
+    (LATE, r"late by [\d.]+ s: "),
     ("ahead", r"[\d.]+ s ahead of Kafka, "),
 )
 _MORE = re.compile(r" \(and \d+ more\)$")

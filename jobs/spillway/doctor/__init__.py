@@ -86,11 +86,8 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
     try:
         carrying(settings, query)
     except StartRefused as error:
-        return [
-            Check(
-                "carry", "fail", str(error), "give each join a window, or set session.carry = false"
-            )
-        ]
+        what, _, mend = str(error).rpartition(". ")
+        return [Check("carry", "fail", what, mend)]
     return [Check("carry", "ok", "windows reach over the end of a session")]
 
 

@@ -41,7 +41,10 @@ def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
             closes.append(calendar.close_ms(name, date))
     except (CalendarError, ValueError) as error:
         return [], Check(
-            "calendar", "fail", str(error), "set session.calendar to an exchange calendar's name"
+            "calendar",
+            "fail",
+            str(error),
+            "set session.calendar to an exchange calendar's name, or to 24/7 and a zone",
         )
     spans = [after - before for before, after in itertools.pairwise(closes)]
     return spans, Check("calendar", "ok", f"{name} knows its closes up to {calendar.horizon(name)}")

@@ -45,9 +45,14 @@ THETA_BYTES = 3 << 19
 """1.5 MB, the paper's theta for windows of a few minutes; a day's groups are larger."""
 APART = 1 - 2 * NOISE
 """Of 2 theta, below which two buddies are merged: so sizes that differ by `NOISE` from one look to
-the next split no group that was just merged."""
+the next split no group that was just merged. Times `View.swing`: what leaves memory slice by slice
+grows again, too."""
 BUSY = 0.9
-"""Utilisation, and share of a budget, that fewer slots may have in the end."""
+"""Utilisation, and share of a budget, that fewer slots may have in the end; times `View.swing`
+likewise."""
+LEAST_SWING = 0.8
+"""Of utilisation: with the least slices that a window's length gives. Slices of short windows are
+longer, but hold little that is joined."""
 ONE_KEY = 0.9
 """A group of which one key has this share of the rows is not split: nearly all would stay
 together."""
@@ -62,10 +67,14 @@ def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON
     `th_con`): pairs by one scan over the slots. The same `view.seed` chooses the same groups.
 
     Ours: it is a random one of those that leave the consumer less busy than the supplier was;
-    any other would only make a supplier of the consumer.
+    any other would only make a supplier of the consumer. And the least busy consumer comes first,
+    or the first two slots would play a group to and fro beside one that has time.
     """
+    # What a slot works in an interval: one that leaves rows over takes more than one.
+    load = np.where(view.occupancy > th_con, 1 + view.occupancy, utilisation(view))
     suppliers = np.flatnonzero(view.occupancy > th_sup).tolist()
-    consumers = np.flatnonzero(view.occupancy < th_con).tolist()
+    by_load = np.argsort(load, kind="stable")
+    consumers = by_load[view.occupancy[by_load] < th_con].tolist()
     if not suppliers or not consumers:
         return declined(
             "relocation",
@@ -73,8 +82,6 @@ def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON
             f"consumers (under {th_con:g}); occupancies {_listed(view)}",
         )
     rng = random.Random(view.seed)
-    # What a slot works in an interval: one that leaves rows over takes more than one.
-    load = np.where(view.occupancy > th_con, 1 + view.occupancy, utilisation(view))
     rows = view.by_slot(view.processed)
     moves: list[MoveGroup] = []
     passed: list[Declined] = []
@@ -131,17 +138,18 @@ def _fewer(view: View, said: str) -> Advice:
         return declined(what, f"{said}; there is one, or no group")
     use = utilisation(view)
     load = float(use.sum())
-    least = max(math.ceil(load / BUSY - ROUNDING), math.ceil(view.slots / 2), 1)
+    busy, full = BUSY * max(view.swing, LEAST_SWING), BUSY * view.swing
+    least = max(math.ceil(load / busy - ROUNDING), math.ceil(view.slots / 2), 1)
     problem = f"their work is that of {load:.2f} slots, too much for {view.slots - 1}"
     # What does not fit so few may fit half-way; to try every number would go on for ever.
     for slots in sorted({least, (least + view.slots) // 2}):
         if slots >= min(view.slots, len(view.groups) + 1):
             break
         busiest, fullest = after_rearranging(view, use, slots)
-        if busiest <= BUSY and fullest <= BUSY:
+        if busiest <= busy and fullest <= full:
             return Advice((SetSlots(slots, f"{said}; their work is that of {load:.2f} slots"),))
         problem = f"of {slots} slots one would work {busiest:.0%} of the time"
-        problem += f" and one hold {fullest:.0%} of its budget; at most {BUSY:.0%}"
+        problem += f" and one hold {fullest:.0%} of its budget; at most {busy:.0%} and {full:.0%}"
     return declined(what, f"{said}; {problem}")
 
 
@@ -195,9 +203,10 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
     A group over 2 theta is split by one more bit. Two groups that differ in their last bit only,
     at one slot, are merged when one is under theta and both together are under 2 theta.
 
-    Ours: together they must be under `APART` of 2 theta, and neither may have spilled: it would
-    grow again, and be split. As in the paper, where only what a partition was split into is merged
-    again, none gets larger than one of the `groups` that the warehouse began with for each join.
+    Ours: together they must be under `APART` of 2 theta (less where windows make sizes swing), and
+    neither may have spilled: it would grow again, and be split. As in the paper, where only what a
+    partition was split into is merged again, none gets larger than one of the `groups` that the
+    warehouse began with for each join.
     """
     undivided = one_key(view)
     suggested: list[Suggestion] = []
@@ -221,6 +230,7 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
         suggested.append(SplitGroup(group, why))
     index = {group: g for g, group in enumerate(view.groups)}
     depths = view.depth.tolist()
+    apart = 2 * APART * view.swing
     for g, group in enumerate(view.groups):
         if group.value & 1 or depths[g] <= math.log2(groups):
             continue  # a pair is looked at once, from its even half
@@ -228,7 +238,7 @@ def fine_tuning(view: View, theta_bytes: int = THETA_BYTES, groups: int = GROUPS
         if buddy is None:
             continue
         one, other = int(view.bytes[g]), int(view.bytes[buddy])
-        if min(one, other) >= theta_bytes or one + other >= APART * 2 * theta_bytes:
+        if min(one, other) >= theta_bytes or one + other >= apart * theta_bytes:
             continue
         parent = Prefix(group.depth - 1, group.value >> 1)
         merge = f"merge of {view.named(parent)}"

@@ -90,6 +90,9 @@ class View:
     all joins; a join's `rate` is of the rows that its parent gets."""
     joins: tuple[str, ...] = ()
     """Their names; empty: not known."""
+    swing: float = 1.0
+    """What a group has in memory at least, of what it has at most, while nothing changes: rows of
+    windows leave by slices. 1: no join has a window."""
 
     def named(self, group: Prefix) -> str:
         """A group as people know it."""

@@ -34,7 +34,9 @@ from spillway.rebalance.view import round_s, view_of
 from spillway.report.words import times_text
 from spillway_schemas.commands import ADAPTATION
 from spillway_schemas.journal import Move
+from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
+from spillway_schemas.windows import swing
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def run(
         trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, model.session),
         now_ms=seen.at_ms,
+        swing=swing(load_query(settings.query).spans),
     )
     advice = guarded(
         view,

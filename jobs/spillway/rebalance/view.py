@@ -21,6 +21,7 @@ def view_of(
     trigger_s: float,
     close_ms: int | None,
     now_ms: int,
+    swing: float = 1.0,
 ) -> View:
     """What a policy sees.
 
@@ -31,6 +32,7 @@ def view_of(
             seconds of epochs.
         trigger_s: the time between the beginnings of two epochs, as it is set.
         close_ms: when the session closes, on the stream's clock; None: not known, as now.
+        swing: see `View`.
         now_ms: the present, ms since 1970: while no rows come there are no epochs to tell it by.
     """
     session = model.tally.sessions[model.session]
@@ -68,6 +70,7 @@ def view_of(
         spilled_bytes=groups.spilled_bytes,
         parents=tuple(model.state.genesis.parents),
         joins=tuple(model.state.genesis.joins),
+        swing=swing,
     )
 
 
