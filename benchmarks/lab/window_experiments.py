@@ -249,14 +249,14 @@ def delay_claims(found: WindowFound) -> Sequence[Claim]:
             "5, 6",
             "This is due to the diffusion of loads from an overloaded node",
             f"four slots at 6,000: {still.delay_s:.2f} s without moves, {moving.delay_s:.2f} s "
-            f"with {moving.moved_groups}",
+            f"with moves, of which there were {moving.moved_groups}",
             still.delay_s > (1 + ALIKE) * moving.delay_s,
         ),
         Claim(
             "5, 6",
             "Not in the paper: the same where one slot begins with twice the groups of the others",
             f"four slots at 6,000: {uneven.delay_s:.2f} s without moves, {evened.delay_s:.2f} s "
-            f"with {evened.moved_groups} (begun evenly: {moving.delay_s:.2f} s)",
+            f"with them (begun evenly: {moving.delay_s:.2f} s)",
             uneven.delay_s > (1 + ALIKE) * evened.delay_s and not overloaded(evened),
         ),
     ]

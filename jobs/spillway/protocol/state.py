@@ -288,7 +288,8 @@ def _carried(state: JournalState) -> Carried | None:
 
 CHECKPOINTS = 8
 """Epochs of which `reached` keeps the time, in the time that rows are kept: what a session carries
-is read from the last one before, so an eighth more is read than is carried."""
+is read from the last one before: an eighth of that time more, and an epoch, the lateness, and what
+partitions differ by."""
 MOST_CHECKPOINTS = 64
 """Where the watermark stands still every second one goes, so that no state grows with the days."""
 
