@@ -32,7 +32,7 @@ from spillway.tables import (
     WrongTable,
     compaction,
 )
-from spillway.tables.compaction import BASE_BYTES, compact, deep_plan, merge
+from spillway.tables.compaction import BASE_BYTES, FAN_IN, compact, deep_plan, merge
 from spillway.tables.damage import is_table
 from spillway.tables.definitions import SESSION_DATE
 from spillway.tables.numbered import Numbered
@@ -624,6 +624,22 @@ def test_maintain_keeps_the_journal_fast_to_read(tmp_path: Path) -> None:
     assert sum(file.greatest > 205 for file in table.files()) <= 4
     assert list((tmp_path / "journal" / "_delta_log").glob("*.checkpoint.parquet"))
     assert deltalake.DeltaTable(str(tmp_path / "journal")).transaction_version("journal") == 209
+
+
+def test_what_one_call_leaves_the_next_one_compacts(tmp_path: Path) -> None:
+    """A call is an instalment: nothing has come between, and yet there is more to do."""
+    w = warehouse(tmp_path)
+    for epoch in range(20):
+        w.apply(
+            "results", epoch, [write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch, epoch])]
+        )
+    size = max(file.bytes for file in w.files("results"))
+    before, steps = values(tmp_path), []
+    while done := w.maintain(most_bytes=3 * size).compacted:
+        steps.append(done["results"])
+    assert len(steps) > 1
+    assert len(w.files("results")) < FAN_IN
+    assert values(tmp_path) == before
 
 
 def test_compaction_keeps_rows_types_and_transactions(tmp_path: Path) -> None:

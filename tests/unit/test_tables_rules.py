@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 import pytest
 
 from spillway.storage import FileInfo
-from spillway.tables.compaction import BASE_BYTES, FAN_IN, TARGET_BYTES, deep_plan, level, plan
+from spillway.tables.compaction import (
+    BASE_BYTES,
+    DAY_BYTES,
+    FAN_IN,
+    TARGET_BYTES,
+    deep_plan,
+    level,
+    plan,
+)
 from spillway.tables.damage import COUNTS, entry_problem, first_bad
 from spillway.tables.events import SessionEvent
 from spillway.tables.garbage import Settled, sort_orphans
@@ -87,8 +95,8 @@ def test_a_full_level_becomes_one_file_oldest_first() -> None:
 
 
 def test_large_files_are_left_alone() -> None:
-    assert plan([active(k, TARGET_BYTES) for k in range(100)]) == []
-    big = [active(k, TARGET_BYTES // 4) for k in range(FAN_IN)]
+    assert plan([active(k, DAY_BYTES) for k in range(100)]) == []
+    big = [active(k, DAY_BYTES // 4) for k in range(FAN_IN)]
     assert plan(big) == [big[:4]]
 
 

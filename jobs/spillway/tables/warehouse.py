@@ -32,7 +32,7 @@ from spillway.storage import Folder, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
 from spillway.tables.compaction import APP as COMPACTION
-from spillway.tables.compaction import COMPACTED, FAN_IN, TARGET_BYTES, compact
+from spillway.tables.compaction import COMPACTED, DAY_BYTES, FAN_IN, compact
 from spillway.tables.damage import is_table
 from spillway.tables.definitions import (
     DATA_TABLES,
@@ -231,7 +231,7 @@ class Warehouse:
 
     # --- upkeep --------------------------------------------------------------------------
 
-    def maintain(self, *, most_bytes: int = TARGET_BYTES) -> Compacted:
+    def maintain(self, *, most_bytes: int = DAY_BYTES) -> Compacted:
         """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
 
         Call it after every epoch: at most `most_bytes` are rewritten per table and call.
@@ -240,9 +240,10 @@ class Warehouse:
         for name, table in self._tables.items():
             due = table.version - self._looked.get(name, -FAN_IN) >= FAN_IN
             if name in COMPACTED and due:
-                if files := compact(table, most_bytes=most_bytes):
+                if files := compact(table, most_bytes=most_bytes, target_bytes=most_bytes):
                     done.compacted[name] = files
-                self._looked[name] = table.version
+                else:  # otherwise there may be more: it goes on after the next epoch
+                    self._looked[name] = table.version
             if table.checkpoint():
                 done.checkpoints.append(name)
         return done
