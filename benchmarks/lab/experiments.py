@@ -36,6 +36,7 @@ from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
 from spillway.policy.disk import lazy_disk
+from spillway_schemas.setting_fields import SpillSettings
 
 Found = Mapping[str, Outcome]
 """An experiment's outcomes by the lines' names."""
@@ -717,7 +718,7 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         workload,
         30,
         tuple(
-            Line(each, Spilling(limit, share, victims))
+            Line(each, Spilling(limit, share, victims, SpillSettings().inactive_s))
             for each, (victims, share) in zip(
                 names, itertools.product(VICTIMS[:2], SHARES), strict=True
             )
