@@ -74,12 +74,12 @@ def supplier_consumer(view: View, th_sup: float = TH_SUP, th_con: float = TH_CON
     load = np.where(view.occupancy > th_con, 1 + view.occupancy, utilisation(view))
     suppliers = np.flatnonzero(view.occupancy > th_sup).tolist()
     by_load = np.argsort(load, kind="stable")
-    consumers = by_load[view.occupancy[by_load] < th_con].tolist()
+    consumers = [s for s in by_load.tolist() if view.occupancy[s] < min(th_con, th_sup)]
     if not suppliers or not consumers:
         return declined(
             "relocation",
             f"{len(suppliers)} suppliers (occupancy over {th_sup:g}) and {len(consumers)} "
-            f"consumers (under {th_con:g}); occupancies {_listed(view)}",
+            f"consumers (under {min(th_con, th_sup):g}); occupancies {_listed(view)}",
         )
     rng = random.Random(view.seed)
     rows = view.by_slot(view.processed)
