@@ -28,11 +28,13 @@ def duration_us(text: str, *, signed: bool = False) -> int:
     match = _DURATION.fullmatch(text.strip().lower())
     name = match[3] if match else ""
     unit = _SHORT.get(name, name.removesuffix("s") if name not in UNITS_US else name)
+    if match is not None and match[1] == "-" and not signed:
+        raise ValueError(f"{text!r} is less than nothing; write it without the sign")
     if match is None or unit not in UNITS_US or (match[1] and not signed):
         example = "-5 seconds" if signed else "10 minutes"
-        units = "ms, seconds, minutes, hours or days"
+        units = "us, ms, seconds, minutes, hours or days"
         raise ValueError(
-            f"{text!r} is no length of time; write a whole number of {units}, e.g. {example!r}"
+            f"{text!r} is not a length of time; write a whole number of {units}, e.g. {example!r}"
         )
     found = int(match[2]) * UNITS_US[unit]
     if found > MOST_US:

@@ -217,6 +217,12 @@ class Join(QueryPart):
         for name in ("window", "lateness", "idle_after", "ahead"):
             if (text := getattr(self, name)) is not None:
                 _placed(duration_us, text, name)
+        if self.idle_after is not None and not duration_us(self.idle_after):
+            raise _Misplaced(
+                "no partition brings rows all the time: give it a length, or leave it out to wait "
+                "for every partition",
+                "idle_after",
+            )
         if self.window is not None and self.within is not None:
             raise ValueError("give window (all inputs alike) or within (bands), not both")
         for input_, text in (self.within or {}).items():
@@ -607,7 +613,7 @@ def _time_problems(query: Query) -> Iterator[str]:
         if len({duration_us(text) for text in said.values()}) > 1:
             last = list(said)[-1]
             yield (
-                f"{query.where(*query.place(last, what))}: {' and '.join(said)} say unlike things: "
+                f"{query.where(*query.place(last, what))}: {' and '.join(said)} differ: "
                 f"all joins of a query have one watermark. Say {what} once"
             )
 

@@ -69,7 +69,7 @@ def band_us(text: str) -> tuple[int, int]:
     """`"-5 seconds .. 1 minute"` as the least and the most. Raises ValueError."""
     low, dots, high = text.partition("..")
     if not dots:
-        raise ValueError(f"{text!r} is no band; write for example '-5 seconds .. 1 minute'")
+        raise ValueError(f"{text!r} is not a band; write for example '-5 seconds .. 1 minute'")
     found = duration_us(low, signed=True), duration_us(high, signed=True)
     if found[0] > found[1]:
         raise ValueError(f"the band {text!r} ends before it begins")

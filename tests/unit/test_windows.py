@@ -83,12 +83,12 @@ def test_a_length_is_told_in_its_largest_unit() -> None:
     [
         (
             "soon",
-            "'soon' is no length of time; write a whole number of ms, seconds, minutes, hours",
+            "'soon' is not a length of time; write a whole number of us, ms, seconds, minutes",
         ),
-        ("1.5 hours", "is no length of time"),
-        ("-1 second", "is no length of time"),
-        ("5 weeks", "is no length of time"),
-        ("3 ss", "is no length of time"),
+        ("1.5 hours", "is not a length of time"),
+        ("-1 second", "is less than nothing; write it without the sign"),
+        ("5 weeks", "is not a length of time"),
+        ("3 ss", "is not a length of time"),
         ("367 days", "'367 days' is more than 366 days"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_is_no_length(text: str, says: str) -> None:
 
 def test_bands() -> None:
     assert band_us("-5 seconds .. 1 minute") == (-5 * SECOND, MINUTE)
-    with pytest.raises(ValueError, match=r"'5 s' is no band; write for example"):
+    with pytest.raises(ValueError, match=r"'5 s' is not a band; write for example"):
         band_us("5 s")
     with pytest.raises(ValueError, match=r"the band '5 s .. 4 s' ends before it begins"):
         band_us("5 s .. 4 s")
@@ -161,8 +161,14 @@ def test_the_fingerprint_knows_time() -> None:
         ),
         ('quote = "-5 seconds', 'quot = "-5 seconds', 14, "give a band to: quote"),
         ('quote = "-5 seconds', 'trade = "-5 seconds', 14, "trade is the first input"),
-        ("-5 seconds ..", "-5 seconds", 14, "is no band; write for example"),
-        ("2 minutes", "late", 15, "'late' is no length of time"),
+        ("-5 seconds ..", "-5 seconds", 14, "is not a band; write for example"),
+        ("2 minutes", "late", 15, "'late' is not a length of time"),
+        (
+            'idle_after = "1500',
+            'idle_after = "0',
+            16,
+            "no partition brings rows all the time: give it a length, or leave it out",
+        ),
         ('lateness = "2', 'window = "1 s"\nlateness = "2', 11, "give window (all inputs"),
         (
             'inputs = ["quoted", "company"]',
@@ -185,7 +191,7 @@ def test_one_watermark_is_said_once() -> None:
         'symbol = "string" }\n[join', 'symbol = "string", at = "timestamp" }\ntime = "at"\n[join'
     )
     [found] = problems(two)
-    assert "quoted and named say unlike things: all joins of a query have one watermark" in found
+    assert "quoted and named differ: all joins of a query have one watermark" in found
     assert query(two.replace('lateness = "1 s"', "")).event_time is not None
 
 
