@@ -296,9 +296,8 @@ def test_the_first_policy_is_the_default() -> None:
     assert Settings().rebalance.policy == POLICIES[0]
 
 
-@pytest.mark.parametrize(
-    "policy", [POLICIES[0], *(pytest.param(each, marks=pytest.mark.soak) for each in POLICIES[1:])]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("policy", POLICIES)
 def test_killed_while_groups_move(make_day: MakeDay, policy: str) -> None:
     """Sender, receiver and driver die at each of their points, one after another."""
     points = DRIVERS[POLICIES.index(policy)]
