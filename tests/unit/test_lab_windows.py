@@ -290,11 +290,8 @@ def reckoned_slowly(line: WindowLine, day: WindowDay) -> tuple[float, float]:
         place = later // step_us, int(groups.slots[of[0][i]])
         results.setdefault(place, []).append(later)
     left, delay, count, busy = [0.0] * line.slots, 0.0, 0, 0.0
-    starts = [
-        *((round(s * US), 60 * US) for s in np.arange(0, work.window_s, 60)),
-        *((t, step_us) for t in range(window_us, round(work.minutes * 60 * US), step_us)),
-    ]
-    for begin, span in starts:
+    span = step_us
+    for begin in range(0, round(work.minutes * 60 * US), step_us):
         held = held_slowly(day, window_us, begin)
         new = [[n for n, t in enumerate(ts) if begin <= t < begin + span] for ts in times]
         for slot in range(line.slots):
