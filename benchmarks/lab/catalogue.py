@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.lab import experiments as single
+from benchmarks.lab.changing_days import changing
 from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.tree_experiments import tree_experiments
 from benchmarks.lab.window_experiments import WindowExperiment, window_experiments
@@ -15,4 +16,4 @@ def experiments() -> tuple[Experiment | WindowExperiment, ...]:
 
 def spilling_experiments() -> tuple[Experiment, ...]:
     """Those whose lines have too little memory, or might."""
-    return (*single.experiments(), *tree_experiments())
+    return (*single.experiments(), *changing(), *tree_experiments())

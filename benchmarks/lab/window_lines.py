@@ -161,21 +161,23 @@ class _Run:
         return self._outcome(groups)
 
     def _step(self, end_s: float, groups: GroupMap) -> Stepped:
-        first = self.line.beside and len(self.ratios) % 2 == 1  # neither is always warm
-        other_s = self._beside(end_s) if first else 0.0
-        start = time.process_time()
-        done = self.cluster.run(end_s, groups)
-        cpu_s = time.process_time() - start
-        self.cpu_s += cpu_s
+        turns = [(self.cluster, groups)]
         if self.line.beside:
-            self.ratios.append(cpu_s / (other_s or self._beside(end_s)))
+            turns.append((self.other, self.other.groups))
+        if len(self.ratios) % 2:  # neither is always the first
+            turns.reverse()
+        cpu_s: dict[bool, float] = {}
+        for cluster, owners in turns:
+            start = time.process_time()
+            stepped = cluster.run(end_s, owners)
+            own = cluster is self.cluster
+            cpu_s[own] = time.process_time() - start
+            if own:
+                done = stepped
+        self.cpu_s += cpu_s[True]
+        if self.line.beside:
+            self.ratios.append(cpu_s[True] / cpu_s[False])
         return done
-
-    def _beside(self, end_s: float) -> float:
-        """The second cluster's epoch: its CPU time."""
-        start = time.process_time()
-        self.other.run(end_s, self.other.groups)
-        return time.process_time() - start
 
     def _begin_counting(self) -> None:
         self.queues.begin()

@@ -35,6 +35,7 @@ from spillway.policy.view import (
     surely_below,
 )
 from spillway_schemas.journal import Prefix
+from spillway_schemas.windows import SLICES
 
 TH_SUP = 0.5
 TH_CON = 0.01
@@ -50,7 +51,7 @@ grows again, too."""
 BUSY = 0.9
 """Utilisation, and share of a budget, that fewer slots may have in the end; times `View.swing`
 likewise."""
-LEAST_SWING = 0.8
+LEAST_SWING = SLICES / (SLICES + 1)
 """Of utilisation: with the least slices that a window's length gives. Slices of short windows are
 longer, but hold little that is joined."""
 ONE_KEY = 0.9
