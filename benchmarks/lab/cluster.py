@@ -65,9 +65,16 @@ class Spilling:
     """theta_t."""
 
     def task(
-        self, slot: int, epoch: int, manifest: str | None, groups: GroupMap, end_ms: int
+        self,
+        slot: int,
+        epoch: int,
+        manifest: str | None,
+        groups: GroupMap,
+        end_ms: int,
+        close_ms: int,
     ) -> StepTask:
-        """A slot's part of an epoch, which ends at `end_ms` of the virtual clock."""
+        """A slot's part of an epoch, which ends at `end_ms` of the virtual clock; the session ends
+        at `close_ms`."""
         budget = ROOM * self.memory_bytes
         return StepTask(
             key=SecretBytes(b"k" * 32),
@@ -83,6 +90,7 @@ class Spilling:
             fraction=self.fraction,
             inactive_ms=int(min(self.inactive_s, 1e9) * 1000),
             victims=self.victims,
+            left_ms={SESSION: max(close_ms - end_ms, 0)},
             now_ms=end_ms,
             written_at_us=end_ms * 1000,
             seed=epoch,
@@ -143,6 +151,7 @@ class Cluster:
                     self.manifests.get(slot),
                     self.groups,
                     self._now_ms(self.epoch + 1),
+                    self._now_ms(self.day.epochs),
                 ),
                 leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
                 arriving=tuple(a for a, b in going if b == slot),

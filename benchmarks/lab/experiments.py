@@ -39,7 +39,14 @@ from spillway.policy.disk import lazy_disk
 Found = Mapping[str, Outcome]
 """An experiment's outcomes by the lines' names."""
 
-VICTIMS = ("productivity", "inactive-then-productivity", "random", "largest", "most-productive")
+VICTIMS = (
+    "expected-loss",
+    "productivity",
+    "inactive-then-productivity",
+    "random",
+    "largest",
+    "most-productive",
+)
 LOW, HIGH = "productivity", "most-productive"
 PAPER = "TR-05-04"
 AMPLE = 1 << 30

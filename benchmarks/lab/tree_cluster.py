@@ -111,7 +111,12 @@ class TreeCluster:
     def _task(self, slot: int, **given: object) -> StepTask:
         epoch = self.epoch + 1
         task = self.spilling.task(
-            slot, epoch, self.manifests.get(slot), self.groups, self._now_ms(epoch + 1)
+            slot,
+            epoch,
+            self.manifests.get(slot),
+            self.groups,
+            self._now_ms(epoch + 1),
+            self._now_ms(self.day.epochs),
         )
         attempt = f"{next(self.attempts):016x}"
         return replace(task, attempt=attempt, traced=self.traced, **given)  # type: ignore[arg-type]

@@ -96,7 +96,8 @@ class WindowCluster:
 
     def _task(self, slot: int, until_s: float) -> StepTask:
         manifest = self.manifests.get(slot)
-        task = AMPLE.task(slot, self.epoch, manifest, self.groups, round(until_s * 1000))
+        until_ms = round(until_s * 1000)
+        task = AMPLE.task(slot, self.epoch, manifest, self.groups, until_ms, until_ms)
         return replace(task, expired_by={SESSION: self.progress.watermark_us})
 
     def _blocks(self, until_s: float) -> list[Block]:

@@ -436,6 +436,7 @@ class SpillSettings(Section):
         ),
     )
     victims: Literal[
+        "expected-loss",
         "inactive-then-productivity",
         "productivity",
         "random",
@@ -446,11 +447,13 @@ class SpillSettings(Section):
         "global-output",
         "global-output-penalty",
     ] = Field(
-        default="inactive-then-productivity",
+        default="expected-loss",
         description="Policy that chooses the groups to spill, of all joins of a query alike.",
         json_schema_extra=_about(
             "policy",
-            "Keeps what yields the most results per byte (TR-05-04). `random`, `largest` and "
+            "Gives up the fewest results per byte, by how many a group's rows have given, how many "
+            "come now, and how long the session goes on. `productivity` goes by what a byte has "
+            "given since the group was last spilled (TR-05-04). `random`, `largest` and "
             "`most-productive` are baselines to compare with. The last four are for trees of "
             "joins (SIGMOD 2006, section 3): `bottom-up` begins with the joins furthest from the "
             "root; `local-output` goes by what a group's own join gives for each byte, "

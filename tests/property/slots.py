@@ -151,6 +151,7 @@ class Slots:
             fraction=0.3,
             inactive_ms=60_000,
             victims=DEFAULT,
+            calendar="XNYS",
             kafka={},
         )
         genesis = Genesis(

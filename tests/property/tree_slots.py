@@ -134,6 +134,7 @@ class TreeSlots:
             fraction=0.3,
             inactive_ms=60_000,
             victims=str(self.options.get("victims", DEFAULT)),
+            calendar="XNYS",
             kafka={},
         )
         self.warehouse = folder(self.root).child("warehouse")

@@ -59,6 +59,7 @@ def write(
             "spilled_bytes": [0] * len(rows),
             "hot_key": [hot] * len(rows),
             "hot_rows": pa.array([None if hot is None else 1] * len(rows), pa.int64()),
+            "expected_loss": [r[2] / 4 for r in rows],
             **{name: [None] * len(rows) for name in STATISTICS_SCHEMA.names[-SLOT_COLUMNS:]},
         },
         schema=STATISTICS_SCHEMA,

@@ -19,6 +19,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spilling import (
+    GroupJoins,
     Limits,
     Victims,
     choose_victims,
@@ -47,6 +48,7 @@ from spillway.policy.victims import (
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix, SlotTotals
 from tests.property.slots import KEY
+from tests.unit.test_expected_loss import growth_drawn
 
 DAY = "2026-01-05"
 THRESHOLD, FRACTION = 0.8, 0.3
@@ -160,11 +162,18 @@ def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:
     assert all(s.overflow < s.took for s in found if s not in below)
 
 
+def of_one_join(groups: int) -> GroupJoins:
+    none = np.zeros(groups, dtype=np.int64)
+    return GroupJoins(none, none, none + 2, np.full(groups, np.inf))
+
+
 def victims(sizes: list[int], intake: list[int], limits: Limits) -> tuple[list[int], int]:
     """The groups that leave, the largest first, and what of it is for want of room."""
     size = np.array(sizes, np.int64)
     figures = Figures(size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)))
-    found = choose_victims({DAY: figures}, limits, "largest", VictimContext(0, 0, 0))
+    found = choose_victims(
+        {DAY: figures}, limits, "largest", VictimContext(0, 0, 0), of_one_join(len(sizes))
+    )
     assert found.groups[DAY].dtype == np.bool_
     return np.flatnonzero(found.groups[DAY]).tolist(), found.overflow_bytes
 
@@ -220,7 +229,7 @@ def test_groups_of_all_sessions_are_victims_alike() -> None:
 
     days = {"d1": figures(5, 90, 0), "d2": figures(80, 1, 95), "d3": figures(0, 0, 2)}
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=186)
-    found = choose_victims(days, limits, "largest", VictimContext(0, 0, 0))
+    found = choose_victims(days, limits, "largest", VictimContext(0, 0, 0), of_one_join(3))
     chosen = {day: each.tolist() for day, each in found.groups.items()}
     assert chosen == {
         "d1": [False, True, False],
@@ -235,14 +244,16 @@ def test_groups_of_all_sessions_are_victims_alike() -> None:
     days["d1"].counters.results[1] = days["d2"].counters.results[2] = 10_000
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=2)
     policy = "inactive-then-productivity"
-    found = choose_victims(days, limits, policy, VictimContext(2_000, 1_000, 0))
+    found = choose_victims(days, limits, policy, VictimContext(2_000, 1_000, 0), of_one_join(3))
     # One byte of the idle group; then of those without results the largest.
     assert {day: np.flatnonzero(each).tolist() for day, each in found.groups.items()} == {
         "d1": [],
         "d2": [0, 1],
         "d3": [],
     }
-    assert choose_victims({}, limits, "largest", VictimContext(0, 0, 0)) == Victims({})
+    assert choose_victims({}, limits, "largest", VictimContext(0, 0, 0), of_one_join(3)) == Victims(
+        {}
+    )
 
 
 def test_rows_leave_by_group_and_the_others_stay() -> None:
@@ -385,7 +396,8 @@ def test_intermediate_results_count_against_a_group() -> None:
     )
     assert global_productivity(figures).tolist() == [2, 2]
     assert penalised_productivity(figures).tolist() == [20 / 30, 20 / 210]
-    first = {each: int(victim_order(each, figures, VictimContext(0, 0, 0))[0]) for each in POLICIES}
+    of_both = ("local-output", "global-output-penalty")
+    first = {each: int(victim_order(each, figures, VictimContext(0, 0, 0))[0]) for each in of_both}
     assert first["local-output"] == 0, "what gives most to the next operator is kept"
     assert first["global-output-penalty"] == 1
 
@@ -393,7 +405,9 @@ def test_intermediate_results_count_against_a_group() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    plain = GroupFigures(*(draw.integers(0, 9, 40) for _ in range(3)))
+    plain = GroupFigures(
+        *(draw.integers(0, 9, 40) for _ in range(3)), growth=(growth_drawn(draw, 40),)
+    )
     told = replace(
         plain,
         level=np.zeros(40, dtype=np.int64),

@@ -127,7 +127,7 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     assert data.size < figures.nbytes / 15, "compressed"
     text = pa.ipc.open_file(data).schema.metadata[b"spillway"]
     assert text == (
-        b'{"format":5,"slot":3,"epoch":7,"next_run":5,"runs":[],'
+        b'{"format":6,"slot":3,"epoch":7,"next_run":5,"runs":[],'
         b'"drops":{"d":[[0,-1],[9223372036854775808,6]]},'
         b'"merges":[["d",1,[2,3],4],["e",0,[1],9]]}'
     )
@@ -144,12 +144,12 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
 def test_a_manifest_of_another_format_is_refused() -> None:
     written = encode_manifest(Manifest(0, 1))
     whole = pa.ipc.open_file(written).read_all()
-    facts = whole.schema.metadata[b"spillway"].replace(b'"format":5', b'"format":4')
+    facts = whole.schema.metadata[b"spillway"].replace(b'"format":6', b'"format":5')
     sink = pa.BufferOutputStream()
     table = whole.replace_schema_metadata({b"spillway": facts})
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(ValueError, match=r"^a manifest of format 4 instead of 5$"):
+    with pytest.raises(ValueError, match=r"^a manifest of format 5 instead of 6$"):
         decode_manifest(sink.getvalue())
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from spillway import calendar
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.task import StepTask
@@ -30,6 +31,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
 from spillway.protocol.state import replay
 from spillway.stream import process
+from spillway.stream.boundary import left_ms as left_ms_of
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.failures import beyond_mending
 from spillway.stream.job import Placement
@@ -63,6 +65,7 @@ from tests.protocol_entries import (
     sealed,
 )
 
+CLOSE_MS = calendar.close_ms("XNYS", DAY)
 SPEC = spec_of(3, composite=False)
 SALTS = (11, 7)
 """Of slot 0 and slot 1: what the shuffle calls them."""
@@ -79,6 +82,7 @@ SETTINGS = JobSettings(
     fraction=0.2,
     inactive_ms=5,
     victims="largest",
+    calendar="XNYS",
     kafka={},
 )
 BEFORE = ((Prefix(1, 0), 0), (Prefix(1, 1), 0))
@@ -129,6 +133,7 @@ def test_steps_are_told_what_the_plan_says() -> None:
         "inactive_ms": 5,
         "victims": "largest",
         "key": KEY,
+        "left_ms": {DAY: CLOSE_MS - 42.0},
         "now_ms": 42,
         "statistics": True,
         "seed": 3,
@@ -155,6 +160,21 @@ def test_steps_are_told_what_the_plan_says() -> None:
             **common,
         ),
     }
+
+
+def test_the_step_is_told_how_long_its_sessions_go_on() -> None:
+    given = plan(seal=seal(ends(2, 2, 2)))
+    next_close_ms = calendar.close_ms("XNYS", NEXT)
+    for now_ms, left_ms in (
+        (CLOSE_MS - 1, {DAY: 1, NEXT: next_close_ms - CLOSE_MS + 1}),
+        (CLOSE_MS, {NEXT: next_close_ms - CLOSE_MS}),
+        (next_close_ms, {}),
+        (0, {}),
+    ):
+        tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=now_ms)
+        assert [task.left_ms for task in tasks.values()] == [left_ms] * 2
+    # A Saturday, and a year that the calendar does not reach.
+    assert left_ms_of("XNYS", ["2026-01-10", "2199-01-05"], 1) == {}
 
 
 def test_the_step_is_told_to_flush_only_when_the_plan_seals() -> None:

@@ -881,6 +881,7 @@ def test_statistics_with_a_list_column_are_compacted(tmp_path: Path) -> None:
         "spilled_bytes": 300,
         "hot_key": "ACME",
         "hot_rows": 4,
+        "expected_loss": 2.5,
         "slot_bytes": 100,
         "slot_budget_bytes": 1000,
         "slot_busy_s": 0.5,

@@ -11,8 +11,9 @@ the newest row), so that a replay gives the same figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
+from spillway.policy.expected import ARRIVALS_HALF_LIFE_MS, with_generation
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 
@@ -30,6 +32,9 @@ F64 = npt.NDArray[np.float64]
 
 HALF_LIFE_MS = 60_000
 """After this time a result counts half in `rate`."""
+
+HALF_LIVES_MS = {"recent_results": HALF_LIFE_MS, "recent_rows": ARRIVALS_HALF_LIFE_MS}
+"""Of the counters that forget."""
 
 EVERY_S = 5.0
 EVERY_GROUPS = 4_096
@@ -54,6 +59,7 @@ STATISTICS_SCHEMA = pa.schema(
         pa.field("spilled_bytes", pa.int64()),
         pa.field("hot_key", pa.string()),
         pa.field("hot_rows", pa.int64()),
+        pa.field("expected_loss", pa.float64()),
         pa.field("slot_bytes", pa.int64()),
         pa.field("slot_budget_bytes", pa.int64()),
         *(pa.field(f"slot_{each.name}", pa.float64()) for each in fields(SlotFigures)),
@@ -78,7 +84,7 @@ def statistics_every_s(groups: int) -> float:
 
 @dataclass
 class Counters:
-    """What no file holds of a session's groups; arrays (g,), int64 but `recent_results`."""
+    """What no file holds of a session's groups; arrays (g,)."""
 
     results: I64
     """Of the current generation: since the group was last spilled."""
@@ -87,6 +93,11 @@ class Counters:
     """New rows that came, all inputs, since the session began."""
     recent_results: F64
     """Results, each counting half as much after every `HALF_LIFE_MS`."""
+    recent_rows: F64
+    """New rows likewise, after every `ARRIVALS_HALF_LIFE_MS`."""
+    spilled_norm: F64
+    """(sum of N^m over its spilled generations of N rows)^(1/m), for a join of m inputs: the same
+    rows in a group that is twice as wide are twice as many, whatever m is."""
     spilled_bytes: I64
     last_used_ms: I64
     """When the last new row came."""
@@ -104,8 +115,7 @@ class Counters:
     def zeros(cls, groups: int) -> Counters:
         """Nothing counted yet."""
         none: dict[str, Any] = {f.name: np.zeros(groups, np.int64) for f in fields(cls)}
-        real = ("recent_results", "final_results", "downstream_bytes")
-        return cls(**none | {name: np.zeros(groups) for name in real})
+        return cls(**none | {name: np.zeros(groups) for name in REAL})
 
     def known(self) -> Bool:
         """Groups that anything was counted of, bool (g,)."""
@@ -113,11 +123,16 @@ class Counters:
         return found
 
 
+REAL = ("recent_results", "recent_rows", "spilled_norm", "final_results", "downstream_bytes")
+"""Those that are float64; the others are int64."""
+
 SUMMED = (
     "results",
     "session_results",
     "rows_in",
     "recent_results",
+    "recent_rows",
+    "spilled_norm",
     "spilled_bytes",
     "final_results",
     "downstream_bytes",
@@ -150,14 +165,19 @@ class Figures:
         rows, size = self.rows * wanted, self.bytes * wanted
         return Figures(rows, size, self.intake_bytes * wanted, mine, self.hot)
 
-    def after_spill(self, spilled: Bool) -> Figures:
-        """The figures once some groups (g,) have left memory: their next generation begins."""
+    def after_spill(self, spilled: Bool, inputs: I64) -> Figures:
+        """The figures once some groups (g,) have left memory: their next generation begins.
+
+        `inputs`: of each group's join, int64 (g,).
+        """
+        gone = self.rows.sum(axis=0) * spilled
         counters = replace(
             self.counters,
             results=self.counters.results * ~spilled,
             final_results=self.counters.final_results * ~spilled,
             downstream_bytes=self.counters.downstream_bytes * ~spilled,
             spilled_bytes=self.counters.spilled_bytes + self.bytes * spilled,
+            spilled_norm=with_generation(self.counters.spilled_norm, gone, inputs),
             generations=self.counters.generations + spilled,
         )
         rows, size = self.rows * ~spilled, self.bytes * ~spilled
@@ -182,7 +202,9 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
     if not mine.num_rows:
         return counters
     columns = {name: mine[name].to_numpy() for name in (*SUMMED, *GREATEST)}
-    columns["recent_results"] = columns["recent_results"] * _left(mine["at_ms"].to_numpy(), now_ms)
+    at_ms = mine["at_ms"].to_numpy()
+    for name, half_life_ms in HALF_LIVES_MS.items():
+        columns[name] = columns[name] * _left(at_ms, now_ms, half_life_ms)
     rows, at, share = shares_of(mine["depth"].to_numpy(), mine["value"].to_numpy(), groups)
     for name in SUMMED:
         target = getattr(counters, name)
@@ -215,11 +237,24 @@ def shares_of(depth: np.ndarray, value: np.ndarray, groups: GroupMap) -> tuple[I
     return rows, at, share
 
 
-def _left(at_ms: I64, now_ms: int) -> F64:
-    """What is left of a count of recent results; before the clock has begun, all of it."""
+def _left(at_ms: I64, now_ms: int, half_life_ms: int) -> F64:
+    """What is left of a count of what is recent; before the clock has begun, all of it."""
     passed = np.where(at_ms > 0, np.maximum(now_ms - at_ms, 0), 0)
-    left: F64 = 0.5 ** (passed / HALF_LIFE_MS)
+    left: F64 = 0.5 ** (passed / half_life_ms)
     return left
+
+
+def epoch_ms_of(table: pa.Table, now_ms: int) -> int:
+    """How long the stream's clock has gone on since manifests' figures; 0: not known."""
+    at_ms = pc.max(table["at_ms"]).as_py() or 0
+    return max(now_ms - at_ms, 0) if at_ms else 0
+
+
+def _spread(epoch_ms: int) -> float:
+    """What a row of an epoch counts at its end as a recent one, when rows come evenly in it: so a
+    count of recent rows does not depend on how long epochs are."""
+    gone = np.log(2) * epoch_ms / ARRIVALS_HALF_LIFE_MS
+    return float(-np.expm1(-gone) / gone) if gone else 1.0
 
 
 @dataclass
@@ -236,8 +271,10 @@ class Given:
         return cls(np.zeros(groups, dtype=np.int64), np.zeros(groups), np.zeros(groups))
 
 
-def counted(before: Counters, sizes: Sizes, given: Given, now_ms: int) -> Counters:
-    """The counters with the epoch's new rows, and what they gave, added.
+def counted(
+    before: Counters, sizes: Sizes, given: Given, now_ms: int, epoch_ms: int = 0
+) -> Counters:
+    """The counters with the new rows of an epoch of `epoch_ms`, and what they gave, added.
 
     Rows whose last use is not known (they were restored) count as used now.
     """
@@ -248,6 +285,7 @@ def counted(before: Counters, sizes: Sizes, given: Given, now_ms: int) -> Counte
         session_results=before.session_results + given.results,
         rows_in=before.rows_in + sizes.new_rows,
         recent_results=before.recent_results + given.results,
+        recent_rows=before.recent_rows + sizes.new_rows * _spread(epoch_ms),
         final_results=before.final_results + given.final_results,
         downstream_bytes=before.downstream_bytes + given.downstream_bytes,
         last_used_ms=np.where(used, now_ms, before.last_used_ms),
@@ -332,8 +370,12 @@ def statistics_table(
     state_bytes: int = 0,
     budget_bytes: int = 0,
     recent: SlotFigures | None = None,
+    expected_loss: Mapping[str, F64] = MappingProxyType({}),
 ) -> pa.Table:
-    """Rows of the `statistics` table: the slot's groups that have anything; or were spilled."""
+    """Rows of the `statistics` table: the slot's groups that have anything; or were spilled.
+
+    `expected_loss`: per session, what each group would lose (g,); null where there is none.
+    """
     own_kinds = STATISTICS_SCHEMA.types[-SLOT_COLUMNS:]
     own_values: list[float | None] = [state_bytes, budget_bytes]
     own_values += [getattr(recent, each.name, None) for each in fields(SlotFigures)]
@@ -369,6 +411,9 @@ def statistics_table(
                     pa.array(counters.spilled_bytes[shown]),
                     pa.array([each and each[0] for each in hot], pa.string()),
                     pa.array([each and each[1] for each in hot], pa.int64()),
+                    pa.array(expected_loss[session][shown])
+                    if session in expected_loss
+                    else pa.nulls(n, pa.float64()),
                     *(pa.repeat(value, n) for value in of_slot),
                 ],
                 schema=STATISTICS_SCHEMA,

@@ -45,10 +45,12 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches
 from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.spill.spilling import (
+    GroupJoins,
     Limits,
     Victims,
     choose_victims,
     flush_ranges,
+    growth_of,
     rows_of,
     staying,
 )
@@ -69,6 +71,7 @@ from spillway.engine.statistics import (
     Given,
     carried,
     counted,
+    epoch_ms_of,
     figures_table,
     measure,
     skew,
@@ -80,9 +83,10 @@ from spillway.engine.upkeep import RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from spillway.policy.expected import expected_loss
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
-from spillway_schemas.hash_space import join_numbers, join_of
+from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import (
     DELAY_EDGES_MS,
     Cut,
@@ -161,12 +165,14 @@ class _Step:
         self.state = state
         self.tables = tables
         self.inputs = range(len(spec.inputs))
+        self.joins = GroupJoins.of(spec, task.groups)
         self.found = found
         self.manifest = found.manifest
         self.sessions = found.sessions
         self.began = began
         self.seconds = {"load": time.perf_counter() - began}
         self.known_figures = self.manifest.figures
+        self.epoch_ms = 0
         self.figures: dict[str, Figures] = {}
         self.segments: dict[str, Segments] = {}
         self.files: list[FileRecord] = []
@@ -203,6 +209,7 @@ class _Step:
             )
         with self.timed("install"):
             self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
+            self.epoch_ms = epoch_ms_of(self.known_figures, task.now_ms)
             # A session of which everything was spilled has no files, but counts go on.
             for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
                 self.found.session(name)
@@ -404,7 +411,7 @@ class _Step:
             own = task.groups.slots == task.slot
             if others := told(task.groups, given.final_results * ~own):
                 self.traced[name] = others
-            counters = counted(before, sizes, given, task.now_ms)
+            counters = counted(before, sizes, given, task.now_ms, self.epoch_ms)
             self.segments[name] = segments
             self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
             self.work += sizes.new_rows + given.results
@@ -467,7 +474,7 @@ class _Step:
                 )
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
                 victims = choose_victims(
-                    self.figures, limits, task.victims, context, self._levels()
+                    self.figures, limits, task.victims, context, self.joins, task.left_ms
                 )
             with self.timed("store"):
                 next_run, encoded = self._encode(shelf, victims.groups)
@@ -475,15 +482,6 @@ class _Step:
             if short <= 0 or not room:
                 return next_run, encoded, victims
             room = max(room - max(short, left // FITS), 0)
-
-    def _levels(self) -> I64 | None:
-        """How far each group's join is from the root, int64 (g,); None: there is one join."""
-        spec = self.spec
-        if len(spec.joins) == 1:
-            return None
-        join = join_numbers(self.task.groups.prefixes, len(spec.joins))
-        levels: I64 = np.array(spec.distances, dtype=np.int64)[join]
-        return levels
 
     def _encode(
         self, shelf: RunWriter, victims: Mapping[str, Bool]
@@ -523,7 +521,7 @@ class _Step:
             ]
             session.drops = session.drops.drop(groups, self.task.epoch)
             self.spilled[session.name] = figures.only(held)
-            self.figures[session.name] = figures.after_spill(held)
+            self.figures[session.name] = figures.after_spill(held, self.joins.inputs)
         session.new = [[] for _ in self.inputs]
         session.installed = [[] for _ in self.inputs]
 
@@ -591,6 +589,10 @@ class _Step:
                     state_bytes=self._state_bytes(),
                     budget_bytes=task.budget_bytes,
                     recent=task.recent,
+                    expected_loss={
+                        name: expected_loss(growth_of(each, self.joins, task.left_ms.get(name)))
+                        for name, each in figures.items()
+                    },
                 )
                 for figures, resident in both
             ),

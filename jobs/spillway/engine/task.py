@@ -56,6 +56,8 @@ class StepTask:
     fraction: float = 0.3
     inactive_ms: int = 60_000
     victims: str = DEFAULT
+    left_ms: Mapping[str, float] = field(default_factory=dict)
+    """Per session how long it goes on by the stream's clock, where that is known."""
     now_ms: int = 0
     """The stream's clock."""
     written_at_us: int = 0

@@ -6,7 +6,8 @@ all joins of the query, side by side.
 
 | policy | first victim |
 |---|---|
-| `inactive-then-productivity` | (default) idle groups, longest idle first; then as `productivity` |
+| `expected-loss` | (default) fewest results lost by it / bytes (`spillway.policy.expected`) |
+| `inactive-then-productivity` | idle groups, longest idle first; then as `productivity` |
 | `productivity` | least P_output / P_size: results of the current generation / bytes |
 | `most-productive` | the opposite, to see what a bad choice costs |
 | `largest` | most bytes |
@@ -42,6 +43,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spillway.policy.expected import Growth, expected_loss
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
@@ -64,6 +67,8 @@ class GroupFigures:
     downstream_bytes: F64 | None = None
     """float64 (g,): bytes of the rows that joins further up have got because of it, kept there or
     spilled meanwhile. None: no such."""
+    growth: tuple[Growth, ...] = ()
+    """How the groups have grown, session after session; `expected-loss` asks for it."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,13 @@ def _productivity(figures: GroupFigures, context: VictimContext) -> I64:  # noqa
     return _ascending(productivity(figures), -figures.bytes)
 
 
+def _expected_loss(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
+    if not figures.growth:
+        raise ValueError("expected-loss goes by how groups have grown, and no growth was given")
+    loss = np.concatenate([expected_loss(each) for each in figures.growth])
+    return _ascending(_per_byte(loss, figures.bytes), -figures.bytes)
+
+
 def _most_productive(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
     return _ascending(-productivity(figures), -figures.bytes)
 
@@ -156,6 +168,7 @@ def _global_output_penalty(figures: GroupFigures, context: VictimContext) -> I64
 
 
 POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {
+    "expected-loss": _expected_loss,
     "inactive-then-productivity": _inactive_then_productivity,
     "productivity": _productivity,
     "most-productive": _most_productive,
@@ -166,7 +179,7 @@ POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {
     "global-output": _global_output,
     "global-output-penalty": _global_output_penalty,
 }
-DEFAULT = "inactive-then-productivity"
+DEFAULT = "expected-loss"
 
 
 TRACING = frozenset({"global-output", "global-output-penalty"})

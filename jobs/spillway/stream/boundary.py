@@ -14,6 +14,7 @@ gets into the day. It does not seal
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spillway import calendar
@@ -77,3 +78,19 @@ def never_closes(state: JournalState, name: str) -> str | None:
 
 def _id(session: str) -> str:
     return f"calendar/{session}"
+
+
+def left_ms(name: str, sessions: Iterable[str], now_ms: int) -> dict[str, float]:
+    """How long each session goes on by the calendar `name`, at `now_ms` of the stream's clock (0:
+    it has not begun).
+
+    Those that have no close to come are left out: a day that is replayed, a date without trading
+    or beyond the calendar.
+    """
+    found = {}
+    for session in sessions:
+        with suppress(calendar.CalendarError):
+            at_ms = calendar.close_ms(name, session)
+            if 0 < now_ms < at_ms:
+                found[session] = float(at_ms - now_ms)
+    return found

@@ -119,6 +119,7 @@ def job_settings(
         fraction=settings.spill.fraction,
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=settings.spill.victims,
+        calendar=settings.session.calendar,
         kafka=kafka,
         traced_rows=settings.spill.traced_rows,
     )

@@ -21,6 +21,7 @@ from spillway.policy.victims import TRACING
 from spillway.protocol.offsets import padded
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
+from spillway.stream.boundary import left_ms
 from spillway.stream.decoding import DecodeTask
 from spillway_schemas.journal import Offsets, Prefix, SlotReport, TracedGroup
 from spillway_schemas.secret import Options
@@ -44,6 +45,8 @@ class JobSettings:
     fraction: float
     inactive_ms: int
     victims: str
+    calendar: str
+    """By which it is known how long a session goes on."""
     kafka: Options
     traced_rows: int = 0
     """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
@@ -101,6 +104,7 @@ def step_tasks(
     """
     moves = relocations(GroupMap(plan.before), groups)
     forced = dict(plan.forced)
+    dates = [plan.session] if plan.seal is None else [plan.session, plan.seal.next_session]
     return {
         slot: StepTask(
             slot=slot,
@@ -123,6 +127,7 @@ def step_tasks(
             fraction=settings.fraction,
             inactive_ms=settings.inactive_ms,
             victims=settings.victims,
+            left_ms=left_ms(settings.calendar, dates, now_ms),
             now_ms=now_ms,
             statistics=statistics,
             recent=recent[slot] if recent else None,

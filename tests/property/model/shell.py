@@ -82,6 +82,7 @@ SETTINGS = JobSettings(
     fraction=0.3,
     inactive_ms=0,
     victims=DEFAULT,
+    calendar="XNYS",
     kafka={},
 )
 

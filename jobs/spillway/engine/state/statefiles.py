@@ -40,7 +40,7 @@ from spillway.engine.state.runs import (
 )
 from spillway.storage import Folder
 
-FORMAT = 5
+FORMAT = 6
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -52,6 +52,8 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("session_results", pa.int64(), nullable=False),
         pa.field("rows_in", pa.int64(), nullable=False),
         pa.field("recent_results", pa.float64(), nullable=False),
+        pa.field("recent_rows", pa.float64(), nullable=False),
+        pa.field("spilled_norm", pa.float64(), nullable=False),
         pa.field("spilled_bytes", pa.int64(), nullable=False),
         pa.field("generations", pa.int64(), nullable=False),
         pa.field("final_results", pa.float64(), nullable=False),
