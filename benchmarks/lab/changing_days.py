@@ -15,7 +15,7 @@ from benchmarks.lab.lines import Line
 from benchmarks.lab.workload import F64, GROUPS, Phase, Workload
 from spillway_schemas.setting_fields import SpillSettings
 
-SHARES = (0.3, 0.1, 0.02)
+SHARES = (0.3, 0.1, 0.05, 0.02)
 """Of its memory, what a slot spills at a time."""
 SILENT = 1e-9
 """Weight of a group of which no tuple comes."""
@@ -84,5 +84,4 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         (Picture(figure, f"Results of a changing day: {name}", names),),
         lambda _: (),
         limits=True,
-        ceiling=True,
     )

@@ -21,6 +21,10 @@ constraint an epoch (what is held fits) that ties the groups together. With a pr
 each epoch instead of the constraints, every group has its own best schedule, by dynamic
 programming; what all of them give, with the memory paid for, is no less than the best schedule
 (weak duality), for any prices. The prices are improved step by step; the least bound counts.
+
+**Foresight** (`foresight`). A schedule that can be had, so the ceiling is no higher than need be
+by more than the two differ. It spills no more than it must, the groups first that lose the least
+for each row by what is still to come, which it knows.
 """
 
 from __future__ import annotations
@@ -96,15 +100,39 @@ def ceiling(day: Day, memory_rows: int, reached: int, rounds: int = 300) -> int:
     return int(np.floor(least + 1e-6))
 
 
+def foresight(day: Day, memory_rows: int) -> int:
+    """Results of a schedule that knows the day. See the module."""
+    gains = generations(day)
+    held = _rows_by_epoch(day)
+    every = np.arange(day.groups)
+    begun = np.zeros(day.groups, dtype=np.int64)
+    """The first epoch of each group's generation."""
+    given = 0.0
+    for end in range(1, day.epochs):
+        rows = held[end] - held[begun, every]
+        excess = rows.sum() - memory_rows
+        if excess <= 0:
+            continue
+        so_far = gains[begun, end, every]
+        loss = gains[begun, -1, every] - so_far - gains[end, -1, every]
+        order = np.lexsort((-rows, loss / np.maximum(rows, 1)))
+        order = order[rows[order] > 0]
+        leave = order[: int(np.searchsorted(rows[order].cumsum(), excess)) + 1]
+        given += so_far[leave].sum()
+        begun[leave] = end
+    return int(given + gains[begun, -1, every].sum())
+
+
 def generations(day: Day) -> F64:
-    """(e, e + 1, g): [a, b] is what a generation of the epochs a ... b - 1 gives in each group."""
+    """(e + 1, e + 1, g): what a generation of the epochs a ... b - 1 gives in each group."""
     epochs, keys = day.epochs, len(day.group)
     counts = np.zeros((len(day.arrivals), epochs + 1, keys), dtype=np.int32)
     for stream, arrived in zip(counts, day.arrivals, strict=True):
         np.add.at(stream, (day.epoch_of + 1, arrived), 1)
     counts = counts.cumsum(axis=1, dtype=np.int32)
     first = np.searchsorted(day.group, np.arange(day.groups))
-    gains = np.zeros((epochs, epochs + 1, day.groups))
+    # One more beginning, of generations without an epoch: so "from here to the end" has a place.
+    gains = np.zeros((epochs + 1, epochs + 1, day.groups))
     for a in range(epochs):
         within = (counts[:, a + 1 :] - counts[:, a : a + 1]).astype(np.float64)
         gains[a, a + 1 :] = np.add.reduceat(within.prod(axis=0), first, axis=1)
@@ -125,7 +153,7 @@ def _schedules(gains: F64, held: F64, price: F64) -> tuple[float, F64]:
     A generation that begins before epoch a and is cut in epoch b - 1 pays for the ends of the
     epochs a ... b - 2. So does the last one: a cut in the day's last epoch costs no results.
     """
-    epochs, groups = gains.shape[0], gains.shape[2]
+    epochs, groups = gains.shape[0] - 1, gains.shape[2]
     paid, prices = (price[:, None] * held).cumsum(axis=0), price.cumsum()
     best = np.zeros((epochs + 1, groups))
     start = np.zeros((epochs + 1, groups), dtype=np.int64)

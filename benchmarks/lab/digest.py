@@ -43,7 +43,6 @@ def digest(experiment: Experiment | WindowExperiment) -> str:
         experiment.workload,
         experiment.epoch_s,
         experiment.lines,
-        experiment.ceiling,
     ]
     if isinstance(experiment.workload, TreeWorkload):
         found += ["jobs/spillway/policy/lineage.py", "jobs/spillway/engine/tracing.py"]

@@ -87,9 +87,7 @@ class Experiment:
     pictures: tuple[Picture, ...]
     claims: Callable[[Found], Sequence[Claim]]
     limits: bool = False
-    """Compare with the best static choice."""
-    ceiling: bool = False
-    """And with the ceiling of all policies (one slot, up to about 100 epochs)."""
+    """Compare with the ceiling of all policies, the memory of all slots taken as one."""
     paper: str = PAPER
     """Whose claims it tests."""
 
@@ -233,7 +231,6 @@ def share_pushed() -> Experiment:
         ),
         claims,
         limits=True,
-        ceiling=True,
     )
 
 
@@ -269,7 +266,6 @@ def _victims(
         (Picture(figure, f"Results by victims: {title.lower()}", VICTIMS),),
         claims,
         limits=True,
-        ceiling=True,
     )
 
 

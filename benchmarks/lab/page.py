@@ -22,10 +22,14 @@ FOLDER = "laboratory"
 class Limit:
     """What could be had at most, with some memory."""
 
-    static: int | None
-    """By the best static choice; None: that is not known."""
-    ceiling: int | None = None
+    memory_bytes: int
+    """Of all slots."""
+    ceiling: int
     """By any policy."""
+    static: int | None = None
+    """By the best static choice; None: that is not known."""
+    foresight: int | None = None
+    """By a schedule that knows the day: no less than this can be had."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,23 @@ def outcomes_table(done: AnyDone) -> str:
         [outcome.name, *(text(done, outcome) for _, text in columns)]
         for outcome in done.outcomes.values()
     ]
+    rows += [[*row, *[""] * (1 + len(columns) - len(row))] for row in _limit_rows(done)]
     return table(("line", *(head for head, _ in columns)), rows)
+
+
+def _limit_rows(done: Done) -> list[list[str]]:
+    """What could be had with each memory: who, results, what is left, the share of the ceiling."""
+    limits = {limit.memory_bytes: limit for limit in done.limits.values()}
+    whole = max((o.run_time + o.missing for o in done.outcomes.values()), default=0)
+    found = []
+    for memory, limit in limits.items():
+        of = f", {memory / 2**20:.1f} MiB" if len(limits) > 1 else ""
+        both = ("best static choice", limit.static), ("foresight", limit.foresight)
+        for name, results in both:
+            if results is not None:
+                share = f"{results / limit.ceiling:.1%}" if limit.ceiling else "–"
+                found.append([f"*{name}{of}*", f"{results:,}", f"{whole - results:,}", share])
+    return found
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
@@ -116,10 +136,8 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
         ("results at run time", lambda _, o: f"{o.run_time:,}"),
         ("left to cleanup", lambda _, o: f"{o.missing:,}"),
     ]
-    if any(limit.static for limit in done.limits.values()):
-        found.append(("of the best static choice", lambda d, o: _share(d, o, "static")))
-    if any(limit.ceiling for limit in done.limits.values()):
-        found.append(("of the ceiling", lambda d, o: _share(d, o, "ceiling")))
+    if done.limits:
+        found.append(("of the ceiling", _share))
     if any(o.cuts for o in outcomes):
         found += [
             ("spills", lambda _, o: f"{o.spills:,}"),
@@ -144,10 +162,9 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
     return found
 
 
-def _share(done: Done, outcome: Outcome, kind: str) -> str:
+def _share(done: Done, outcome: Outcome) -> str:
     limit = done.limits.get(outcome.name)
-    most = getattr(limit, kind) if limit else None
-    return f"{outcome.run_time / most:.1%}" if most else "–"
+    return f"{outcome.run_time / limit.ceiling:.1%}" if limit and limit.ceiling else "–"
 
 
 def dump(done: Iterable[AnyDone]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from benchmarks.lab.clairvoyant import best_static, ceiling
+from benchmarks.lab.clairvoyant import best_static, ceiling, foresight
 from benchmarks.lab.cluster import ROW_BYTES
 from benchmarks.lab.digest import digest
 from benchmarks.lab.experiments import AMPLE, Experiment
@@ -62,10 +62,10 @@ def _limits(
     for memory in sorted(set(of_all.values())):
         most = max(outcomes[name].run_time for name, held in of_all.items() if held == memory)
         if isinstance(day, TreeDay):
-            found[memory] = Limit(None, tree_ceiling(day, memory, most))
+            found[memory] = Limit(memory, tree_ceiling(day, memory, most))
             continue
         rows = memory // ROW_BYTES
         static = best_static(day, rows).results
-        top = ceiling(day, rows, max(most, static)) if experiment.ceiling else None
-        found[memory] = Limit(static, top)
+        seen = foresight(day, rows)
+        found[memory] = Limit(memory, ceiling(day, rows, max(most, seen)), static, seen)
     return {name: found[memory] for name, memory in of_all.items()}

@@ -204,7 +204,6 @@ def _five_way(
         (Picture(f"tree-{figure}", f"Results of the tree: {title}", VICTIMS), *more),
         claims,
         limits=True,
-        ceiling=True,
         paper=PAPER,
     )
 

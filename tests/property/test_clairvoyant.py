@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.lab import exact
-from benchmarks.lab.clairvoyant import best_static, ceiling, generations, knapsack
+from benchmarks.lab.clairvoyant import (
+    best_static,
+    ceiling,
+    foresight,
+    generations,
+    knapsack,
+)
 from benchmarks.lab.workload import I64, Day
 from tests.lanes import some
 
@@ -91,6 +97,7 @@ def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
         if day.rows(day.epochs - 1).sum() <= room:
             assert bound == full
     assert best >= best_static(day, room).results
+    assert best >= foresight(day, room) >= exact.run_time(day, set(places)).sum(), "it can be had"
 
 
 @settings(max_examples=some(25), deadline=None)

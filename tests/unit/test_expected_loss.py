@@ -87,7 +87,7 @@ def slowly(growth: Growth) -> list[float]:
                 for k in range(steps)
             )
             loss = growth.result_rate[g] * share * until / steps if n else 0.0
-        elif gave[growth.join[g]]:
+        elif gave[growth.join[g]] and sum(powers[k] for k in own):
             average = gave[growth.join[g]] / sum(powers[k] for k in own)
             sigma = (growth.session_results[g] + 1) / (powers[g] + 1 / average)
             loss = sigma * ((n + x) ** m - n**m - x**m)

@@ -110,7 +110,8 @@ def _sigma(growth: Growth, powers: F64) -> F64:
     given, whole = (_by_join(growth.join, each) for each in (results, powers))
     found: F64 = np.zeros(len(powers))
     # sigma = (results + 1) / (powers + 1 / average), where the join has given anything.
-    np.divide((results + 1) * given, powers * given + whole, out=found, where=given > 0)
+    known = (given > 0) & (whole > 0)
+    np.divide((results + 1) * given, powers * given + whole, out=found, where=known)
     return found
 
 
