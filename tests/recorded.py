@@ -33,7 +33,6 @@ from spillway.policy.view import (
 )
 from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import Prefix
-from tests.unit.test_expected_loss import growth_drawn
 
 FILE = Path(__file__).parent / "unit" / "recorded" / "decisions.txt"
 DRAWN = 3_000
@@ -231,8 +230,8 @@ def orders_of(seed: int) -> list[str]:
     seen = view_of(seed)
     draw = random.Random(seed)
     used = np.array([draw.randrange(0, 4000) for _ in seen.groups], dtype=np.int64)
-    growth = growth_drawn(np.random.default_rng(seed), len(used))
-    figures = GroupFigures(seen.bytes, seen.results, used, growth=(growth,))
+    loss = np.random.default_rng(seed).integers(0, 900, len(used)) * 1.0
+    figures = GroupFigures(seen.bytes, seen.results, used, loss=loss)
     lines = []
     for policy in [each for each in VICTIMS if each not in BY_CHANCE + OF_TREES]:
         order = victim_order(policy, figures, VictimContext(4000, 1500, seed))

@@ -1,4 +1,5 @@
-"""What a group is expected to lose, against the same sums written out group by group."""
+"""What a group is expected to lose, and how its rows are expected to come, against the same sums
+written out group by group."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
+from spillway.engine.growth import GroupJoins, growth_of
 from spillway.engine.statistics import (
     HALF_LIFE_MS,
     Counters,
@@ -21,19 +23,23 @@ from spillway.engine.statistics import (
     counted,
     epoch_ms_of,
     figures_table,
+    looked_at,
+    rates,
 )
-from spillway.policy.expected import (
+from spillway.policy.arrivals import (
     ARRIVALS_HALF_LIFE_MS,
-    PRIOR_ROWS,
-    Growth,
-    arrival_rates,
-    expected_loss,
-    with_generation,
+    HORIZONS_MS,
+    KEPT,
+    NO_EVIDENCE,
+    PRIOR,
+    looked_back,
+    persistence,
+    rate_to_come,
 )
+from spillway.policy.expected import Growth, expected_loss, with_generation
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
-TAU_MS = ARRIVALS_HALF_LIFE_MS / log(2)
 DAY = "2026-01-05"
 
 
@@ -44,29 +50,36 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
     before = draw.integers(0, 60, groups)
     return Growth(
         rows=rows,
-        rows_in=rows + before,
-        recent_rows=draw.random(groups) * 20 * (draw.random(groups) < 0.8),
+        present=draw.random(groups) * 1e-3 * (draw.random(groups) < 0.8),
+        usual=draw.random(groups) * 1e-3,
         spilled_norm=before * draw.random(groups),
         session_results=draw.integers(0, 900, groups),
         result_rate=draw.random(groups),
         join=join,
         inputs=2 + join % 2,
         window_ms=np.where(join % 2 == 1, 40_000.0, inf) if joins > 1 else np.full(groups, inf),
-        left_ms=float(draw.integers(0, 200_000)) if draw.random() < 0.8 else None,
+        left_ms=float(draw.integers(0, 200_000)),
+        evidence=draw.random((len(HORIZONS_MS), 2)) * 1e-5,
     )
 
 
 def slowly(growth: Growth) -> list[float]:
     groups = range(len(growth.rows))
-    come_ms = sum(growth.recent_rows) / TAU_MS
-    rates = []
-    for g in groups:
-        usual = come_ms * growth.rows_in[g] / max(sum(growth.rows_in), 1)
-        weight_ms = TAU_MS + PRIOR_ROWS / usual if usual else inf
-        rates.append((growth.recent_rows[g] + PRIOR_ROWS) / weight_ms)
     left_ms = growth.left_ms
-    if left_ms is None:
-        left_ms = sum(growth.rows_in) / max(sum(rates), 1e-9)
+    off = sum((p - u) ** 2 for p, u in zip(growth.present, growth.usual, strict=True))
+    kept, before = [], 1.0
+    for squares, products in growth.evidence:
+        if squares + PRIOR * off:
+            before = (products + PRIOR * off * before) / (squares + PRIOR * off)
+            before = min(max(before, 0), 1)
+        kept.append(before)
+    stays = kept[0] if left_ms < HORIZONS_MS[0] else kept[-1]
+    for k in range(len(kept) - 1):
+        low, high = HORIZONS_MS[k : k + 2]
+        if low <= left_ms < high:
+            stays = kept[k] + (kept[k + 1] - kept[k]) * log(left_ms / low) / log(high / low)
+    pairs = zip(growth.present, growth.usual, strict=True)
+    rates = [max(u + stays * (p - u), 0) for p, u in pairs]
     powers = [
         float(growth.rows[g]) ** int(growth.inputs[g])
         + float(growth.spilled_norm[g]) ** int(growth.inputs[g])
@@ -107,7 +120,8 @@ def test_the_loss_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
 def test_nothing_is_lost_without_rows_and_without_time() -> None:
     growth = replace(growth_drawn(np.random.default_rng(1), 20), left_ms=0.0)
     assert not expected_loss(growth).any()
-    later = replace(growth, left_ms=1_000.0, rows=np.arange(20) % 2 * 5)
+    come = np.ones(20)
+    later = replace(growth, left_ms=9.0, rows=np.arange(20) % 2 * 5, present=come, usual=come)
     assert ((expected_loss(later) > 0) == (later.rows > 0)).all()
 
 
@@ -117,8 +131,8 @@ def test_a_group_that_was_just_spilled_is_not_the_next_victim_for_being_young() 
     same = np.array([1_000, 1_000])
     growth = Growth(
         rows=np.array([1_000, 100]),
-        rows_in=same,
-        recent_rows=np.array([20.0, 20.0]),
+        present=np.full(2, 1e-3),
+        usual=np.full(2, 1e-3),
         spilled_norm=np.array([0.0, 900.0]),
         session_results=np.array([10_000, 8_200]),
         result_rate=np.zeros(2),
@@ -126,55 +140,147 @@ def test_a_group_that_was_just_spilled_is_not_the_next_victim_for_being_young() 
         inputs=np.full(2, 2),
         window_ms=np.full(2, inf),
         left_ms=1e6,
+        evidence=NO_EVIDENCE,
     )
-    loss = expected_loss(growth) / growth.rows
-    assert loss[1] == pytest.approx(loss[0], rel=0.01)
-    figures = GroupFigures(
-        np.array([1_000, 100]) * 9, np.array([10_000, 100]), same, growth=(growth,)
-    )
+    loss = expected_loss(growth)
+    assert loss[1] / 100 == pytest.approx(loss[0] / 1_000, rel=0.01)
+    size = np.array([1_000, 100]) * 9
+    figures = GroupFigures(size, np.array([10_000, 100]), same, loss=loss)
     by_productivity = victim_order("productivity", figures, VictimContext(0, 0, 0))
     assert by_productivity.tolist() == [1, 0]
 
 
-def test_without_growth_the_policy_says_what_it_lacks() -> None:
+def test_without_losses_the_policy_says_what_it_lacks() -> None:
     figures = GroupFigures(np.ones(2, np.int64), np.ones(2, np.int64), np.ones(2, np.int64))
-    with pytest.raises(ValueError, match="no growth was given"):
+    with pytest.raises(ValueError, match="nothing was given"):
         victim_order("expected-loss", figures, VictimContext(0, 0, 0))
 
 
-def test_rates_are_those_of_the_last_seconds_and_few_rows_are_no_silence() -> None:
-    usual = np.array([5_000, 5_000, 10])
-    rates = arrival_rates(np.array([0.0, 100.0, 0.0]), usual)
-    assert rates[0] < 0.05 * rates[1], "half of the rows so far, none in the last half-lives"
-    # Of a group with 1 row in 1,000 none is to be expected in this time.
-    assert rates[2] == pytest.approx(rates[:2].sum() / 1_000, rel=0.2)
-    assert not arrival_rates(np.zeros(3), usual).any()
+# --- how rows come ---------------------------------------------------------------------------
 
 
-def sizes_of(*rows: int) -> Sizes:
-    came = np.array(rows, dtype=np.int64)
-    return Sizes(came[None], came, came, came)
+class Stream:
+    """A session of some groups, epoch by epoch, through manifests."""
+
+    def __init__(self, groups: int, epoch_s: int = 5) -> None:
+        """Begin."""
+        depth = max(groups - 1, 0).bit_length()
+        self.groups = GroupMap([(Prefix(depth, g), 0) for g in range(groups)])
+        self.table = figures_table(self.groups, 0, {}, 0)
+        self.evidence = NO_EVIDENCE
+        self.epoch_ms = epoch_s * 1_000
+        self.now_ms = 1_000_000 * 1_000
+
+    def bring(self, a_second: list[float], seconds: int) -> None:
+        """Rows of each group for a time."""
+        n = len(self.groups)
+        for _ in range(seconds * 1_000 // self.epoch_ms):
+            came = np.round(np.array(a_second) * self.epoch_ms / 1_000).astype(np.int64)
+            sizes = Sizes(came[None], came, came, came)
+            epoch_ms = epoch_ms_of(self.table, self.now_ms)
+            before = carried(self.table, DAY, self.groups, self.now_ms)
+            counters = counted(before, sizes, Given.nothing(n), self.now_ms, epoch_ms)
+            looked = looked_at(counters, self.evidence, self.now_ms, epoch_ms)
+            self.counters, self.evidence = looked
+            none = np.zeros(n, dtype=np.int64)
+            figures = Figures(none[None], none, none, self.counters, none * 0.0)
+            self.table = figures_table(self.groups, 0, {DAY: figures}, self.now_ms)
+            self.now_ms += self.epoch_ms
+
+    def to_come(self, left_s: float) -> list[float]:
+        """Rows a second that each group is to expect."""
+        held = self.counters
+        now_ms = self.now_ms - self.epoch_ms
+        both = rates(held.rows_in, held.recent_rows, held.first_ms, now_ms)
+        return (1_000 * rate_to_come(*both, self.evidence, left_s * 1_000)).tolist()
 
 
 @pytest.mark.parametrize("epoch_s", [1, 5, 30])
-def test_recent_rows_do_not_depend_on_the_length_of_epochs(epoch_s: int) -> None:
-    """3 rows a second for ten minutes."""
-    groups = GroupMap([(Prefix(0, 0), 0)])
-    table = figures_table(groups, 0, {}, 0)
-    for epoch in range(600 // epoch_s):
-        now_ms = 1_000_000 + epoch * epoch_s * 1_000
-        known = carried(table, DAY, groups, now_ms)
-        counters = counted(
-            known,
-            sizes_of(3 * epoch_s),
-            Given.nothing(1),
-            now_ms,
-            epoch_ms_of(table, now_ms),
-        )
-        figures = Figures(sizes_of(0).rows, *np.zeros((2, 1), np.int64), counters)
-        table = figures_table(groups, 0, {DAY: figures}, now_ms)
-    rate = arrival_rates(counters.recent_rows, counters.rows_in)
-    assert rate[0] * 1_000 == pytest.approx(3, rel=0.02)
+def test_rates_do_not_depend_on_the_length_of_epochs(epoch_s: int) -> None:
+    stream = Stream(2, epoch_s)
+    stream.bring([3, 8], 600)
+    assert stream.to_come(3_600) == pytest.approx([3, 8], rel=0.03)
+
+
+def test_a_change_that_stays_is_believed_and_one_that_passes_is_not() -> None:
+    stays = Stream(2)
+    stays.bring([8, 1], 1_500)
+    stays.bring([1, 8], 600)
+    assert stays.to_come(1_800) == pytest.approx([1, 8], rel=0.25)
+    passes = Stream(2)
+    for turn in range(13):
+        passes.bring([8, 1] if turn % 2 == 0 else [1, 8], 240)
+    few, many = sorted(passes.to_come(1_800))
+    assert few > 3, "4.5 as usual, 1 as now"
+    assert many < 6
+    # What comes next is another matter: it is as it is now.
+    assert passes.to_come(20) == pytest.approx([8, 1], rel=0.5)
+
+
+def test_chance_is_no_change() -> None:
+    """Rows come evenly, by chance now to one group, now to another: what is usual counts."""
+    draw = np.random.default_rng(3)
+    stream = Stream(64)
+    for _ in range(240):
+        stream.bring((draw.poisson(0.5, 64) / 5).tolist(), 5)
+    now_ms = stream.now_ms - stream.epoch_ms
+    held = stream.counters
+    present, usual = rates(held.rows_in, held.recent_rows, held.first_ms, now_ms)
+    found = np.array(stream.to_come(1_800)) / 1_000
+    assert np.abs(found - usual).max() < 0.3 * np.abs(present - usual).max()
+
+
+def test_a_group_that_falls_silent_is_expected_to_stay_so() -> None:
+    stream = Stream(4)
+    stream.bring([4, 4, 4, 4], 1_200)
+    stream.bring([4, 4, 4, 0], 600)
+    assert stream.to_come(1_200)[3] < 1
+    assert stream.to_come(1_200)[:3] == pytest.approx([4, 4, 4], rel=0.05)
+
+
+def test_nothing_is_learned_of_a_time_in_which_the_stream_stood_still() -> None:
+    stream = Stream(2)
+    stream.bring([8, 1], 1_000)
+    before = stream.evidence
+    stream.now_ms += 3 * HORIZONS_MS[0]
+    stream.bring([8, 1], 5)
+    assert stream.evidence[0].tolist() == pytest.approx((KEPT * before[0]).tolist())
+    assert (stream.counters.then_ms[:, 0] == stream.now_ms - stream.epoch_ms).all()
+
+
+def test_persistence_goes_from_horizon_to_horizon() -> None:
+    nothing = persistence(NO_EVIDENCE, 0.0, 1e6)
+    assert nothing == 1, "of what is not known, that it stays as it is"
+    evidence = NO_EVIDENCE.copy()
+    evidence[0] = 1.0, 0.8
+    assert persistence(evidence, 0.0, 1.0) == pytest.approx(0.8)
+    assert persistence(evidence, 0.0, 1e9) == pytest.approx(0.8), "and of longer ones likewise"
+    evidence[1] = 1.0, 0.4
+    between = (HORIZONS_MS[0] * HORIZONS_MS[1]) ** 0.5
+    assert persistence(evidence, 0.0, between) == pytest.approx(0.6)
+    evidence[2] = 1.0, -3.0
+    evidence[3] = 1.0, 7.0
+    assert persistence(evidence, 0.0, HORIZONS_MS[2]) == 0
+    assert persistence(evidence, 0.0, HORIZONS_MS[3]) == 1
+    # Much that is off now asks for as much evidence.
+    assert persistence(evidence[:1].repeat(4, axis=0), 100.0, 1e9) > 0.95
+
+
+def test_looking_back_adds_what_came_of_what_was_off() -> None:
+    evidence = np.ones((len(HORIZONS_MS), 2))
+    present, usual, came = np.array([3.0, 1.0]), np.array([1.0, 2.0]), np.array([2.0, 2.0])
+    found = looked_back(evidence, 1, present, usual, came)
+    assert found[1].tolist() == [KEPT + 4 + 1, KEPT + 2 * 1 + -1 * 0]
+    assert found[[0, 2, 3]].tolist() == evidence[[0, 2, 3]].tolist()
+    assert evidence[1].tolist() == [1, 1], "what was there is not changed"
+
+
+# --- counters --------------------------------------------------------------------------------
+
+
+def figures_of(counters: Counters, *rows: int) -> Figures:
+    none = np.zeros(len(rows), dtype=np.int64)
+    return Figures(np.array(rows)[None], none, none, counters, none * 0.0)
 
 
 def test_each_recent_count_forgets_at_its_own_pace() -> None:
@@ -185,8 +291,7 @@ def test_each_recent_count_forgets_at_its_own_pace() -> None:
         recent_results=np.array([8.0]),
         recent_rows=np.array([8.0]),
     )
-    figures = Figures(sizes_of(0).rows, *np.zeros((2, 1), np.int64), counters)
-    table = figures_table(groups, 0, {DAY: figures}, 1_000)
+    table = figures_table(groups, 0, {DAY: figures_of(counters, 0)}, 1_000)
     later = carried(table, DAY, groups, 1_000 + HALF_LIFE_MS)
     assert later.recent_results.tolist() == [4]
     assert later.recent_rows == pytest.approx([8 * 0.5 ** (HALF_LIFE_MS / ARRIVALS_HALF_LIFE_MS)])
@@ -197,7 +302,7 @@ def test_generations_are_remembered_by_what_they_would_give(rows: list[int], m: 
     counters = Counters.zeros(2)
     inputs = np.full(2, m)
     for each in rows:
-        figures = Figures(sizes_of(each, each).rows, *np.zeros((2, 2), np.int64), counters)
+        figures = figures_of(counters, each, each)
         counters = figures.after_spill(np.array([True, False]), inputs).counters
     assert counters.spilled_norm[0] ** m == pytest.approx(sum(float(n) ** m for n in rows))
     assert counters.spilled_norm[1] == 0
@@ -205,15 +310,37 @@ def test_generations_are_remembered_by_what_they_would_give(rows: list[int], m: 
     assert norm == pytest.approx([7]), "one generation is its rows"
 
 
-def test_a_split_keeps_what_a_group_yields() -> None:
+def test_a_split_keeps_what_a_group_yields_and_how_its_rows_came() -> None:
     """Half of the hashes have half of each generation's rows and half of its results: for each N^m
     that is as much for either half."""
     whole, halves = GroupMap([(Prefix(0, 0), 0)]), GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 0)])
-    counters = replace(Counters.zeros(1), rows_in=np.array([80]), spilled_norm=np.array([60.0]))
-    figures = Figures(sizes_of(0).rows, *np.zeros((2, 1), np.int64), counters)
-    table = figures_table(whole, 0, {DAY: figures}, 1)
+    counters = replace(
+        Counters.zeros(1),
+        rows_in=np.array([80]),
+        spilled_norm=np.array([60.0]),
+        first_ms=np.array([7]),
+        then_ms=np.array([[1, 2, 3, 4]]),
+        then_rows=np.array([[8.0, 6.0, 4.0, 2.0]]),
+        then_recent=np.array([[1.0, 2.0, 3.0, 4.0]]),
+    )
+    table = figures_table(whole, 0, {DAY: figures_of(counters, 0)}, 1)
     parted = carried(table, DAY, halves, 1)
     assert parted.spilled_norm.tolist() == [30, 30]
-    figures = Figures(sizes_of(0, 0).rows, *np.zeros((2, 2), np.int64), parted)
-    table = figures_table(halves, 0, {DAY: figures}, 1)
-    assert carried(table, DAY, whole, 1).spilled_norm.tolist() == [60]
+    assert parted.first_ms.tolist() == [7, 7]
+    assert parted.then_ms.tolist() == [[1, 2, 3, 4]] * 2
+    assert parted.then_rows.tolist() == [[4, 3, 2, 1]] * 2
+    assert parted.then_recent.tolist() == [[0.5, 1, 1.5, 2]] * 2
+    table = figures_table(halves, 0, {DAY: figures_of(parted, 0, 0)}, 1)
+    again = carried(table, DAY, whole, 1)
+    assert again.spilled_norm.tolist() == [60]
+    assert again.then_rows.tolist() == [[8, 6, 4, 2]]
+
+
+def test_where_the_end_is_not_known_a_session_goes_on_for_as_long_as_it_has() -> None:
+    counters = replace(Counters.zeros(3), first_ms=np.array([0, 500, 900]))
+    joins = GroupJoins(*np.zeros((2, 3), np.int64), np.full(3, 2), np.full(3, inf))
+    rows = np.zeros(3, dtype=np.int64)
+    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, None).left_ms == 1_000
+    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, 7.0).left_ms == 7
+    counters.first_ms[:] = 0
+    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, None).left_ms == 0

@@ -37,7 +37,9 @@ def table_of(groups: GroupMap, slot: int, now_ms: int, **columns: list[float]) -
     for name, values in columns.items():
         setattr(counters, name, np.array(values, dtype=getattr(counters, name).dtype))
     none = np.zeros(len(groups), dtype=np.int64)
-    figures = GroupFigures(np.zeros((2, len(groups)), np.int64), none, none, counters)
+    figures = GroupFigures(
+        np.zeros((2, len(groups)), np.int64), none, none, counters, np.zeros(len(groups))
+    )
     return figures_table(groups, slot, {DAYS[0]: figures}, now_ms)
 
 

@@ -19,7 +19,6 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spilling import (
-    GroupJoins,
     Limits,
     Victims,
     choose_victims,
@@ -48,7 +47,6 @@ from spillway.policy.victims import (
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix, SlotTotals
 from tests.property.slots import KEY
-from tests.unit.test_expected_loss import growth_drawn
 
 DAY = "2026-01-05"
 THRESHOLD, FRACTION = 0.8, 0.3
@@ -162,18 +160,13 @@ def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:
     assert all(s.overflow < s.took for s in found if s not in below)
 
 
-def of_one_join(groups: int) -> GroupJoins:
-    none = np.zeros(groups, dtype=np.int64)
-    return GroupJoins(none, none, none + 2, np.full(groups, np.inf))
-
-
 def victims(sizes: list[int], intake: list[int], limits: Limits) -> tuple[list[int], int]:
     """The groups that leave, the largest first, and what of it is for want of room."""
     size = np.array(sizes, np.int64)
-    figures = Figures(size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)))
-    found = choose_victims(
-        {DAY: figures}, limits, "largest", VictimContext(0, 0, 0), of_one_join(len(sizes))
+    figures = Figures(
+        size[None], size, np.array(intake, np.int64), Counters.zeros(len(sizes)), size * 0.0
     )
+    found = choose_victims({DAY: figures}, limits, "largest", VictimContext(0, 0, 0))
     assert found.groups[DAY].dtype == np.bool_
     return np.flatnonzero(found.groups[DAY]).tolist(), found.overflow_bytes
 
@@ -225,11 +218,11 @@ def test_the_rule_begins_above_the_threshold_and_takes_at_least_what_is_above_it
 def test_groups_of_all_sessions_are_victims_alike() -> None:
     def figures(*sizes: int) -> Figures:
         size = np.array(sizes, np.int64)
-        return Figures(size[None], size, np.zeros(3, np.int64), Counters.zeros(3))
+        return Figures(size[None], size, np.zeros(3, np.int64), Counters.zeros(3), size * 0.0)
 
     days = {"d1": figures(5, 90, 0), "d2": figures(80, 1, 95), "d3": figures(0, 0, 2)}
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=186)
-    found = choose_victims(days, limits, "largest", VictimContext(0, 0, 0), of_one_join(3))
+    found = choose_victims(days, limits, "largest", VictimContext(0, 0, 0))
     chosen = {day: each.tolist() for day, each in found.groups.items()}
     assert chosen == {
         "d1": [False, True, False],
@@ -244,16 +237,14 @@ def test_groups_of_all_sessions_are_victims_alike() -> None:
     days["d1"].counters.results[1] = days["d2"].counters.results[2] = 10_000
     limits = Limits(10_000, 0.8, 0.3, 1_000, forced_bytes=2)
     policy = "inactive-then-productivity"
-    found = choose_victims(days, limits, policy, VictimContext(2_000, 1_000, 0), of_one_join(3))
+    found = choose_victims(days, limits, policy, VictimContext(2_000, 1_000, 0))
     # One byte of the idle group; then of those without results the largest.
     assert {day: np.flatnonzero(each).tolist() for day, each in found.groups.items()} == {
         "d1": [],
         "d2": [0, 1],
         "d3": [],
     }
-    assert choose_victims({}, limits, "largest", VictimContext(0, 0, 0), of_one_join(3)) == Victims(
-        {}
-    )
+    assert choose_victims({}, limits, "largest", VictimContext(0, 0, 0)) == Victims({})
 
 
 def test_rows_leave_by_group_and_the_others_stay() -> None:
@@ -316,6 +307,8 @@ def test_ranges_are_flushed_by_the_slot_s_own_groups() -> None:
         # a byte, and of two alike the larger first.
         ("inactive-then-productivity", [3, 1, 4, 5, 2, 0]),
         ("productivity", [4, 5, 2, 0, 1, 3]),
+        # Of what they would give up 3, 0.05, 0.05, 5, 1 and 0.05 for each byte.
+        ("expected-loss", [5, 1, 2, 4, 0, 3]),
         ("most-productive", [3, 1, 0, 5, 2, 4]),
         ("largest", [4, 5, 1, 0, 2, 3]),
     ],
@@ -325,6 +318,7 @@ def test_which_group_is_spilled_first(policy: str, order: list[int]) -> None:
         bytes=np.array([50, 60, 40, 10, 100, 80]),
         results=np.array([100, 300, 20, 900, 10, 40]),
         last_used_ms=np.array([1_500, 1_400, 1_900, 1_100, 1_600, 2_000]),
+        loss=np.array([150.0, 3.0, 2.0, 50.0, 100.0, 4.0]),
     )
     assert victim_order(policy, figures, VictimContext(2_000, 500, 7)).tolist() == order
 
@@ -406,7 +400,7 @@ def test_intermediate_results_count_against_a_group() -> None:
 def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
     draw = np.random.default_rng(seed)
     plain = GroupFigures(
-        *(draw.integers(0, 9, 40) for _ in range(3)), growth=(growth_drawn(draw, 40),)
+        *(draw.integers(0, 9, 40) for _ in range(3)), loss=draw.integers(0, 9, 40) * 1.0
     )
     told = replace(
         plain,

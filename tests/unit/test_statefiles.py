@@ -113,7 +113,10 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     number = 20_000
     names = FIGURES_SCHEMA.names
     columns = [pa.array([f"d{i % 2}" for i in range(number)])]
-    columns += [pa.array([i] * number, FIGURES_SCHEMA.field(i).type) for i in range(1, len(names))]
+    for i in range(1, len(names)):
+        kind = FIGURES_SCHEMA.field(i).type
+        lists = pa.types.is_fixed_size_list(kind)
+        columns.append(pa.array([[i] * kind.list_size if lists else i] * number, kind))
     figures = pa.table(columns, schema=FIGURES_SCHEMA)
     written = Manifest(
         slot=3,
@@ -122,6 +125,7 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
         drops={"d": Drops([0, 1 << 63], [-1, 6])},
         merges=(Merging("d", 1, (2, 3), 4), Merging("e", 0, (1,), 9)),
         figures=figures,
+        evidence={"d": [[1.5, 0.5]]},
     )
     data = encode_manifest(written)
     assert data.size < figures.nbytes / 15, "compressed"
@@ -129,11 +133,12 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     assert text == (
         b'{"format":6,"slot":3,"epoch":7,"next_run":5,"runs":[],'
         b'"drops":{"d":[[0,-1],[9223372036854775808,6]]},'
-        b'"merges":[["d",1,[2,3],4],["e",0,[1],9]]}'
+        b'"merges":[["d",1,[2,3],4],["e",0,[1],9]],"evidence":{"d":[[1.5,0.5]]}}'
     )
     again = decode_manifest(data)
     assert (again.slot, again.epoch, again.next_run, again.runs) == (3, 7, 5, ())
     assert again.merges == written.merges
+    assert again.evidence == written.evidence
     assert {name: each.to_json() for name, each in again.drops.items()} == {
         "d": [[0, -1], [1 << 63, 6]]
     }

@@ -11,9 +11,8 @@ the newest row), so that a replay gives the same figures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
-from spillway.policy.expected import ARRIVALS_HALF_LIFE_MS, with_generation
+from spillway.policy.arrivals import ARRIVALS_HALF_LIFE_MS, HORIZONS_MS, TAU_MS, looked_back
+from spillway.policy.expected import with_generation
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 
@@ -84,7 +84,8 @@ def statistics_every_s(groups: int) -> float:
 
 @dataclass
 class Counters:
-    """What no file holds of a session's groups; arrays (g,)."""
+    """What no file holds of a session's groups; arrays (g,), or (g, h) with a column for each of
+    `HORIZONS_MS`."""
 
     results: I64
     """Of the current generation: since the group was last spilled."""
@@ -103,6 +104,14 @@ class Counters:
     """When the last new row came."""
     generations: I64
     """How often it was spilled."""
+    first_ms: I64
+    """When the first row came; 0: not known."""
+    then_ms: I64
+    """(g, h): when a horizon last began; 0: none has."""
+    then_rows: F64
+    """(g, h): `rows_in` then."""
+    then_recent: F64
+    """(g, h): `recent_rows` then."""
     final_results: F64
     """Results of the query that came through the group since it was last spilled, whichever
     generation's rows they came of, those of other slots an epoch later; 0 unless the policy asks
@@ -114,8 +123,10 @@ class Counters:
     @classmethod
     def zeros(cls, groups: int) -> Counters:
         """Nothing counted yet."""
-        none: dict[str, Any] = {f.name: np.zeros(groups, np.int64) for f in fields(cls)}
-        return cls(**none | {name: np.zeros(groups) for name in REAL})
+        kinds: dict[str, Any] = {f.name: float if f.name in REAL else np.int64 for f in fields(cls)}
+        shapes = {name: (groups, len(HORIZONS_MS)) if name in THEN else groups for name in kinds}
+        nothing: dict[str, Any] = {name: np.zeros(shapes[name], kinds[name]) for name in kinds}
+        return cls(**nothing)
 
     def known(self) -> Bool:
         """Groups that anything was counted of, bool (g,)."""
@@ -123,7 +134,16 @@ class Counters:
         return found
 
 
-REAL = ("recent_results", "recent_rows", "spilled_norm", "final_results", "downstream_bytes")
+THEN = ("then_ms", "then_rows", "then_recent")
+REAL = (
+    "recent_results",
+    "recent_rows",
+    "spilled_norm",
+    "final_results",
+    "downstream_bytes",
+    "then_rows",
+    "then_recent",
+)
 """Those that are float64; the others are int64."""
 
 SUMMED = (
@@ -136,8 +156,10 @@ SUMMED = (
     "spilled_bytes",
     "final_results",
     "downstream_bytes",
+    "then_rows",
+    "then_recent",
 )
-GREATEST = ("last_used_ms", "generations")
+GREATEST = ("last_used_ms", "generations", "first_ms", "then_ms")
 """What a merge adds up and a split shares out, and what both keep."""
 
 
@@ -150,6 +172,8 @@ class Figures:
     intake_bytes: I64
     """Bytes that came in this epoch and are in no file yet."""
     counters: Counters
+    loss: F64
+    """Results that the session would have fewer at run time were the group spilled now."""
     hot: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Of the largest groups, the key with the most rows, and how many."""
 
@@ -163,7 +187,7 @@ class Figures:
         """Of the wanted groups (g,) what they have; of the others no row."""
         mine = replace(self.counters, results=self.counters.results * wanted)
         rows, size = self.rows * wanted, self.bytes * wanted
-        return Figures(rows, size, self.intake_bytes * wanted, mine, self.hot)
+        return Figures(rows, size, self.intake_bytes * wanted, mine, self.loss * wanted, self.hot)
 
     def after_spill(self, spilled: Bool, inputs: I64) -> Figures:
         """The figures once some groups (g,) have left memory: their next generation begins.
@@ -181,7 +205,7 @@ class Figures:
             generations=self.counters.generations + spilled,
         )
         rows, size = self.rows * ~spilled, self.bytes * ~spilled
-        return Figures(rows, size, self.intake_bytes, counters)
+        return Figures(rows, size, self.intake_bytes, counters, self.loss * ~spilled)
 
 
 @dataclass(frozen=True)
@@ -201,17 +225,32 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
     mine = table.filter(pc.equal(table["session"], session)) if table.num_rows else table
     if not mine.num_rows:
         return counters
-    columns = {name: mine[name].to_numpy() for name in (*SUMMED, *GREATEST)}
+    columns = {name: _numbers(mine[name]) for name in (*SUMMED, *GREATEST)}
     at_ms = mine["at_ms"].to_numpy()
     for name, half_life_ms in HALF_LIVES_MS.items():
         columns[name] = columns[name] * _left(at_ms, now_ms, half_life_ms)
     rows, at, share = shares_of(mine["depth"].to_numpy(), mine["value"].to_numpy(), groups)
     for name in SUMMED:
         target = getattr(counters, name)
-        np.add.at(target, at, (columns[name][rows] * share).astype(target.dtype))
+        each = share if target.ndim == 1 else share[:, None]
+        np.add.at(target, at, (columns[name][rows] * each).astype(target.dtype))
     for name in GREATEST:
         np.maximum.at(getattr(counters, name), at, columns[name][rows])
     return counters
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column as (n,), or as (n, h) where it has a list in each row."""
+    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
+    flat: np.ndarray = (column.combine_chunks().flatten() if width else column).to_numpy()
+    return flat.reshape(-1, width) if width else flat
+
+
+def _column(values: np.ndarray) -> pa.Array:
+    """The inverse of `_numbers`."""
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 def shares_of(depth: np.ndarray, value: np.ndarray, groups: GroupMap) -> tuple[I64, I64, F64]:
@@ -278,6 +317,7 @@ def counted(
 
     Rows whose last use is not known (they were restored) count as used now.
     """
+    first = (sizes.new_rows > 0) & (before.first_ms == 0)
     used = (sizes.new_rows > 0) | ((sizes.rows.sum(axis=0) > 0) & (before.last_used_ms == 0))
     return replace(
         before,
@@ -289,7 +329,41 @@ def counted(
         final_results=before.final_results + given.final_results,
         downstream_bytes=before.downstream_bytes + given.downstream_bytes,
         last_used_ms=np.where(used, now_ms, before.last_used_ms),
+        first_ms=np.where(first, now_ms - epoch_ms, before.first_ms),
     )
+
+
+def rates(
+    rows_in: I64 | F64, recent_rows: F64, first_ms: I64, now_ms: I64 | int
+) -> tuple[F64, F64]:
+    """The present and the usual rate of each group, rows a ms, float64 (g,) each."""
+    known_ms = np.maximum(now_ms - first_ms, TAU_MS)
+    return recent_rows / TAU_MS, np.where(first_ms > 0, rows_in / known_ms, 0.0)
+
+
+def looked_at(
+    counters: Counters, evidence: F64, now_ms: int, epoch_ms: int
+) -> tuple[Counters, F64]:
+    """At the end of an epoch: the counters where a horizon begins anew, and the evidence of those
+    that have passed (`spillway.policy.arrivals`).
+
+    Horizons begin at multiples of their lengths on the stream's clock, so all slots' do at once.
+    """
+    then = {name: getattr(counters, name).copy() for name in THEN}
+    for number, length_ms in enumerate(HORIZONS_MS):
+        if now_ms // length_ms == (now_ms - epoch_ms) // length_ms:
+            continue
+        began_ms, rows, recent = (each[:, number] for each in then.values())
+        passed_ms = now_ms - began_ms
+        # Nothing is learned of a time in which the stream stood still.
+        seen = (began_ms > 0) & (passed_ms < 2 * length_ms) & (counters.first_ms > 0)
+        present, usual = rates(rows, recent, counters.first_ms, began_ms)
+        came = (counters.rows_in - rows) / np.maximum(passed_ms, 1)
+        evidence = looked_back(evidence, number, present[seen], usual[seen], came[seen])
+        then["then_ms"][:, number] = now_ms
+        then["then_rows"][:, number] = counters.rows_in
+        then["then_recent"][:, number] = counters.recent_rows
+    return replace(counters, **then), evidence
 
 
 def skew(work: I64) -> float:
@@ -342,7 +416,7 @@ def figures_table(
     for session, each in figures.items():
         shown = np.flatnonzero(own & (each.held | each.counters.known()))
         columns = [
-            pa.array(getattr(each.counters, name)[shown]) for name in FIGURES_SCHEMA.names[3:-1]
+            _column(getattr(each.counters, name)[shown]) for name in FIGURES_SCHEMA.names[3:-1]
         ]
         tables.append(
             pa.table(
@@ -370,12 +444,8 @@ def statistics_table(
     state_bytes: int = 0,
     budget_bytes: int = 0,
     recent: SlotFigures | None = None,
-    expected_loss: Mapping[str, F64] = MappingProxyType({}),
 ) -> pa.Table:
-    """Rows of the `statistics` table: the slot's groups that have anything; or were spilled.
-
-    `expected_loss`: per session, what each group would lose (g,); null where there is none.
-    """
+    """Rows of the `statistics` table: the slot's groups that have anything; or were spilled."""
     own_kinds = STATISTICS_SCHEMA.types[-SLOT_COLUMNS:]
     own_values: list[float | None] = [state_bytes, budget_bytes]
     own_values += [getattr(recent, each.name, None) for each in fields(SlotFigures)]
@@ -411,9 +481,7 @@ def statistics_table(
                     pa.array(counters.spilled_bytes[shown]),
                     pa.array([each and each[0] for each in hot], pa.string()),
                     pa.array([each and each[1] for each in hot], pa.int64()),
-                    pa.array(expected_loss[session][shown])
-                    if session in expected_loss
-                    else pa.nulls(n, pa.float64()),
+                    pa.array(each.loss[shown]),
                     *(pa.repeat(value, n) for value in of_slot),
                 ],
                 schema=STATISTICS_SCHEMA,

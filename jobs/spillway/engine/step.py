@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
+from spillway.engine.growth import GroupJoins, growth_of
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import Joined, Rows
@@ -45,12 +46,10 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches
 from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.spill.spilling import (
-    GroupJoins,
     Limits,
     Victims,
     choose_victims,
     flush_ranges,
-    growth_of,
     rows_of,
     staying,
 )
@@ -73,6 +72,7 @@ from spillway.engine.statistics import (
     counted,
     epoch_ms_of,
     figures_table,
+    looked_at,
     measure,
     skew,
     statistics_table,
@@ -83,6 +83,7 @@ from spillway.engine.upkeep import RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
+from spillway.policy.arrivals import NO_EVIDENCE
 from spillway.policy.expected import expected_loss
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
@@ -172,6 +173,7 @@ class _Step:
         self.began = began
         self.seconds = {"load": time.perf_counter() - began}
         self.known_figures = self.manifest.figures
+        self.evidence = {day: np.array(each) for day, each in self.manifest.evidence.items()}
         self.epoch_ms = 0
         self.figures: dict[str, Figures] = {}
         self.segments: dict[str, Segments] = {}
@@ -270,6 +272,11 @@ class _Step:
                 drops={s.name: s.drops for s in self.sessions.values() if any(s.parts)},
                 merges=kept.merges,
                 figures=figures,
+                evidence={
+                    name: each.tolist()
+                    for name, each in self.evidence.items()
+                    if name in self.sessions and each.any()
+                },
             )
             data = encode_manifest(manifest)
             name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data, task.key)
@@ -412,8 +419,16 @@ class _Step:
             if others := told(task.groups, given.final_results * ~own):
                 self.traced[name] = others
             counters = counted(before, sizes, given, task.now_ms, self.epoch_ms)
+            known = self.evidence.get(name, NO_EVIDENCE)
+            counters, evidence = looked_at(counters, known, task.now_ms, self.epoch_ms)
+            self.evidence[name] = evidence
+            left_ms = task.left_ms.get(name)
+            rows = sizes.rows.sum(axis=0)
+            growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms)
             self.segments[name] = segments
-            self.figures[name] = Figures(sizes.rows, sizes.bytes, sizes.intake_bytes, counters)
+            self.figures[name] = Figures(
+                sizes.rows, sizes.bytes, sizes.intake_bytes, counters, expected_loss(growth)
+            )
             self.work += sizes.new_rows + given.results
 
     def _flush(self, session: SessionState, flushed: tuple[Prefix, ...]) -> None:
@@ -467,15 +482,14 @@ class _Step:
         task = self.task
         left = max(shelf.room.left(), 0)
         room = left
+        level = self.joins.level if len(self.spec.joins) > 1 else None
         while True:
             with self.timed("spill"):
                 limits = Limits(
                     task.budget_bytes, task.threshold, task.fraction, room, task.forced_bytes
                 )
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
-                victims = choose_victims(
-                    self.figures, limits, task.victims, context, self.joins, task.left_ms
-                )
+                victims = choose_victims(self.figures, limits, task.victims, context, level)
             with self.timed("store"):
                 next_run, encoded = self._encode(shelf, victims.groups)
                 short = sum(data.size for _, data in encoded) - left
@@ -589,10 +603,6 @@ class _Step:
                     state_bytes=self._state_bytes(),
                     budget_bytes=task.budget_bytes,
                     recent=task.recent,
-                    expected_loss={
-                        name: expected_loss(growth_of(each, self.joins, task.left_ms.get(name)))
-                        for name, each in figures.items()
-                    },
                 )
                 for figures, resident in both
             ),

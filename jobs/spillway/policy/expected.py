@@ -8,7 +8,7 @@ So the cut loses
 
 results to cleanup. `sigma` is what the group has given so far, over the sum of N^m of all its
 generations: it does not forget when the group is spilled, so a group is no worse for being young.
-`X` is the rate at which its rows come now, times the time that is left.
+`X` is the rate at which its rows will come (`spillway.policy.arrivals`), for the time that is left.
 
 Of a windowed join a row that is in memory now meets rows for one window at most. In a steady state
 the share (t / W)^(m - 1) of the results after a time t < W consists of rows alone that came since.
@@ -30,14 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spillway.policy.arrivals import rate_to_come
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-
-ARRIVALS_HALF_LIFE_MS = 30_000
-"""After this time a row counts half in `Growth.recent_rows`."""
-PRIOR_ROWS = 1.0
-"""The rate of the session so far counts as much as so many rows of the present one: a group of few
-rows has not fallen silent because none came for a moment."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,10 @@ class Growth:
 
     rows: I64
     """In memory, all inputs."""
-    rows_in: I64
-    """That came since the session began."""
-    recent_rows: F64
-    """Each counting half as much after every `ARRIVALS_HALF_LIFE_MS`."""
+    present: F64
+    """Rows a ms, now."""
+    usual: F64
+    """Rows a ms, since its first one."""
     spilled_norm: F64
     """(sum of N^m over the generations that were spilled)^(1/m), rows."""
     session_results: I64
@@ -62,8 +58,10 @@ class Growth:
     """m, of the group's join."""
     window_ms: F64
     """W, of the group's join; infinite: it has none."""
-    left_ms: float | None = None
-    """Until the session ends; None: not known. Then it is as long as it has been."""
+    left_ms: float
+    """Until the session ends."""
+    evidence: F64
+    """(h, 2): see `spillway.policy.arrivals`."""
 
 
 def with_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
@@ -73,26 +71,12 @@ def with_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
     return found
 
 
-def arrival_rates(recent_rows: F64, rows_in: I64) -> F64:
-    """Rows a ms that come now, float64 (g,); see `PRIOR_ROWS`."""
-    tau_ms = ARRIVALS_HALF_LIFE_MS / np.log(2)
-    usual = rows_in * (recent_rows.sum() / tau_ms / max(int(rows_in.sum()), 1))
-    found: F64 = np.zeros(len(rows_in))
-    np.divide(
-        usual * (recent_rows + PRIOR_ROWS), usual * tau_ms + PRIOR_ROWS, out=found, where=usual > 0
-    )
-    return found
-
-
 def expected_loss(growth: Growth) -> F64:
     """Results that each group gives up at run time when it is spilled now, float64 (g,), >= 0."""
-    rates = arrival_rates(growth.recent_rows, growth.rows_in)
-    left_ms = growth.left_ms
-    if left_ms is None:
-        left_ms = float(growth.rows_in.sum()) / max(float(rates.sum()), 1e-9)
     m = growth.inputs.astype(np.float64)
     n = growth.rows.astype(np.float64)
-    to_come = rates * left_ms
+    left_ms = growth.left_ms
+    to_come = rate_to_come(growth.present, growth.usual, growth.evidence, left_ms) * left_ms
     open_end = _sigma(growth, n**m + growth.spilled_norm**m) * (
         (n + to_come) ** m - n**m - to_come**m
     )

@@ -43,8 +43,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spillway.policy.expected import Growth, expected_loss
-
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
@@ -67,8 +65,9 @@ class GroupFigures:
     downstream_bytes: F64 | None = None
     """float64 (g,): bytes of the rows that joins further up have got because of it, kept there or
     spilled meanwhile. None: no such."""
-    growth: tuple[Growth, ...] = ()
-    """How the groups have grown, session after session; `expected-loss` asks for it."""
+    loss: F64 | None = None
+    """float64 (g,): results that each would give up (`spillway.policy.expected`); `expected-loss`
+    asks for it."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,9 @@ def _productivity(figures: GroupFigures, context: VictimContext) -> I64:  # noqa
 
 
 def _expected_loss(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001
-    if not figures.growth:
-        raise ValueError("expected-loss goes by how groups have grown, and no growth was given")
-    loss = np.concatenate([expected_loss(each) for each in figures.growth])
-    return _ascending(_per_byte(loss, figures.bytes), -figures.bytes)
+    if figures.loss is None:
+        raise ValueError("expected-loss goes by what groups would give up, and nothing was given")
+    return _ascending(_per_byte(figures.loss, figures.bytes), -figures.bytes)
 
 
 def _most_productive(figures: GroupFigures, context: VictimContext) -> I64:  # noqa: ARG001

@@ -15,20 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from types import MappingProxyType
 
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, GroupMap, disjoint_ranges
 from spillway.engine.join.kernel import Rows
-from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
-from spillway.engine.statistics import HALF_LIFE_MS, Figures
-from spillway.policy.expected import F64, Growth
+from spillway.engine.statistics import Figures
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
-from spillway_schemas.hash_space import join_numbers
 from spillway_schemas.journal import Prefix
 
 
@@ -42,51 +37,6 @@ class Limits:
     room_bytes: int
     forced_bytes: int = 0
     """To spill whatever the memory."""
-
-
-@dataclass(frozen=True)
-class GroupJoins:
-    """Of which join each group is, and what policies ask of that; all (g,)."""
-
-    join: I64
-    """Its number; the root has the greatest."""
-    level: I64
-    """How many joins lie above it; 0 at the root."""
-    inputs: I64
-    window_ms: F64
-    """How long a row waits for others; infinite: to the session's end."""
-
-    @classmethod
-    def of(cls, spec: TreeSpec, groups: GroupMap) -> GroupJoins:
-        """Of an assignment's groups."""
-        join = join_numbers(groups.prefixes, len(spec.joins))
-        spans = [each.span for each in spec.joins]
-        window_ms = [inf if s is None else max(0, *s.horizons_us) / 1000 for s in spans]
-        inputs = [len(each.inputs) for each in spec.joins]
-        level = np.array(spec.distances, dtype=np.int64)[join]
-        return cls(join, level, np.array(inputs, np.int64)[join], np.array(window_ms)[join])
-
-    @property
-    def are_of_a_tree(self) -> bool:
-        """Whether there is more than one join."""
-        return bool(len(self.join)) and int(self.join.max()) > 0
-
-
-def growth_of(figures: Figures, joins: GroupJoins, left_ms: float | None) -> Growth:
-    """How a session's groups have grown. `left_ms`: until it ends; None: not known."""
-    counters = figures.counters
-    return Growth(
-        rows=figures.rows.sum(axis=0),
-        rows_in=counters.rows_in,
-        recent_rows=counters.recent_rows,
-        spilled_norm=counters.spilled_norm,
-        session_results=counters.session_results,
-        result_rate=counters.recent_results * (np.log(2) / HALF_LIFE_MS),
-        join=joins.join,
-        inputs=joins.inputs,
-        window_ms=joins.window_ms,
-        left_ms=left_ms,
-    )
 
 
 @dataclass(frozen=True)
@@ -104,12 +54,12 @@ def choose_victims(
     limits: Limits,
     policy: str,
     context: VictimContext,
-    joins: GroupJoins,
-    left_ms: Mapping[str, float] = MappingProxyType({}),
+    level: I64 | None = None,
 ) -> Victims:
     """Which groups to spill: by the rule first, then for room.
 
-    `left_ms`: how long each session still goes on, where that is known.
+    `level`: of each group of a tree of joins how many joins lie above its own, int64 (g,); None:
+    there is one join.
     """
     sessions = list(figures)
     if not sessions:
@@ -128,12 +78,12 @@ def choose_victims(
             size,
             np.concatenate([figures[s].counters.results for s in sessions]),
             np.concatenate([figures[s].counters.last_used_ms for s in sessions]),
-            growth=tuple(growth_of(figures[s], joins, left_ms.get(s)) for s in sessions),
+            loss=np.concatenate([figures[s].loss for s in sessions]),
         )
-        if joins.are_of_a_tree:
+        if level is not None:
             merged = replace(
                 merged,
-                level=np.tile(joins.level, len(sessions)),
+                level=np.tile(level, len(sessions)),
                 final_results=np.concatenate([figures[s].counters.final_results for s in sessions]),
                 downstream_bytes=np.concatenate(
                     [figures[s].counters.downstream_bytes for s in sessions]

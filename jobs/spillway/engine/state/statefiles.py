@@ -38,6 +38,7 @@ from spillway.engine.state.runs import (
     note_verified,
     verify_digest,
 )
+from spillway.policy.arrivals import HORIZONS_MS
 from spillway.storage import Folder
 
 FORMAT = 6
@@ -58,6 +59,10 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("generations", pa.int64(), nullable=False),
         pa.field("final_results", pa.float64(), nullable=False),
         pa.field("downstream_bytes", pa.float64(), nullable=False),
+        pa.field("first_ms", pa.int64(), nullable=False),
+        pa.field("then_ms", pa.list_(pa.int64(), len(HORIZONS_MS)), nullable=False),
+        pa.field("then_rows", pa.list_(pa.float64(), len(HORIZONS_MS)), nullable=False),
+        pa.field("then_recent", pa.list_(pa.float64(), len(HORIZONS_MS)), nullable=False),
         pa.field("at_ms", pa.int64(), nullable=False),
     ]
 )
@@ -91,6 +96,8 @@ class Manifest:
     """Per session; sessions without files are not kept."""
     merges: tuple[Merging, ...] = ()
     figures: pa.Table = field(default_factory=lambda: NO_FIGURES)
+    evidence: Mapping[str, list[list[float]]] = field(default_factory=dict)
+    """Per session what was learned of how its rows come (`spillway.policy.arrivals`)."""
 
 
 def encode_manifest(manifest: Manifest) -> pa.Buffer:
@@ -103,6 +110,7 @@ def encode_manifest(manifest: Manifest) -> pa.Buffer:
         "runs": manifest.runs,
         "drops": {session: drops.to_json() for session, drops in manifest.drops.items()},
         "merges": manifest.merges,
+        "evidence": manifest.evidence,
     }
     text = json.dumps(facts, separators=(",", ":")).encode()
     schema = FIGURES_SCHEMA.with_metadata({b"spillway": text})
@@ -139,6 +147,7 @@ def decode_manifest(buffer: pa.Buffer) -> Manifest:
         drops={session: Drops.from_json(pairs) for session, pairs in facts["drops"].items()},
         merges=tuple(merges),
         figures=figures.replace_schema_metadata(None),
+        evidence=facts["evidence"],
     )
 
 

@@ -1,0 +1,72 @@
+"""How a session's groups have grown: from a step's figures to what the policy asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from spillway.engine.groups import I64, GroupMap
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.statistics import HALF_LIFE_MS, Counters, rates
+from spillway.policy.expected import Growth
+from spillway_schemas.hash_space import join_numbers
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroupJoins:
+    """Of which join each group is, and what policies ask of that; all (g,)."""
+
+    join: I64
+    """Its number; the root has the greatest."""
+    level: I64
+    """How many joins lie above it; 0 at the root."""
+    inputs: I64
+    window_ms: F64
+    """How long a row waits for others; infinite: to the session's end."""
+
+    @classmethod
+    def of(cls, spec: TreeSpec, groups: GroupMap) -> GroupJoins:
+        """Of an assignment's groups."""
+        join = join_numbers(groups.prefixes, len(spec.joins))
+        spans = [each.span for each in spec.joins]
+        window_ms = [inf if s is None else max(0, *s.horizons_us) / 1000 for s in spans]
+        inputs = [len(each.inputs) for each in spec.joins]
+        level = np.array(spec.distances, dtype=np.int64)[join]
+        return cls(join, level, np.array(inputs, np.int64)[join], np.array(window_ms)[join])
+
+
+def growth_of(
+    rows: I64,
+    counters: Counters,
+    joins: GroupJoins,
+    now_ms: int,
+    evidence: F64,
+    left_ms: float | None,
+) -> Growth:
+    """How a session's groups have grown.
+
+    `rows`: in memory, int64 (g,). `left_ms`: until the session ends; None: not known, then it is as
+    long as it has been.
+    """
+    first_ms = counters.first_ms
+    present, usual = rates(counters.rows_in, counters.recent_rows, first_ms, now_ms)
+    if left_ms is None:
+        left_ms = float(now_ms - min(first_ms[first_ms > 0], default=now_ms))
+    return Growth(
+        rows=rows,
+        present=present,
+        usual=usual,
+        spilled_norm=counters.spilled_norm,
+        session_results=counters.session_results,
+        result_rate=counters.recent_results * (np.log(2) / HALF_LIFE_MS),
+        join=joins.join,
+        inputs=joins.inputs,
+        window_ms=joins.window_ms,
+        left_ms=left_ms,
+        evidence=evidence,
+    )
