@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--budget", type=int, default=4 << 30, help="bytes")
+    parser.add_argument("--fraction", type=float, default=SpillSettings().fraction)
     parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--blocks", type=int, default=4, help="decoders per input")
     parser.add_argument("--json", action="store_true")
@@ -134,6 +135,7 @@ def main() -> None:
                 groups=groups,
                 threshold=SpillSettings().threshold,
                 budget_bytes=args.budget,
+                fraction=args.fraction,
                 now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,
                 statistics=epoch * EPOCH_S % statistics_every_s(args.groups) < EPOCH_S,
@@ -158,6 +160,8 @@ def main() -> None:
                         "results": report.totals.results,
                         "state_rows": report.totals.rows,
                         "state_bytes": report.totals.state_bytes,
+                        "spilled_bytes": report.totals.spilled_bytes,
+                        "overflow_bytes": report.totals.overflow_bytes,
                         "files": sum(1 for _ in state.list()),
                         **{k: round(v, 3) for k, v in report.totals.seconds.items()},
                     }

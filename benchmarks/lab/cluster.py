@@ -24,6 +24,7 @@ from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.spillfile import SpillFile, survey
+from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.victims import TRACING
@@ -35,6 +36,10 @@ SESSION = "2026-01-05"
 ROOM = 4
 """A slot's folder may hold so many times the memory that it may use before it spills: the papers
 count state only, not the files of the epoch before and those that a merge writes."""
+
+SHAPE = Shape(files_in_budget=DEFAULT_SHAPE.files_in_budget * ROOM, least_file_bytes=8 << 10)
+"""A spill takes what some files hold. They are as small in comparison with memory as where a folder
+holds no more than that, at sizes that are scaled, too."""
 
 ROW_BYTES = 40
 """Of a row in state: its hash, a symbol of 8 characters and its end, a number, its coordinate."""
@@ -94,6 +99,7 @@ class Spilling:
             now_ms=end_ms,
             written_at_us=end_ms * 1000,
             seed=epoch,
+            shape=SHAPE,
             traces=self.victims in TRACING,
         )
 

@@ -30,7 +30,6 @@ TICK_S = 0.5
 """Looks lie whole epochs apart here, where a real manager's are a little over: a look exactly
 `min_span_s` after the last relocation counts as one after it."""
 SETTINGS = RebalanceSettings().model_dump() | {
-    "fraction": SpillSettings().fraction,
     "threshold": THRESHOLD,
     "min_span_s": RebalanceSettings().min_span_s - TICK_S,
 }
@@ -51,8 +50,9 @@ def _advise(view: View, name: str, least: float = 0.0, most: float = FORCED) -> 
     return registry.POLICIES[name].advise(view, SETTINGS | forced)
 
 
+POOLED = "pooled"
 POLICIES: dict[str, Policy] = {
-    name: partial(_advise, name=name) for name in ("lazy-disk", "active-disk", "balanced")
+    name: partial(_advise, name=name) for name in ("lazy-disk", "active-disk", POOLED)
 }
 """Those that every experiment with relocation runs. TR-05-04 relocates any difference."""
 
@@ -65,21 +65,14 @@ SHORT = 0.8
 """Of what all slots hold before they spill."""
 
 
-ALL = 1e6
-"""As a `most`: as much as cannot stay in memory until the close. `balanced` may force that."""
-
-
-def active_when_short(view: View, most: float = FORCED) -> Advice:
+def active_when_short(view: View) -> Advice:
     """`active_disk`, but as `lazy_disk` while less than `SHORT` of all memory is used."""
     short = view.memory.sum() >= SHORT * THRESHOLD * view.budget.sum()
-    return _advise(view, "active-disk" if short else "lazy-disk", most=most)
+    return _advise(view, "active-disk" if short else "lazy-disk")
 
 
-WAITING: dict[str, Policy] = {
-    "active-disk when short": active_when_short,
-    "active-disk when short, as much as balanced": partial(active_when_short, most=ALL),
-}
-"""Between active-disk and `balanced`, from which the second differs by output rates for margins."""
+WAITING: dict[str, Policy] = {"active-disk when short": active_when_short}
+"""Between active-disk and `pooled`."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +145,7 @@ class Controller:
             left_s=self.day_s - now_s,
             forced_bytes=self.forced_bytes,
             rate=_by_group(held, "rate", len(groups)),
+            loss=_by_group(held, "expected_loss", len(groups)),
             spilled_bytes=_by_group(held, "spilled_bytes", len(groups)).astype(np.int64),
         )
         self._looked_s, self._rows_in = now_s, rows_in

@@ -27,7 +27,8 @@ LABORATORY = ("cluster", "job", "lines", "running")
 SINGLE = ("clairvoyant", "exact", "workload")
 TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
-POLICIES = ("balanced", "disk", "registry", "view")
+POLICIES = ("disk", "pooled", "registry", "view")
+SPILLS = ("arrivals", "expected", "victims")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
 
@@ -38,7 +39,8 @@ def digest(experiment: Experiment | WindowExperiment) -> str:
         return _digest_of_windows(experiment)
     own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
     found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
-    found += ["jobs/spillway/policy/victims.py", "jobs/spillway/engine/spill/spilling.py"]
+    found += [f"jobs/spillway/policy/{name}.py" for name in SPILLS]
+    found += [f"jobs/spillway/engine/{name}.py" for name in ("growth", "spill/spilling")]
     given: list[object] = [
         experiment.workload,
         experiment.epoch_s,

@@ -31,7 +31,7 @@ from tests.integration.standalone import Cluster, standalone
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
-POLICIES = ("balanced", "lazy-disk", "flux-memory")
+POLICIES = ("pooled", "lazy-disk", "flux-memory")
 """The default one first."""
 SESSION = "2026-01-05"
 ROWS, EVERY_S = 8, 0.2

@@ -359,7 +359,7 @@ def test_the_largest_groups_are_shown(settings: Settings, warehouse: Warehouse) 
 
 def test_an_empty_journal_is_told(settings: Settings, warehouse: Warehouse) -> None:
     with pytest.raises(NothingYet, match="is empty: start `spillway stream`, or name"):
-        controller.run(settings, "balanced", "me", clock=system_clock)
+        controller.run(settings, "pooled", "me", clock=system_clock)
     with pytest.raises(RequestRefused, match="unknown policy"):
         controller.run(settings, "nonsense", "me", clock=system_clock)
 

@@ -41,7 +41,7 @@ EXAMPLES = {
     "FILE": "spillway.toml",
     "FOLDER": "dags",
     "N": "2",
-    "NAME": "balanced",
+    "NAME": "pooled",
     "NAME=VALUE": "state.slots=4",
     "SECONDS": "600",
     "section.name=value": "state.slots=4",

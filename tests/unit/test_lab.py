@@ -362,9 +362,8 @@ def test_a_claim_is_judged_by_what_came_out():
     late = {"results": [0, 98, 1100], "run_time": 1100}
     assert judged("21", **{"active-disk when short": late}) == [False, False, True, True, False]
     for figure in ("21", "unseen-1", "unseen-3"):
-        rates = "active-disk when short, as much as balanced"
-        assert judged(figure, balanced={"run_time": 1001})[-1] is True
-        assert judged(figure, **{rates: {"run_time": 1001}})[-1] is False
+        assert judged(figure, pooled={"run_time": 1001})[-1] is True
+        assert judged(figure, **{"lazy-disk": {"run_time": 1001}})[-1] is False
 
 
 def test_words_for_series():

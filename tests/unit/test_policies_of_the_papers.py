@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from spillway.policy.balanced import balanced
 from spillway.policy.clusters import THETA_BYTES, fine_tuning
 from spillway.policy.disk import active_disk, lazy_disk
 from spillway.policy.flux import (
@@ -25,6 +24,7 @@ from spillway.policy.flux import (
     next_collection_s,
 )
 from spillway.policy.guards import guarded
+from spillway.policy.pooled import pooled
 from spillway.policy.registry import POLICIES
 from spillway.policy.view import Advice, ForceSpill, MergeGroups, MoveGroup, SplitGroup, View
 from spillway_schemas.journal import Prefix
@@ -457,10 +457,10 @@ def test_what_a_partition_was_split_into_is_all_that_merges() -> None:
     assert "one of the first 2" in said(tuned((1, 0, 0.1), (1, 1, 0.1)))
 
 
-# --- balanced -----------------------------------------------------------------------------------
+# --- pooled -------------------------------------------------------------------------------------
 
 
-def test_balanced_evens_work_again_after_a_spill() -> None:
+def test_pooled_evens_work_again_after_a_spill() -> None:
     seen = cluster(
         [[10] * 10, [10] * 10],
         [1000] * 2,
@@ -469,12 +469,12 @@ def test_balanced_evens_work_again_after_a_spill() -> None:
         spilled=np.array([True] + [False] * 19),
         spilled_bytes=np.array([10 * MB] + [0] * 19),
     )
-    given = {"theta_d": 0.8, "min_span_s": 45.0, "theta_f": 2.0, "fraction": 0.3}
-    found = moves(balanced(seen, **given, th_imb=1.2, th_util=0.9))
+    given = {"theta_d": 0.8, "min_span_s": 45.0}
+    found = moves(pooled(seen, **given, th_imb=1.2, th_util=0.9))
     assert len(found) == 3, "half of the difference: all of it would fit in memory again"
     # What is on disk would not fit: work is evened as far as memory stays even.
     short = replace(seen, spilled_bytes=np.array([5000 * MB] + [0] * 19))
-    assert not moves(balanced(short, **given, th_imb=1.2, th_util=0.9)), "ten groups are coarse"
+    assert not moves(pooled(short, **given, th_imb=1.2, th_util=0.9)), "ten groups are coarse"
     fine = cluster(
         [[1] * 100, [1] * 100],
         [1000] * 2,
@@ -483,4 +483,4 @@ def test_balanced_evens_work_again_after_a_spill() -> None:
         spilled=np.array([True] + [False] * 199),
         spilled_bytes=np.array([5000 * MB] + [0] * 199),
     )
-    assert [each.group.value for each in moves(balanced(fine, **given, th_imb=1.2, th_util=0.9))]
+    assert [each.group.value for each in moves(pooled(fine, **given, th_imb=1.2, th_util=0.9))]

@@ -19,6 +19,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spilling import (
+    SPILL_FILES,
     Limits,
     Victims,
     choose_victims,
@@ -27,14 +28,14 @@ from spillway.engine.spill.spilling import (
     staying,
 )
 from spillway.engine.state.arrangement import Drops, RunWindow, Segments, SessionState
-from spillway.engine.state.merging import Shape
+from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.engine.state.statefiles import Merging
 from spillway.engine.statistics import Counters, Figures
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Coordinates, route
-from spillway.policy.intake import intake_share, rows_per_epoch, worth_changing
+from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.policy.victims import (
     POLICIES,
     GroupFigures,
@@ -70,6 +71,7 @@ class Spill:
     took: int
     overflow: int
     largest_group: int
+    intake: int
 
 
 def epochs(
@@ -79,7 +81,7 @@ def epochs(
     state, tables = folder(str(root)).child("slot"), folder(str(root)).child("tables")
     draw = np.random.default_rng(5)
     manifest, offset = None, 0
-    limit = rows or rows_per_epoch([], budget, 1, THRESHOLD, fraction, 600_000)
+    limit = rows or rows_per_epoch([], budget, 1, THRESHOLD, 600_000)
     for epoch in range(number):
         each = limit // 2
         blocks = []
@@ -113,7 +115,7 @@ def epochs(
         assert report.totals is not None
         manifest, offset = report.manifest, offset + each
         yield report.totals
-        wanted = rows_per_epoch([report.totals], budget, 1, THRESHOLD, fraction, 600_000)
+        wanted = rows_per_epoch([report.totals], budget, 1, THRESHOLD, 600_000)
         if rows is None and worth_changing(limit, wanted):
             limit = wanted
 
@@ -125,7 +127,11 @@ def spills(days: Iterator[SlotTotals]) -> list[Spill]:
         if totals.spilled_bytes:
             before = totals.state_bytes + totals.spilled_bytes
             largest = 3 * before // len(GROUPS)
-            found.append(Spill(before, totals.spilled_bytes, totals.overflow_bytes, largest))
+            row_bytes = before / (totals.rows + totals.spilled_rows)
+            intake = int(row_bytes * sum(totals.rows_in.values()))
+            found.append(
+                Spill(before, totals.spilled_bytes, totals.overflow_bytes, largest, intake)
+            )
     return found
 
 
@@ -133,8 +139,10 @@ def spills(days: Iterator[SlotTotals]) -> list[Spill]:
     ("budget", "number", "fraction"),
     [
         (1 << 20, 50, 0.3),
+        (3 << 20, 50, 0.05),
+        pytest.param(1 << 20, 80, 0.05, marks=pytest.mark.server),
         pytest.param(3 << 20, 52, 0.3, marks=pytest.mark.server),
-        pytest.param(1 << 20, 75, 0.15, marks=pytest.mark.server),
+        pytest.param(9 << 20, 80, 0.02, marks=pytest.mark.server),
     ],
 )
 def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
@@ -145,8 +153,9 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
     assert len(found) >= 3
     assert [s for s in found if s.before <= bound] == []
     for spill in found:
-        rule = max(fraction * spill.before, spill.before - bound)
-        assert rule <= spill.took - spill.overflow <= rule + spill.largest_group
+        files = SPILL_FILES * DEFAULT_SHAPE.file_bytes(budget)
+        rule = max(fraction * spill.before, spill.before - bound, 2 * spill.intake, files)
+        assert 0.98 * rule <= spill.took - spill.overflow <= 1.02 * rule + spill.largest_group
     assert sum(spill.overflow > 0 for spill in found) <= len(found) / 10
 
 
@@ -213,6 +222,20 @@ def test_the_rule_begins_above_the_threshold_and_takes_at_least_what_is_above_it
     # By the rule first; what then still does not fit is counted apart.
     full = Limits(budget_bytes=1_000, threshold=0.8, fraction=0.3, room_bytes=10)
     assert victims([400, 300, 200, 100], [5, 6, 7, 8], full) == ([0, 1, 2], 500)
+
+
+@pytest.mark.parametrize(
+    ("came", "file_bytes", "leave"),
+    # 88 of 100 bytes are in memory, 8 more than may be.
+    [(0, 0, 8), (3, 0, 8), (6, 0, 12), (0, 2, 8), (0, 9, 36), (20, 9, 40)],
+)
+def test_a_spill_takes_what_two_epochs_bring_and_what_four_files_hold(
+    came: int, file_bytes: int, leave: int
+) -> None:
+    limits = Limits(100, 0.8, 0.01, 1_000, file_bytes=file_bytes)
+    assert victims([1] * 88, [came] + [0] * 87, limits) == (list(range(leave)), 0)
+    below = Limits(110, 0.8, 0.01, 1_000, file_bytes=file_bytes)
+    assert victims([1] * 88, [came] + [0] * 87, below) == ([], 0)
 
 
 def test_groups_of_all_sessions_are_victims_alike() -> None:
@@ -434,11 +457,8 @@ def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
 
 
 def test_rows_that_an_epoch_may_bring() -> None:
-    assert intake_share(0.15) == pytest.approx(0.87 * 0.15 / 1.15)
-    assert intake_share(0.3) == 0.2, "0.2008 without the limit"
-    assert intake_share(0.29) == pytest.approx(0.87 * 0.29 / 1.29)
     # Of 8 MB a fifth of a quarter: 400,000 bytes, in rows of 80 bytes.
-    asked = (8_000_000, 3, 0.75, 0.5)
+    asked = (8_000_000, 3, 0.75)
     assert rows_per_epoch([], *asked, most=10**6) == 3 * 5_000
     assert rows_per_epoch([], *asked, most=15_000 - 1) == 15_000 - 1
     # Of 100 bytes a row, and evenly.
@@ -457,8 +477,8 @@ def test_rows_that_an_epoch_may_bring() -> None:
     apart = [made[0].model_copy(update={"rows_in": {"ab": 36}}), *even[1:]]
     assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 370
     # However little would fit.
-    assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=10**6) == 250
-    assert rows_per_epoch([], 1, 3, 0.8, 0.5, most=249) == 249
+    assert rows_per_epoch([], 1, 3, 0.8, most=10**6) == 250
+    assert rows_per_epoch([], 1, 3, 0.8, most=249) == 249
 
 
 def shelf_of(root: Path, shape: Shape) -> RunWriter:

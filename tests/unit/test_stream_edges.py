@@ -145,7 +145,7 @@ def totals(slot: int, rows: int, state_bytes: int, rows_in: int) -> SlotTotals:
     ],
 )
 def test_rows_per_epoch(slots: list[SlotTotals], budget: int, expected: int) -> None:
-    found = rows_per_epoch(slots, budget, 2, threshold=0.8, fraction=0.3, most=600_000)
+    found = rows_per_epoch(slots, budget, 2, threshold=0.8, most=600_000)
     assert abs(found - expected) <= 2
 
 

@@ -416,7 +416,8 @@ def figures_table(
     for session, each in figures.items():
         shown = np.flatnonzero(own & (each.held | each.counters.known()))
         columns = [
-            _column(getattr(each.counters, name)[shown]) for name in FIGURES_SCHEMA.names[3:-1]
+            _column(getattr(each.counters, of.name)[shown]).cast(of.type)
+            for of in list(FIGURES_SCHEMA)[3:-1]
         ]
         tables.append(
             pa.table(

@@ -486,7 +486,12 @@ class _Step:
         while True:
             with self.timed("spill"):
                 limits = Limits(
-                    task.budget_bytes, task.threshold, task.fraction, room, task.forced_bytes
+                    task.budget_bytes,
+                    task.threshold,
+                    task.fraction,
+                    room,
+                    task.forced_bytes,
+                    task.shape.file_bytes(task.budget_bytes),
                 )
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
                 victims = choose_victims(self.figures, limits, task.victims, context, level)

@@ -17,6 +17,9 @@ from spillway.policy.victims import DEFAULT
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Prefix, TracedGroup
 
+LEAST_DEAD_SHARE = 0.025
+"""Of a file that is rewritten: small spills would rewrite all files for a few rows of each."""
+
 
 @dataclass(frozen=True)
 class StepTask:
@@ -79,8 +82,9 @@ class StepTask:
 
     @property
     def shape_kept(self) -> Shape:
-        """`shape`, by which a file that one spill of `fraction` has worn is worth rewriting."""
-        return replace(self.shape, dead_share=min(self.shape.dead_share, self.fraction / 2))
+        """`shape`, by which what a spill or two of `fraction` have worn is worth rewriting."""
+        worn = max(self.fraction / 2, LEAST_DEAD_SHARE)
+        return replace(self.shape, dead_share=min(self.shape.dead_share, worn))
 
     @property
     def born_before(self) -> int:

@@ -38,7 +38,7 @@ from spillway.engine.state.statefiles import Merging
 from spillway.storage import Folder
 
 MANIFEST_RUN_BYTES = 320
-MANIFEST_GROUP_BYTES = 72
+MANIFEST_GROUP_BYTES = 136
 MANIFEST_BASE_BYTES = 4096
 """Generous estimates of a manifest's size, from which room is set aside."""
 SLACK_PARTS = 16

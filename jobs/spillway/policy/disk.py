@@ -38,6 +38,8 @@ THETA_F = 2.0
 """DAX, slide 21: "Ratio>2"."""
 RELOCATION_BYTES = 30_000_000
 """DAX, slide 21: "State relocation >30M"."""
+FRACTION = 0.3
+"""TR-05-04: what is pushed at a time, of a machine's state."""
 FORCED_BYTES = 100_000_000
 """DAX, slide 21: "Maximal Force-Disk memory 100M"."""
 
@@ -168,18 +170,18 @@ def active_disk(
     theta_d: float = THETA_D,
     min_span_s: float = MIN_SPAN_S,
     theta_f: float = THETA_F,
-    fraction: float = 0.3,
+    fraction: float = FRACTION,
     relocation_bytes: int = RELOCATION_BYTES,
     forced_bytes: int = FORCED_BYTES,
     threshold: float = THRESHOLD,
 ) -> Advice:
     """As `lazy_disk`; when memory is balanced, force the slot of the lowest output rate to spill.
 
-    When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled (as a spill of
-    its own would), and over the session at most M_query - M_cluster and at most `forced_bytes`. As
-    in the report only what was forced counts, not what slots spill by themselves. M_cluster is what
-    slots may hold before they spill, `threshold` of their budgets. Memory counts as balanced, too,
-    while the difference is too small to relocate.
+    When Rate_max / Rate_min > `theta_f`, `fraction` of the slot's memory is spilled, and over the
+    session at most M_query - M_cluster and at most `forced_bytes`. As in the report only what was
+    forced counts, not what slots spill by themselves. M_cluster is what slots may hold before they
+    spill, `threshold` of their budgets. Memory counts as balanced, too, while the difference is too
+    small to relocate.
     """
     advice = lazy_disk(view, theta_d, min_span_s, relocation_bytes)
     memory = view.memory

@@ -54,8 +54,11 @@ def guarded(
     that, or the share of the budget that its whole state would take, judged on these two slots
     alone; rounds judge that themselves. No slot gets more than its budget holds, by moves or by
     another number of slots: it would only spill it. And one slot takes part in one adaptation at a
-    time: the first that is suggested.
+    time: the first that is suggested. Of an advice that is `whole` all passes or nothing: only the
+    time since the last moves and forced spills counts, and the room that it leaves.
     """
+    if advice.whole:
+        return _whole(view, advice, min_span_s)
     kept: list[Suggestion] = []
     held: list[Declined] = []
     said: set[str] = set()
@@ -98,6 +101,28 @@ def guarded(
             said.add(why)
             held.append(Declined(_what(view, each), why))
     return Advice(tuple(kept), advice.declined + tuple(held))
+
+
+def _whole(view: View, advice: Advice, min_span_s: float) -> Advice:
+    """All of the advice, or none of it and why."""
+    room = view.budget - view.memory
+    for each in advice.suggestions:
+        match each:
+            case ForceSpill():
+                room[each.slot] += each.bytes
+            case MoveGroup():
+                room[each.to] -= each.bytes
+                room[each.source] += each.bytes
+    last_s = min(view.since_move_s, view.since_forced_s)
+    span_s = max(min_span_s, CALM_S) if min_span_s else 0.0
+    if last_s < span_s:
+        why = f"the last adaptation was {last_s:.3g} s ago, under {span_s:.3g} s"
+    elif room.min() < 0:
+        why = f"slot {int(room.argmin())} has no room for more"
+    else:
+        return advice
+    said = {_what(view, each): Declined(_what(view, each), why) for each in advice.suggestions}
+    return Advice((), advice.declined + tuple(said.values()))
 
 
 def _calm_s(view: View, each: Suggestion, *, sure: bool) -> float:

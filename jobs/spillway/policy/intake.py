@@ -2,16 +2,18 @@
 
 A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
 lies above the threshold is shared by the intake and by reclaiming spilled rows' files, so an
-epoch may bring at most `intake_share` of it to any slot.
+epoch may bring at most `INTAKE_SHARE` of it to any slot.
 
-How much that is. After a spill of the fraction k of the state, each file is dead to the share k.
-Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much one
-epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). R grows when i < k R,
-and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
-i < H k / (1 + k): 0.23 H for k = 0.3. With more, files of dead rows fill the folder and groups
-must leave for want of room. `PRUDENCE` of it is used, and never more than `MOST_SHARE`.
+How much that is. After a spill of the fraction k of the state, each file is dead to the share k at
+worst. Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much
+one epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). R grows when
+i < k R, and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
+i < H k / (1 + k): 0.23 H for k = 0.3. Smaller spills do better than that, for they take whole
+groups, and groups lie in few files, as long as each takes what some epochs bring and some files
+hold (`spillway.engine.spill.spilling`). With more, files of dead rows fill the folder and groups
+must leave for want of room.
 
-`rows = intake_share * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
+`rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
 share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
 growth is how many new rows there were for each row of a stream (1 for a single join): in a tree,
 what a join gives is new rows of the join above.
@@ -23,10 +25,8 @@ from collections.abc import Collection, Sequence
 
 from spillway_schemas.journal import SlotTotals
 
-PRUDENCE = 0.87
-"""Of the bound above: the intakes of epochs differ."""
-MOST_SHARE = 0.2
-"""Of the headroom, however much a spill takes: what measured days had."""
+INTAKE_SHARE = 0.2
+"""Of the headroom: somewhat less than the bound above, for the intakes of epochs differ."""
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
@@ -35,17 +35,11 @@ SHRINK, GROW = 0.8, 1.6
 """A change of the limit restarts the query, so it must be worth it: below or above these."""
 
 
-def intake_share(fraction: float) -> float:
-    """The share of the headroom that an epoch may bring, where a spill takes `fraction` (k)."""
-    return min(PRUDENCE * fraction / (1 + fraction), MOST_SHARE)
-
-
 def rows_per_epoch(
     slots: Sequence[SlotTotals],
     budget_bytes: int,
     number: int,
     threshold: float,
-    fraction: float,
     most: int,
     joins: Collection[str] = (),
 ) -> int:
@@ -60,7 +54,7 @@ def rows_per_epoch(
     skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
     read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
     growth = sum(intake) / read if read else 1.0
-    room = intake_share(fraction) * (1 - threshold) * budget_bytes
+    room = INTAKE_SHARE * (1 - threshold) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from spillway.policy.balanced import balanced
 from spillway.policy.clusters import declustering, fine_tuning, supplier_consumer
 from spillway.policy.disk import active_disk, lazy_disk
 from spillway.policy.flux import flux_hybrid, flux_load, flux_memory
 from spillway.policy.operators import balance, degradation
+from spillway.policy.pooled import pooled
 from spillway.policy.view import NOISE, Advice, View
 from spillway_schemas.settings import Settings
 
@@ -18,11 +18,10 @@ Setting = float | int | str
 
 
 def settings_for_policies(settings: Settings) -> dict[str, Setting]:
-    """What policies may take, by the names that they have for it: the section `rebalance`, and
-    `fraction` and `threshold` of spills, and the `groups` that a warehouse begins with."""
+    """What policies may take, by the names that they have for it: the section `rebalance`, the
+    `threshold` of spills, and the `groups` that a warehouse begins with."""
     return {
         **settings.rebalance.model_dump(),
-        "fraction": settings.spill.fraction,
         "threshold": settings.spill.threshold,
         "groups": settings.state.groups,
     }
@@ -47,12 +46,12 @@ class Policy:
 
 
 DISK = ("theta_d", "min_span_s")
-FORCED = ("theta_f", "fraction", "threshold")
+FORCED = ("theta_f", "threshold")
 FLUX = ("th_imb", "th_util")
 BUFFERS = ("th_sup", "th_con")
 
 POLICIES: dict[str, Policy] = {
-    "balanced": Policy(balanced, (*DISK, *FORCED, *FLUX, "pressure")),
+    "pooled": Policy(pooled, (*DISK, *FLUX, "pressure", "threshold")),
     "lazy-disk": Policy(lazy_disk, (*DISK, "relocation_bytes")),
     "active-disk": Policy(active_disk, (*DISK, *FORCED, "relocation_bytes", "forced_bytes")),
     "flux-load": Policy(partial(flux_load, noise=NOISE), FLUX, in_rounds=True),

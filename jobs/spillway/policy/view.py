@@ -78,6 +78,9 @@ class View:
     """For policies that draw; the epoch, so that the same view gives the same advice."""
     rate: F64 = field(default_factory=lambda: np.zeros(0))
     """(g,) results per second lately; empty: not known."""
+    loss: F64 = field(default_factory=lambda: np.zeros(0))
+    """(g,) results that each group would give up were it spilled now; empty: not known, then what
+    its current generation has given."""
     hot_share: F64 = field(default_factory=lambda: np.zeros(0))
     """(g,) the share of the rows that the group's most frequent key has, 0 where it was not
     looked at; empty: not known."""
@@ -144,6 +147,13 @@ class View:
         """(s,) the share of its budget that each slot has in memory."""
         share: F64 = self.memory / self.budget
         return share
+
+    @cached_property
+    def loss_per_byte(self) -> F64:
+        """(g,) what policies rank groups by where memory is short; 0 for a group without state."""
+        loss = self.loss if len(self.loss) else self.results
+        each: F64 = loss / np.maximum(self.bytes, 1)
+        return each
 
     @cached_property
     def sizes(self) -> I64:
@@ -259,6 +269,8 @@ class Advice:
 
     suggestions: tuple[Suggestion, ...] = ()
     declined: tuple[Declined, ...] = ()
+    whole: bool = False
+    """Whether the suggestions are parts of one: guards let all of them pass or none."""
 
 
 def output_rate(results: I64, groups: I64) -> F64:

@@ -45,6 +45,8 @@ class GroupStates:
     """How often it was spilled."""
     spilled_bytes: I64
     """What that wrote out of memory."""
+    expected_loss: F64
+    """Results that the session would have fewer at run time were the group spilled now."""
     hot_share: F64
     """The share of the group's rows that its most frequent key has; 0: not looked at."""
     hot_key: tuple[str, ...]
@@ -77,6 +79,7 @@ class GroupStates:
             session_results=whole,
             generations=whole,
             spilled_bytes=whole,
+            expected_loss=real,
             hot_share=real,
             hot_key=("",) * groups,
         )
@@ -110,6 +113,7 @@ def group_states(
         session_results=now["session_results"].astype(np.int64),
         generations=np.ceil(now["generations"]).astype(np.int64),
         spilled_bytes=now["spilled_bytes"].astype(np.int64),
+        expected_loss=now["expected_loss"],
         hot_share=now["hot_rows"] / np.maximum(now["rows"], 1),
         hot_key=_hot_keys(groups, last.values()),
     )
@@ -166,7 +170,16 @@ def _at(rows: pa.Table) -> float:
 
 def _latest(groups: GroupMap, tables: Iterable[pa.Table]) -> dict[str, F64]:
     """Sums over the sessions of each group's newest figures, float64 (g,)."""
-    shared = ("bytes", "results", "rate", "rows_in", "hot_rows", "session_results", "spilled_bytes")
+    shared = (
+        "bytes",
+        "results",
+        "rate",
+        "rows_in",
+        "hot_rows",
+        "session_results",
+        "spilled_bytes",
+        "expected_loss",
+    )
     names = (*shared, "generations")  # a split shares out all figures but that one
     found = {name: np.zeros(len(groups)) for name in (*names, "rows")}
     for table in _oldest_first(tables):

@@ -65,6 +65,7 @@ def view_of(
         cores=model.state.cores,
         seed=model.state.epoch,
         rate=groups.rate,
+        loss=groups.expected_loss,
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
         spilled_bytes=groups.spilled_bytes,

@@ -190,7 +190,6 @@ class Stream:
             min((each.budget_bytes for each in last), default=own),
             len(self.driver.state.slots),
             self.settings.spill.threshold,
-            self.settings.spill.fraction,
             self.settings.stream.max_rows_per_epoch,
             [join.name for join in self.query.tree.joins],
         )

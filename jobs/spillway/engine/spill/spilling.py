@@ -26,6 +26,11 @@ from spillway.engine.statistics import Figures
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
+SPILL_INTAKES = 2
+SPILL_FILES = 4
+"""A spill takes at least what so many epochs bring, and the bytes of so many files: smaller ones,
+in epoch after epoch, wear all files a little, and leave no room to rewrite them."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -37,6 +42,8 @@ class Limits:
     room_bytes: int
     forced_bytes: int = 0
     """To spill whatever the memory."""
+    file_bytes: int = 0
+    """Of a merged file."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,16 @@ def choose_victims(
     chosen: Bool = np.zeros(len(size), dtype=np.bool_)
     memory = int(size.sum())
     bound = int(limits.threshold * limits.budget_bytes)
-    wanted = max(int(limits.fraction * memory), memory - bound) if memory > bound else 0
+    by_rule = max(
+        int(limits.fraction * memory),
+        memory - bound,
+        SPILL_INTAKES * int(intake.sum()),
+        SPILL_FILES * limits.file_bytes,
+    )
+    wanted = by_rule if memory > bound else 0
     wanted = max(wanted, limits.forced_bytes)
     overflow = int(intake.sum()) - max(limits.room_bytes, 0)
-    freed = by_rule = 0
+    freed = kept_to = 0
     if freed < wanted or overflow > 0:
         merged = GroupFigures(
             size,
@@ -94,12 +107,12 @@ def choose_victims(
             if not needed or not size[group]:
                 continue
             chosen[group] = True
-            by_rule += int(size[group]) if freed < wanted else 0
+            kept_to += int(size[group]) if freed < wanted else 0
             freed += int(size[group])
             overflow -= int(intake[group])
     width = len(size) // len(sessions)
     groups = {s: chosen[i * width : (i + 1) * width] for i, s in enumerate(sessions)}
-    return Victims(groups, freed - by_rule)
+    return Victims(groups, freed - kept_to)
 
 
 def rows_of(session: SessionState, segments: Segments, wanted: Bool) -> list[list[Rows]]:

@@ -61,8 +61,8 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("downstream_bytes", pa.float64(), nullable=False),
         pa.field("first_ms", pa.int64(), nullable=False),
         pa.field("then_ms", pa.list_(pa.int64(), len(HORIZONS_MS)), nullable=False),
-        pa.field("then_rows", pa.list_(pa.float64(), len(HORIZONS_MS)), nullable=False),
-        pa.field("then_recent", pa.list_(pa.float64(), len(HORIZONS_MS)), nullable=False),
+        pa.field("then_rows", pa.list_(pa.float32(), len(HORIZONS_MS)), nullable=False),
+        pa.field("then_recent", pa.list_(pa.float32(), len(HORIZONS_MS)), nullable=False),
         pa.field("at_ms", pa.int64(), nullable=False),
     ]
 )
