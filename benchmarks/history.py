@@ -124,10 +124,10 @@ def entries(
         end = {name: [ROWS * (number + 1)] * PARTITIONS for name in TOPICS}
         fresh: list[SpillCommand | SealCommand] = []
         if number % COMMAND_EVERY == 0:
-            name = f"balanced/{number:08x}"
+            name = f"pooled/{number:08x}"
             fresh.append(
                 SpillCommand(
-                    id=f"{name}/0", decision=name, slot=0, bytes=1, policy="balanced", settings={}
+                    id=f"{name}/0", decision=name, slot=0, bytes=1, policy="pooled", settings={}
                 )
             )
         if number % SESSION_EPOCHS == SESSION_EPOCHS - 1:

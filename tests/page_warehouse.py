@@ -35,7 +35,7 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
     groups = dict(made.entries[0].groups)
     first = [g for g, slot in groups.items() if slot == 0]
     moved = first[: min(12, len(first) // 2)]
-    moves = [Move(group=g, to=slots - 1, bytes=30_000, decision="balanced/aa") for g in moved]
+    moves = [Move(group=g, to=slots - 1, bytes=30_000, decision="pooled/aa") for g in moved]
     after = [(g, slots - 1 if g in moved else slot) for g, slot in groups.items()]
     why = "slot 0 holds 61 % of the memory, the others less than half of that"
 
@@ -53,7 +53,7 @@ def page_day(epochs: int = 60, *, depth: int = 9, slots: int = 2, **more: Any) -
                 "move",
                 f"{m.decision}/{k}",
                 reason=why,
-                policy="balanced",
+                policy="pooled",
                 by="airflow",
                 bytes=m.bytes,
                 slot=m.to,

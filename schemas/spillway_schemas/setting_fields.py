@@ -338,7 +338,7 @@ class StateSettings(Section):
             "1 GiB holds about 18 million rows of the shipped streams (60 bytes a row). Less "
             "where all slots together would take more than a quarter of the machine's memory: "
             "/dev/shm usually ends at a half, and Spark needs its own. A budget that cannot hold "
-            "one epoch (67.9 KiB with the shipped query, 512 groups and 2 slots) is refused by "
+            "one epoch (102 KiB with the shipped query, 512 groups and 2 slots) is refused by "
             "`doctor` and `stream`, with the least that would do.",
         ),
     )

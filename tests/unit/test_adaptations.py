@@ -38,16 +38,16 @@ def outcome(number: int, *, obeyed: bool = True, **more: Any) -> CommandOutcome:
     given = {
         "kind": "move",
         "obeyed": obeyed,
-        "policy": "balanced",
+        "policy": "pooled",
         "slot": 1,
         "bytes": 100,
         "reason": WHY if obeyed else "expired at noon",
     }
-    return outcome_of(more.pop("id", f"balanced/1a2b/{number}"), **{**given, **more})
+    return outcome_of(more.pop("id", f"pooled/1a2b/{number}"), **{**given, **more})
 
 
 def moved(value: int) -> Move:
-    return Move(group=Prefix(3, value), to=1, bytes=100, decision="balanced/1a2b")
+    return Move(group=Prefix(3, value), to=1, bytes=100, decision="pooled/1a2b")
 
 
 def adapted() -> Made:
@@ -102,7 +102,7 @@ def found(settings: Settings) -> Status:
 def test_a_decision_has_its_commands_moves_and_effect(found: Status) -> None:
     made = adapted()
     spill, moves = found.adaptations
-    assert (moves.id, moves.policy, moves.epoch) == ("balanced/1a2b", "balanced", 4)
+    assert (moves.id, moves.policy, moves.epoch) == ("pooled/1a2b", "pooled", 4)
     assert moves.obeyed == {"move": 2}
     assert moves.refused == {"expired at noon": 1}
     assert (moves.moved, moves.moved_bytes, moves.waiting, moves.bytes) == (2, 200, 0, 200)
@@ -154,7 +154,7 @@ def test_the_history_in_a_terminal(settings: Settings, found: Status) -> None:
     assert "refused: expired at noon" in text
     assert "[b]now[/b]" in text
     assert "a person" in text
-    lines = [line for line in text.splitlines() if "balanced" in line]
+    lines = [line for line in text.splitlines() if "pooled" in line]
     assert len(lines) == 1
     out = Console(file=io.StringIO(), width=200)
     show_status(settings, out, as_json=True, adaptations=True)
@@ -244,7 +244,7 @@ def test_policies_wait_for_what_policies_did_and_not_for_a_person() -> None:
 def test_how_long_moves_took_is_of_the_last_decision_alone() -> None:
     """Kills: the epochs of earlier decisions are added, or only the last epoch counts."""
     made = make_day(10, slots=2, groups_depth=3)
-    later = Move(group=Prefix(3, 2), to=1, bytes=100, decision="balanced/3c")
+    later = Move(group=Prefix(3, 2), to=1, bytes=100, decision="pooled/3c")
     carry_out(made, 3, [later.model_copy(update={"group": Prefix(3, 3)})])
     carry_out(made, 4, [moved(0)], queued=[moved(1)])
     carry_out(made, 6, [moved(1)], queued=[])
@@ -256,7 +256,7 @@ def test_how_long_moves_took_is_of_the_last_decision_alone() -> None:
         return (ended - began).total_seconds()
 
     adaptations = model_of(made.entries).tally.adaptations
-    assert adaptations.moved_for == "balanced/1a2b"
+    assert adaptations.moved_for == "pooled/1a2b"
     assert adaptations.moved_s == pytest.approx(took_s(4) + took_s(6), abs=0.002)
 
 

@@ -200,10 +200,10 @@ def test_the_least_budget_is_as_the_settings_say() -> None:
 
 def test_a_budget_that_holds_no_epoch_is_refused_with_the_least() -> None:
     least = least_budget(3, 512, 2, 600_000)
-    assert least == 69_513
+    assert least == 104_466
     found = judge_budget(budget_bytes=10 << 10, least_bytes=least)
     assert found.status == "fail"
     assert found.what.startswith("state.budget_bytes = 10.0 KiB cannot hold an epoch")
-    assert found.mend.startswith("set state.budget_bytes to 68KiB at the least")
-    assert judge_budget(budget_bytes=68 << 10, least_bytes=least).status == "ok"
+    assert found.mend.startswith("set state.budget_bytes to 103KiB at the least")
+    assert judge_budget(budget_bytes=103 << 10, least_bytes=least).status == "ok"
     assert least_budget(3, 512, 2, 100) < least

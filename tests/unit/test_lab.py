@@ -251,6 +251,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
             "results": [2, 9, 1],
             "rows_in": [1, 2, 7],
             "rate": [0.5, 1.5, 9.0],
+            "expected_loss": [4.5, 8.0, 1.0],
             "spilled_bytes": [0, 5, 9],
             "resident": [True, True, False],
         }
@@ -264,6 +265,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.results[[3, 40, 41]].tolist() == [2, 9, 0]
     assert view.processed[[3, 40, 41]].tolist() == [1, 2, 0]
     assert view.rate.sum() == 2
+    assert view.loss[[3, 40, 41]].tolist() == [4.5, 8, 0]
     assert view.spilled_bytes.nonzero()[0].tolist() == [40]
     assert view.spilled.nonzero()[0].tolist() == [41]
     assert view.sampled.tolist() == [10, 12]

@@ -294,6 +294,7 @@ def table(slots: list[int], sizes: list[int]) -> GroupTable:
             rate=whole / 7,
             generations=whole % 3,
             spilled_bytes=whole,
+            expected_loss=whole / 3,
             hot_share=np.zeros(count),
             hot_key=("",) * count,
         ),

@@ -90,7 +90,7 @@ def test_a_view_knows_moves_and_forced_spills() -> None:
     assert view.since_move_s == 0
     assert view.since_forced_s == 0
     assert view.since_tuned_s == float("inf")
-    split = told.model_copy(update={"id": "balanced/b/0", "kind": "split", "policy": "balanced"})
+    split = told.model_copy(update={"id": "pooled/b/0", "kind": "split", "policy": "pooled"})
     made.entries[-1] = made.entries[-1].model_copy(update={"commands": [told, by_hand, split]})
     assert seen(model_of(made.entries), collection_s=30, later_ms=5_000).since_tuned_s == 5
     # While no rows come there are no epochs, but time passes.

@@ -124,7 +124,7 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
     for source in np.argsort(room, kind="stable").tolist():
         if room[source] >= 0:
             break
-        mine = view.of_slot(source)
+        mine, before = view.of_slot(source), len(found)
         for group in mine[np.argsort(-value[mine], kind="stable")].tolist():
             to = int(room.argmax())
             if room[source] >= 0 or room[to] <= 0:
@@ -136,11 +136,12 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
             found.append(MoveGroup(view.groups[group], source, to, bytes_, why, sure=False))
             room[source] += size[group]
             room[to] -= size[group]
-        if room[source] < 0:
+        if room[source] < 0 and len(found) == before:
             full = f"slot {source} will be full, and no other has room for more of it"
             found += _split(view, source, view.bytes, full, what).suggestions
-    if not found:
-        return declined(what, "slots will be full, and no other has room")
+    if len(found) == np.count_nonzero(leave):
+        why = "slots will be full, and what each spills by itself is below the eviction line, too"
+        return declined(what, why)
     return Advice(tuple(found), whole=True)
 
 
