@@ -33,7 +33,7 @@ DAGS = {
     ),
     "rebalance": Described(
         "Runs while the market is open, one run at a time: the controller looks at memory, load "
-        "and productivity, and asks the stream for moves, spills, splits or merges. The stream "
+        "and expected losses, and asks the stream for moves, spills, splits or merges. The stream "
         "obeys or refuses each at its next epoch. Results never depend on it, only speed.\n\n"
         "`dry_run` says what would be asked for, and why not more; `policy` tries another policy.",
         "A failed run asked for nothing, and the next one looks again. To stop the controller, "

@@ -171,7 +171,7 @@ def shows_the_groups(scene: Scene, page: Page) -> None:
     tip = frame.locator(".tip")
     expect(tip).to_be_visible()
     expect(tip).to_contain_text(re.compile(r"group 9/\d+"))
-    expect(tip).to_contain_text("productivity")
+    expect(tip).to_contain_text("expected loss")
     scene.picture(page, "groups-light")
     frame.locator(".map").focus()
     page.keyboard.press("ArrowRight")

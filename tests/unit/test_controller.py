@@ -380,6 +380,7 @@ def test_largest_groups_are_whole_at_any_width_and_what_is_left_out_is_told(widt
         generations=12,
         spilled_bytes=123_456_789,
         last_used_ms=0,
+        expected_loss=7_000.5,
         hot_key="AAPL",
         hot_rows=100_000,
     )

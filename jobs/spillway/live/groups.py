@@ -23,9 +23,12 @@ from spillway.tables import Warehouse
 from spillway_schemas.hash_space import group_text, join_named, join_numbers
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import SINGLE
+from spillway_schemas.setting_fields import SpillSettings
 
 MOST_CELLS = 1024
 MOST_ROWS = 500
+
+LINE_SHARE = SpillSettings().fraction
 
 Order = Literal[
     "group",
@@ -34,7 +37,7 @@ Order = Literal[
     "rows",
     "results",
     "rate",
-    "productivity",
+    "loss",
     "generations",
     "spilled_bytes",
     "hot_share",
@@ -103,7 +106,8 @@ class Cells(StatusRecord):
     bytes: list[int]
     results: list[int]
     rate: list[float]
-    productivity: list[float]
+    loss: list[float]
+    """Expected loss for each KiB."""
     spilled_bytes: list[int]
 
 
@@ -119,7 +123,8 @@ class Row(StatusRecord):
     results: int
     session_results: int
     rate: float
-    productivity: float
+    loss: float
+    """Expected loss for each KiB: results that a spill now would give up."""
     generations: int
     spilled_bytes: int
     hot_key: str | None
@@ -139,6 +144,9 @@ class Groups(StatusRecord):
     counts: list[int]
     """Groups in each state."""
     cells: Cells
+    line: float | None
+    """The eviction line: where the poorest `LINE_SHARE` of all memory ends, by expected loss for
+    each KiB; None: nothing is in memory."""
     rows: list[Row]
     found: int
     """Groups that the search has found, of which `rows` are the first."""
@@ -192,9 +200,21 @@ def groups_view(
         states=STATES,
         counts=np.bincount(table.state, minlength=len(STATES)).tolist(),
         cells=cells(table, MOST_CELLS),
+        line=eviction_line(table.figures),
         rows=[_row(table, g) for g in first.tolist()],
         found=len(chosen),
     )
+
+
+def eviction_line(figures: GroupStates) -> float | None:
+    """See `Groups.line`."""
+    order = np.argsort(figures.loss, kind="stable")
+    order = order[figures.bytes[order] > 0]
+    if not len(order):
+        return None
+    ends = figures.bytes[order].cumsum()
+    last = int(np.searchsorted(ends, LINE_SHARE * int(ends[-1])))
+    return round(float(figures.loss[order[last]]), 4)
 
 
 def cells(table: GroupTable, most: int) -> Cells:
@@ -233,7 +253,7 @@ def cells(table: GroupTable, most: int) -> Cells:
         bytes=size.tolist(),
         results=results.tolist(),
         rate=np.round(rate, 3).tolist(),
-        productivity=np.round(per_kib(results, size), 4).tolist(),
+        loss=np.round(per_kib(added(figures.expected_loss), size), 4).tolist(),
         spilled_bytes=added(figures.spilled_bytes).tolist(),
     )
 
@@ -279,7 +299,7 @@ def _row(table: GroupTable, g: int) -> Row:
         results=int(figures.results[g]),
         session_results=int(figures.session_results[g]),
         rate=round(float(figures.rate[g]), 3),
-        productivity=round(float(table.figures.productivity[g]), 4),
+        loss=round(float(figures.loss[g]), 4),
         generations=int(figures.generations[g]),
         spilled_bytes=int(figures.spilled_bytes[g]),
         hot_key=figures.hot_key[g] or None,

@@ -52,9 +52,9 @@ class GroupStates:
     hot_key: tuple[str, ...]
 
     @property
-    def productivity(self) -> F64:
-        """`per_kib`."""
-        return per_kib(self.results, self.bytes)
+    def loss(self) -> F64:
+        """Expected loss for each KiB."""
+        return per_kib(self.expected_loss, self.bytes)
 
     def only(self, groups: I64) -> GroupStates:
         """Of some groups, by their numbers."""
@@ -120,7 +120,7 @@ def group_states(
 
 
 def per_kib(results: npt.ArrayLike, size: npt.ArrayLike) -> F64:
-    """Productivity as people read it: results of the generation for each KiB; 0 without state."""
+    """Results for each KiB, as people read productivity and loss; 0 without state."""
     size = np.asarray(size)
     found = np.zeros(size.shape)
     np.divide(np.asarray(results) * KIB, size, out=found, where=size > 0)

@@ -30,11 +30,12 @@ HEAD = (
     "of the session",
     "results/s",
     "a KiB",
+    "loss/KiB",
     "generations",
     "spilled",
     "hottest key",
 )
-LEFT_OUT = ("of the session", "rows in", "generations", "a KiB", "results/s", "spilled")
+LEFT_OUT = ("of the session", "rows in", "generations", "a KiB", "loss/KiB", "results/s", "spilled")
 """Columns that a narrow terminal does without, the first ones first."""
 
 
@@ -59,6 +60,8 @@ class GroupStatus(BaseModel):
     generations: int
     spilled_bytes: int
     last_used_ms: int
+    expected_loss: float | None
+    """Results that a spill now would give up."""
     hot_key: str | None
     """The key with the most rows; None: not looked at."""
     hot_rows: int | None
@@ -129,6 +132,7 @@ def _cells(each: GroupStatus) -> tuple[str, ...]:
         count_text(each.session_results),
         f"{each.rate:,.1f}",
         f"{per_kib(each.results, each.bytes):,.2f}",
+        f"{per_kib(each.expected_loss or 0.0, each.bytes):,.2f}",
         count_text(each.generations),
         bytes_text(each.spilled_bytes),
         hot,

@@ -142,7 +142,7 @@ export class Actions {
     const size = h("input", { id: "size", name: "size", type: "number", min: "0.1", step: "0.1", value: "1" });
     if (!slots.length) return h("p", { class: "muted" }, "There is no slot yet: the stream has not run.");
     return this.frame(
-      "One slot writes its least productive groups to the spill table, at its next epoch. Their results come at cleanup.",
+      "One slot writes the groups that lose least to the spill table, at its next epoch. Their results come at cleanup.",
       [
         h("label", { class: "field", for: "slot" }, h("span", {}, "Slot"), slot),
         h("label", { class: "field", for: "size" }, h("span", {}, "At least, in MiB"), size),
