@@ -525,7 +525,7 @@ def test_the_bottom_of_all_groups_is_spilled_and_makes_room_for_what_is_above() 
     assert moves(found) == [(9, 0, 1)]
     assert "below the eviction line of 25.6 results a KiB" in found.suggestions[0].why
     # The poorest are in the slot that has too much: it spills them by itself.
-    turned = even(view([[90] * 10, [80] * 10], loss=[*range(10), *[14] * 10]))
+    turned = even(view([[90] * 10, [78] * 10], loss=[*range(10), *[14] * 10]))
     assert not turned.suggestions
     assert "what each spills by itself is below the eviction line, too" in why(turned)
 
@@ -562,7 +562,13 @@ def test_a_group_that_no_slot_has_room_for_is_split() -> None:
     assert moves(even(seen)) == [(1, 0, 1)], "the other one fits"
     alone = view([[850], [500]], hot_share=[0.1, 0], hot_key=("ACME", ""))
     assert [s.group for s in even(alone).suggestions if isinstance(s, SplitGroup)] == [Prefix(8, 0)]
-    assert not even(replace(alone, hot_share=np.array([0.93, 0]))).suggestions
+    one_key = even(replace(alone, hot_share=np.array([0.93, 0])))
+    assert not one_key.suggestions
+    assert "the key 'ACME' has 93% of its rows" in why(one_key)
+    # Groups of which no slot has room for one.
+    coarse = even(view([[90] * 10, [740], [740]], loss=[9] * 10 + [900] * 2))
+    assert not coarse.suggestions
+    assert "slot 0 will be full, and no other has room for more of it" in why(coarse)
 
 
 def test_the_line_waits_for_its_time() -> None:
@@ -596,7 +602,7 @@ def test_the_line_parts_what_leaves_from_what_stays(seed: int) -> None:
     may = 0.8 * (1 - SLACK) * seen.budget
     size = seen.bytes + growth(seen) * 67.5
     value = seen.loss / np.maximum(seen.bytes, 1)
-    order = sorted(range(groups), key=lambda g: (value[g], seen.bytes[g], g))
+    order = sorted(range(groups), key=lambda g: (value[g], -seen.bytes[g], g))
     order = [g for g in order if seen.bytes[g]]
     over = size.sum() - may.sum()
     bottom: list[int] = []
@@ -969,6 +975,13 @@ def test_an_advice_that_is_whole_passes_or_waits_as_a_whole() -> None:
             "forced spill at slot 0",
             "moves from slot 1 to 0",
         }
+    split = Advice((*parts, SplitGroup(Prefix(8, 0), "w")), whole=True)
+    assert guarded(seen, split, 45, 0.1) == split
+    assert "19 s ago" in why(guarded(replace(seen, since_tuned_s=19.0), split, 45, 0.1))
+    assert guarded(replace(seen, since_tuned_s=19.0), line, 45, 0.1) == line
+    # A slot that is over its budget, and has nothing to do with it.
+    other = view([[900], [300, 300], [1100]], since_move_s=60.0, since_forced_s=60.0)
+    assert guarded(other, line, 45, 0.1) == line
     full = guarded(replace(seen, budget=np.array([940, 1000])), line, 45, 0.1)
     assert not full.suggestions
     assert "slot 0 has no room for more" in why(full)

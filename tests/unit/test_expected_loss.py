@@ -99,7 +99,8 @@ def slowly(growth: Growth) -> list[float]:
                 1 - ((k + 0.5) / steps * until / growth.window_ms[g]) ** (m - 1)
                 for k in range(steps)
             )
-            loss = growth.result_rate[g] * share * until / steps if n else 0.0
+            full = min(n / max(growth.present[g] * growth.window_ms[g], 1), 1)
+            loss = growth.result_rate[g] * share * until / steps * full
         elif gave[growth.join[g]] and sum(powers[k] for k in own):
             average = gave[growth.join[g]] / sum(powers[k] for k in own)
             sigma = (growth.session_results[g] + 1) / (powers[g] + 1 / average)
@@ -170,6 +171,7 @@ class Stream:
         self.evidence = NO_EVIDENCE
         self.epoch_ms = epoch_s * 1_000
         self.now_ms = 1_000_000 * 1_000
+        """Of the epoch before, as in a stream."""
 
     def bring(self, a_second: list[float], seconds: int) -> None:
         """Rows of each group for a time."""
@@ -180,7 +182,7 @@ class Stream:
             epoch_ms = epoch_ms_of(self.table, self.now_ms)
             before = carried(self.table, DAY, self.groups, self.now_ms)
             counters = counted(before, sizes, Given.nothing(n), self.now_ms, epoch_ms)
-            looked = looked_at(counters, self.evidence, self.now_ms, epoch_ms)
+            looked = looked_at(counters, self.evidence, self.now_ms)
             self.counters, self.evidence = looked
             none = np.zeros(n, dtype=np.int64)
             figures = Figures(none[None], none, none, self.counters, none * 0.0)
@@ -246,6 +248,42 @@ def test_nothing_is_learned_of_a_time_in_which_the_stream_stood_still() -> None:
     stream.bring([8, 1], 5)
     assert stream.evidence[0].tolist() == pytest.approx((KEPT * before[0]).tolist())
     assert (stream.counters.then_ms[:, 0] == stream.now_ms - stream.epoch_ms).all()
+
+
+def test_the_next_day_begins_anew() -> None:
+    """In a day's first epoch the clock is that of the day before's last row."""
+    day = Stream(2)
+    day.now_ms -= 17 * 3_600_000
+    day.bring([2, 2], 5)
+    day.now_ms += 17 * 3_600_000
+    day.bring([2, 2], 3_600)
+    assert (day.counters.first_ms >= 1_000_000 * 1_000 - 5_000).all()
+    assert day.to_come(3_600) == pytest.approx([2, 2], rel=0.03)
+
+
+def test_a_merge_is_as_old_as_its_older_half() -> None:
+    whole, halves = GroupMap([(Prefix(0, 0), 0)]), GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 0)])
+    for firsts, first in (([900, 100], 100), ([900, 0], 900), ([0, 0], 0)):
+        counters = replace(Counters.zeros(2), rows_in=np.array([5, 5]), first_ms=np.array(firsts))
+        table = figures_table(halves, 0, {DAY: figures_of(counters, 0, 0)}, 1)
+        assert carried(table, DAY, whole, 1).first_ms.tolist() == [first]
+
+
+def test_a_windowed_group_that_was_just_cut_has_little_to_lose() -> None:
+    growth = Growth(
+        rows=np.array([4_000, 400, 0]),
+        present=np.full(3, 0.1),
+        usual=np.full(3, 0.1),
+        spilled_norm=np.zeros(3),
+        session_results=np.full(3, 9),
+        result_rate=np.full(3, 2.0),
+        join=np.zeros(3, dtype=np.int64),
+        inputs=np.full(3, 2),
+        window_ms=np.full(3, 40_000.0),
+        left_ms=1e9,
+        evidence=NO_EVIDENCE,
+    )
+    assert expected_loss(growth).tolist() == pytest.approx([40_000, 4_000, 0])
 
 
 def test_persistence_goes_from_horizon_to_horizon() -> None:

@@ -232,10 +232,10 @@ def test_the_rule_begins_above_the_threshold_and_takes_at_least_what_is_above_it
 def test_a_spill_takes_what_two_epochs_bring_and_what_four_files_hold(
     came: int, file_bytes: int, leave: int
 ) -> None:
-    limits = Limits(100, 0.8, 0.01, 1_000, file_bytes=file_bytes)
-    assert victims([1] * 88, [came] + [0] * 87, limits) == (list(range(leave)), 0)
-    below = Limits(110, 0.8, 0.01, 1_000, file_bytes=file_bytes)
-    assert victims([1] * 88, [came] + [0] * 87, below) == ([], 0)
+    limits = Limits(100, 0.8, 0.01, 1_000, brought_bytes=came, file_bytes=file_bytes)
+    # What was installed is no intake, however much it is.
+    assert victims([1] * 88, [1] * 88, limits) == (list(range(leave)), 0)
+    assert victims([1] * 88, [1] * 88, replace(limits, budget_bytes=110)) == ([], 0)
 
 
 def test_groups_of_all_sessions_are_victims_alike() -> None:

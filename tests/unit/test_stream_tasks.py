@@ -31,6 +31,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
 from spillway.protocol.state import replay
 from spillway.stream import process
+from spillway.stream.boundary import GRACE_MS, LATE_MS
 from spillway.stream.boundary import left_ms as left_ms_of
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.failures import beyond_mending
@@ -166,9 +167,11 @@ def test_the_step_is_told_how_long_its_sessions_go_on() -> None:
     given = plan(seal=seal(ends(2, 2, 2)))
     next_close_ms = calendar.close_ms("XNYS", NEXT)
     for now_ms, left_ms in (
-        (CLOSE_MS - 1, {DAY: 1, NEXT: next_close_ms - CLOSE_MS + 1}),
-        (CLOSE_MS, {NEXT: next_close_ms - CLOSE_MS}),
-        (next_close_ms, {}),
+        (CLOSE_MS - 99_000, {DAY: 99_000, NEXT: next_close_ms - CLOSE_MS + 99_000}),
+        (CLOSE_MS - 1, {DAY: GRACE_MS, NEXT: next_close_ms - CLOSE_MS + 1}),
+        (CLOSE_MS + LATE_MS - 1, {DAY: GRACE_MS, NEXT: next_close_ms - CLOSE_MS - LATE_MS + 1}),
+        (CLOSE_MS + LATE_MS, {NEXT: next_close_ms - CLOSE_MS - LATE_MS}),
+        (next_close_ms + LATE_MS, {}),
         (0, {}),
     ):
         tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=now_ms)

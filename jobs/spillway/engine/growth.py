@@ -56,7 +56,7 @@ def growth_of(
     first_ms = counters.first_ms
     present, usual = rates(counters.rows_in, counters.recent_rows, first_ms, now_ms)
     if left_ms is None:
-        left_ms = float(now_ms - min(first_ms[first_ms > 0], default=now_ms))
+        left_ms = float(now_ms - first_ms[first_ms > 0].min(initial=now_ms))
     return Growth(
         rows=rows,
         present=present,

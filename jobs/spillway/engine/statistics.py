@@ -159,8 +159,11 @@ SUMMED = (
     "then_rows",
     "then_recent",
 )
-GREATEST = ("last_used_ms", "generations", "first_ms", "then_ms")
-"""What a merge adds up and a split shares out, and what both keep."""
+NEVER = np.iinfo(np.int64).max
+GREATEST = ("last_used_ms", "generations", "then_ms")
+LEAST = ("first_ms",)
+"""What a merge adds up and a split shares out, and what both keep: of several the greatest, or the
+least that is known."""
 
 
 @dataclass
@@ -225,7 +228,7 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
     mine = table.filter(pc.equal(table["session"], session)) if table.num_rows else table
     if not mine.num_rows:
         return counters
-    columns = {name: _numbers(mine[name]) for name in (*SUMMED, *GREATEST)}
+    columns = {name: _numbers(mine[name]) for name in (*SUMMED, *GREATEST, *LEAST)}
     at_ms = mine["at_ms"].to_numpy()
     for name, half_life_ms in HALF_LIVES_MS.items():
         columns[name] = columns[name] * _left(at_ms, now_ms, half_life_ms)
@@ -236,6 +239,11 @@ def carried(table: pa.Table, session: str, groups: GroupMap, now_ms: int) -> Cou
         np.add.at(target, at, (columns[name][rows] * each).astype(target.dtype))
     for name in GREATEST:
         np.maximum.at(getattr(counters, name), at, columns[name][rows])
+    for name in LEAST:
+        found = np.where(columns[name] > 0, columns[name], NEVER)
+        target = np.full(len(groups), NEVER)
+        np.minimum.at(target, at, found[rows])
+        setattr(counters, name, np.where(target == NEVER, 0, target))
     return counters
 
 
@@ -284,9 +292,11 @@ def _left(at_ms: I64, now_ms: int, half_life_ms: int) -> F64:
 
 
 def epoch_ms_of(table: pa.Table, now_ms: int) -> int:
-    """How long the stream's clock has gone on since manifests' figures; 0: not known."""
+    """How long the stream's clock has gone on since manifests' figures; 0: not known, or so long
+    that the stream has stood still."""
     at_ms = pc.max(table["at_ms"]).as_py() or 0
-    return max(now_ms - at_ms, 0) if at_ms else 0
+    passed_ms = max(now_ms - at_ms, 0) if at_ms else 0
+    return passed_ms if passed_ms <= HORIZONS_MS[0] else 0
 
 
 def _spread(epoch_ms: int) -> float:
@@ -317,7 +327,8 @@ def counted(
 
     Rows whose last use is not known (they were restored) count as used now.
     """
-    first = (sizes.new_rows > 0) & (before.first_ms == 0)
+    # The clock is that of the epoch before: in a session's first one it may be yesterday's.
+    first = (before.rows_in > 0) & (before.first_ms == 0)
     used = (sizes.new_rows > 0) | ((sizes.rows.sum(axis=0) > 0) & (before.last_used_ms == 0))
     return replace(
         before,
@@ -341,9 +352,7 @@ def rates(
     return recent_rows / TAU_MS, np.where(first_ms > 0, rows_in / known_ms, 0.0)
 
 
-def looked_at(
-    counters: Counters, evidence: F64, now_ms: int, epoch_ms: int
-) -> tuple[Counters, F64]:
+def looked_at(counters: Counters, evidence: F64, now_ms: int) -> tuple[Counters, F64]:
     """At the end of an epoch: the counters where a horizon begins anew, and the evidence of those
     that have passed (`spillway.policy.arrivals`).
 
@@ -351,9 +360,9 @@ def looked_at(
     """
     then = {name: getattr(counters, name).copy() for name in THEN}
     for number, length_ms in enumerate(HORIZONS_MS):
-        if now_ms // length_ms == (now_ms - epoch_ms) // length_ms:
-            continue
         began_ms, rows, recent = (each[:, number] for each in then.values())
+        if now_ms // length_ms == int(began_ms.max(initial=0)) // length_ms:
+            continue
         passed_ms = now_ms - began_ms
         # Nothing is learned of a time in which the stream stood still.
         seen = (began_ms > 0) & (passed_ms < 2 * length_ms) & (counters.first_ms > 0)
@@ -482,7 +491,7 @@ def statistics_table(
                     pa.array(counters.spilled_bytes[shown]),
                     pa.array([each and each[0] for each in hot], pa.string()),
                     pa.array([each and each[1] for each in hot], pa.int64()),
-                    pa.array(each.loss[shown]),
+                    pa.array(each.loss[shown]) if resident else pa.nulls(n, pa.float64()),
                     *(pa.repeat(value, n) for value in of_slot),
                 ],
                 schema=STATISTICS_SCHEMA,

@@ -420,7 +420,7 @@ class _Step:
                 self.traced[name] = others
             counters = counted(before, sizes, given, task.now_ms, self.epoch_ms)
             known = self.evidence.get(name, NO_EVIDENCE)
-            counters, evidence = looked_at(counters, known, task.now_ms, self.epoch_ms)
+            counters, evidence = looked_at(counters, known, task.now_ms)
             self.evidence[name] = evidence
             left_ms = task.left_ms.get(name)
             rows = sizes.rows.sum(axis=0)
@@ -461,7 +461,7 @@ class _Step:
             )
             for kind in ("new", "installed")
         )
-        next_run, encoded, victims = self._fit(shelf)
+        next_run, encoded, victims = self._fit(shelf, fresh)
         self.overflow_bytes = victims.overflow_bytes
         with self.timed("spill"):
             for name, groups in victims.groups.items():
@@ -473,8 +473,12 @@ class _Step:
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
 
-    def _fit(self, shelf: RunWriter) -> tuple[int, list[tuple[RunWindow, Any]], Victims]:
+    def _fit(
+        self, shelf: RunWriter, brought_bytes: int
+    ) -> tuple[int, list[tuple[RunWindow, Any]], Victims]:
         """The next run's number, the files of what stays, not written yet, and the victims.
+
+        `brought_bytes`: of new rows.
 
         What a file takes beyond its rows is known once it is encoded. Files that do not fit are
         encoded again with so much less room, a few times, then with none.
@@ -491,6 +495,7 @@ class _Step:
                     task.fraction,
                     room,
                     task.forced_bytes,
+                    brought_bytes,
                     task.shape.file_bytes(task.budget_bytes),
                 )
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)

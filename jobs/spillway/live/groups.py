@@ -37,7 +37,7 @@ Order = Literal[
     "rows",
     "results",
     "rate",
-    "loss",
+    "loss_per_kib",
     "generations",
     "spilled_bytes",
     "hot_share",
@@ -106,7 +106,7 @@ class Cells(StatusRecord):
     bytes: list[int]
     results: list[int]
     rate: list[float]
-    loss: list[float]
+    loss_per_kib: list[float]
     """Expected loss for each KiB."""
     spilled_bytes: list[int]
 
@@ -123,7 +123,7 @@ class Row(StatusRecord):
     results: int
     session_results: int
     rate: float
-    loss: float
+    loss_per_kib: float
     """Expected loss for each KiB: results that a spill now would give up."""
     generations: int
     spilled_bytes: int
@@ -145,8 +145,8 @@ class Groups(StatusRecord):
     """Groups in each state."""
     cells: Cells
     line: float | None
-    """The eviction line: where the poorest `LINE_SHARE` of all memory ends, by expected loss for
-    each KiB; None: nothing is in memory."""
+    """The eviction line: up to where, in expected loss for each KiB, groups are the next to go; so
+    many as the poorest `LINE_SHARE` of the memory of all joins. None: nothing is in memory."""
     rows: list[Row]
     found: int
     """Groups that the search has found, of which `rows` are the first."""
@@ -186,6 +186,7 @@ def groups_view(
     Raises `UnknownJoin`.
     """
     names = list(reversed(table.names)) if len(table.names) > 1 else []
+    line = eviction_line(table.figures)
     if join:
         table = table.of_join(join)
     chosen = _searched(table, search)
@@ -200,7 +201,7 @@ def groups_view(
         states=STATES,
         counts=np.bincount(table.state, minlength=len(STATES)).tolist(),
         cells=cells(table, MOST_CELLS),
-        line=eviction_line(table.figures),
+        line=line,
         rows=[_row(table, g) for g in first.tolist()],
         found=len(chosen),
     )
@@ -208,13 +209,13 @@ def groups_view(
 
 def eviction_line(figures: GroupStates) -> float | None:
     """See `Groups.line`."""
-    order = np.argsort(figures.loss, kind="stable")
+    order = np.argsort(figures.loss_per_kib, kind="stable")
     order = order[figures.bytes[order] > 0]
     if not len(order):
         return None
     ends = figures.bytes[order].cumsum()
     last = int(np.searchsorted(ends, LINE_SHARE * int(ends[-1])))
-    return round(float(figures.loss[order[last]]), 4)
+    return round(float(figures.loss_per_kib[order[last]]), 4)
 
 
 def cells(table: GroupTable, most: int) -> Cells:
@@ -253,7 +254,7 @@ def cells(table: GroupTable, most: int) -> Cells:
         bytes=size.tolist(),
         results=results.tolist(),
         rate=np.round(rate, 3).tolist(),
-        loss=np.round(per_kib(added(figures.expected_loss), size), 4).tolist(),
+        loss_per_kib=np.round(per_kib(added(figures.expected_loss), size), 4).tolist(),
         spilled_bytes=added(figures.spilled_bytes).tolist(),
     )
 
@@ -299,7 +300,7 @@ def _row(table: GroupTable, g: int) -> Row:
         results=int(figures.results[g]),
         session_results=int(figures.session_results[g]),
         rate=round(float(figures.rate[g]), 3),
-        loss=round(float(figures.loss[g]), 4),
+        loss_per_kib=round(float(figures.loss_per_kib[g]), 4),
         generations=int(figures.generations[g]),
         spilled_bytes=int(figures.spilled_bytes[g]),
         hot_key=figures.hot_key[g] or None,

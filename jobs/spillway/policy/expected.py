@@ -16,6 +16,8 @@ So the cut loses, at r results a ms,
 
     r (t - t^m / (m W^(m - 1))),    t = min(W, the time left)
 
+and a group that was cut less than a window ago the part of it that its rows are of a window's.
+
 The loss is in results of the query: a result of a join below the root counts for as many as the
 root gave for each of that join's.
 
@@ -84,7 +86,8 @@ def expected_loss(growth: Growth) -> F64:
     window_ms = np.where(windowed, np.maximum(growth.window_ms, 1.0), 1.0)
     share = np.minimum(left_ms / window_ms, 1.0)
     within = growth.result_rate * window_ms * (share - share**m / m)
-    loss = np.where(windowed, within * (n > 0), open_end) * _final_results(growth)
+    full = np.minimum(n / np.maximum(growth.present * window_ms, 1.0), 1.0)
+    loss = np.where(windowed, within * full, open_end) * _final_results(growth)
     return np.maximum(loss, 0.0)
 
 

@@ -55,7 +55,7 @@ def guarded(
     alone; rounds judge that themselves. No slot gets more than its budget holds, by moves or by
     another number of slots: it would only spill it. And one slot takes part in one adaptation at a
     time: the first that is suggested. Of an advice that is `whole` all passes or nothing: only the
-    time since the last moves and forced spills counts, and the room that it leaves.
+    time since the last adaptation of its kinds counts, and the room of those that receive.
     """
     if advice.whole:
         return _whole(view, advice, min_span_s)
@@ -106,6 +106,8 @@ def guarded(
 def _whole(view: View, advice: Advice, min_span_s: float) -> Advice:
     """All of the advice, or none of it and why."""
     room = view.budget - view.memory
+    receivers = [each.to for each in advice.suggestions if isinstance(each, MoveGroup)]
+    last_s = min(view.since_move_s, view.since_forced_s)
     for each in advice.suggestions:
         match each:
             case ForceSpill():
@@ -113,12 +115,13 @@ def _whole(view: View, advice: Advice, min_span_s: float) -> Advice:
             case MoveGroup():
                 room[each.to] -= each.bytes
                 room[each.source] += each.bytes
-    last_s = min(view.since_move_s, view.since_forced_s)
+            case SplitGroup():
+                last_s = min(last_s, view.since_tuned_s)
     span_s = max(min_span_s, CALM_S) if min_span_s else 0.0
     if last_s < span_s:
         why = f"the last adaptation was {last_s:.3g} s ago, under {span_s:.3g} s"
-    elif room.min() < 0:
-        why = f"slot {int(room.argmin())} has no room for more"
+    elif full := [slot for slot in receivers if room[slot] < 0]:
+        why = f"slot {full[0]} has no room for more"
     else:
         return advice
     said = {_what(view, each): Declined(_what(view, each), why) for each in advice.suggestions}

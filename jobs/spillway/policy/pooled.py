@@ -104,7 +104,7 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
     if room.min() >= 0:
         return declined(what, f"in {min_span_s:g} s every slot has room for what comes")
     value = view.loss_per_byte
-    order = np.lexsort((view.bytes, value))
+    order = np.lexsort((-view.bytes, value))
     order = order[view.bytes[order] > 0]
     # The bottom of all groups, as much as does not fit into all memory together.
     ends = view.bytes[order].cumsum()
@@ -121,6 +121,7 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
         for slot in np.flatnonzero(leave).tolist()
     ]
     spilled = set(marked.tolist())
+    stuck: tuple[Declined, ...] = ()
     for source in np.argsort(room, kind="stable").tolist():
         if room[source] >= 0:
             break
@@ -138,11 +139,13 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
             room[to] -= size[group]
         if room[source] < 0 and len(found) == before:
             full = f"slot {source} will be full, and no other has room for more of it"
-            found += _split(view, source, view.bytes, full, what).suggestions
+            split = _split(view, source, view.bytes, full, what)
+            found += split.suggestions
+            stuck += split.declined
     if len(found) == np.count_nonzero(leave):
         why = "slots will be full, and what each spills by itself is below the eviction line, too"
-        return declined(what, why)
-    return Advice(tuple(found), whole=True)
+        return Advice(declined=stuck) if stuck else declined(what, why)
+    return Advice(tuple(found), stuck, whole=True)
 
 
 def growth(view: View) -> F64:

@@ -52,7 +52,7 @@ class GroupStates:
     hot_key: tuple[str, ...]
 
     @property
-    def loss(self) -> F64:
+    def loss_per_kib(self) -> F64:
         """Expected loss for each KiB."""
         return per_kib(self.expected_loss, self.bytes)
 

@@ -80,17 +80,23 @@ def _id(session: str) -> str:
     return f"calendar/{session}"
 
 
+GRACE_MS = 60_000.0
+"""A session that should have closed and has not is taken to go on for so long."""
+LATE_MS = 12 * 3_600_000
+"""What is over for longer is a day that is replayed."""
+
+
 def left_ms(name: str, sessions: Iterable[str], now_ms: int) -> dict[str, float]:
     """How long each session goes on by the calendar `name`, at `now_ms` of the stream's clock (0:
     it has not begun).
 
-    Those that have no close to come are left out: a day that is replayed, a date without trading
-    or beyond the calendar.
+    Left out are those of which it is not known: a day that is replayed, a date without trading or
+    beyond the calendar.
     """
     found = {}
     for session in sessions:
         with suppress(calendar.CalendarError):
-            at_ms = calendar.close_ms(name, session)
-            if 0 < now_ms < at_ms:
-                found[session] = float(at_ms - now_ms)
+            left = calendar.close_ms(name, session) - now_ms
+            if now_ms > 0 and left > -LATE_MS:
+                found[session] = max(float(left), GRACE_MS)
     return found

@@ -42,6 +42,9 @@ class Limits:
     room_bytes: int
     forced_bytes: int = 0
     """To spill whatever the memory."""
+    brought_bytes: int = 0
+    """What the epoch's new rows take. State that moved in or was restored is no intake: it comes
+    once."""
     file_bytes: int = 0
     """Of a merged file."""
 
@@ -79,7 +82,7 @@ def choose_victims(
     by_rule = max(
         int(limits.fraction * memory),
         memory - bound,
-        SPILL_INTAKES * int(intake.sum()),
+        SPILL_INTAKES * limits.brought_bytes,
         SPILL_FILES * limits.file_bytes,
     )
     wanted = by_rule if memory > bound else 0

@@ -13,7 +13,7 @@ const COLUMNS = [
   ["rows", "rows", true],
   ["results", "results", true],
   ["rate", "results/s", true],
-  ["loss", "loss/KiB", true],
+  ["loss_per_kib", "loss/KiB", true],
   ["generations", "generations", true],
   ["spilled_bytes", "spilled", true],
   ["hot_share", "hottest key", false],
@@ -152,7 +152,7 @@ export class Groups {
       count(each.rows),
       count(each.results),
       number(each.rate),
-      number(each.loss),
+      number(each.loss_per_kib),
       count(each.generations),
       bytes(each.spilled_bytes),
     ];

@@ -17,7 +17,7 @@ const STEPS = 24;
 const SAMPLE = 17;
 
 export const METRICS = {
-  loss: { word: "expected loss", says: "results that a spill now would give up, for each KiB", text: (v) => `${number(v)} a KiB` },
+  loss_per_kib: { word: "expected loss", says: "results that a spill now would give up, for each KiB", text: (v) => `${number(v)} a KiB` },
   bytes: { word: "bytes", says: "state in memory", text: (v) => bytes(v) },
   rate: { word: "rate", says: "results a second, lately", text: (v) => rate(v, "results") },
 };
@@ -49,7 +49,7 @@ function cell(x, y, side, state, t) {
 export class HeatMap {
   constructor({ picked }) {
     this.picked = picked;
-    this.metric = "loss";
+    this.metric = "loss_per_kib";
     this.cells = [];
     this.at = -1;
     this.choice = h(
@@ -172,7 +172,7 @@ export class HeatMap {
           ),
         ),
       high > 0 && h("span", { class: "number", title: `in the middle: ${text(of(0.5))}` }, text(high)),
-      this.metric === "loss" && this.data.line !== null &&
+      this.metric === "loss_per_kib" && this.data.line !== null &&
         h("span", { class: "muted" }, `eviction line: the next to go lose up to ${text(this.data.line)}`),
     );
   }
@@ -219,7 +219,7 @@ export class HeatMap {
     const pairs = [
       ["state", bytes(cells.bytes[i])],
       ["results", count(cells.results[i])],
-      ["expected loss", `${number(cells.loss[i])} a KiB`],
+      ["expected loss", `${number(cells.loss_per_kib[i])} a KiB`],
       ["rate", rate(cells.rate[i], "results")],
       ["spilled", bytes(cells.spilled_bytes[i])],
     ];
