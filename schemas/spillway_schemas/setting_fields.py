@@ -426,7 +426,8 @@ class SpillSettings(Section):
         default=600.0,
         ge=0,
         description=(
-            "A group without a new row for longer is spilled before all others (theta_t); "
+            "With the victims `inactive-then-productivity` a group without a new row for longer is "
+            "spilled before all others (theta_t); "
             "measured on the stream's clock, the Kafka time of the newest row."
         ),
         json_schema_extra=_about(
@@ -453,7 +454,7 @@ class SpillSettings(Section):
         json_schema_extra=_about(
             "policy",
             "Gives up the fewest results per byte, by how many a group's rows have given, how many "
-            "come now, and how long the session goes on. `productivity` goes by what a byte has "
+            "come, and how long the session goes on. `productivity` goes by what a byte has "
             "given since the group was last spilled (TR-05-04). `random`, `largest` and "
             "`most-productive` are baselines to compare with. The last four are for trees of "
             "joins (SIGMOD 2006, section 3): `bottom-up` begins with the joins furthest from the "

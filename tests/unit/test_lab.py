@@ -395,7 +395,7 @@ def test_the_table_of_claims():
 def test_what_is_kept_can_be_read_again(moved: Outcome):
     known = spilling_experiments()
     one = replace(known[0], lines=(replace(known[0].lines[0], name="moving"),))
-    done = page.Done(one, {"moving": moved}, {"moving": page.Limit(moved.run_time, 1)})
+    done = page.Done(one, {"moving": moved}, {"moving": page.Limit(1, moved.run_time)})
     (again,) = page.restore(page.dump([done]), (one, *known[1:]))
     assert not page.restore(page.dump([done]), known)
     assert again == done

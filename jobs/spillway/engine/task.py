@@ -56,7 +56,7 @@ class StepTask:
     reach: Mapping[str, Sequence[tuple[Prefix, int]]] = field(default_factory=dict)
     """Likewise: the ranges that were ever spilled, with the greatest time of what was."""
     budget_bytes: int = 1 << 30
-    fraction: float = 0.3
+    fraction: float = 0.05
     inactive_ms: int = 60_000
     victims: str = DEFAULT
     left_ms: Mapping[str, float] = field(default_factory=dict)
