@@ -189,3 +189,42 @@ def newest(root: str, slots: Slots) -> dict[int, dict[str, Any]]:
     assert len(found) == len(last)
     assert manifests == {g: each["rows_in"] for g, each in found.items()}
     return found
+
+
+def test_a_step_learns_how_rows_come_and_spills_by_it() -> None:
+    """One group has given most, and falls silent for good; the other gets all rows since. By
+    productivity the second would leave."""
+    spec = spec_of(2, composite=False)
+    groups = GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 0)])
+    begin_ms = 1_767_623_400_000
+    with tempfile.TemporaryDirectory() as root:
+        options: dict[str, Any] = {"victims": "expected-loss", "statistics": True}
+        slots = Slots(spec, root, groups, partial(narrow, 64), options, budget_bytes=1 << 20)
+        of_group: dict[int, list[int]] = {0: [], 1: []}
+        for number in range(200):
+            row = Row(DAYS[0], 0, key_of(number, composite=False), 0, 0)
+            of_group[slots.hash_of(row) >> 63].append(number)
+        for epoch in range(40):
+            # The clock is that of the epoch before, and in the first one another day's.
+            before_ms = begin_ms + (epoch - 1) * 60_000
+            options["now_ms"] = before_ms if epoch else begin_ms - 60_000_000
+            options["left_ms"] = {DAYS[0]: begin_ms + 6 * 3_600_000 - options["now_ms"]}
+            keys = of_group[0][:2] if epoch < 20 else of_group[1][:4]
+            rows = [
+                Row(DAYS[0], i % 2, key_of(keys[i // 2], composite=False), 0, 10 * epoch + i)
+                for i in range(2 * len(keys))
+            ]
+            slots.run(rows, forced_bytes=1 if epoch == 39 else 0)
+        told = {each["value"]: each for each in statistics_of(root, slots) if each["resident"]}
+        [gone] = [each["value"] for each in statistics_of(root, slots) if not each["resident"]]
+        state = slots.state(0)
+        sizes = {info.name: info.bytes for info in state.list()}
+        loaded = load_manifest(state, slots.manifests[0], sizes, KEY)
+        assert loaded is not None
+    assert gone == 0
+    assert told[0]["expected_loss"] == 0, "nothing of it is in memory"
+    assert told[1]["expected_loss"] > 1_000
+    seen = [squares > 0 for squares, _ in loaded.evidence[DAYS[0]]]
+    assert seen == [True, True, True, False], "40 minutes"
+    firsts = {each["value"]: each["first_ms"] for each in loaded.figures.to_pylist()}
+    assert firsts == {0: begin_ms, 1: begin_ms + 19 * 60_000}

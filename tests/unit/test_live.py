@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.live import views, watch
-from spillway.live.groups import GroupTable, cells, groups_view, look_at_groups
+from spillway.live.groups import GroupTable, cells, eviction_line, groups_view, look_at_groups
 from spillway.live.watch import PageLook, Watch
 from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.model import ReadModel
@@ -532,3 +533,12 @@ def test_one_join_has_no_joins_to_choose_from(tmp_path: Path) -> None:
     found = groups_view(groups, "group", descending=False, search="", most=2)
     assert found.joins == []
     assert [row.group for row in found.rows] == ["9/0", "9/1"]
+
+
+def test_the_eviction_line_is_where_the_poorest_part_of_memory_ends() -> None:
+    states = GroupStates.nothing(40)
+    assert eviction_line(states) is None
+    size = np.array([*[1024] * 39, 0])
+    loss = np.array([*range(39, 0, -1), 0]) * 2.0
+    # Of 39 KiB a twentieth: the two poorest that hold anything.
+    assert eviction_line(replace(states, bytes=size, expected_loss=loss)) == 4

@@ -364,8 +364,9 @@ def looked_at(counters: Counters, evidence: F64, now_ms: int) -> tuple[Counters,
         if now_ms // length_ms == int(began_ms.max(initial=0)) // length_ms:
             continue
         passed_ms = now_ms - began_ms
-        # Nothing is learned of a time in which the stream stood still.
-        seen = (began_ms > 0) & (passed_ms < 2 * length_ms) & (counters.first_ms > 0)
+        # Nothing is learned of a first part, and of a time in which the stream stood still.
+        about = abs(passed_ms - length_ms) <= length_ms // 2
+        seen = (began_ms > 0) & about & (counters.first_ms > 0)
         present, usual = rates(rows, recent, counters.first_ms, began_ms)
         came = (counters.rows_in - rows) / np.maximum(passed_ms, 1)
         evidence = looked_back(evidence, number, present[seen], usual[seen], came[seen])
