@@ -438,6 +438,7 @@ class SpillSettings(Section):
         ),
     )
     victims: Literal[
+        "automatic",
         "expected-loss",
         "inactive-then-productivity",
         "productivity",
@@ -449,12 +450,14 @@ class SpillSettings(Section):
         "global-output",
         "global-output-penalty",
     ] = Field(
-        default="expected-loss",
+        default="automatic",
         description="Policy that chooses the groups to spill, of all joins of a query alike.",
         json_schema_extra=_about(
             "policy",
-            "Gives up the fewest results per byte, by how many a group's rows have given, how many "
-            "come, and how long the session goes on. `productivity` goes by what a byte has "
+            "`automatic` is `expected-loss` for a query of one join, and `local-output` for several: "
+            "the laboratory's best. `expected-loss` gives up the fewest results per byte, by how "
+            "many a group's rows have given, how many come, and how long the session goes on. "
+            "`productivity` goes by what a byte has "
             "given since the group was last spilled (TR-05-04). `random`, `largest` and "
             "`most-productive` are baselines to compare with. The last four are for trees of "
             "joins (SIGMOD 2006, section 3): `bottom-up` begins with the joins furthest from the "

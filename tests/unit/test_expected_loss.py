@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, log
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -37,8 +38,10 @@ from spillway.policy.arrivals import (
     rate_to_come,
 )
 from spillway.policy.expected import Growth, expected_loss, with_generation
-from spillway.policy.victims import GroupFigures, VictimContext, victim_order
+from spillway.policy.victims import POLICIES, GroupFigures, VictimContext, victim_order
+from spillway.stream.start import victims_for
 from spillway_schemas.journal import Prefix
+from spillway_schemas.setting_fields import SpillSettings
 
 DAY = "2026-01-05"
 
@@ -382,3 +385,13 @@ def test_where_the_end_is_not_known_a_session_goes_on_for_as_long_as_it_has() ->
     assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, 7.0).left_ms == 7
     counters.first_ms[:] = 0
     assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, None).left_ms == 0
+
+
+def test_a_tree_goes_by_what_groups_have_given() -> None:
+    assert victims_for("automatic", 1) == "expected-loss"
+    assert victims_for("automatic", 2) == "local-output"
+    assert victims_for("expected-loss", 4) == "expected-loss"
+    assert victims_for("largest", 1) == "largest"
+    chosen = get_args(SpillSettings.model_fields["victims"].annotation)
+    assert {*chosen} == {"automatic", *POLICIES}
+    assert SpillSettings().victims == "automatic"
