@@ -454,7 +454,7 @@ class SpillSettings(Section):
         description="Policy that chooses the groups to spill, of all joins of a query alike.",
         json_schema_extra=_about(
             "policy",
-            "`automatic` is `expected-loss` for a query of one join, and `local-output` for several: "
+            "`automatic` is `expected-loss` for a query of one join and `local-output` for a tree, "
             "the laboratory's best. `expected-loss` gives up the fewest results per byte, by how "
             "many a group's rows have given, how many come, and how long the session goes on. "
             "`productivity` goes by what a byte has "

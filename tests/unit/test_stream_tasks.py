@@ -176,6 +176,9 @@ def test_the_step_is_told_how_long_its_sessions_go_on() -> None:
     ):
         tasks = step_tasks(SETTINGS, given, GroupMap(AFTER), now_ms=now_ms)
         assert [task.left_ms for task in tasks.values()] == [left_ms] * 2
+    by_command = replace(SETTINGS, calendar="")
+    for task in step_tasks(by_command, given, GroupMap(AFTER), now_ms=CLOSE_MS - 1).values():
+        assert task.left_ms == {}
     # A Saturday, and a year that the calendar does not reach.
     assert left_ms_of("XNYS", ["2026-01-10", "2199-01-05"], 1) == {}
 

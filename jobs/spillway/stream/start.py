@@ -131,7 +131,7 @@ def job_settings(
         fraction=settings.spill.fraction,
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=victims_for(settings.spill.victims, len(spec.joins)),
-        calendar=settings.session.calendar,
+        calendar=settings.session.calendar if settings.session.boundary == "calendar" else "",
         kafka=kafka,
         traced_rows=settings.spill.traced_rows,
     )

@@ -46,7 +46,8 @@ class JobSettings:
     inactive_ms: int
     victims: str
     calendar: str
-    """By which it is known how long a session goes on."""
+    """By which it is known how long a session goes on; empty: a command ends it, nobody knows
+    when."""
     kafka: Options
     traced_rows: int = 0
     """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
@@ -127,7 +128,7 @@ def step_tasks(
             fraction=settings.fraction,
             inactive_ms=settings.inactive_ms,
             victims=settings.victims,
-            left_ms=left_ms(settings.calendar, dates, now_ms),
+            left_ms=left_ms(settings.calendar, dates, now_ms) if settings.calendar else {},
             now_ms=now_ms,
             statistics=statistics,
             recent=recent[slot] if recent else None,
