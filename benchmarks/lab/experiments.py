@@ -664,10 +664,15 @@ def unseen() -> tuple[Experiment, ...]:
     return tuple(found)
 
 
+def _as_the_system(spilling: Spilling) -> Spilling:
+    """The same memory, and what the system spills of it by default."""
+    return replace(spilling, victims=DEFAULT, fraction=SpillSettings().fraction)
+
+
 def _relocating(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:
     """A line without relocation, and one for each policy. What is the system's own spills as the
     system does, the papers' policies as TR-05-04 does."""
-    own = replace(spilling, victims=DEFAULT, fraction=SpillSettings().fraction)
+    own = _as_the_system(spilling)
     of_papers = {name: policy for name, policy in POLICIES.items() if name != POOLED}
     return (
         Line("no relocation", spilling, shares),
@@ -678,7 +683,7 @@ def _relocating(spilling: Spilling, shares: tuple[float, ...], look_s: float) ->
 
 def _own_spills(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:
     """What of `pooled` is the slots' spills alone."""
-    own = replace(spilling, victims=DEFAULT, fraction=SpillSettings().fraction)
+    own = _as_the_system(spilling)
     lazy = Line("lazy-disk, spills as pooled", own, shares, POLICIES["lazy-disk"], look_s)
     return (Line("no relocation, spills as pooled", own, shares), lazy)
 
