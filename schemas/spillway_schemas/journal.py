@@ -30,6 +30,8 @@ Offsets = dict[str, list[int]]
 """Per topic, one offset for each partition: the first offset that is *not* included."""
 
 HASH_BITS = 64
+KEPT_GENERATIONS = 3
+"""So many spilled generations of a group, the newest, may come back to memory."""
 
 
 class Prefix(NamedTuple):
@@ -114,6 +116,11 @@ class Cut(Record):
     epoch: int
     greatest_us: int | None = None
     """Of a query with windows: the greatest time of the rows that were in memory."""
+
+    @property
+    def generation(self) -> tuple[Prefix, int]:
+        """What tells the generation that it ended from the session's others."""
+        return self.range, self.epoch
 
 
 class PartitionCount(Record):
@@ -230,6 +237,8 @@ class SlotReport(Record):
     manifest: str | None = None
     files: list[FileRecord] = []
     cuts: list[Cut] = []
+    voided: list[Cut] = []
+    """Cuts of earlier epochs that this one takes back: their rows are in memory again."""
     read: list[PartitionCount] = []
     """Counts of what the decoders read, as far as their blocks came to this slot."""
     restored: list[PartitionCount] = []
@@ -523,6 +532,9 @@ class EpochFacts(Record):
     """Bytes by slot, where a command has set them; only when that has changed. The others have
     `state.budget_bytes`, and so have all again once another driver claims the journal."""
     cuts: Cuts
+    voided: Cuts = []
+    """Cuts of earlier epochs that this one takes back, before it makes its own: what was spilled
+    in them is in memory again, and what lies in files of it is void."""
     read: PartitionCounts
     commands: list[CommandOutcome] = []
     commands_n: int = -1

@@ -22,7 +22,7 @@ from spillway_schemas.journal import (
     Topic,
 )
 
-FORMAT: Literal[5] = 5
+FORMAT: Literal[6] = 6
 """Raised when a field is added, goes, or changes its meaning, and when the fold makes another state
 of the same entries: snapshots of other formats are ignored."""
 
@@ -52,8 +52,8 @@ class SessionRecord(Record):
     date: str
     start: Offsets
     base: int
-    last_cuts: list[tuple[Prefix, int]]
-    """Each range that was cut with the epoch of its last cut, in order of the ranges."""
+    recent_cuts: list[tuple[Prefix, list[int]]]
+    """Each range that was cut with the epochs of its last cuts, in order of the ranges."""
     cuts: int
     results: int
     spilled_rows: int
@@ -66,7 +66,7 @@ class SessionRecord(Record):
 class JournalSnapshot(Record):
     """The fold of entries 0 to `n`. Lists are in order: equal states are equal texts."""
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     entry: str
     """SHA-256 in hex of the text of entry `n`: a snapshot of an entry that nobody has is none."""
     n: int

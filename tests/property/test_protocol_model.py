@@ -37,6 +37,7 @@ def exact(first: int, count: int, trees: Sequence[Tree] = ONE) -> Counter[str]:
             epochs=outcome.epochs,
             results=outcome.results,
             cuts=outcome.cuts,
+            voided=outcome.voided,
             restored=outcome.restored,
             moved=outcome.moved,
             reshaped=outcome.reshaped,
@@ -53,6 +54,7 @@ def busy(first: int, count: int, trees: Sequence[Tree] = ONE) -> None:
     assert seen["epochs"] > 5 * count
     assert seen["results"] > 10 * count
     assert seen["cuts"] > 3 * count
+    assert seen["voided"] > 0.4 * count
     assert seen["restored"] > 0.5 * count
     assert seen["open_together"] > count
     assert seen["withdrawn"] > (0.05 if trees is ONE else 0.03) * count

@@ -324,8 +324,8 @@ PLANTS: dict[str, tuple[str, Any]] = {
     "a slice leaves before its time": ("spillway.engine.expiry.is_over", early),
     "runs of two slices are merged": ("spillway.engine.upkeep.due_merges", mixed),
     "a row written early is a generation of its own": (
-        "tests.property.tree_slots.generation_ends",
-        lambda entries, sealed: None,
+        "tests.property.tree_slots.generations_of",
+        lambda entries, sealed, windowed: generations_of(entries, sealed, windowed=False),
     ),
     "restored by the last watermark": (
         "spillway.protocol.recovery._expired_by",

@@ -25,7 +25,7 @@ from pydantic import SecretBytes
 
 from benchmarks.lab import job
 from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
-from spillway.cleanup.plan import generation_ends
+from spillway.cleanup.plan import generations_of
 from spillway.cleanup.task import CleanTask
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
@@ -402,8 +402,8 @@ class TreeSlots:
         """All that cleanup adds to a sealed session, stage by stage."""
         sealed = self.journal.sealed[day]
         mine = [f for f in self.files if f.partition["session_date"] == day]
-        ends = generation_ends(self.entries, sealed) if self.query.is_windowed else None
-        with mock.patch.object(job, "CleanTask", partial(CleanTask, ends=ends)):
+        ends, voided = generations_of(self.entries, sealed, windowed=self.query.is_windowed)
+        with mock.patch.object(job, "CleanTask", partial(CleanTask, ends=ends, voided=voided)):
             found = list(
                 cleaned(
                     self.spec,

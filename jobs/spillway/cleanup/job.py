@@ -36,7 +36,7 @@ from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
 from spillway.cleanup.plan import (
     CleanupRefused,
     Share,
-    generation_ends,
+    generations_of,
     owed,
     sealed_session,
     shares,
@@ -48,7 +48,7 @@ from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, r
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
-from spillway.engine.spill.generations import GenerationEnds
+from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -133,7 +133,7 @@ def run_cleanup(
         return _summary(sealed, event, already=True)
     files = spill_files(entries, in_table, session)
     windowed = state.genesis.event_time is not None
-    ends = generation_ends(entries, sealed) if windowed else None
+    ends, voided = generations_of(entries, sealed, windowed=windowed)
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -144,6 +144,7 @@ def run_cleanup(
             sealed,
             files,
             ends,
+            voided,
             lease,
             began=began,
             on_progress=on_progress,
@@ -245,6 +246,7 @@ class _Run:
         sealed: Sealed,
         files: Sequence[SpillFile],
         ends: GenerationEnds | None,
+        voided: VoidedCuts | None,
         lease: Lease,
         *,
         began: float,
@@ -258,6 +260,7 @@ class _Run:
         self._sealed = sealed
         self._files = files
         self._ends = ends
+        self._voided = voided
         self._lease = lease
         self._began = began
         self._on_progress = on_progress
@@ -377,6 +380,7 @@ class _Run:
             results=self._warehouse.folder("results"),
             committed_us=time.time_ns() // 1000,
             ends=self._ends,
+            voided=self._voided,
             piece_bytes=self._piece_bytes,
             batch_bytes=self._batch_bytes,
         )

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spillway.engine.spill.cleanup import SpillIndex
-from spillway.engine.spill.generations import GenerationEnds
+from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
+from spillway.protocol.recovery import voided
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query
@@ -90,16 +91,16 @@ def spill_files(
     )
 
 
-def generation_ends(entries: Iterable[Genesis | Claim | Epoch], sealed: Sealed) -> GenerationEnds:
-    """The session's cuts by hash, for rows that were spilled before their generation ended."""
-    cuts = [
-        (cut.range, cut.epoch)
-        for entry in entries
-        if isinstance(entry, Epoch)
-        for cut in entry.cuts
-        if cut.session == sealed.session
-    ]
-    return GenerationEnds(cuts, sealed.epoch)
+def generations_of(
+    entries: Iterable[Genesis | Claim | Epoch], sealed: Sealed, *, windowed: bool
+) -> tuple[GenerationEnds | None, VoidedCuts | None]:
+    """The session's cuts by hash: those that hold, for rows that were spilled before their
+    generation ended (of a query without windows there are none), and those that were taken back."""
+    epochs = [entry for entry in entries if isinstance(entry, Epoch)]
+    void = voided(sealed.session, epochs)
+    made = {cut.generation for e in epochs for cut in e.cuts if cut.session == sealed.session}
+    ends = GenerationEnds(sorted(made - void), sealed.epoch) if windowed else None
+    return ends, VoidedCuts(sorted(void), sealed.epoch) if void else None
 
 
 def _made_by_cleanup(path: str) -> bool:

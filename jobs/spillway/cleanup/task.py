@@ -20,7 +20,7 @@ from spillway.engine.join.kernel import BATCH_BYTES, Joined
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges
-from spillway.engine.spill.generations import GenerationEnds
+from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,
@@ -60,6 +60,7 @@ class CleanTask:
     committed_us: int
     ends: GenerationEnds | None = None
     """Of a query with windows."""
+    voided: VoidedCuts | None = None
     piece_bytes: int = PIECE_BYTES
     batch_bytes: int = BATCH_BYTES
     file_bytes: int = FILE_BYTES
@@ -89,7 +90,7 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = SpillSource(task.spill, task.index, task.spec, task.operator, task.ends)
+    source = SpillSource(task.spill, task.index, task.spec, task.operator, task.ends, task.voided)
     found = clean_ranges(
         source,
         [prefix for _, prefix in task.units],

@@ -23,6 +23,7 @@ import pyarrow as pa
 from spillway.engine.groups import I64, U64, GroupMap
 from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
+from spillway.engine.spill.generations import CutIndex
 from spillway.engine.state.runs import merge
 from spillway.engine.state.slices import are_over, least_of
 from spillway.engine.wire.blocks import Block, rows_by_slot
@@ -50,27 +51,16 @@ class Generations:
     """In which generation of its join a row of some hash and interval is."""
 
     def __init__(self, replay: SessionReplay) -> None:
-        cuts = replay.cuts
-        ends = [p.hi for p, _ in cuts if p.hi < 1 << 64]
-        self.edges: U64 = np.unique(np.array([0, *(p.lo for p, _ in cuts), *ends], np.uint64))
-        self.width = replay.marks + 1
-        found = [np.zeros(0, np.int64)]
-        for prefix, mark in cuts:
-            first = int(np.searchsorted(self.edges, np.uint64(prefix.lo)))
-            stop = int(np.searchsorted(self.edges, np.uint64(prefix.hi - 1), side="right"))
-            found.append(np.arange(first, stop) * self.width + mark)
-        # Two cuts of one hash at one mark are one.
-        self.at: I64 = np.unique(np.concatenate(found))
+        self.marks = replay.marks
+        self.cuts = CutIndex(replay.cuts, replay.marks + 1)
 
     def of(self, hashes: U64, intervals: I64) -> I64:
         """The cuts of each hash before its interval, int64 (n,)."""
-        begin = (np.searchsorted(self.edges, hashes, side="right") - 1) * self.width
-        last: I64 = np.searchsorted(self.at, begin + intervals)
-        return last - np.searchsorted(self.at, begin)
+        return self.cuts.count(hashes, intervals)
 
     def now(self, hashes: U64) -> I64:
         """All cuts of each hash, int64 (n,): the generation that is in memory."""
-        return self.of(hashes, np.full(len(hashes), self.width - 1))
+        return self.of(hashes, np.full(len(hashes), self.marks))
 
 
 def replayed(

@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
+from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.arrivals import ARRIVALS_HALF_LIFE_MS, HORIZONS_MS, TAU_MS, looked_back
-from spillway.policy.expected import with_generation
+from spillway.policy.expected import with_generation, without_generation
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 
@@ -177,6 +178,11 @@ class Figures:
     counters: Counters
     loss: F64
     """Results that the session would have fewer at run time were the group spilled now."""
+    kept: KeptGenerations = field(default_factory=KeptGenerations.none)
+    """Spilled generations that may come back."""
+    gain: F64 | None = None
+    """Results that the session would have more at run time were the newest of them brought back
+    now; None: nothing may come back."""
     hot: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Of the largest groups, the key with the most rows, and how many."""
 
@@ -190,12 +196,13 @@ class Figures:
         """Of the wanted groups (g,) what they have; of the others no row."""
         mine = replace(self.counters, results=self.counters.results * wanted)
         rows, size = self.rows * wanted, self.bytes * wanted
-        return Figures(rows, size, self.intake_bytes * wanted, mine, self.loss * wanted, self.hot)
+        intake = self.intake_bytes * wanted
+        return Figures(rows, size, intake, mine, self.loss * wanted, hot=self.hot)
 
-    def after_spill(self, spilled: Bool, inputs: I64) -> Figures:
+    def after_spill(self, spilled: Bool, inputs: I64, kept: KeptGenerations) -> Figures:
         """The figures once some groups (g,) have left memory: their next generation begins.
 
-        `inputs`: of each group's join, int64 (g,).
+        `inputs`: of each group's join, int64 (g,). `kept`: with what was spilled.
         """
         gone = self.rows.sum(axis=0) * spilled
         counters = replace(
@@ -208,7 +215,29 @@ class Figures:
             generations=self.counters.generations + spilled,
         )
         rows, size = self.rows * ~spilled, self.bytes * ~spilled
-        return Figures(rows, size, self.intake_bytes, counters, self.loss * ~spilled)
+        return Figures(rows, size, self.intake_bytes, counters, self.loss * ~spilled, kept)
+
+    def after_return(self, returned: Bool, came: Sizes, results: I64, inputs: I64) -> Figures:
+        """The figures once the newest spilled generation of some groups (g,) is in memory again.
+
+        `came`: what of it is; `results`: what it gave with the rows that were there, int64 (g,).
+        """
+        newest = self.kept.newest(len(returned))
+        before = self.counters
+        counters = replace(
+            before,
+            results=before.results + newest.results * returned + results,
+            session_results=before.session_results + results,
+            spilled_norm=without_generation(before.spilled_norm, newest.rows * returned, inputs),
+        )
+        return replace(
+            self,
+            rows=self.rows + came.rows,
+            bytes=self.bytes + came.bytes,
+            intake_bytes=self.intake_bytes + came.bytes,
+            counters=counters,
+            kept=self.kept.without_newest(returned),
+        )
 
 
 @dataclass(frozen=True)
@@ -427,7 +456,7 @@ def figures_table(
         shown = np.flatnonzero(own & (each.held | each.counters.known()))
         columns = [
             _column(getattr(each.counters, of.name)[shown]).cast(of.type)
-            for of in list(FIGURES_SCHEMA)[3:-1]
+            for of in list(FIGURES_SCHEMA)[3:-2]
         ]
         tables.append(
             pa.table(
@@ -437,6 +466,7 @@ def figures_table(
                     pa.array(groups.values[shown]),
                     *columns,
                     pa.repeat(now_ms, len(shown)),
+                    each.kept.column(shown),
                 ],
                 schema=FIGURES_SCHEMA,
             )

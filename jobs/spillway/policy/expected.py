@@ -73,6 +73,14 @@ def with_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
     return found
 
 
+def without_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
+    """The inverse of `with_generation`, for one generation of each group."""
+    m = inputs.astype(np.float64)
+    left = np.maximum(spilled_norm**m - rows.astype(np.float64) ** m, 0.0)
+    found: F64 = left ** (1 / m)
+    return found
+
+
 def expected_loss(growth: Growth) -> F64:
     """Results that each group gives up at run time when it is spilled now, float64 (g,), >= 0."""
     m = growth.inputs.astype(np.float64)

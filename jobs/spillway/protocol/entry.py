@@ -95,6 +95,7 @@ def entry_of(
         budgets=dict(plan.budgets) if plan.budgets != state.budgets else None,
         files=[f for r in reports for f in r.files],
         cuts=cuts,
+        voided=[cut for r in reports for cut in r.voided],
         read=added([part for r in reports for part in r.read]),
         commands=list(plan.outcomes),
         commands_n=plan.commands_n,

@@ -287,13 +287,21 @@ def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochF
     return epochs
 
 
-def _replay(session: OpenSession, joins: frozenset[int], epochs: Iterable[EpochFacts]) -> Replay:
+def voided(session: str, epochs: Iterable[EpochFacts]) -> frozenset[tuple[Prefix, int]]:
+    """The cuts of a session (range, epoch) that were taken back."""
+    return frozenset(
+        cut.generation for each in epochs for cut in each.voided if cut.session == session
+    )
+
+
+def _replay(session: OpenSession, joins: frozenset[int], epochs: Sequence[EpochFacts]) -> Replay:
     marks: list[Offsets] = []
     cuts: list[tuple[Prefix, int]] = []
+    void = voided(session.date, epochs)
     for epoch in epochs:
-        mine = [cut.range for cut in epoch.cuts if cut.session == session.date]
+        mine = [cut for cut in epoch.cuts if cut.session == session.date]
         if mine:
-            cuts += [(each, len(marks)) for each in mine]
+            cuts += [(each.range, len(marks)) for each in mine if each.generation not in void]
             marks.append(epoch.end)
     return Replay(joins, tuple(marks), tuple(cuts))
 

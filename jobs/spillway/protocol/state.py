@@ -12,21 +12,25 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
   middle of a term by an epoch: every offset in the state is padded to the widest known);
 * every slot that owns a group has a manifest, and the other way round;
+* a cut that is taken back is the last one of its hashes;
 * watermarks are what follows from the times that the entries count.
 
-What is kept of the past is what recovery can ask for: per open session, the last cut of every
+What is kept of the past is what recovery can ask for: per open session, the last cuts of every
 hash range and a `Mark` (offsets and counts) for each epoch at which such a cut, or the session,
-began. Everything older is in the journal only.
+began. Everything older is in the journal only. Of a range so many cuts are kept that those which
+may be taken back leave one that holds then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
+    KEPT_GENERATIONS,
     Carried,
     Claim,
     Cut,
@@ -106,9 +110,11 @@ class OpenSession:
     """Its first offsets: the end of the session before."""
     base: int
     """The last epoch that read no row of this session."""
-    last_cuts: Mapping[Prefix, int] = field(default_factory=dict)
-    """Per hash range that was ever cut, the epoch of its last cut. Ranges may nest, when groups
-    were split or merged: the last cut of a hash is the greatest of all that cover it."""
+    recent_cuts: Mapping[Prefix, tuple[int, ...]] = field(default_factory=dict)
+    """Per hash range that has a cut, the epochs of the last ones, ascending: `KEPT_GENERATIONS`
+    that may be taken back, after the one before them, or `base` where there is none. Ranges may
+    nest, when groups were split or merged: the last cut of a hash is the greatest of all that cover
+    it."""
     cuts: int = 0
     results: int = 0
     spilled_rows: int = 0
@@ -118,6 +124,11 @@ class OpenSession:
     """Of a query with windows: per hash range that was ever cut, the greatest time of what was."""
     carried: Carried | None = None
     """Rows of earlier sessions that join with its own; None: there are none."""
+
+    @cached_property
+    def last_cuts(self) -> Mapping[Prefix, int]:
+        """Per hash range that has a cut, the epoch of the last one."""
+        return {range_: epochs[-1] for range_, epochs in self.recent_cuts.items()}
 
     @property
     def waits_for_rows(self) -> bool:
@@ -456,7 +467,8 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     reached = state.reached
     if (event_time := state.genesis.event_time) is not None and sessions[0].progress is not None:
         reached = _reached(state, entry, event_time, sessions[0].progress.watermark_us)
-    wanted = {s.base for s in sessions} | {e for s in sessions for e in s.last_cuts.values()}
+    wanted = {s.base for s in sessions}
+    wanted |= {e for s in sessions for epochs in s.recent_cuts.values() for e in epochs}
     wanted |= {s.carried.since for s in sessions if s.carried} | {e for e, _ in reached}
     by_policy = any(c.obeyed and c.policy and c.kind in RELIEVING for c in entry.commands)
     return replace(
@@ -529,6 +541,28 @@ def brought(session: OpenSession, epoch: int) -> Carried | None:
     return session.carried.model_copy(update={"epoch": epoch})
 
 
+def _recent_cuts(
+    session: OpenSession, entry: Epoch | EpochHead
+) -> Mapping[Prefix, tuple[int, ...]]:
+    """`OpenSession.recent_cuts` after an epoch."""
+    found = dict(session.recent_cuts)
+    for cut in [cut for cut in entry.voided if cut.session == session.date]:
+        *before, last = found.get(cut.range, (session.base,))
+        later = [r for r, of in found.items() if of[-1] > cut.epoch and r.overlaps(cut.range)]
+        if not before or last != cut.epoch or later:
+            raise JournalBroken(
+                f"epoch {entry.epoch} takes back the cut of {cut.range.text} at epoch {cut.epoch}, "
+                f"which is not the last one of {session.date} there that may be taken back"
+            )
+        found[cut.range] = tuple(before)
+        if before == [session.base]:
+            del found[cut.range]
+    for cut in [cut for cut in entry.cuts if cut.session == session.date]:
+        known = found.get(cut.range, (session.base,))
+        found[cut.range] = (*known[-KEPT_GENERATIONS:], cut.epoch)
+    return found
+
+
 def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenSession, ...]:
     """Open sessions with the epoch's cuts and counts; a seal that begins opens the next one."""
     sessions = list(state.sessions)
@@ -548,7 +582,8 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
         )
         sessions.append(after)
     known = {s.date for s in sessions}
-    named = {c.session for c in entry.cuts} | set(entry.results) | set(entry.spilled_rows)
+    named = {c.session for c in (*entry.cuts, *entry.voided)}
+    named |= set(entry.results) | set(entry.spilled_rows)
     if not named <= known:
         raise JournalBroken(f"epoch {entry.epoch} writes to closed sessions {named - known}")
     moved = tuple(
@@ -556,10 +591,7 @@ def _open_sessions(state: JournalState, entry: Epoch | EpochHead) -> tuple[OpenS
         if s.date not in named
         else replace(
             s,
-            last_cuts={
-                **s.last_cuts,
-                **{c.range: c.epoch for c in entry.cuts if c.session == s.date},
-            },
+            recent_cuts=_recent_cuts(s, entry),
             cuts=s.cuts + sum(c.session == s.date for c in entry.cuts),
             reach=_reach(s, entry.cuts),
             results=s.results + entry.results.get(s.date, 0),

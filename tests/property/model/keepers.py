@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 
+import numpy as np
+
+from spillway.cleanup.plan import generations_of
+from spillway.engine.spill.generations import VoidedCuts
 from spillway.storage import FileInfo
 from spillway.tables.garbage import sort_orphans
 from spillway_schemas.filenames import cleanup_name, compact_name
@@ -14,7 +18,19 @@ from spillway_schemas.journal import Prefix, Sealed
 from .rules import cleaned_to
 from .shell import Context
 from .slot import joined
-from .world import COMPACTION, TABLES, Commit, Conflict, Identity, Row, Stored, World, covers, date
+from .world import (
+    COMPACTION,
+    TABLES,
+    Commit,
+    Conflict,
+    Identity,
+    Row,
+    Stored,
+    World,
+    covers,
+    date,
+    hashes_of,
+)
 
 DROPPING = COMPACTION
 """What removes files is guarded by one transaction, whatever it does."""
@@ -90,6 +106,7 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
 
 def missing(world: World, sealed: Sealed, unit: Prefix, join: int) -> list[Identity]:
     """Results of a hash range, of a join, that are not all of one generation, merged one by one."""
+    void = void_of(world, sealed)
     generations: dict[int, list[Row]] = {}
     for path, times in world.tables["spill"].files().items():
         file = world.store.get(path)
@@ -97,6 +114,9 @@ def missing(world: World, sealed: Sealed, unit: Prefix, join: int) -> list[Ident
             assert file is not None
             for session, generation, row in file.rows:
                 if session == sealed.session and covers(unit, row[1]):  # type: ignore[index]
+                    hashes = hashes_of([row[1]])  # type: ignore[index]
+                    if void is not None and void.hold(hashes, np.array([generation]))[0]:
+                        continue
                     generations.setdefault(generation, []).append(row)  # type: ignore[arg-type]
     base: list[Row] = []
     out: list[Identity] = []
@@ -105,6 +125,11 @@ def missing(world: World, sealed: Sealed, unit: Prefix, join: int) -> list[Ident
         out += [identity for _, identity in found]
         base += generations[generation]
     return out
+
+
+def void_of(world: World, sealed: Sealed) -> VoidedCuts | None:
+    """The cuts of a session that were taken back."""
+    return generations_of(world.journal, sealed, windowed=False)[1]
 
 
 def vacuum(context: Context, name: str) -> Generator[None, None, None]:

@@ -14,9 +14,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from spillway.engine.groups import I64, U64, Bool, ranges_mask
+from spillway.engine.groups import I64, U64, Bool, GroupMap, ranges_mask
 from spillway.engine.join.kernel import Rows
+from spillway.engine.spill.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
@@ -27,7 +30,8 @@ from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import Restore, SessionRestore
 from spillway.protocol.redo import Apply
 from spillway.protocol.seal import Obeyed
-from spillway.protocol.state import JournalState, fold
+from spillway.protocol.state import JournalState, OpenSession, fold
+from spillway.protocol.state import _recent_cuts as recent_cuts
 from spillway.stream import decoding
 from spillway.stream.decoding import DecodeTask
 from spillway.tables.garbage import Settled
@@ -298,11 +302,88 @@ def _one_later(state: JournalState, lost: Iterable[int]) -> int | None:
     return None if wanted is None else wanted + 1
 
 
+# --- generations that come back
+
+
+def _cuts_stay(session: OpenSession, entry: Epoch) -> Mapping[Prefix, tuple[int, ...]]:
+    return recent_cuts(session, entry.model_copy(update={"voided": []}))
+
+
+def _oldest(self: KeptGenerations, wanted: Bool) -> pa.Table:
+    first = np.flatnonzero(np.diff(self.group, prepend=-1))
+    first = first[wanted[self.group[first]]]
+    return self.table.take(pa.array(first)).append_column("group", pa.array(self.group[first]))
+
+
+def _whatever_became_of_it(figures: pa.Table, session: str, groups: GroupMap) -> KeptGenerations:
+    """Each group knows what any that it shares hashes with has spilled."""
+    mine = figures.filter(pc.equal(figures["session"], session)).to_pylist()
+    rows = [
+        (at, each)
+        for row in mine
+        for at, prefix in enumerate(groups.prefixes)
+        if prefix.overlaps(Prefix(row["depth"], row["value"]))
+        for each in row["kept"]
+    ]
+    rows.sort(key=lambda pair: (pair[0], pair[1]["epoch"]))
+    table = pa.Table.from_pylist([each for _, each in rows], schema=KEPT_FIELDS)
+    return KeptGenerations(np.array([at for at, _ in rows], dtype=np.int64), table)
+
+
 def _any_generation(self: Any, hashes: U64, intervals: I64) -> I64:
     return np.zeros(len(hashes), dtype=np.int64)
 
 
 PLANTS: tuple[Plant, ...] = (
+    Plant(
+        "void-rows-are-cleaned",
+        "its files are void",
+        "DOUBLED",
+        patches=(("tests.property.model.keepers.void_of", lambda world, sealed: None),),
+    ),
+    Plant(
+        "void-cuts-still-hold",
+        "that cut is removed: lost rows are read again from the cut before it",
+        "MISSING|JournalBroken",
+        patches=(("spillway.protocol.state._recent_cuts", _cuts_stay),),
+    ),
+    Plant(
+        "returns-without-output",
+        "what was missing is emitted",
+        "MISSING",
+        patches=(("tests.property.model.slot.given_with", lambda tree, back, held: []),),
+    ),
+    Plant(
+        "oldest-generation-first",
+        "never an older one first",
+        "JournalBroken|has .* rows",
+        patches=(("spillway.engine.spill.kept.KeptGenerations.newest_of", _oldest),),
+    ),
+    Plant(
+        "returns-to-another-group",
+        "groups that were split or merged forget what may come back",
+        "JournalBroken|has .* rows",
+        patches=(
+            (
+                "spillway.engine.spill.kept.KeptGenerations.known",
+                staticmethod(_whatever_became_of_it),
+            ),
+        ),
+    ),
+    Plant(
+        "returns-below-the-root",
+        "what a join below the root lacked would be input of the joins above",
+        "MISSING",
+        rules=Rules(may_return=lambda join, root: True),
+        trees=TREES,
+    ),
+    Plant(
+        "replay-by-void-cuts",
+        "recovery above the leaves replays the tree by the cuts that hold",
+        "MISSING|DOUBLED|JournalBroken",
+        patches=(("spillway.protocol.recovery.voided", lambda session, epochs: frozenset()),),
+        trees=TREES,
+    ),
     Plant(
         "table-before-journal",
         "journal first: then each table gets exactly the files that its entry names",

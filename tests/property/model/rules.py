@@ -146,6 +146,12 @@ def combinations(
     return out
 
 
+def may_return(join: int, root: int) -> bool:
+    """Whether a spilled generation of a join may come back: what it lacked must not be input of
+    another join."""
+    return join == root
+
+
 @dataclass(frozen=True)
 class Rules:
     """The rules in force: the product's unless a plant replaces one."""
@@ -161,6 +167,7 @@ class Rules:
     lacking: Callable[[Intake, Iterable[int]], list[int]] = Intake.lacking
     told_of_unfound: Callable[[int, Iterable[int]], Iterable[int]] = told_of_unfound
     generation_of: Callable[[int, int], int] = generation_of
+    may_return: Callable[[int, int], bool] = may_return
     stages: Callable[[Sequence[Prefix], Sequence[int]], list[list[int]]] = stages
     garbage: Callable[[str, Iterable[str], int, Collection[str | None]], Iterable[str]] = garbage
     spilled: Callable[[SessionState, Segments, Bool], Sliced] = spilled

@@ -56,6 +56,8 @@ class Outcome:
     reshaped: int
     """Epochs that changed the groups or the number of slots."""
     cuts: int
+    voided: int
+    """Cuts that were taken back."""
     open_together: int
     """Epochs after which two sessions were open."""
     withdrawn: int
@@ -511,6 +513,7 @@ class Schedule:
             moved=sum(len(e.moved) for e in epochs),
             reshaped=sum(e.assignment is not None for e in epochs),
             cuts=sum(len(e.cuts) for e in epochs),
+            voided=sum(len(e.voided) for e in epochs),
             open_together=open_together(epochs),
             withdrawn=sum(bool(e.withdrawn) for e in epochs),
             noticed=self.noticed,

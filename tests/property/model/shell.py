@@ -13,12 +13,14 @@ from itertools import groupby
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 from pydantic import SecretBytes
 
 from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import Segments
 from spillway.engine.state.runs import Missing, RunFile, name_of
+from spillway.engine.statistics import range_of
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
 from spillway.policy.victims import DEFAULT
@@ -440,6 +442,9 @@ class Shell:
                     files.append(theirs.runs[file].file)
                 else:
                     blocks[target].moved += [(session.name, row) for row in rows]
+            figures = found.manifest.figures
+            theirs_too = pa.array(range_of(figures, sorted(ranges, key=lambda r: r.lo)) >= 0)
+            blocks[target].figures.append(figures.filter(theirs_too))
             blocks[target].told[source, TOGETHER] = Moved(True, given, tuple(files))
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
@@ -538,6 +543,7 @@ def told(entry: Claim | Epoch) -> str:
         return f" by {entry.driver}" + (" topics grew" if entry.topics else "")
     parts = [f" to {short(entry.end)}"]
     parts += [f"cut {c.session[-2:]}:{c.range.depth}/{c.range.value}" for c in entry.cuts]
+    parts += [f"void {c.session[-2:]}:{c.range.text}@{c.epoch}" for c in entry.voided]
     parts += [f"results {dict(entry.results)}"] if entry.results else []
     parts += [f"moved {m.group.depth}/{m.group.value} to {m.to}" for m in entry.moved]
     parts += [f"{len(entry.queued)} moves queued"] if entry.queued is not None else []

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 
-from spillway.engine.groups import GroupMap, disjoint_ranges
+from spillway.engine.groups import Bool, GroupMap, disjoint_ranges
 from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
 from spillway.engine.replay import Generations
+from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import (
     ALL,
@@ -30,7 +32,7 @@ from spillway.engine.state.arrangement import (
 )
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing, RunFile, name_of
-from spillway.engine.state.statefiles import Manifest
+from spillway.engine.state.statefiles import FIGURES_SCHEMA, Manifest
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
 from spillway_schemas.filenames import data_name
@@ -63,6 +65,8 @@ class Blocks:
     new: list[tuple[str, Row]] = field(default_factory=list)
     restored: list[tuple[str, Row]] = field(default_factory=list)
     moved: list[tuple[str, Row]] = field(default_factory=list)
+    figures: list[pa.Table] = field(default_factory=list)
+    """Of groups that come from other slots."""
     told: dict[tuple[int, int], Moved] = field(default_factory=dict)
     """Per slot that groups come from, what it says it gave (of all joins together)."""
     replayed: list[tuple[str, Row, int]] = field(default_factory=list)
@@ -123,11 +127,23 @@ def run(
 
     results: dict[str, int] = {}
     keys: dict[str, set[int]] = {}
+    known = pa.concat_tables([found.manifest.figures, *blocks.figures])
+    kept: dict[str, KeptGenerations] = {}
+    voided: list[Cut] = []
     for name, session in sorted(found.sessions.items()):
         old, new = listed([*living(session), *session.installed[0]]), listed(session.new[0])
-        keys[name] = {row[1] for row in (*old, *new)}
         root = {world.tree.root}
         identities = [identity for _, identity in joined(world.tree, old, new, root)]
+        kept[name] = KeptGenerations.known(known, name, task.groups)
+        if name not in task.flush:
+            wanted = returning(world, rules, work, kept[name], rng)
+            back, cuts_back = brought_back(world, task, name, kept[name], wanted)
+            kept[name] = kept[name].without_newest(wanted)
+            voided += cuts_back
+            identities += given_with(world.tree, back, [*old, *new])
+            session.installed[0] += [packed(back)] if back else []
+            old += back
+        keys[name] = {row[1] for row in (*old, *new)}
         if identities:
             alive()
             write("results", name, [(name, 0, identity) for identity in identities])
@@ -162,12 +178,22 @@ def run(
                 out, stays[name] = rules.spilled(session, segments, gone)
                 rules.drop_spilled(session, ranges, task.epoch)
         joins = len(world.tree.joins)
+        other = [each for each in ranges if each not in task.groups.prefixes]
+        kept[name] = kept[name].without(overlapping(task.groups, other))
         cuts += [
             Cut(session=name, operator=join_of(r, joins), range=r, epoch=task.epoch) for r in ranges
         ]
         if rows := listed(out):
             counts[name] = len(rows)
             write("spill", name, [(name, task.epoch, row) for row in rows])
+        if whole_ := [each for each in ranges if each in task.groups.prefixes]:
+            # A cut of nothing has no file: what it ended cannot come back.
+            gone = overlapping(task.groups, whole_)
+            kept[name] = (
+                kept[name].without(gone)
+                if not rows
+                else with_cut(kept[name], rows, task.groups, gone, files[-1], task.epoch)
+            )
     yield
 
     folder = alive()
@@ -183,7 +209,8 @@ def run(
 
     folder = alive()
     manifest = name_of(WAREHOUSE, task.epoch, attempt, "0", "manifest")
-    folder.manifests[manifest] = manifest_of(task, found.sessions.values())
+    figures = figures_of(task, {name: kept[name] for name in found.sessions})
+    folder.manifests[manifest] = manifest_of(task, found.sessions.values(), figures)
     return SlotReport(
         slot=task.slot,
         epoch=task.epoch,
@@ -191,6 +218,7 @@ def run(
         manifest=manifest,
         files=files,
         cuts=cuts,
+        voided=voided,
         read=blocks.read,
         restored=blocks.read_again,
         results=results,
@@ -299,7 +327,95 @@ def written_run(file: str, session: str, born: int, rows: Sequence[Row]) -> RunW
     return RunWindow(entry, replace(held, born=born))
 
 
-def manifest_of(task: StepTask, sessions: Iterable[SessionState]) -> Manifest:
+def returning(world: World, rules: Rules, work: Work, kept: KeptGenerations, rng: Random) -> Bool:
+    """Groups of this slot whose newest spilled generation comes back: at random, of the root."""
+    task, joins = work.task, len(world.tree.joins)
+    wanted = np.zeros(len(task.groups), dtype=np.bool_)
+    for group in sorted(set(kept.group.tolist())):
+        of_root = rules.may_return(join_of(task.groups.prefixes[group], joins), world.tree.root)
+        own = task.groups.slots[group] == task.slot
+        wanted[group] = own and of_root and rng.random() < work.spill_rate
+    return wanted
+
+
+def brought_back(
+    world: World, task: StepTask, session: str, kept: KeptGenerations, wanted: Bool
+) -> tuple[list[Row], list[Cut]]:
+    """What comes back, and the cuts that it takes back. `wanted` is cleared where a file is gone."""
+    rows: list[Row] = []
+    cuts: list[Cut] = []
+    joins = len(world.tree.joins)
+    for each in kept.newest_of(wanted).to_pylist():
+        if each["path"] not in world.store:
+            wanted[each["group"]] = False
+            continue
+        range_, epoch = task.groups.prefixes[each["group"]], each["epoch"]
+        held = [
+            row
+            for _, generation, row in world.store[each["path"]].rows
+            if generation == epoch and covers(range_, row[1])  # type: ignore[index]
+        ]
+        assert len(held) == each["rows"], f"{each} has {len(held)} rows of {range_.text}"
+        rows += held  # type: ignore[arg-type]
+        cuts.append(
+            Cut(session=session, operator=join_of(range_, joins), range=range_, epoch=epoch)
+        )
+    return rows, cuts
+
+
+def given_with(tree: Tree, back: Iterable[Row], held: Iterable[Row]) -> list[Identity]:
+    """The results of rows that come back with those that are there."""
+    return [identity for _, identity in joined(tree, back, held, {tree.root}, need_old=True)]
+
+
+def overlapping(groups: GroupMap, ranges: Sequence[Prefix]) -> Bool:
+    """Groups (g,) that share a hash with a range."""
+    return np.array([any(p.overlaps(r) for r in ranges) for p in groups.prefixes], dtype=np.bool_)
+
+
+def with_cut(
+    kept: KeptGenerations,
+    rows: Sequence[Row],
+    groups: GroupMap,
+    gone: Bool,
+    file: FileRecord,
+    epoch: int,
+) -> KeptGenerations:
+    """With a cut of some groups, by the rows that it wrote."""
+    held = np.bincount(groups.group_of(hashes_of([row[1] for row in rows])), minlength=len(groups))
+    nothing = np.zeros(len(groups), dtype=np.int64)
+    found = kept.with_cut(gone & (held > 0), held, held, nothing, file, epoch=epoch, now_ms=0)
+    return found.without(gone & (held == 0))
+
+
+def figures_of(task: StepTask, kept: Mapping[str, KeptGenerations]) -> pa.Table:
+    """What the manifest says of groups: here what may come back, and no figure."""
+    tables = [FIGURES_SCHEMA.empty_table()]
+    for session, each in kept.items():
+        shown = np.unique(each.group)
+        shown = shown[task.groups.slots[shown] == task.slot]
+        tables.append(
+            pa.table(
+                [
+                    pa.repeat(session, len(shown)),
+                    pa.array(task.groups.depths[shown].astype(np.int32)),
+                    pa.array(task.groups.values[shown]),
+                    *(zeros(len(shown), of.type) for of in list(FIGURES_SCHEMA)[3:-1]),
+                    each.column(shown),
+                ],
+                schema=FIGURES_SCHEMA,
+            )
+        )
+    return pa.concat_tables(tables)
+
+
+def zeros(n: int, kind: pa.DataType) -> pa.Array:
+    """n times nothing."""
+    nothing = [0] * kind.list_size if pa.types.is_fixed_size_list(kind) else 0
+    return pa.array([nothing] * n, kind)
+
+
+def manifest_of(task: StepTask, sessions: Iterable[SessionState], figures: pa.Table) -> Manifest:
     """What a step leaves: its runs, and the drops that some run is old enough for."""
     runs: list[RunFile] = []
     drops: dict[str, Drops] = {}
@@ -308,7 +424,7 @@ def manifest_of(task: StepTask, sessions: Iterable[SessionState]) -> Manifest:
         if mine:
             runs += mine
             drops[session.name] = session.drops.since(min(file.born for file in mine))
-    return Manifest(task.slot, task.epoch, runs=tuple(runs), drops=drops)
+    return Manifest(task.slot, task.epoch, runs=tuple(runs), drops=drops, figures=figures)
 
 
 def living(session: SessionState) -> list[Rows]:

@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.spill.generations import GenerationEnds
+from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,
@@ -98,6 +98,8 @@ class SpillSource:
     ends: GenerationEnds | None = None
     """Of a query with windows: the session's cuts. Rows may have been written before their
     generation ended."""
+    voided: VoidedCuts | None = None
+    """Cuts that were taken back; None: none was."""
 
     @property
     def inputs(self) -> range:
@@ -246,6 +248,8 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
     parts = []
     columns = ("input", "key_hash", "epoch", "partition", "offset")
     for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns, whole=True):
+        if source.voided is not None:
+            table = _alive(source.voided, table)
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         # Our own row groups have one epoch and one input; others are exact, too, only slower.
@@ -258,6 +262,13 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
                 mask: Bool = (epochs == epoch) & (inputs == input_)
                 parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))
     return parts
+
+
+def _alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
+    """The rows that no cut which was taken back had written."""
+    hashes = table["key_hash"].to_numpy().view(np.uint64)
+    void = voided.hold(hashes, table["epoch"].to_numpy())
+    return table.filter(pa.array(~void)) if void.any() else table
 
 
 def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[list[Rows]]:

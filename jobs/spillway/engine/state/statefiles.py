@@ -28,6 +28,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import SecretBytes
 
+from spillway.engine.spill.kept import KEPT_TYPE
 from spillway.engine.state.arrangement import Drops
 from spillway.engine.state.digests import keyed_digest
 from spillway.engine.state.runs import (
@@ -41,7 +42,7 @@ from spillway.engine.state.runs import (
 from spillway.policy.arrivals import HORIZONS_MS
 from spillway.storage import Folder
 
-FORMAT = 6
+FORMAT = 7
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -64,10 +65,12 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("then_rows", pa.list_(pa.float32(), len(HORIZONS_MS)), nullable=False),
         pa.field("then_recent", pa.list_(pa.float32(), len(HORIZONS_MS)), nullable=False),
         pa.field("at_ms", pa.int64(), nullable=False),
+        pa.field("kept", KEPT_TYPE, nullable=False),
     ]
 )
 """What no run file holds of a group: see `spillway.engine.statistics.Counters`. `at_ms` is the
-stream's clock at the end of the epoch."""
+stream's clock at the end of the epoch; `kept` are its generations that may come back
+(`spillway.engine.spill.kept`)."""
 
 
 class Merging(NamedTuple):
