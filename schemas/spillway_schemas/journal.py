@@ -193,6 +193,9 @@ class SlotTotals(Record):
     """Of these, what the spill's rule would have kept: it left because the folder had no room for
     the epoch's rows beside files of dead rows."""
     spilled_rows: int = 0
+    returned_bytes: int = 0
+    """State bytes of spilled generations that came back to memory in this epoch."""
+    returned_rows: int = 0
     expired_rows: int = 0
     """Rows of windowed joins that have left memory because no row to come joins with them."""
     groups: int = 0
@@ -247,6 +250,8 @@ class SlotReport(Record):
     """The same for what was read again of the session before, to be carried into the open one."""
     carried_rows: int = 0
     """Rows of leaves that were carried: those that had not expired."""
+    warnings: list[str] = []
+    """What people should know though the step is done."""
     installed_rows: int = 0
     """Rows that came into state without being new: restored ones, and of groups that moved."""
     results: dict[str, int] = {}

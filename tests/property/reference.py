@@ -59,6 +59,19 @@ class Reference:
         self.generation.update(dict.fromkeys(spilled, epoch))
         return spilled
 
+    def bring_back(
+        self, session: str, epoch: int, covers: Callable[[Row], bool]
+    ) -> tuple[list[Row], Counter[Result]]:
+        """Take a cut back: its rows, and what they give with those in memory."""
+        back = {
+            row
+            for row, generation in self.generation.items()
+            if (row.session, generation) == (session, epoch) and covers(row)
+        }
+        self.generation.update(dict.fromkeys(back))
+        together = self.combinations(self.resident())
+        return list(back), Counter(c for c in together if back & set(c) and set(c) - back)
+
     def missing(self, session: str) -> Counter[Result]:
         """What cleanup owes: the combinations that are not all of one generation."""
         rows = [row for row in self.generation if row.session == session]

@@ -27,6 +27,7 @@ from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.relocation import extract
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.generations import VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile, row_column, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
@@ -40,6 +41,7 @@ from spillway.stream.decoding import DecodeTask, _by_session, were_held
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.journal import (
     Claim,
+    Cut,
     FileRecord,
     Genesis,
     PartitionCount,
@@ -119,7 +121,12 @@ class Slots:
     handed: int = 0
     """Files that slots wrote into others' folders."""
     files: list[FileRecord] = field(default_factory=list)
-    cuts: dict[str, set[Prefix]] = field(default_factory=dict)
+    cuts: dict[str, dict[Prefix, list[int]]] = field(default_factory=dict)
+    """By session and range the epochs of the cuts that hold."""
+    voided: list[Cut] = field(default_factory=list)
+    returned: int = 0
+    """Rows that came back from spilled generations."""
+    returned_before: int = 0
     attempts: Iterable[int] = field(default_factory=itertools.count)
     hashes: dict[tuple[object, ...], int] = field(default_factory=dict)
     overrun: int = 0
@@ -391,6 +398,17 @@ class Slots:
 
     def _check(self, rows: list[Row], reports: list[SlotReport], seal: str | None) -> None:
         expected = self.reference.insert(rows)
+        for cut in [cut for r in reports for cut in r.voided]:
+            assert self.cuts[cut.session][cut.range].pop() == cut.epoch, "not the last one"
+            back, given = self.reference.bring_back(
+                cut.session, cut.epoch, self.within([cut.range])
+            )
+            assert back, f"nothing came back of {cut}"
+            expected += given
+            self.voided.append(cut)
+            self.returned += len(back)
+        assert sum(r.totals.returned_rows for r in reports) == self.returned - self.returned_before
+        self.returned_before = self.returned
         found = self.results([f for r in reports for f in r.files if f.table == "results"])
         assert found == expected
         for day in DAYS:
@@ -402,13 +420,13 @@ class Slots:
             rows_cut = self.reference.cut(cut.session, self.epoch, self.within([cut.range]))
             assert rows_cut, f"a cut of nothing: {cut}"
             spilled += rows_cut
-            self.cuts.setdefault(cut.session, set()).add(cut.range)
+            self.cuts.setdefault(cut.session, {}).setdefault(cut.range, []).append(cut.epoch)
         files = [f for r in reports for f in r.files if f.table == "spill"]
         assert Counter(self.spilled(files)) == Counter(spilled)
         self.files += files
         if seal is not None:
             # What stays was never cut: it is complete, and gone from memory.
-            inside = self.within(self.cuts.get(seal, ()))
+            inside = self.within(r for r, hold in self.cuts.get(seal, {}).items() if hold)
             left = [r for r in self.reference.resident() if r.session == seal]
             assert not [r for r in left if inside(r)]
             self.reference.cut(seal, self.epoch, lambda _: True)
@@ -472,7 +490,9 @@ class Slots:
             if f.partition["session_date"] == session
         ]
         index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
-        source = SpillSource(place, index, self.spec)
+        void = [cut.generation for cut in self.voided if cut.session == session]
+        voided = VoidedCuts(void, self.epoch) if void else None
+        source = SpillSource(place, index, self.spec, voided=voided)
         found: Counter[Result] = Counter()
         for _, batch in clean_ranges(source, [Prefix(0, 0)]):
             found.update(self.rows_of(batch.table, session))

@@ -32,6 +32,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.state.merging import Shape
+from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.policy.victims import POLICIES
 from spillway.protocol.adapt import DEEPEST
 from spillway_schemas.journal import Prefix
@@ -149,6 +150,7 @@ class Schedule:
     budget_bytes: int
     threshold: float
     victims: str
+    reactivation: str
     batch_bytes: int
     shape: Shape
     elsewhere: frozenset[int]
@@ -203,6 +205,7 @@ schedules = st.builds(
     budget_bytes=st.sampled_from(BUDGETS),
     threshold=st.sampled_from([0.9, 0.05]),
     victims=st.sampled_from(sorted(POLICIES)),
+    reactivation=st.sampled_from(REACTIVATIONS),
     batch_bytes=st.sampled_from([10**6, 10**6, 3_000]),
     shape=st.sampled_from([Shape(), TINY]),
     elsewhere=st.sampled_from([frozenset(), frozenset(), frozenset({0}), frozenset(range(SLOTS))]),
@@ -222,6 +225,7 @@ def run(schedule: Schedule) -> Slots:
             {
                 "threshold": schedule.threshold,
                 "victims": schedule.victims,
+                "reactivation": schedule.reactivation,
                 "batch_bytes": schedule.batch_bytes,
                 "inactive_ms": 1_000,
                 "shape": schedule.shape,
@@ -334,6 +338,7 @@ def test_schedules_do_what_they_are_meant_to() -> None:
                 10**8,
                 0.9,
                 "random",
+                "random",
                 20_000,
                 TINY,
                 elsewhere,
@@ -342,6 +347,7 @@ def test_schedules_do_what_they_are_meant_to() -> None:
         )
         handed.append(slots.handed)
         assert slots.cuts[DAYS[0]]
+        assert slots.returned > 0
         assert sum(slots.at_run_time[DAYS[0]].values()) > 50
         assert sum(slots.clean_results.values()) > 50
     assert handed[0] > 0, "within a host, files"

@@ -21,6 +21,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 
 from spillway.engine.state.merging import Shape
+from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.policy.victims import POLICIES
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
@@ -50,6 +51,7 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
                 "threshold": rng.choice([0.9, 0.05]),
                 "budget_bytes": 10**8 if calm else rng.choice([10**8, 10**8, 60_000, 25_000]),
                 "victims": rng.choice(sorted(POLICIES)),
+                "reactivation": random.Random(seed + 4).choice(["random", *REACTIVATIONS]),
                 "batch_bytes": rng.choice([10**6, 3_000]),
                 "inactive_ms": 1_000,
                 "shape": rng.choice([Shape(), Shape(fan_in=2, smallest_class_rows=4)]),
@@ -124,7 +126,9 @@ def rows_of(
 @explored(30, 100, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
-    event(f"height {day.spec.height}, cuts {bool(day.cuts)}, restored {bool(day.restored)}")
+    event(
+        f"height {day.spec.height}, cuts {bool(day.cuts)}, back {bool(day.voided)}, restored {bool(day.restored)}"
+    )
     event(f"sessions {len(day.journal.sealed)}")
 
 

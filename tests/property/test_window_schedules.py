@@ -21,9 +21,11 @@ import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 
+from spillway.cleanup.plan import generations_of
 from spillway.engine.join.kernel import join_batches
 from spillway.engine.state.merging import Shape, due_merges
 from spillway.engine.state.slices import is_over
+from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.policy.victims import POLICIES
 from spillway.protocol.recovery import InputChanged, watermarks_of
 from spillway.protocol.state import _carried
@@ -115,6 +117,7 @@ def _run(number: int, seed: int) -> TreeSlots:
                 "threshold": rng.choice([0.9, 0.05]),
                 "budget_bytes": rng.choice([10**8, 10**8, 60_000, 25_000]),
                 "victims": rng.choice(sorted(POLICIES)),
+                "reactivation": random.Random(seed + 4).choice(["random", *REACTIVATIONS]),
                 "batch_bytes": rng.choice([10**6, 3_000]),
                 "inactive_ms": 1_000,
                 "shape": rng.choice([Shape(), Shape(fan_in=2, smallest_class_rows=4)]),
@@ -206,7 +209,9 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
         if entry.kind == "epoch"
         for totals in entry.slots
     )
-    event(f"cuts {bool(day.cuts)}, restored {bool(day.restored)}, expired {bool(expired)}")
+    event(
+        f"cuts {bool(day.cuts)}, back {bool(day.voided)}, restored {bool(day.restored)}, expired {bool(expired)}"
+    )
 
 
 def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:

@@ -106,6 +106,7 @@ class TreeSlots:
     """The values of each topic partition."""
     files: list[FileRecord] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    voided: list[Cut] = field(default_factory=list)
     entries: list[Genesis | Claim | Epoch] = field(default_factory=list)
     results: dict[str, Counter[Identity]] = field(default_factory=lambda: defaultdict(Counter))
     """At run time, by session."""
@@ -217,6 +218,7 @@ class TreeSlots:
         self._append(entry)
         self.traced = all_traced(reports)
         self.cuts += entry.cuts
+        self.voided += entry.voided
         self.files += [f for f in entry.files if f.table == "spill"]
         for file in entry.files:
             if file.table == "results":

@@ -16,7 +16,9 @@ Order, and why:
    (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
    and all of a join above one of them) become their last generation, the rest is complete and goes
-6. spill: after the join, so a generation's own results are all out
+6. bring back spilled generations that are worth their room, with what they lacked
+   (`spillway.policy.reactivation`): after the join, so that they meet the epoch's rows, too
+   spill: after the join, so a generation's own results are all out
 7. write the rows that stay as new runs; merge and reclaim within the room of the folder
 8. write the manifest, report
 
@@ -29,6 +31,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,14 +43,17 @@ from spillway.engine.groups import I64, Bool
 from spillway.engine.growth import GroupJoins, growth_of
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
-from spillway.engine.join.kernel import Joined, Rows
+from spillway.engine.join.kernel import Joined, Rows, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches
-from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.spill.kept import KeptGenerations
+from spillway.engine.spill.returning import spilled_generations
+from spillway.engine.spill.spillfile import SpillDamaged, write_spill
 from spillway.engine.spill.spilling import (
     Limits,
     Victims,
+    choose_returns,
     choose_victims,
     flush_ranges,
     rows_of,
@@ -56,7 +62,7 @@ from spillway.engine.spill.spilling import (
 from spillway.engine.state.arrangement import RunWindow, Segments, SessionState
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, bytes_of
-from spillway.engine.state.slices import by_slice
+from spillway.engine.state.slices import by_slice, sliced
 from spillway.engine.state.statefiles import (
     Manifest,
     delete_garbage,
@@ -84,7 +90,7 @@ from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.arrivals import NO_EVIDENCE
-from spillway.policy.expected import expected_loss
+from spillway.policy.expected import expected_gain, expected_loss, rows_to_come
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
 from spillway_schemas.hash_space import join_of
@@ -186,6 +192,15 @@ class _Step:
         self.expired_rows = 0
         self.carried_rows = 0
         self.spilled: dict[str, Figures] = {}
+        self.wrote_expired: dict[str, Bool] = {}
+        """Per session groups of which expired rows were written, bool (g,)."""
+        self.to_come_bytes = 0
+        self.returned: dict[str, Bool] = {}
+        """Per session groups that have come back, bool (g,)."""
+        self.returned_rows = 0
+        self.returned_bytes = 0
+        self.voided: list[Cut] = []
+        self.warnings: list[str] = []
         self.delays: I64 = np.zeros(len(DELAY_EDGES_MS) + 1, dtype=np.int64)
         self.traced: dict[str, list[TracedGroup]] = {}
         self.work: I64 = np.zeros(len(task.groups), dtype=np.int64)
@@ -291,8 +306,6 @@ class _Step:
     def _join(self, name: str, given: Given) -> None:
         """Join a session's new rows at the root, write the results, and count them."""
         session = self.sessions[name]
-        # Of old rows with carried ones the times of the former are not known any more.
-        dated = not any(session.carried)
         batches = joined_batches(
             self.spec,
             self.spec.root.operator,
@@ -300,11 +313,19 @@ class _Step:
             self.task.batch_bytes,
             sample_every=SAMPLE_EVERY,
         )
-        if batches is None:
-            return
+        if batches is not None:
+            # Of old rows with carried ones the times of the former are not known any more.
+            self._write_results(name, batches, given, dated=not any(session.carried))
+
+    def _write_results(
+        self, name: str, batches: Iterator[Joined], given: Given, *, dated: bool
+    ) -> None:
+        """Write a session's results, and count them. `dated`: note how old their rows are."""
+        partition = {"session_date": name}
+        first = sum(f.table == "results" and f.partition == partition for f in self.files)
 
         def tables() -> Iterator[pa.Table]:
-            for number, batch in enumerate(self._timing("join", batches)):
+            for number, batch in enumerate(self._timing("join", batches), first):
                 groups = self.task.groups.group_of(batch.hashes)
                 np.add.at(given.results, groups, batch.results)
                 if self.task.traces:
@@ -322,17 +343,17 @@ class _Step:
         written = write_data_files(
             self.tables("results"),
             "results",
-            self.task.file_name,
+            lambda k: self.task.file_name(first + k),
             file_schema(self.spec),
             tables(),
-            {"session_date": name},
+            partition,
         )
         joined = self.seconds.get("join", 0.0) - joining
         spent = time.perf_counter() - start - joined
         self.seconds["write"] = self.seconds.get("write", 0.0) + spent
         self.files += written
         if total := sum(file.rows for file in written):
-            self.results[name] = total
+            self.results[name] = self.results.get(name, 0) + total
 
     def _trace(self, batch: Joined, given: Given, session: str, number: int) -> None:
         """Count results for the groups that they came through."""
@@ -393,7 +414,9 @@ class _Step:
             watermark_us = self.task.expired_by[name]
             return take_expired(self.spec, self.sessions[name], watermark_us, new=new)
 
-    def _write_expired(self, name: str, gone: Sequence[Sequence[Sequence[Rows]]]) -> None:
+    def _write_expired(
+        self, name: str, gone: Sequence[Sequence[Sequence[Rows]]], *, number: int = 1
+    ) -> None:
         """Write what cleanup needs of expired rows, into the generation that they are of."""
         out = [[rows for each in gone for rows in each[i]] for i in self.inputs]
         if not any(out):
@@ -402,7 +425,10 @@ class _Step:
         with self.timed("expire"):
             kept = still_needed(self.spec, self.task.groups, self.task.reach.get(name, ()), out)
             if any(kept):
-                self._write_spill(name, kept, _count(kept), number=1)
+                self._write_spill(name, kept, _count(kept), number=number)
+                wrote = self.wrote_expired.setdefault(name, np.zeros(len(self.work), np.bool_))
+                for rows in (rows for pieces in kept for rows in pieces):
+                    wrote[self.task.groups.group_of(rows.key_hash)] = True
 
     # --- spill ----------------------------------------------------------------------------
 
@@ -425,9 +451,23 @@ class _Step:
             left_ms = task.left_ms.get(name)
             rows = sizes.rows.sum(axis=0)
             growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms)
+            kept = KeptGenerations.known(self.known_figures, name, task.groups)
+            kept = kept.without(~own | self.wrote_expired.get(name, ~own))
+            gain = None
+            if task.reactivation != "off" and len(kept.group):
+                newest = kept.newest(len(task.groups))
+                gain = expected_gain(growth, newest.rows, task.now_ms - newest.at_ms)
+                a_row = sizes.bytes.sum() / max(rows.sum(), 1)
+                self.to_come_bytes += int(rows_to_come(growth).sum() * a_row)
             self.segments[name] = segments
             self.figures[name] = Figures(
-                sizes.rows, sizes.bytes, sizes.intake_bytes, counters, expected_loss(growth)
+                sizes.rows,
+                sizes.bytes,
+                sizes.intake_bytes,
+                counters,
+                expected_loss(growth),
+                kept,
+                gain,
             )
             self.work += sizes.new_rows + given.results
 
@@ -447,20 +487,86 @@ class _Step:
         for at in np.flatnonzero(held).tolist():
             self.cuts.append(self._cut(session.name, ranges[at]))
 
+    # --- reactivation ---------------------------------------------------------------------
+
+    def _reactivate(self, room_bytes: int, brought_bytes: int) -> None:
+        """Bring back what is worth its room. `brought_bytes`: of new rows."""
+        task = self.task
+        with self.timed("spill"):
+            wanted = choose_returns(
+                self.figures,
+                self._limits(room_bytes, brought_bytes),
+                task.reactivation,
+                to_come_bytes=self.to_come_bytes,
+                seed=task.seed,
+            )
+        for name, groups in wanted.items():
+            session = self.sessions[name]
+            kept = self.figures[name].kept
+            chosen = kept.newest_of(groups)
+            ranges = [task.groups.prefixes[g] for g in chosen["group"].to_pylist()]
+            try:
+                with self.timed("reactivate"):
+                    rows = spilled_generations(self.spec, self.tables("spill"), chosen, ranges)
+            except SpillDamaged as damaged:
+                # Cleanup needs the file, but the day goes on without it.
+                self.warnings.append(str(damaged))
+                self.figures[name] = replace(self.figures[name], kept=kept.without(groups))
+                continue
+            self._bring_back(session, groups, rows)
+            epochs = chosen["epoch"].to_pylist()
+            self.voided += [
+                self._cut(name, range_, epoch=epoch)
+                for range_, epoch in zip(ranges, epochs, strict=True)
+            ]
+
+    def _bring_back(
+        self, session: SessionState, groups: Bool, rows: Sequence[Sequence[Rows]]
+    ) -> None:
+        """Give what the rows of a generation lacked, and take them into the state."""
+        name, join = session.name, self.spec.root.operator
+        inputs = self.spec.inputs_of(join)
+        segments = self.segments[name]
+        back = [
+            [r for run in pieces for r in sliced(self.spec, i, run)]
+            for i, pieces in enumerate(rows)
+        ]
+        held = rows_of(session, segments, groups)
+        given = Given.nothing(len(groups))
+        batches = join_batches(
+            self.spec.joins[join],
+            [back[i] for i in inputs],
+            [held[i] for i in inputs],
+            need_old=True,
+            batch_bytes=self.task.batch_bytes,
+        )
+        self._write_results(name, batches, given, dated=False)
+        came = SessionState(name, session.drops, [[] for _ in self.inputs], new=back)
+        if name in self.task.expired_by:
+            gone = take_expired(self.spec, came, self.task.expired_by[name], new=True)
+            self._write_expired(name, (gone,), number=2)
+        session.installed = [
+            [*before, *more] for before, more in zip(session.installed, came.new, strict=True)
+        ]
+        came.installed = [[] for _ in self.inputs]
+        sizes = measure(came, segments, len(self.spec.inputs))
+        figures = self.figures[name].after_return(groups, sizes, given.results, self.joins.inputs)
+        if name in self.wrote_expired:
+            figures.kept = figures.kept.without(self.wrote_expired[name])
+        self.figures[name] = figures
+        self.returned[name] = groups
+        self.returned_rows += int(sizes.rows.sum())
+        self.returned_bytes += int(sizes.bytes.sum())
+        self.work += given.results
+
     def _spill_and_store(self, shelf: RunWriter) -> tuple[int, int]:
         """Spill victims, write what stays: (number of the next run, bytes of new rows that stay).
 
         What moved or was restored is no reason to merge more in this very epoch.
         """
-        fresh, other = (
-            sum(
-                bytes_of(rows)
-                for session in self.sessions.values()
-                for pieces in getattr(session, kind)
-                for rows in pieces
-            )
-            for kind in ("new", "installed")
-        )
+        fresh = self._came("new")
+        self._reactivate(shelf.room.left(), fresh)
+        other = self._came("installed")
         next_run, encoded, victims = self._fit(shelf, fresh)
         self.overflow_bytes = victims.overflow_bytes
         with self.timed("spill"):
@@ -472,6 +578,28 @@ class _Step:
                 self.sessions[part.file.session].parts[part.file.input].append(part)
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
+
+    def _came(self, kind: str) -> int:
+        """Bytes of the `new` rows of an epoch, or of those that were `installed`."""
+        return sum(
+            bytes_of(rows)
+            for session in self.sessions.values()
+            for pieces in getattr(session, kind)
+            for rows in pieces
+        )
+
+    def _limits(self, room_bytes: int, brought_bytes: int) -> Limits:
+        task = self.task
+        return Limits(
+            task.budget_bytes,
+            task.threshold,
+            task.fraction,
+            room_bytes,
+            task.forced_bytes,
+            brought_bytes,
+            task.shape.file_bytes(task.budget_bytes),
+            self.returned_bytes,
+        )
 
     def _fit(
         self, shelf: RunWriter, brought_bytes: int
@@ -489,17 +617,11 @@ class _Step:
         level = self.joins.level if len(self.spec.joins) > 1 else None
         while True:
             with self.timed("spill"):
-                limits = Limits(
-                    task.budget_bytes,
-                    task.threshold,
-                    task.fraction,
-                    room,
-                    task.forced_bytes,
-                    brought_bytes,
-                    task.shape.file_bytes(task.budget_bytes),
-                )
+                limits = self._limits(room, brought_bytes)
                 context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
-                victims = choose_victims(self.figures, limits, task.victims, context, level)
+                victims = choose_victims(
+                    self.figures, limits, task.victims, context, level, self.returned
+                )
             with self.timed("store"):
                 next_run, encoded = self._encode(shelf, victims.groups)
                 short = sum(data.size for _, data in encoded) - left
@@ -531,7 +653,7 @@ class _Step:
         held = victims & figures.held
         if held.any():
             rows = rows_of(session, self.segments[session.name], held)
-            self._write_spill(session.name, rows, int(figures.rows[:, held].sum()))
+            file = self._write_spill(session.name, rows, int(figures.rows[:, held].sum()))
             self.spilled_bytes += int(figures.bytes[held].sum())
             groups = [self.task.groups.prefixes[g] for g in np.flatnonzero(held).tolist()]
             greatest: Sequence[int | None] = [None] * len(groups)
@@ -545,13 +667,35 @@ class _Step:
             ]
             session.drops = session.drops.drop(groups, self.task.epoch)
             self.spilled[session.name] = figures.only(held)
-            self.figures[session.name] = figures.after_spill(held, self.joins.inputs)
+            self.figures[session.name] = figures.after_spill(
+                held, self.joins.inputs, self._kept(session.name, held, file)
+            )
         session.new = [[] for _ in self.inputs]
         session.installed = [[] for _ in self.inputs]
 
+    def _kept(self, session: str, cut: Bool, file: FileRecord) -> KeptGenerations:
+        """The generations that may come back once some groups (g,) are spilled to a file."""
+        figures = self.figures[session]
+        if self.task.reactivation == "off":
+            return figures.kept
+        # Of the root alone: what joins below it lacked would be rows of those above. Rows that have
+        # expired in this epoch have the cut's epoch, too, but are not to be read back.
+        may = self.joins.join == self.spec.root.operator
+        may &= ~self.wrote_expired.get(session, ~may)
+        rows = figures.rows.sum(axis=0)
+        return figures.kept.without(cut & ~may).with_cut(
+            cut & may,
+            rows,
+            figures.bytes,
+            figures.counters.results,
+            file,
+            epoch=self.task.epoch,
+            now_ms=self.task.now_ms,
+        )
+
     def _write_spill(
         self, session: str, rows: Sequence[Sequence[Rows]], expected: int, *, number: int = 0
-    ) -> None:
+    ) -> FileRecord:
         """Write rows, per input, into file `number` of the spill. `expected`: how many they are by
         the figures."""
         task = self.task
@@ -565,13 +709,21 @@ class _Step:
             )
         self.files.append(record)
         self.spilled_rows[session] = self.spilled_rows.get(session, 0) + expected
+        return record
 
-    def _cut(self, session: str, range_: Prefix, greatest_us: int | None = None) -> Cut:
+    def _cut(
+        self,
+        session: str,
+        range_: Prefix,
+        greatest_us: int | None = None,
+        *,
+        epoch: int | None = None,
+    ) -> Cut:
         return Cut(
             session=session,
             operator=join_of(range_, len(self.spec.joins)),
             range=range_,
-            epoch=self.task.epoch,
+            epoch=self.task.epoch if epoch is None else epoch,
             greatest_us=greatest_us,
         )
 
@@ -650,6 +802,8 @@ class _Step:
             manifest=manifest,
             files=self.files,
             cuts=self.cuts,
+            voided=self.voided,
+            warnings=self.warnings,
             read=intake.read,
             restored=intake.restored,
             carried=intake.carried_counts,
@@ -669,6 +823,8 @@ class _Step:
                 results=sum(self.results.values()),
                 spilled_bytes=self.spilled_bytes,
                 overflow_bytes=self.overflow_bytes,
+                returned_rows=self.returned_rows,
+                returned_bytes=self.returned_bytes,
                 expired_rows=self.expired_rows,
                 spilled_rows=sum(self.spilled_rows.values()),
                 groups=sum(int(f.held.sum()) for f in self.figures.values()),

@@ -59,6 +59,8 @@ class StepTask:
     fraction: float = 0.05
     inactive_ms: int = 60_000
     victims: str = DEFAULT
+    reactivation: str = "off"
+    """Policy by which spilled generations come back (`spillway.policy.reactivation`)."""
     left_ms: Mapping[str, float] = field(default_factory=dict)
     """Per session how long it goes on by the stream's clock, where that is known."""
     now_ms: int = 0

@@ -18,8 +18,16 @@ So the cut loses, at r results a ms,
 
 and a group that was cut less than a window ago the part of it that its rows are of a window's.
 
-The loss is in results of the query: a result of a join below the root counts for as many as the
-root gave for each of that join's.
+A generation that was spilled comes back with its N1 rows: then the group gains what it would lose
+were they spilled now, and at once the results between them and its rows in memory:
+
+    sigma ((N1 + N + X)^m - N1^m - (N + X)^m)
+
+Of a windowed join it gains what is left of the window of its rows: W less the time since their
+cut.
+
+Loss and gain are in results of the query: a result of a join below the root counts for as many as
+the root gave for each of that join's.
 
 Ours; TR-05-04 (section 3) and SIGMOD 2006 (section 3) go by what a group has given for each byte,
 which is the same where each group goes on as it was and is spilled once.
@@ -83,24 +91,60 @@ def without_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
 
 def expected_loss(growth: Growth) -> F64:
     """Results that each group gives up at run time when it is spilled now, float64 (g,), >= 0."""
-    m = growth.inputs.astype(np.float64)
-    n = growth.rows.astype(np.float64)
+    m, n, to_come = _powers(growth)
+    open_end = _sigma(growth) * ((n + to_come) ** m - n**m - to_come**m)
+    windowed = np.isfinite(growth.window_ms)
+    loss = np.where(windowed, _within(growth, n, growth.window_ms), open_end)
+    return np.maximum(loss * _final_results(growth), 0.0)
+
+
+def expected_gain(growth: Growth, back: I64, age_ms: I64) -> F64:
+    """Results that each group gains at run time when a spilled generation of `back` rows (g,) comes
+    back now, float64 (g,), >= 0. `age_ms`: since it was spilled, (g,)."""
+    m, n, to_come = _powers(growth)
+    n1 = back.astype(np.float64)
+    open_end = _sigma(growth) * ((n1 + n + to_come) ** m - n1**m - (n + to_come) ** m)
+    windowed = np.isfinite(growth.window_ms)
+    left_ms = np.maximum(growth.window_ms - age_ms, 0.0)
+    gain = np.where(windowed, _within(growth, n1, left_ms), open_end)
+    return np.maximum(gain * _final_results(growth), 0.0)
+
+
+def rows_to_come(growth: Growth) -> F64:
+    """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, to what
+    comes in one."""
+    _, n, to_come = _powers(growth)
+    window_ms = np.minimum(growth.window_ms, growth.left_ms)
+    within = np.maximum(growth.present * window_ms - n, 0.0)
+    found: F64 = np.where(np.isfinite(growth.window_ms), within, to_come)
+    return found
+
+
+def _powers(growth: Growth) -> tuple[F64, F64, F64]:
+    """m, N and X of each group, (g,)."""
+    m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
     left_ms = growth.left_ms
     to_come = rate_to_come(growth.present, growth.usual, growth.evidence, left_ms) * left_ms
-    open_end = _sigma(growth, n**m + growth.spilled_norm**m) * (
-        (n + to_come) ** m - n**m - to_come**m
-    )
+    return m, n, to_come
+
+
+def _within(growth: Growth, rows: F64, left_ms: F64) -> F64:
+    """Results between `rows` (g,) of a windowed join and those that come while they are in the
+    window, `left_ms` (g,) more; anything where there is no window."""
+    m = growth.inputs.astype(np.float64)
     windowed = np.isfinite(growth.window_ms)
     window_ms = np.where(windowed, np.maximum(growth.window_ms, 1.0), 1.0)
+    left_ms = np.minimum(np.where(windowed, left_ms, 0.0), growth.left_ms)
     share = np.minimum(left_ms / window_ms, 1.0)
-    within = growth.result_rate * window_ms * (share - share**m / m)
-    full = np.minimum(n / np.maximum(growth.present * window_ms, 1.0), 1.0)
-    loss = np.where(windowed, within * full, open_end) * _final_results(growth)
-    return np.maximum(loss, 0.0)
+    full = np.minimum(rows / np.maximum(growth.present * window_ms, 1.0), 1.0)
+    found: F64 = growth.result_rate * window_ms * (share - share**m / m) * full
+    return found
 
 
-def _sigma(growth: Growth, powers: F64) -> F64:
+def _sigma(growth: Growth) -> F64:
     """Results for each N^m of each group, (g,). One result of its join's average is added."""
+    m = growth.inputs.astype(np.float64)
+    powers = growth.rows.astype(np.float64) ** m + growth.spilled_norm**m
     results = growth.session_results.astype(np.float64)
     given, whole = (_by_join(growth.join, each) for each in (results, powers))
     found: F64 = np.zeros(len(powers))

@@ -341,7 +341,10 @@ def returning(world: World, rules: Rules, work: Work, kept: KeptGenerations, rng
 def brought_back(
     world: World, task: StepTask, session: str, kept: KeptGenerations, wanted: Bool
 ) -> tuple[list[Row], list[Cut]]:
-    """What comes back, and the cuts that it takes back. `wanted` is cleared where a file is gone."""
+    """What comes back, and the cuts that it takes back.
+
+    `wanted` is cleared where a file is gone.
+    """
     rows: list[Row] = []
     cuts: list[Cut] = []
     joins = len(world.tree.joins)

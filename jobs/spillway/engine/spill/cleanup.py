@@ -298,7 +298,7 @@ def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[list[
         of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
         own_hashes = np.concatenate([p.key_hash for p, _ in own])
         order = np.lexsort((own_hashes, of_row))
-        table = _permuted(_rows(source, [p for p, _ in own], i), order)
+        table = _permuted(rows_of_input(source, [p for p, _ in own], i), order)
         own_hashes = own_hashes[order]
         bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
         for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
@@ -366,7 +366,7 @@ def _member(ascending: U64, hashes: U64) -> Bool:
     return is_in
 
 
-def _rows(source: SpillSource, parts: Sequence[SpilledRows], input_: int) -> pa.Table:
+def rows_of_input(source: SpillSource, parts: Sequence[SpilledRows], input_: int) -> pa.Table:
     """The parts' rows, all of one input, as its row schema."""
     spec = source.spec
     for part in parts:

@@ -82,7 +82,7 @@ class VoidedCuts:
         self.cuts = CutIndex(cuts, last + 2)
 
     def hold(self, hashes: U64, epochs: I64) -> Bool:
-        """Which rows are void where they lie, bool (n,), by the epochs in which they were written."""
+        """Which rows are void where they lie, bool (n,). `epochs`: in which they were written."""
         epochs = np.minimum(epochs, self.cuts.width - 1)
         void: Bool = self.cuts.since(hashes, epochs) == epochs
         return void

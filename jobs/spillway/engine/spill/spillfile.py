@@ -350,10 +350,17 @@ def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
                 digest.update(data)
         if f"sha256:{digest.hexdigest()}" != file.digest:
             raise SpillDamaged(where, f"its SHA-256 is not {file.digest}, which the journal names")
+    return row_groups(folder, file, position)
+
+
+def row_groups(folder: Folder, file: SpillFile, position: int) -> RowGroups:
+    """A file's row groups, by its footer alone; as `survey`, but for the digest."""
+    _check_size(folder, file)
     metadata = _open(folder, file).metadata
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     if missing := set(SPILL_COLUMNS.names) - set(names):
-        raise SpillDamaged(where, f"it has no column {', '.join(sorted(missing))}")
+        problem = f"it has no column {', '.join(sorted(missing))}"
+        raise SpillDamaged(folder.path(file.path), problem)
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     bounds = [_hash_bounds(g.column(names.index("key_hash")).statistics) for g in groups]
     return RowGroups(

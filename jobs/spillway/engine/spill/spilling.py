@@ -4,6 +4,10 @@ Model: memory of a slot = bytes of its live rows, the epoch's included. Above `t
 budget the slot spills `fraction` of its memory (more when that would not bring it below the
 threshold), victims by policy; a victim is a (session, group) pair, with all inputs.
 
+What comes back of spilled generations (`spillway.policy.reactivation`) is at most half of what the
+rule spills, and as much more is spilled for it; where the rule spills nothing, it is half of what
+is free.
+
 Apart from that rule the new rows that stay must fit into the folder, beside the files of dead rows
 that are not rewritten yet. Where they do not, victims are added, in the policy's order, until they
 do, in the end everything that came: rows of a victim go straight to the spill file, so a slot
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,6 +28,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
+from spillway.policy.reactivation import Candidates, Residents, returning
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
@@ -47,6 +53,24 @@ class Limits:
     once."""
     file_bytes: int = 0
     """Of a merged file."""
+    returned_bytes: int = 0
+    """State that has come back in this epoch."""
+
+    @property
+    def bound_bytes(self) -> int:
+        """Memory beyond which the slot spills."""
+        return int(self.threshold * self.budget_bytes)
+
+    def by_rule(self, memory_bytes: int) -> int:
+        """What is spilled because of the memory that was there before anything came back."""
+        if memory_bytes <= self.bound_bytes:
+            return 0
+        return max(
+            int(self.fraction * memory_bytes),
+            memory_bytes - self.bound_bytes,
+            SPILL_INTAKES * self.brought_bytes,
+            SPILL_FILES * self.file_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,34 +83,77 @@ class Victims:
     """State of those that the rule would have kept: they leave for want of room in the folder."""
 
 
+def choose_returns(
+    figures: Mapping[str, Figures],
+    limits: Limits,
+    policy: str,
+    *,
+    to_come_bytes: int,
+    seed: int,
+) -> dict[str, Bool]:
+    """Groups whose newest spilled generation comes back: per session with any, bool (g,).
+
+    `to_come_bytes`: by which memory is expected to grow until the session ends.
+    """
+    names = [name for name, each in figures.items() if each.gain is not None]
+    if not names:
+        return {}
+    size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
+    memory = int(size.sum())
+    by_rule = max(limits.by_rule(memory), limits.forced_bytes)
+    order = np.argsort(loss / np.maximum(size, 1), kind="stable")
+    leaving = np.zeros(len(size), dtype=np.bool_)
+    leaving[order] = np.cumsum(size[order]) - size[order] < by_rule
+    free = limits.bound_bytes - memory
+    brought = int(_of_all(figures, "intake_bytes").sum())
+    most = min(by_rule if by_rule else free, limits.room_bytes - brought) // 2
+    back = [each.kept.newest(len(each.bytes)).bytes for each in figures.values()]
+    gain = [np.zeros(len(f.bytes)) if f.gain is None else f.gain for f in figures.values()]
+    found = returning(
+        policy,
+        Residents(size, loss, leaving),
+        Candidates(np.concatenate(back), np.concatenate(gain)),
+        most_bytes=max(most, 0),
+        spare_bytes=max(free - to_come_bytes, 0),
+        seed=seed,
+    )
+    return {name: mine for name, mine in _by_session(figures, found).items() if mine.any()}
+
+
+def _of_all(figures: Mapping[str, Figures], name: str) -> np.ndarray:
+    """A figure of all sessions' groups, one session after the other."""
+    return np.concatenate([getattr(each, name) for each in figures.values()])
+
+
+def _by_session(figures: Mapping[str, Figures], flags: Bool) -> dict[str, Bool]:
+    width = len(flags) // len(figures)
+    return {s: flags[i * width : (i + 1) * width] for i, s in enumerate(figures)}
+
+
 def choose_victims(
     figures: Mapping[str, Figures],
     limits: Limits,
     policy: str,
     context: VictimContext,
     level: I64 | None = None,
+    returned: Mapping[str, Bool] = MappingProxyType({}),
 ) -> Victims:
     """Which groups to spill: by the rule first, then for room.
 
     `level`: of each group of a tree of joins how many joins lie above its own, int64 (g,); None:
-    there is one join.
+    there is one join. `returned`: per session groups that have just come back, bool (g,); they
+    leave for want of room only, after all others.
     """
     sessions = list(figures)
     if not sessions:
         return Victims({})
-    size = np.concatenate([figures[s].bytes for s in sessions])
-    intake = np.concatenate([figures[s].intake_bytes for s in sessions])
+    size, intake = _of_all(figures, "bytes"), _of_all(figures, "intake_bytes")
     chosen: Bool = np.zeros(len(size), dtype=np.bool_)
     memory = int(size.sum())
-    bound = int(limits.threshold * limits.budget_bytes)
-    by_rule = max(
-        int(limits.fraction * memory),
-        memory - bound,
-        SPILL_INTAKES * limits.brought_bytes,
-        SPILL_FILES * limits.file_bytes,
-    )
-    wanted = by_rule if memory > bound else 0
-    wanted = max(wanted, limits.forced_bytes)
+    by_rule = limits.by_rule(memory - limits.returned_bytes)
+    # As much more as has come back; where nothing was to be spilled, what is over now.
+    by_rule += limits.returned_bytes if by_rule else 0
+    wanted = max(by_rule, memory - limits.bound_bytes, limits.forced_bytes)
     overflow = int(intake.sum()) - max(limits.room_bytes, 0)
     freed = kept_to = 0
     if freed < wanted or overflow > 0:
@@ -94,7 +161,7 @@ def choose_victims(
             size,
             np.concatenate([figures[s].counters.results for s in sessions]),
             np.concatenate([figures[s].counters.last_used_ms for s in sessions]),
-            loss=np.concatenate([figures[s].loss for s in sessions]),
+            loss=_of_all(figures, "loss"),
         )
         if level is not None:
             merged = replace(
@@ -105,17 +172,19 @@ def choose_victims(
                     [figures[s].counters.downstream_bytes for s in sessions]
                 ),
             )
-        for group in victim_order(policy, merged, context).tolist():
-            needed = freed < wanted or (overflow > 0 and intake[group] > 0)
+        none: Bool = np.zeros(len(size) // len(sessions), dtype=np.bool_)
+        back = np.concatenate([returned.get(s, none) for s in sessions])
+        order = victim_order(policy, merged, context)
+        for group in [*order[~back[order]].tolist(), *order[back[order]].tolist()]:
+            by_rule_too = freed < wanted and not back[group]
+            needed = by_rule_too or (overflow > 0 and intake[group] > 0)
             if not needed or not size[group]:
                 continue
             chosen[group] = True
-            kept_to += int(size[group]) if freed < wanted else 0
+            kept_to += int(size[group]) if by_rule_too else 0
             freed += int(size[group])
             overflow -= int(intake[group])
-    width = len(size) // len(sessions)
-    groups = {s: chosen[i * width : (i + 1) * width] for i, s in enumerate(sessions)}
-    return Victims(groups, freed - kept_to)
+    return Victims(_by_session(figures, chosen), freed - kept_to)
 
 
 def rows_of(session: SessionState, segments: Segments, wanted: Bool) -> list[list[Rows]]:
