@@ -24,6 +24,8 @@ from spillway.engine.statistics import statistics_every_s
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
+from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
+from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.storage import folder
 from spillway_schemas.setting_fields import SpillSettings
 
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--budget", type=int, default=4 << 30, help="bytes")
     parser.add_argument("--fraction", type=float, default=SpillSettings().fraction)
+    parser.add_argument("--reactivation", choices=REACTIVATIONS, default=EXPECTED_GAIN)
     parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--blocks", type=int, default=4, help="decoders per input")
     parser.add_argument("--json", action="store_true")
@@ -136,6 +139,7 @@ def main() -> None:
                 threshold=SpillSettings().threshold,
                 budget_bytes=args.budget,
                 fraction=args.fraction,
+                reactivation=args.reactivation,
                 now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,
                 statistics=epoch * EPOCH_S % statistics_every_s(args.groups) < EPOCH_S,
@@ -161,13 +165,15 @@ def main() -> None:
                         "state_rows": report.totals.rows,
                         "state_bytes": report.totals.state_bytes,
                         "spilled_bytes": report.totals.spilled_bytes,
+                        "returned_bytes": report.totals.returned_bytes,
                         "overflow_bytes": report.totals.overflow_bytes,
                         "files": sum(1 for _ in state.list()),
                         **{k: round(v, 3) for k, v in report.totals.seconds.items()},
                     }
                 )
             for file in list(warehouse.list()):
-                warehouse.delete(file.name)
+                if not file.name.startswith("spill/"):  # what was spilled may come back
+                    warehouse.delete(file.name)
             epoch += 1
     if args.json:
         print(json.dumps(lines))

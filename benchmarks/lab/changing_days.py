@@ -13,6 +13,8 @@ from benchmarks.lab.cluster import Spilling
 from benchmarks.lab.experiments import VICTIMS, Experiment, Picture, even, memory_of, thirds
 from benchmarks.lab.lines import Line
 from benchmarks.lab.workload import F64, GROUPS, Phase, Workload
+from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
+from spillway.policy.victims import DEFAULT
 from spillway_schemas.setting_fields import SpillSettings
 
 SHARES = (0.3, 0.1, 0.05, 0.02)
@@ -72,12 +74,15 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         Line(f"{victims}, {share:.0%}", Spilling(limit, share, victims, INACTIVE_S))
         for victims, share in itertools.product(VICTIMS[:2], SHARES)
     )
+    own = Spilling(limit, SpillSettings().fraction, DEFAULT, INACTIVE_S, EXPECTED_GAIN)
+    lines = (Line("as the system", own), *lines)
     names = tuple(line.name for line in lines)
     return Experiment(
         (figure,),
         f"A changing day: {name}",
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; memory is half "
-        "of the day's state. By victims and what is spilled at a time. Full size.",
+        "of the day's state. By victims and what is spilled at a time. In the first line alone "
+        "spilled generations come back. Full size.",
         workload,
         30,
         lines,

@@ -23,6 +23,7 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.generations import VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.engine.task import StepTask
@@ -68,6 +69,8 @@ class Spilling:
     victims: str = "inactive-then-productivity"
     inactive_s: float = float("inf")
     """theta_t."""
+    reactivation: str = "off"
+    """By which spilled generations come back."""
 
     def task(
         self,
@@ -95,6 +98,7 @@ class Spilling:
             fraction=self.fraction,
             inactive_ms=int(min(self.inactive_s, 1e9) * 1000),
             victims=self.victims,
+            reactivation=self.reactivation,
             left_ms={SESSION: max(close_ms - end_ms, 0)},
             now_ms=end_ms,
             written_at_us=end_ms * 1000,
@@ -125,7 +129,9 @@ class Cluster:
     epoch: int = -1
     manifests: dict[int, str | None] = field(default_factory=dict)
     cuts: list[tuple[int, int]] = field(default_factory=list)
-    """(group, epoch)."""
+    """(group, epoch) of those that hold."""
+    voided: list[tuple[int, int]] = field(default_factory=list)
+    """Likewise of those that were taken back."""
     spilled: list[FileRecord] = field(default_factory=list)
     figures: pa.Table | None = None
     """The newest statistics of all groups."""
@@ -174,8 +180,10 @@ class Cluster:
                 raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
         self.manifests = {r.slot: r.manifest for r in reports}
         self._keep([f for r in reports for f in r.files], statistics=statistics)
-        for cut in [cut for r in reports for cut in r.cuts]:
-            self.cuts.append((self.groups.index(cut.range), cut.epoch))
+        back = {(self.groups.index(c.range), c.epoch) for r in reports for c in r.voided}
+        self.voided += sorted(back)
+        self.cuts = [cut for cut in self.cuts if cut not in back]
+        self.cuts += [(self.groups.index(c.range), c.epoch) for r in reports for c in r.cuts]
         return [r.totals for r in reports if r.totals is not None]
 
     def clean(self) -> Cleaned:
@@ -188,6 +196,7 @@ class Cluster:
         index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
         results = np.zeros(len(self.groups), dtype=np.int64)
         cpu_s = []
+        void = [(self.prefix_of[g], epoch) for g, epoch in self.voided]
         for slot in self.slots:
             units = units_of(self.groups, slot, {self.prefix_of[g] for g, _ in self.cuts})
             task = CleanTask(
@@ -200,6 +209,7 @@ class Cluster:
                 spill=place,
                 results=self.warehouse.child("results"),
                 committed_us=self._now_ms(self.epoch) * 1000,
+                voided=VoidedCuts(void, self.epoch) if void else None,
             )
             start = time.process_time()
             done = run_clean(task)

@@ -28,7 +28,8 @@ SINGLE = ("clairvoyant", "exact", "workload")
 TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
-SPILLS = ("arrivals", "expected", "victims")
+SPILLS = ("arrivals", "expected", "reactivation", "victims")
+ENGINE = ("growth", "spill/kept", "spill/returning", "spill/spilling")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
 
@@ -40,7 +41,7 @@ def digest(experiment: Experiment | WindowExperiment) -> str:
     own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
     found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
     found += [f"jobs/spillway/policy/{name}.py" for name in SPILLS]
-    found += [f"jobs/spillway/engine/{name}.py" for name in ("growth", "spill/spilling")]
+    found += [f"jobs/spillway/engine/{name}.py" for name in ENGINE]
     given: list[object] = [
         experiment.workload,
         experiment.epoch_s,

@@ -35,6 +35,7 @@ from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Phase, Workload
 from spillway.policy.disk import lazy_disk
+from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
 from spillway_schemas.setting_fields import SpillSettings
 
@@ -666,7 +667,12 @@ def unseen() -> tuple[Experiment, ...]:
 
 def _as_the_system(spilling: Spilling) -> Spilling:
     """The same memory, and what the system spills of it by default."""
-    return replace(spilling, victims=DEFAULT, fraction=SpillSettings().fraction)
+    return replace(
+        spilling,
+        victims=DEFAULT,
+        fraction=SpillSettings().fraction,
+        reactivation=EXPECTED_GAIN,
+    )
 
 
 def _relocating(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:
@@ -685,7 +691,12 @@ def _own_spills(spilling: Spilling, shares: tuple[float, ...], look_s: float) ->
     """What of `pooled` is the slots' spills alone."""
     own = _as_the_system(spilling)
     lazy = Line("lazy-disk, spills as pooled", own, shares, POLICIES["lazy-disk"], look_s)
-    return (Line("no relocation, spills as pooled", own, shares), lazy)
+    away = replace(own, reactivation="off")
+    return (
+        Line("no relocation, spills as pooled", own, shares),
+        lazy,
+        Line("pooled, nothing comes back", away, shares, POLICIES[POOLED], look_s),
+    )
 
 
 def _waiting(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:

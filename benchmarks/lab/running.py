@@ -58,9 +58,11 @@ def _limits(
         for line in experiment.lines
         if line.spilling.memory_bytes < AMPLE
     }
+    nothing_back = {each.name for each in experiment.lines if each.spilling.reactivation == "off"}
     found = {}
     for memory in sorted(set(of_all.values())):
-        most = max(outcomes[name].run_time for name, held in of_all.items() if held == memory)
+        bounded = [name for name in nothing_back & of_all.keys() if of_all[name] == memory]
+        most = max((outcomes[name].run_time for name in bounded), default=0)
         if isinstance(day, TreeDay):
             found[memory] = Limit(memory, tree_ceiling(day, memory, most))
             continue

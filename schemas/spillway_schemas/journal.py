@@ -30,7 +30,7 @@ Offsets = dict[str, list[int]]
 """Per topic, one offset for each partition: the first offset that is *not* included."""
 
 HASH_BITS = 64
-KEPT_GENERATIONS = 3
+KEPT_GENERATIONS = 16
 """So many spilled generations of a group, the newest, may come back to memory."""
 
 

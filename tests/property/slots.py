@@ -158,6 +158,7 @@ class Slots:
             fraction=0.3,
             inactive_ms=60_000,
             victims=DEFAULT,
+            reactivation="off",
             calendar="XNYS",
             kafka={},
         )

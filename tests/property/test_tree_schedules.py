@@ -126,10 +126,8 @@ def rows_of(
 @explored(30, 100, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
-    event(
-        f"height {day.spec.height}, cuts {bool(day.cuts)}, back {bool(day.voided)}, restored {bool(day.restored)}"
-    )
-    event(f"sessions {len(day.journal.sealed)}")
+    event(f"height {day.spec.height}, cuts {bool(day.cuts)}, back {bool(day.voided)}")
+    event(f"sessions {len(day.journal.sealed)}, restored {bool(day.restored)}")
 
 
 @pytest.mark.server

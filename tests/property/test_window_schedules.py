@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 
 from spillway.cleanup.plan import generations_of
+from spillway.engine.expiry import take_expired
 from spillway.engine.join.kernel import join_batches
 from spillway.engine.state.merging import Shape, due_merges
 from spillway.engine.state.slices import is_over
@@ -209,9 +211,8 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
         if entry.kind == "epoch"
         for totals in entry.slots
     )
-    event(
-        f"cuts {bool(day.cuts)}, back {bool(day.voided)}, restored {bool(day.restored)}, expired {bool(expired)}"
-    )
+    event(f"cuts {bool(day.cuts)}, back {bool(day.voided)}")
+    event(f"restored {bool(day.restored)}, expired {bool(expired)}")
 
 
 def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:
@@ -294,6 +295,17 @@ def only_the_last(state: Any) -> Carried | None:
     return found and found.model_copy(update={"since": state.epoch})
 
 
+def nothing_written(step: Any, session: str) -> Any:
+    return np.zeros(len(step.work), dtype=np.bool_)
+
+
+def all_that_came(spec: Any, session: Any, watermark_us: int, *, new: bool) -> Any:
+    """What came back has no part yet, and nothing else has none while it is new."""
+    if new and not session.installed and not any(session.parts):
+        return [[] for _ in spec.inputs]
+    return take_expired(spec, session, watermark_us, new=new)
+
+
 FIRST = {
     "the first rows of a session are never late": 171,
     "rows expire before those that are carried come": 26,
@@ -326,6 +338,11 @@ PLANTS: dict[str, tuple[str, Any]] = {
     ),
     "of what is carried too little is read": ("spillway.protocol.state._carried", only_the_last),
     "expired rows are never needed": ("spillway.engine.step.still_needed", nothing_needed),
+    "a generation comes back though rows that it joins have expired": (
+        "spillway.engine.step._Step._wrote_expired",
+        nothing_written,
+    ),
+    "what has expired comes back": ("spillway.engine.step.take_expired", all_that_came),
     "a slice leaves before its time": ("spillway.engine.expiry.is_over", early),
     "runs of two slices are merged": ("spillway.engine.upkeep.due_merges", mixed),
     "a row written early is a generation of its own": (

@@ -135,6 +135,7 @@ class TreeSlots:
             fraction=0.3,
             inactive_ms=60_000,
             victims=str(self.options.get("victims", DEFAULT)),
+            reactivation="off",
             calendar="XNYS",
             kafka={},
         )

@@ -83,6 +83,7 @@ SETTINGS = JobSettings(
     fraction=0.2,
     inactive_ms=5,
     victims="largest",
+    reactivation="off",
     calendar="XNYS",
     kafka={},
 )

@@ -426,9 +426,14 @@ class _Step:
             kept = still_needed(self.spec, self.task.groups, self.task.reach.get(name, ()), out)
             if any(kept):
                 self._write_spill(name, kept, _count(kept), number=number)
-                wrote = self.wrote_expired.setdefault(name, np.zeros(len(self.work), np.bool_))
+                wrote = self.wrote_expired.setdefault(name, self._wrote_expired(name))
                 for rows in (rows for pieces in kept for rows in pieces):
                     wrote[self.task.groups.group_of(rows.key_hash)] = True
+
+    def _wrote_expired(self, name: str) -> Bool:
+        """Groups of a session of which expired rows were written in this epoch, bool (g,)."""
+        nothing: Bool = np.zeros(len(self.work), dtype=np.bool_)
+        return self.wrote_expired.get(name, nothing)
 
     # --- spill ----------------------------------------------------------------------------
 
@@ -452,7 +457,7 @@ class _Step:
             rows = sizes.rows.sum(axis=0)
             growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms)
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
-            kept = kept.without(~own | self.wrote_expired.get(name, ~own))
+            kept = kept.without(~own | self._wrote_expired(name))
             gain = None
             if task.reactivation != "off" and len(kept.group):
                 newest = kept.newest(len(task.groups))
@@ -510,7 +515,7 @@ class _Step:
                     rows = spilled_generations(self.spec, self.tables("spill"), chosen, ranges)
             except SpillDamaged as damaged:
                 # Cleanup needs the file, but the day goes on without it.
-                self.warnings.append(str(damaged))
+                self.warnings.append(f"spilled groups cannot come back: {damaged}")
                 self.figures[name] = replace(self.figures[name], kept=kept.without(groups))
                 continue
             self._bring_back(session, groups, rows)
@@ -551,9 +556,7 @@ class _Step:
         came.installed = [[] for _ in self.inputs]
         sizes = measure(came, segments, len(self.spec.inputs))
         figures = self.figures[name].after_return(groups, sizes, given.results, self.joins.inputs)
-        if name in self.wrote_expired:
-            figures.kept = figures.kept.without(self.wrote_expired[name])
-        self.figures[name] = figures
+        self.figures[name] = replace(figures, kept=figures.kept.without(self._wrote_expired(name)))
         self.returned[name] = groups
         self.returned_rows += int(sizes.rows.sum())
         self.returned_bytes += int(sizes.bytes.sum())
@@ -680,8 +683,7 @@ class _Step:
             return figures.kept
         # Of the root alone: what joins below it lacked would be rows of those above. Rows that have
         # expired in this epoch have the cut's epoch, too, but are not to be read back.
-        may = self.joins.join == self.spec.root.operator
-        may &= ~self.wrote_expired.get(session, ~may)
+        may = (self.joins.join == self.spec.root.operator) & ~self._wrote_expired(session)
         rows = figures.rows.sum(axis=0)
         return figures.kept.without(cut & ~may).with_cut(
             cut & may,

@@ -25,7 +25,7 @@ Bool = npt.NDArray[np.bool_]
 
 POLICIES = ("expected-gain", "random", "off")
 DEFAULT = "expected-gain"
-MARGIN = 1.5
+MARGIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,16 @@ def returning(
     residents: Residents,
     candidates: Candidates,
     *,
+    wanted_bytes: int,
     most_bytes: int,
     spare_bytes: int = 0,
     seed: int = 0,
 ) -> Bool:
     """Groups whose newest spilled generation comes back, bool (g,).
 
-    `most_bytes`: all of them together. `spare_bytes`: memory that nobody is expected to ask for
-    until the session ends. Raises ValueError: unknown policy.
+    They come until they are `wanted_bytes` together, and never more than `most_bytes`.
+    `spare_bytes`: memory that nobody is expected to ask for until the session ends. Raises
+    ValueError: unknown policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
@@ -77,9 +79,10 @@ def returning(
     order = np.argsort(-value, kind="stable")
     able, value = able[order], value[order]
     taken = np.cumsum(size[able])
-    worth = value > MARGIN * _price(residents, taken - spare_bytes)
+    fits = (taken - size[able] < wanted_bytes) & (taken <= most_bytes)
     # Values fall and prices rise, so those that are worth it are the first ones.
-    found[able[worth & (taken <= most_bytes) & (value > 0)]] = True
+    worth = (value > 0) & (value > MARGIN * _price(residents, taken - spare_bytes))
+    found[able[fits & worth]] = True
     return found
 
 

@@ -242,6 +242,9 @@ class StreamDriver:
                 f"epoch {plan.epoch}: slot {slot} has lost its state ({what}); "
                 "reading it again from Kafka"
             )
+        for report in reports:
+            for what in report.warnings:
+                self._on_trouble(f"epoch {plan.epoch}: slot {report.slot}: {what}")
         if statistics:
             self._statistics_at = time.monotonic()
             self._works = []

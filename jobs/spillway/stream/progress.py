@@ -35,6 +35,9 @@ def epoch_line(entry: Epoch) -> str:
     spilled = sum(slot.spilled_bytes for slot in entry.slots)
     if spilled:
         parts.append(f"| spilled {bytes_text(spilled)}, {times_text(len(entry.cuts), 'cut')}")
+    returned = sum(slot.returned_bytes for slot in entry.slots)
+    if returned:
+        parts.append(f"| brought back {bytes_text(returned)}")
     if entry.carried_rows:
         parts.append(f"| carried {entry.carried_rows:,} rows over")
     if entry.restored_slots:

@@ -10,6 +10,7 @@ from spillway.clock import Clock
 from spillway.decode import compile_streams
 from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import cluster
+from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.state import JournalState, check_query, fold
 from spillway.stream.genesis import carrying, check_carry, first_entry
@@ -109,6 +110,17 @@ def victims_for(wanted: str, joins: int) -> str:
     return DEFAULT if joins == 1 else "local-output"
 
 
+def reactivation_for(wanted: str, victims: str) -> str:
+    """The policy by which spilled generations come back: what `automatic` stands for.
+
+    What it weighs is what groups are expected to give; where groups leave by another measure, what
+    comes back might leave at once.
+    """
+    if wanted != "automatic":
+        return wanted
+    return EXPECTED_GAIN if victims == DEFAULT else "off"
+
+
 def job_settings(
     settings: Settings,
     query: Query,
@@ -118,6 +130,7 @@ def job_settings(
     kafka: Options,
 ) -> JobSettings:
     """What is the same for all epochs of this driver."""
+    victims = victims_for(settings.spill.victims, len(spec.joins))
     return JobSettings(
         spec=spec,
         streams=compile_streams(query),
@@ -130,7 +143,8 @@ def job_settings(
         threshold=settings.spill.threshold,
         fraction=settings.spill.fraction,
         inactive_ms=int(settings.spill.inactive_s * 1000),
-        victims=victims_for(settings.spill.victims, len(spec.joins)),
+        victims=victims,
+        reactivation=reactivation_for(settings.spill.reactivation, victims),
         calendar=settings.session.calendar if settings.session.boundary == "calendar" else "",
         kafka=kafka,
         traced_rows=settings.spill.traced_rows,

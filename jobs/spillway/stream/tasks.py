@@ -45,6 +45,7 @@ class JobSettings:
     fraction: float
     inactive_ms: int
     victims: str
+    reactivation: str
     calendar: str
     """By which it is known how long a session goes on; empty: a command ends it, nobody knows
     when."""
@@ -128,6 +129,7 @@ def step_tasks(
             fraction=settings.fraction,
             inactive_ms=settings.inactive_ms,
             victims=settings.victims,
+            reactivation=settings.reactivation,
             left_ms=left_ms(settings.calendar, dates, now_ms) if settings.calendar else {},
             now_ms=now_ms,
             statistics=statistics,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest import mock
 
 from spillway.policy.slots import rearranged
 from spillway.protocol.recovery import InputChanged
@@ -535,11 +537,18 @@ def zeros(ends: Offsets) -> Offsets:
     return {topic: [0] * len(parts) for topic, parts in ends.items()}
 
 
+FEW_GENERATIONS = 2
+"""Of a group that may come back: so few that older ones are forgotten."""
+
+
 def run(
     seed: int, rules: Rules | None = None, *, trees: Sequence[Tree] = ONE, traced: bool = False
 ) -> Outcome:
     """Run one schedule with the true rules, or with planted ones."""
-    return Schedule(seed, rules or Rules(), trees=trees, traced=traced).run()
+    with ExitStack() as stack:
+        for where in ("spillway.protocol.state", "spillway.engine.spill.kept"):
+            stack.enter_context(mock.patch(f"{where}.KEPT_GENERATIONS", FEW_GENERATIONS))
+        return Schedule(seed, rules or Rules(), trees=trees, traced=traced).run()
 
 
 def explain(outcome: Outcome, rules: Rules | None = None) -> str:

@@ -84,6 +84,7 @@ SETTINGS = JobSettings(
     fraction=0.3,
     inactive_ms=0,
     victims=DEFAULT,
+    reactivation="off",
     calendar="XNYS",
     kafka={},
 )

@@ -4,9 +4,9 @@ Model: memory of a slot = bytes of its live rows, the epoch's included. Above `t
 budget the slot spills `fraction` of its memory (more when that would not bring it below the
 threshold), victims by policy; a victim is a (session, group) pair, with all inputs.
 
-What comes back of spilled generations (`spillway.policy.reactivation`) is at most half of what the
-rule spills, and as much more is spilled for it; where the rule spills nothing, it is half of what
-is free.
+What comes back of spilled generations (`spillway.policy.reactivation`) is about half of what the
+rule spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is
+half of what is free.
 
 Apart from that rule the new rows that stay must fit into the folder, beside the files of dead rows
 that are not rewritten yet. Where they do not, victims are added, in the policy's order, until they
@@ -95,25 +95,24 @@ def choose_returns(
 
     `to_come_bytes`: by which memory is expected to grow until the session ends.
     """
-    names = [name for name, each in figures.items() if each.gain is not None]
-    if not names:
-        return {}
+    if limits.forced_bytes or all(each.gain is None for each in figures.values()):
+        return {}  # who forces a spill wants the memory
     size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
     memory = int(size.sum())
-    by_rule = max(limits.by_rule(memory), limits.forced_bytes)
+    by_rule, free = limits.by_rule(memory), limits.bound_bytes - memory
     order = np.argsort(loss / np.maximum(size, 1), kind="stable")
     leaving = np.zeros(len(size), dtype=np.bool_)
     leaving[order] = np.cumsum(size[order]) - size[order] < by_rule
-    free = limits.bound_bytes - memory
+    most = by_rule if by_rule else max(free, 0)
     brought = int(_of_all(figures, "intake_bytes").sum())
-    most = min(by_rule if by_rule else free, limits.room_bytes - brought) // 2
     back = [each.kept.newest(len(each.bytes)).bytes for each in figures.values()]
     gain = [np.zeros(len(f.bytes)) if f.gain is None else f.gain for f in figures.values()]
     found = returning(
         policy,
         Residents(size, loss, leaving),
         Candidates(np.concatenate(back), np.concatenate(gain)),
-        most_bytes=max(most, 0),
+        wanted_bytes=most // 2,
+        most_bytes=min(most, (limits.room_bytes - brought) // 2),
         spare_bytes=max(free - to_come_bytes, 0),
         seed=seed,
     )
