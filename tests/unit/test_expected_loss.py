@@ -3,6 +3,7 @@ written out group by group."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, log
 from typing import get_args
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.growth import GroupJoins, growth_of
+from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.statistics import (
     HALF_LIFE_MS,
     Counters,
@@ -37,7 +39,14 @@ from spillway.policy.arrivals import (
     persistence,
     rate_to_come,
 )
-from spillway.policy.expected import Growth, expected_loss, with_generation
+from spillway.policy.expected import (
+    Growth,
+    expected_gain,
+    expected_loss,
+    rows_to_come,
+    with_generation,
+    without_generation,
+)
 from spillway.policy.victims import POLICIES, GroupFigures, VictimContext, victim_order
 from spillway.stream.start import victims_for
 from spillway_schemas.journal import Prefix
@@ -66,7 +75,10 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
     )
 
 
-def slowly(growth: Growth) -> list[float]:
+def slowly(
+    growth: Growth, back: Sequence[int] | None = None, age_ms: Sequence[int] | None = None
+) -> list[float]:
+    """The loss; or, with `back`, what comes with so many rows that were spilled `age_ms` ago."""
     groups = range(len(growth.rows))
     left_ms = growth.left_ms
     off = sum((p - u) ** 2 for p, u in zip(growth.present, growth.usual, strict=True))
@@ -94,10 +106,14 @@ def slowly(growth: Growth) -> list[float]:
     found = []
     for g in groups:
         m, n, x = int(growth.inputs[g]), float(growth.rows[g]), rates[g] * left_ms
+        window_ms = growth.window_ms[g]
+        if back is not None and age_ms is not None:
+            n, x = float(back[g]), n + x
+            window_ms = max(window_ms - age_ms[g], 0)
         own = [k for k in groups if growth.join[k] == growth.join[g]]
         if growth.window_ms[g] < inf:
             steps = 10_000
-            until = min(left_ms, growth.window_ms[g])
+            until = min(left_ms, window_ms)
             share = sum(
                 1 - ((k + 0.5) / steps * until / growth.window_ms[g]) ** (m - 1)
                 for k in range(steps)
@@ -119,6 +135,36 @@ def slowly(growth: Growth) -> list[float]:
 def test_the_loss_is_what_the_sums_say(seed: int, groups: int, joins: int) -> None:
     growth = growth_drawn(np.random.default_rng(seed), groups, joins)
     assert expected_loss(growth) == pytest.approx(slowly(growth), rel=1e-6, abs=1e-6)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 3))
+def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> None:
+    draw = np.random.default_rng(seed)
+    growth = growth_drawn(draw, groups, joins)
+    back = draw.integers(0, 60, groups) * (draw.random(groups) < 0.7)
+    age_ms = draw.integers(0, 60_000, groups)
+    found = expected_gain(growth, back, age_ms)
+    slow = slowly(growth, back.tolist(), age_ms.tolist())
+    assert found == pytest.approx(slow, rel=1e-6, abs=1e-6)
+    assert not found[back == 0].any()
+
+
+def test_rows_come_until_the_session_ends_or_a_window_is_full() -> None:
+    growth = growth_drawn(np.random.default_rng(3), 6, joins=2)
+    steady = np.full(6, 2e-3)
+    growth = replace(growth, present=steady, usual=steady, left_ms=10_000.0, rows=np.full(6, 5))
+    windowed = np.isfinite(growth.window_ms)
+    assert 0 < windowed.sum() < 6
+    assert rows_to_come(growth) == pytest.approx(np.where(windowed, 15.0, 20.0))
+    over = replace(growth, rows=np.full(6, 900))
+    assert rows_to_come(over) == pytest.approx(np.where(windowed, 0.0, 20.0))
+
+
+def test_a_generation_that_comes_back_leaves_the_norm_as_it_was() -> None:
+    inputs, norm = np.array([2, 3, 3]), np.array([7.0, 0.0, 20.0])
+    rows = np.array([5, 9, 0])
+    there = with_generation(norm, rows, inputs)
+    assert without_generation(there, rows, inputs) == pytest.approx(norm, abs=1e-3)
 
 
 def test_nothing_is_lost_without_rows_and_without_time() -> None:
@@ -344,7 +390,9 @@ def test_generations_are_remembered_by_what_they_would_give(rows: list[int], m: 
     inputs = np.full(2, m)
     for each in rows:
         figures = figures_of(counters, each, each)
-        counters = figures.after_spill(np.array([True, False]), inputs).counters
+        counters = figures.after_spill(
+            np.array([True, False]), inputs, KeptGenerations.none()
+        ).counters
     assert counters.spilled_norm[0] ** m == pytest.approx(sum(float(n) ** m for n in rows))
     assert counters.spilled_norm[1] == 0
     norm = with_generation(np.zeros(1), np.array([7]), np.array([m]))

@@ -38,6 +38,7 @@ from spillway.protocol.state import (
 )
 from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import (
+    KEPT_GENERATIONS,
     Claim,
     Epoch,
     Genesis,
@@ -180,6 +181,53 @@ CASES = [
         *BEGUN,
         ONE,
         again([Topic(name="a", id="id-a", partitions=1), TOPICS[1]]),
+    ),
+    journal(
+        "a cut taken back that never was",
+        "epoch 1 takes back the cut of 2/1 at epoch 0, which is not the last one of 2026-01-05",
+        *BEGUN,
+        ONE.model_copy(update={"cuts": [cut(0, 0)]}),
+        epoch(3, 1, ends(5, 5, 5), voided=[cut(1, 0)]),
+    ),
+    journal(
+        "a cut taken back before the last one",
+        "epoch 2 takes back the cut of 2/1 at epoch 0, which is not the last one",
+        *BEGUN,
+        ONE.model_copy(update={"cuts": [cut(1, 0)]}),
+        epoch(3, 1, ends(5, 5, 5), cuts=[cut(1, 1)]),
+        epoch(4, 2, ends(6, 6, 6), voided=[cut(1, 0)]),
+    ),
+    journal(
+        "a cut taken back before that of a group which it was merged into",
+        "epoch 2 takes back the cut of 2/1 at epoch 0, which is not the last one",
+        *BEGUN,
+        ONE.model_copy(update={"cuts": [cut(1, 0)]}),
+        epoch(3, 1, ends(5, 5, 5), cuts=[cut(0, 1, depth=1)]),
+        epoch(4, 2, ends(6, 6, 6), voided=[cut(1, 0)]),
+    ),
+    journal(
+        "a cut taken back that is not kept any more",
+        "epoch 18 takes back the cut of 2/1 at epoch 0, which is not the last one",
+        *BEGUN,
+        *(epoch(2 + n, n, ends(n, n, n), cuts=[cut(1, n)]) for n in range(KEPT_GENERATIONS + 1)),
+        epoch(
+            KEPT_GENERATIONS + 3,
+            KEPT_GENERATIONS + 1,
+            ends(99, 99, 99),
+            voided=[cut(1, n) for n in reversed(range(1, KEPT_GENERATIONS + 1))],
+        ),
+        epoch(
+            KEPT_GENERATIONS + 4,
+            KEPT_GENERATIONS + 2,
+            ends(99, 99, 99),
+            voided=[cut(1, 0)],
+        ),
+    ),
+    journal(
+        "a cut of a closed session taken back",
+        "epoch 0 writes to closed sessions {'2026-01-06'}$",
+        *BEGUN,
+        ONE.model_copy(update={"voided": [cut(1, 0, session=NEXT)]}),
     ),
     journal(
         "a watermark from nowhere",
