@@ -73,6 +73,7 @@ class Made:
     spilled_bytes: int = 0
     overflows: int = 0
     flushed_bytes: int = 0
+    returned_bytes: int = 0
     cuts: Counter = field(default_factory=Counter)
     peak: int = 0
     end: dict = field(default_factory=dict)
@@ -181,7 +182,7 @@ def _day(
         totals, cuts = [], []
         for slot in range(slots):
             state[slot] += rng.randrange(20_000, 60_000)
-            spilled = overflow = 0
+            spilled = overflow = returned = 0
             if sealing:
                 spilled = state[slot]
                 made.flushed_bytes += spilled
@@ -190,6 +191,8 @@ def _day(
                 made.spills += 1
                 overflow = spilled // 4 if made.spills % 3 == 0 else 0
                 made.overflows += overflow > 0
+                returned = spilled // 9
+                made.returned_bytes += returned
                 made.spilled_bytes += spilled
                 made.spill_epochs.append((epoch, slot))
             if spilled:
@@ -218,6 +221,8 @@ def _day(
                     spilled_bytes=spilled,
                     overflow_bytes=overflow,
                     spilled_rows=spilled // 31,
+                    returned_bytes=returned,
+                    returned_rows=returned // 31,
                     groups=len(groups) // slots,
                     busy_s=sum(step.values()),
                     seconds=step,

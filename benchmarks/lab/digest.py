@@ -29,7 +29,7 @@ TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workl
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
 SPILLS = ("arrivals", "expected", "reactivation", "victims")
-ENGINE = ("growth", "spill/kept", "spill/returning", "spill/spilling")
+ENGINE = ("growth", "state/kept", "spill/returning", "spill/spilling")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
 

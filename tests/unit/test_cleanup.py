@@ -77,7 +77,7 @@ def test_nothing_spilled_nothing_missing(tmp_path):
 
 def test_one_generation_is_complete_and_never_joined(tmp_path, monkeypatch):
     source = spilled(tmp_path, {3: ([1, 1, 2], [1, 2, 2])})
-    monkeypatch.setattr(cleanup, "_rows", lambda *_: pytest.fail("taken apart"))
+    monkeypatch.setattr(cleanup, "rows_of_input", lambda *_: pytest.fail("taken apart"))
     assert count(source) == 0
 
 
@@ -85,14 +85,14 @@ def test_only_rows_that_can_give_something_are_taken_apart(tmp_path, monkeypatch
     # Hash 1: two generations, both inputs. 2: one generation. 3: one input only.
     source = spilled(tmp_path, {3: ([1, 2, 3], [1, 2]), 5: ([1, 3], [1])})
     taken = []
-    real = cleanup._rows
+    real = cleanup.rows_of_input
 
     def rows_(*args):
         found = real(*args)
         taken.append(found.num_rows)
         return found
 
-    monkeypatch.setattr(cleanup, "_rows", rows_)
+    monkeypatch.setattr(cleanup, "rows_of_input", rows_)
     assert count(source) == 2 * 2 - 1 - 1
     assert taken == [2, 2]
 
@@ -547,11 +547,11 @@ def test_a_file_whose_rows_are_not_the_query_s_is_named(tmp_path, row, why):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
     parts = load(source, 0, 2**64)
     good = [part for part in parts if part.input == 1]
-    assert cleanup._rows(source, good, 1).num_rows == 3
+    assert cleanup.rows_of_input(source, good, 1).num_rows == 3
     bad = replace(good[1], table=good[1].table.set_column(2, "row", row))
     told = rf"1\.parquet.*a row of input 1 is not one of this query: .*{re.escape(why)}"
     with pytest.raises(SpillDamaged, match=told):
-        cleanup._rows(source, [good[0], bad, good[2]], 1)
+        cleanup.rows_of_input(source, [good[0], bad, good[2]], 1)
 
 
 def test_a_file_of_another_query_is_named(tmp_path):

@@ -1153,12 +1153,14 @@ def test_the_state_after_epochs_and_a_claim() -> None:
         date=DAY,
         start=ends(0, 0, 0),
         base=-1,
-        last_cuts={Prefix(2, 0): 1, Prefix(2, 1): 1},
+        recent_cuts={Prefix(2, 0): (-1, 0, 1), Prefix(2, 1): (-1, 1)},
         cuts=3,
         results=3,
         spilled_rows=4,
     )
-    after = OpenSession(date=NEXT, start=ends(5, 9, 5), base=0, last_cuts={Prefix(2, 3): 1}, cuts=1)
+    after = OpenSession(
+        date=NEXT, start=ends(5, 9, 5), base=0, recent_cuts={Prefix(2, 3): (0, 1)}, cuts=1
+    )
     expected = JournalState(
         n=3,
         term=1,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.growth import GroupJoins, growth_of
-from spillway.engine.spill.kept import KeptGenerations
+from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.statistics import (
     HALF_LIFE_MS,
     Counters,

@@ -24,7 +24,7 @@ from spillway.engine.join.kernel import (
     expand,
     join_batches,
 )
-from spillway.engine.join.probe import Candidates, Spans
+from spillway.engine.join.probe import MatchCandidates, Spans
 from spillway.engine.join.spec import InputSpec, JoinSpec
 
 KEYS = pa.schema(
@@ -81,7 +81,7 @@ def cut(widths: list[int], batch_bytes: int) -> list[tuple[int, int]]:
         gathered(pa.table({"y": ["." * (width - 8 - 4) for width in widths]})),
     ]
     picks: list[I64] = [np.zeros(len(widths), np.int64), np.arange(len(widths))]
-    nothing = Candidates(np.zeros(0, np.uint64), [])
+    nothing = MatchCandidates(np.zeros(0, np.uint64), [])
     return list(_Making(SPEC, [], nothing, batch_bytes, 0)._cut_by_bytes(sides, picks))
 
 
@@ -104,7 +104,7 @@ def test_wide_rows_are_cut_into_more_batches(
 
 def test_no_results_are_no_batch() -> None:
     sides = [gathered(pa.table({"x": [1]})), gathered(pa.table({"y": ["."]}))]
-    nothing = Candidates(np.zeros(0, np.uint64), [])
+    nothing = MatchCandidates(np.zeros(0, np.uint64), [])
     making = _Making(SPEC, [], nothing, 1, 0)
     assert list(making._cut_by_bytes(sides, [np.zeros(0, np.int64)] * 2)) == []
 

@@ -121,6 +121,7 @@ def test_what_is_served_is_what_the_journal_holds() -> None:
     assert figure(found, "spillway_spills_total") == made.spills
     assert figure(found, "spillway_spilled_bytes_total") == made.spilled_bytes
     assert figure(found, "spillway_flushed_bytes_total") == made.flushed_bytes
+    assert figure(found, "spillway_returned_bytes_total") == made.returned_bytes
     assert figure(found, "spillway_epochs_total") == 60
     assert figure(found, "spillway_term") == 1
     assert figure(found, "spillway_up") == 1

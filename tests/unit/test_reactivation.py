@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill.generations import VoidedCuts
-from spillway.engine.spill.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.spill.spilling import Limits, choose_returns, choose_victims
+from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import Counters, Figures, figures_table
 from spillway.policy.reactivation import MARGIN, POLICIES, Candidates, Residents, returning

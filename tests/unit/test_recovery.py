@@ -36,7 +36,9 @@ def read_from(last_cuts: dict[Prefix, int], groups: list[Prefix]) -> int:
         end={"a": [90]},
         groups=tuple((each, 0) for each in groups),
         manifests={0: "m"},
-        sessions=(OpenSession("2026-01-05", start, -1, last_cuts),),
+        sessions=(
+            OpenSession("2026-01-05", start, -1, {r: (-1, e) for r, e in last_cuts.items()}),
+        ),
         marks={epoch: Mark({"a": [10 * epoch]}, {}) for epoch in range(-1, 10)},
     )
     found = restore_of(state, [0])

@@ -10,6 +10,7 @@ from pydantic import SecretBytes
 
 from spillway.engine.state.arrangement import Drops
 from spillway.engine.state.digests import keyed_digest
+from spillway.engine.state.kept import KEPT_FIELDS
 from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.state.statefiles import (
     FIGURES_SCHEMA,
@@ -116,7 +117,10 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     for i in range(1, len(names)):
         kind = FIGURES_SCHEMA.field(i).type
         lists = pa.types.is_fixed_size_list(kind)
-        columns.append(pa.array([[i] * kind.list_size if lists else i] * number, kind))
+        value: object = [i] * kind.list_size if lists else i
+        if names[i] == "kept":
+            value = [dict.fromkeys(KEPT_FIELDS.names, i) | {"path": "p"}]
+        columns.append(pa.array([value] * number, kind))
     figures = pa.table(columns, schema=FIGURES_SCHEMA)
     written = Manifest(
         slot=3,
@@ -131,7 +135,7 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     assert data.size < figures.nbytes / 15, "compressed"
     text = pa.ipc.open_file(data).schema.metadata[b"spillway"]
     assert text == (
-        b'{"format":6,"slot":3,"epoch":7,"next_run":5,"runs":[],'
+        b'{"format":7,"slot":3,"epoch":7,"next_run":5,"runs":[],'
         b'"drops":{"d":[[0,-1],[9223372036854775808,6]]},'
         b'"merges":[["d",1,[2,3],4],["e",0,[1],9]],"evidence":{"d":[[1.5,0.5]]}}'
     )
@@ -149,12 +153,12 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
 def test_a_manifest_of_another_format_is_refused() -> None:
     written = encode_manifest(Manifest(0, 1))
     whole = pa.ipc.open_file(written).read_all()
-    facts = whole.schema.metadata[b"spillway"].replace(b'"format":6', b'"format":5')
+    facts = whole.schema.metadata[b"spillway"].replace(b'"format":7', b'"format":6')
     sink = pa.BufferOutputStream()
     table = whole.replace_schema_metadata({b"spillway": facts})
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(ValueError, match=r"^a manifest of format 5 instead of 6$"):
+    with pytest.raises(ValueError, match=r"^a manifest of format 6 instead of 7$"):
         decode_manifest(sink.getvalue())
 
 

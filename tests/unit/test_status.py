@@ -89,6 +89,8 @@ def test_figures_are_the_journals(settings, warehouse):
     assert 0 < made.overflows == day.overflows < made.spills
     assert day.spills > 2
     assert day.flushed_bytes == made.flushed_bytes > 0
+    assert day.returned_bytes == made.returned_bytes > 0
+    assert after.returned_bytes == 0
     assert after.spills == 0
     assert day.peak_state_bytes == made.peak
     assert day.cleanup_ranges == 2

@@ -175,3 +175,42 @@ def disjoint_ranges(ranges: Iterable[Prefix]) -> list[Prefix]:
         if not kept or not kept[-1].covers(prefix):
             kept.append(prefix)
     return kept
+
+
+class CutIndex:
+    """Numbered cuts of hash ranges, in order: of each hash those that cover it. Picklable.
+
+    `cuts`: (range, number) each, any two may be alike; numbers are at least 0 and below `width`.
+    """
+
+    def __init__(self, cuts: Sequence[tuple[Prefix, int]], width: int) -> None:
+        ends = [prefix.hi for prefix, _ in cuts if prefix.hi < 1 << HASH_BITS]
+        lows = [prefix.lo for prefix, _ in cuts]
+        self.edges: U64 = np.unique(np.array([0, *lows, *ends], np.uint64))
+        self.width = width
+        found = [np.zeros(0, np.int64)]
+        for prefix, number in cuts:
+            first = int(np.searchsorted(self.edges, np.uint64(prefix.lo)))
+            stop = int(np.searchsorted(self.edges, np.uint64(prefix.hi - 1), side="right"))
+            found.append(np.arange(first, stop) * width + number)
+        self.at: I64 = np.unique(np.concatenate(found))
+        """place * width + number of each cut of the hashes [edges[place], edges[place + 1])."""
+
+    def begin(self, hashes: U64) -> I64:
+        """place * width of each hash, int64 (n,)."""
+        place = np.searchsorted(self.edges, hashes, side="right") - 1
+        begin: I64 = place.astype(np.int64) * self.width
+        return begin
+
+    def since(self, hashes: U64, numbers: I64) -> I64:
+        """The first cut of each hash with its number or a greater one, int64 (n,); -1: none."""
+        begin = self.begin(hashes)
+        at = np.searchsorted(self.at, begin + numbers)
+        found = np.append(self.at, -1)[at] - begin
+        return np.where((found >= 0) & (found < self.width), found, -1)
+
+    def count(self, hashes: U64, below: I64) -> I64:
+        """How many cuts of each hash have a smaller number, int64 (n,)."""
+        begin = self.begin(hashes)
+        last: I64 = np.searchsorted(self.at, begin + below)
+        return last - np.searchsorted(self.at, begin)

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spillway.engine.groups import I64, U64, GroupMap
+from spillway.engine.groups import I64, U64, CutIndex, GroupMap
 from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
-from spillway.engine.spill.generations import CutIndex
 from spillway.engine.state.runs import merge
 from spillway.engine.state.slices import are_over, least_of
 from spillway.engine.wire.blocks import Block, rows_by_slot

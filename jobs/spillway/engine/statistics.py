@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, Bool, GroupMap, range_index
-from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.state.arrangement import Segments, SessionState
+from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.arrivals import ARRIVALS_HALF_LIFE_MS, HORIZONS_MS, TAU_MS, looked_back
 from spillway.policy.expected import with_generation, without_generation

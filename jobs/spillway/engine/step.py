@@ -47,7 +47,6 @@ from spillway.engine.join.kernel import Joined, Rows, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches
-from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.spill.returning import spilled_generations
 from spillway.engine.spill.spillfile import SpillDamaged, write_spill
 from spillway.engine.spill.spilling import (
@@ -60,6 +59,7 @@ from spillway.engine.spill.spilling import (
     staying,
 )
 from spillway.engine.state.arrangement import RunWindow, Segments, SessionState
+from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.loading import Loaded, load
 from spillway.engine.state.runs import Missing, bytes_of
 from spillway.engine.state.slices import by_slice, sliced

@@ -149,6 +149,12 @@ CATALOGUE: tuple[Family, ...] = (
         (),
         "State that left memory when days were sealed.",
     ),
+    Family(
+        "spillway_returned_bytes_total",
+        "counter",
+        (),
+        "State of spilled groups that came back to memory.",
+    ),
     Family("spillway_relocations_total", "counter", (), "Groups that changed their slot."),
     Family("spillway_relocations_waiting", "gauge", (), "Groups that are to change their slot."),
     Family(

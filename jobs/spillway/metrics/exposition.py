@@ -100,6 +100,7 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
         "spillway_spills_total": "spills",
         "spillway_spilled_bytes_total": "spilled_bytes",
         "spillway_flushed_bytes_total": "flushed_bytes",
+        "spillway_returned_bytes_total": "returned_bytes",
         "spillway_relocations_total": "relocations",
         "spillway_relocations_waiting": "relocations_waiting",
         "spillway_restored_slots_total": "restored_slots",

@@ -36,6 +36,7 @@ class JournalFigures:
     spills: int
     spilled_bytes: int
     flushed_bytes: int
+    returned_bytes: int
     expired_rows: int
     event_time: EventTimeFigures | None
     """None: the query has no window."""
@@ -119,6 +120,7 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         spills=sum(s.spills for s in sessions),
         spilled_bytes=sum(s.spilled_bytes for s in sessions),
         flushed_bytes=sum(s.flushed_bytes for s in sessions),
+        returned_bytes=sum(s.returned_bytes for s in sessions),
         expired_rows=sum(s.expired_rows for s in sessions),
         event_time=event_time_of(model),
         generations={

@@ -142,6 +142,7 @@ class SessionTally(BaseModel):
     spilled_rows: int = 0
     spilled_bytes: int = 0
     flushed_bytes: int = 0
+    returned_bytes: int = 0
     expired_rows: int = 0
     cuts: int = 0
     cuts_by_range: dict[str, int] = {}
@@ -358,6 +359,7 @@ class Tally(BaseModel):
         if not whole or slot.state_bytes * whole > peak * slot.budget_bytes:
             session.peak_state_bytes, session.budget_bytes = slot.state_bytes, slot.budget_bytes
         session.expired_rows += totals.expired_rows
+        session.returned_bytes += totals.returned_bytes
         spilled = totals.spilled_bytes
         if flush:
             session.flushed_bytes += spilled

@@ -197,6 +197,7 @@ def _figures(session: SessionStatus, phases: Sequence[Row]) -> list[Row]:
         ("spills", count_text(session.spills)),
         ("of these for want of room", count_text(session.overflows)),
         ("spilled while it ran", bytes_text(session.spilled_bytes)),
+        ("of these came back to memory", bytes_text(session.returned_bytes)),
         ("flushed by the seal", bytes_text(session.flushed_bytes)),
         ("rows spilled and flushed", count_text(session.spilled_rows)),
         ("generations (cuts)", count_text(session.generations)),

@@ -119,6 +119,8 @@ class SessionStatus(StatusRecord):
     spilled_bytes: int
     flushed_bytes: int
     """State that left memory when the session was sealed."""
+    returned_bytes: int
+    """What was spilled and came back to memory."""
     expired_rows: int
     """Rows of windowed joins that left memory because no row to come joins with them."""
     generations: int

@@ -369,6 +369,7 @@ def _session(
         spilled_rows=session.spilled_rows,
         spilled_bytes=session.spilled_bytes,
         flushed_bytes=session.flushed_bytes,
+        returned_bytes=session.returned_bytes,
         expired_rows=session.expired_rows,
         generations=session.cuts,
         most_generations=session.most_cuts,

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool, GroupMap, ranges_mask
 from spillway.engine.join.kernel import Rows
-from spillway.engine.spill.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.arrangement import Segments, SessionState
+from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
 from spillway.protocol import driver as protocol
@@ -357,7 +357,7 @@ PLANTS: tuple[Plant, ...] = (
         "oldest-generation-first",
         "never an older one first",
         "JournalBroken|has .* rows",
-        patches=(("spillway.engine.spill.kept.KeptGenerations.newest_of", _oldest),),
+        patches=(("spillway.engine.state.kept.KeptGenerations.newest_of", _oldest),),
     ),
     Plant(
         "returns-to-another-group",
@@ -365,7 +365,7 @@ PLANTS: tuple[Plant, ...] = (
         "JournalBroken|has .* rows",
         patches=(
             (
-                "spillway.engine.spill.kept.KeptGenerations.known",
+                "spillway.engine.state.kept.KeptGenerations.known",
                 staticmethod(_whatever_became_of_it),
             ),
         ),

@@ -546,7 +546,7 @@ def run(
 ) -> Outcome:
     """Run one schedule with the true rules, or with planted ones."""
     with ExitStack() as stack:
-        for where in ("spillway.protocol.state", "spillway.engine.spill.kept"):
+        for where in ("spillway.protocol.state", "spillway.engine.state.kept"):
             stack.enter_context(mock.patch(f"{where}.KEPT_GENERATIONS", FEW_GENERATIONS))
         return Schedule(seed, rules or Rules(), trees=trees, traced=traced).run()
 

@@ -20,7 +20,6 @@ from spillway.engine.groups import Bool, GroupMap, disjoint_ranges
 from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
 from spillway.engine.replay import Generations
-from spillway.engine.spill.kept import KeptGenerations
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import (
     ALL,
@@ -30,6 +29,7 @@ from spillway.engine.state.arrangement import (
     SessionState,
     everything,
 )
+from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.state.statefiles import FIGURES_SCHEMA, Manifest

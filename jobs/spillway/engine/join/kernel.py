@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.boxes import Boxes, boxes_of, pieces
-from spillway.engine.join.probe import Candidates, Spans, probe, rows_of_keys
+from spillway.engine.join.probe import MatchCandidates, Spans, probe, rows_of_keys
 from spillway.engine.join.spec import JoinSpec
 from spillway_schemas.windows import Span, slice_us
 
@@ -232,7 +232,7 @@ class _Making:
 
     spec: JoinSpec
     sources: Sequence[Sequence[Rows]]
-    found: Candidates
+    found: MatchCandidates
     batch_bytes: int
     sample_every: int
 

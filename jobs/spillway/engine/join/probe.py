@@ -44,27 +44,27 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class MatchCandidates:
     """Hashes (k,) that have rows in every input, ascending, and their rows in each."""
 
     hashes: U64
     sides: list[Side]
 
-    def only(self, wanted: Bool) -> Candidates:
+    def only(self, wanted: Bool) -> MatchCandidates:
         """The candidates with the flag, bool (k,)."""
         number = np.cumsum(wanted) - 1
         sides = [
             Side([_keep(s, wanted, number) for s in side.spans], side.old[wanted], side.new[wanted])
             for side in self.sides
         ]
-        return Candidates(self.hashes[wanted], sides)
+        return MatchCandidates(self.hashes[wanted], sides)
 
 
 def probe(
     old: Sequence[Sequence[tuple[U64, int]]],
     new: Sequence[Sequence[U64]],
     last_drop: Callable[[U64], I64] | None = None,
-) -> Candidates:
+) -> MatchCandidates:
     """Find the hashes of new rows that have rows in every input.
 
     Sources are sorted hashes; an old one comes with the epoch in which it was born: it counts
@@ -98,7 +98,7 @@ def probe(
         Side([*olds, *news], n_old, n_new)
         for olds, news, n_old, n_new in zip(spans_old, found, counts_old, counts_new, strict=True)
     ]
-    return Candidates(hashes, sides).only(alive)
+    return MatchCandidates(hashes, sides).only(alive)
 
 
 def distinct(runs: Sequence[U64]) -> U64:

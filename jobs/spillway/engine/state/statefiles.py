@@ -28,9 +28,9 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import SecretBytes
 
-from spillway.engine.spill.kept import KEPT_TYPE
 from spillway.engine.state.arrangement import Drops
 from spillway.engine.state.digests import keyed_digest
+from spillway.engine.state.kept import KEPT_TYPE
 from spillway.engine.state.runs import (
     Missing,
     RunFile,
@@ -70,7 +70,7 @@ FIGURES_SCHEMA = pa.schema(
 )
 """What no run file holds of a group: see `spillway.engine.statistics.Counters`. `at_ms` is the
 stream's clock at the end of the epoch; `kept` are its generations that may come back
-(`spillway.engine.spill.kept`)."""
+(`spillway.engine.state.kept`)."""
 
 
 class Merging(NamedTuple):

@@ -166,6 +166,7 @@ export class Sessions {
       ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
       ["spilled", `${bytes(session.spilled_bytes)} in ${times(session.spills, "spill")}, ${bytes(session.flushed_bytes)} at the seal`],
+      ["came back to memory", session.returned_bytes ? bytes(session.returned_bytes) : null],
       ["spills for want of room", session.overflows ? `${count(session.overflows)} took groups below the threshold: raise state.budget_bytes or lower spill.threshold` : null],
       ["generations", `${count(session.generations)} (at most ${count(session.most_generations)} of one group)`],
       ["groups moved", count(session.moved)],
