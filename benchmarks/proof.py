@@ -21,6 +21,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from spillway.decode import StreamPlan, compile_streams
 from spillway.stream.session import spark_on_demand
 from spillway.verify.proof import ProofFrames
 from spillway.verify.rows import hashed_rows, result_columns
-from spillway.verify.single import SingleFrames
+from spillway.verify.single import SingleFrames, sum_plan, summed
+from spillway.verify.sums import summed_input, summed_quarantine, summed_results
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
@@ -142,9 +144,17 @@ def frames(spark: Any, name: str, rows: int, folder: Path) -> tuple[Callable[[],
     nothing = spark.createDataFrame([], "topic string, partition int, offset long")
     if of.is_single:
         plans = compile_streams(of)
-        inputs = [hashed_rows(decoded_frame(spark, p, rows, folder), p, SALT) for p in plans]
+        decoded = [decoded_frame(spark, plan, rows, folder) for plan in plans]
+        inputs = [hashed_rows(f, p, SALT) for f, p in zip(decoded, plans, strict=True)]
         results = result_columns(table, plans, SALT)
-        return lambda: SingleFrames(plans, inputs, results, nothing, SALT), len(found)
+        sums = sum_plan(plans, SALT, buckets=4)
+        blocks = [
+            summed(frame, partial(summed_input, sums, plan))
+            for frame, plan in zip(decoded, plans, strict=True)
+        ]
+        blocks.append(summed(table, partial(summed_results, sums, plans)))
+        blocks.append(summed(nothing, partial(summed_quarantine, sums)))
+        return lambda: SingleFrames(plans, inputs, results, sums, blocks), len(found)
     values = values_of(of)
     plans = leaf_plans(of, values)
     leaves = [

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -22,7 +23,8 @@ from spillway.decode import StreamPlan, compile_streams
 from spillway.decode.chunks import COLUMNS
 from spillway.verify.difference import Difference
 from spillway.verify.rows import decoded_schema, hashed_rows, result_columns
-from spillway.verify.single import SingleFrames
+from spillway.verify.single import SingleFrames, sum_plan, summed
+from spillway.verify.sums import summed_input, summed_quarantine, summed_results
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import TreeValues, leaf_plans, values_of
 from spillway.verify.workers import TOTALS, decoded
@@ -115,7 +117,7 @@ def rejected_of(tree: Query, rows: dict[str, list[Row]], good: dict[str, list[Ro
     )
 
 
-def leaf_frame(spark: Any, plan: StreamPlan, hashed: Sequence[str] | None, rows: list[Row]) -> Any:
+def leaf_frame(spark: Any, plan: StreamPlan, rows: list[Row]) -> Any:
     """A leaf's messages through the real decoder."""
     ordered = sorted(rows, key=lambda row: (row["partition"], row["offset"]))
     values = [
@@ -134,7 +136,7 @@ def leaf_frame(spark: Any, plan: StreamPlan, hashed: Sequence[str] | None, rows:
     )
     schema = decoded_schema(plan)
     table = pa.Table.from_batches(decoded(plan, schema, None, [raw]), schema=schema)
-    return hashed_rows(spark.createDataFrame(table), plan, SALT, hashed)
+    return spark.createDataFrame(table)
 
 
 def frames(
@@ -148,14 +150,13 @@ def frames(
     """`as_single`: the way of a single join."""
     values = values_of(made.query)
     plans = compile_streams(made.query) if as_single else leaf_plans(made.query, values)
-    leaves = [
-        leaf_frame(
-            spark,
-            plan,
-            None if as_single else leaf.hashed_rows,
-            made.rows[made.query.stream_name(leaf.name)],
-        )
+    rows = [
+        leaf_frame(spark, plan, made.rows[made.query.stream_name(leaf.name)])
         for plan, leaf in zip(plans, values.leaves, strict=True)
+    ]
+    leaves = [
+        hashed_rows(frame, plan, SALT, None if as_single else leaf.hashed_rows)
+        for frame, plan, leaf in zip(rows, plans, values.leaves, strict=True)
     ]
     columns = list(made.results[0]) if made.results else columns_of(made.query)
     types = {name: pa.int32() if name.endswith("_partition") else pa.int64() for name in columns}
@@ -169,7 +170,14 @@ def frames(
         )
     )
     if as_single:
-        return SingleFrames(plans, leaves, result_columns(table, plans, SALT), held, SALT)
+        sums = sum_plan(plans, SALT, buckets=3)
+        blocks = [
+            summed(frame, partial(summed_input, sums, plan))
+            for frame, plan in zip(rows, plans, strict=True)
+        ]
+        blocks.append(summed(table, partial(summed_results, sums, plans)))
+        blocks.append(summed(held, partial(summed_quarantine, sums)))
+        return SingleFrames(plans, leaves, result_columns(table, plans, SALT), sums, blocks)
     shown = tree_result_columns(table, values, SALT)
     return TreeFrames(spark, values, plans, leaves, shown, held, SALT)
 

@@ -38,7 +38,8 @@ from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.difference import Difference
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.rows import TopicRanges, input_rows, quarantined_rows, result_rows
-from spillway.verify.single import SingleFrames
+from spillway.verify.single import SingleFrames, read_and_summed, sum_plan
+from spillway.verify.sums import buckets_for
 from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.windowed import WindowedFrames
@@ -249,7 +250,15 @@ def frames_of(
         results = result_rows(spark, plans, schemas["results"], files["results"], salt)
         if (span := query.spans[0]) is not None:
             return WindowedFrames(span, plans, inputs, results, quarantine, salt)
-        return SingleFrames(plans, inputs, results, quarantine, salt)
+        day = [f for f in warehouse.files("results") if f.partition["session_date"] == session]
+        rows = rows_between(source.start, source.end) + sum(file.rows for file in day)
+        buckets = buckets_for(rows, spark.sparkContext.defaultParallelism)
+        plan = sum_plan(plans, salt, buckets)
+        largest = sorted(day, key=lambda file: -file.bytes)
+        paths = [file.path for file in largest]
+        place = warehouse.folder("results")
+        blocks = read_and_summed(spark, plans, source, (place, paths), quarantine, plan)
+        return SingleFrames(plans, inputs, results, plan, blocks)
     values = values_of(query)
     plans = leaf_plans(query, values)
     leaves = [

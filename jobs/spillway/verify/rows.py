@@ -12,7 +12,7 @@ null (`xxhash64` passes over nulls).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,12 +43,6 @@ class TopicRanges:
     """Of a query with windows."""
 
 
-def measures(inputs: int) -> list[str]:
-    """Names of the measures: per input count and sums, then of the results."""
-    each = [f"{name}{i}" for i in range(inputs) for name in ("n", "a", "b")]
-    return [*each, "run_time", "cleanup", "a", "b"]
-
-
 def key_names(plan: StreamPlan) -> list[str]:
     """Names of the key columns in the frames."""
     return [f"k{i}" for i in range(len(plan.keys))]
@@ -71,9 +65,14 @@ def input_rows(
     `p0`, `p1`, ...
     """
     schema = decoded_schema(plan)
-    raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
+    raw = messages(spark, plan, source)
     rows = raw.mapInArrow(partial(decoded, plan, schema, source.timing), from_arrow_schema(schema))
     return hashed_rows(rows, plan, salt, hashed)
+
+
+def messages(spark: Any, plan: StreamPlan, source: TopicRanges) -> Any:
+    """The messages of one input as they are."""
+    return _kafka(spark, plan.topic, source).select(*COLUMNS)
 
 
 def decoded_schema(plan: StreamPlan) -> pa.Schema:
@@ -147,31 +146,6 @@ def table_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
 # --- the same as measures --------------------------------------------------------------------
 
 
-def input_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
-    """Measures of one input's rows. Rejected ones count as input 0 of the null key."""
-    kept = sql.col("kept")
-    rejected = place_hash(salt, sql.lit(plan.topic))
-    values: dict[str, Any] = {}
-    for i in range(inputs):
-        mine = kept if i == plan.index else sql.lit(False)
-        mine = mine | ~kept if i == 0 else mine
-        digest = sql.when(kept, sql.col("hash")).otherwise(rejected)
-        values |= {
-            f"n{i}": _if(mine, sql.lit(1)),
-            f"a{i}": _if(mine, sql.pmod(digest, sql.lit(PRIMES[0]))),
-            f"b{i}": _if(mine, sql.pmod(digest, sql.lit(PRIMES[1]))),
-        }
-    return _measured(rows, key_names(plan), inputs, values)
-
-
-def result_measures(rows: Any, plan: StreamPlan, inputs: int) -> Any:
-    """Measures of the results: the products of their rows' residues."""
-    late = sql.col("phase") == "cleanup"
-    values = {"run_time": _if(~late, sql.lit(1)), "cleanup": _if(late, sql.lit(1))}
-    values |= result_weights(inputs)
-    return _measured(rows, key_names(plan), inputs, values)
-
-
 def result_weights(inputs: int) -> dict[str, Any]:
     """`a`, `b`: the product of the hashes of a result's rows modulo each prime."""
     weights = {}
@@ -181,29 +155,6 @@ def result_weights(inputs: int) -> dict[str, Any]:
             product = product * sql.pmod(sql.col(f"hash{i}"), sql.lit(prime)) % sql.lit(prime)
         weights[name] = product
     return weights
-
-
-def quarantine_measures(rows: Any, plan: StreamPlan, inputs: int, salt: int) -> Any:
-    """Measures of the quarantine's rows: they count as results of the null key."""
-    digest = place_hash(salt, sql.col("topic"))
-    values = {
-        "run_time": sql.lit(1),
-        "a": sql.pmod(digest, sql.lit(PRIMES[0])),
-        "b": sql.pmod(digest, sql.lit(PRIMES[1])),
-    }
-    for name, field in zip(key_names(plan), plan.keys, strict=True):
-        rows = rows.withColumn(name, sql.lit(None).cast(_spark_type(field.type)))
-    return _measured(rows, key_names(plan), inputs, values)
-
-
-def _measured(rows: Any, keys: Sequence[str], inputs: int, values: Mapping[str, Any]) -> Any:
-    return rows.select(
-        *keys, *(values.get(m, sql.lit(0)).cast("long").alias(m) for m in measures(inputs))
-    )
-
-
-def _if(condition: Any, value: Any) -> Any:
-    return sql.when(condition, value).otherwise(sql.lit(0))
 
 
 def row_hash(salt: int, input_: int, partition: str, offset: str, payload: Sequence[str]) -> Any:

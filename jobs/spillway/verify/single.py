@@ -1,12 +1,13 @@
 """A query of one join as frames: what `proof` asks of it.
 
-Inputs, results and quarantine are summed by the join's key in one pass, with no join of frames.
+Inputs, results and quarantine are summed by the join's key where they are read, in one pass, with
+no join of frames; Spark moves the sums to those who judge them (`sums`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +15,18 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
+from spillway.storage import Folder
 from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
-from spillway.verify.rows import (
-    input_measures,
-    key_names,
-    measures,
-    quarantine_measures,
-    result_measures,
+from spillway.verify.rows import TopicRanges, decoded_schema, key_names, messages
+from spillway.verify.sums import (
+    BLOCKS,
+    SumPlan,
+    decoded_sums,
+    file_sums,
+    judged_sums,
+    summed_quarantine,
 )
-from spillway.verify.workers import TOTALS, judged
+from spillway.verify.workers import TOTALS
 
 
 class SingleFrames:
@@ -35,33 +39,26 @@ class SingleFrames:
         plans: Sequence[StreamPlan],
         inputs: Sequence[Any],
         results: Any,
-        quarantine: Any,
-        salt: int,
+        plan: SumPlan,
+        blocks: Sequence[Any],
     ) -> None:
+        """`inputs`: frames of `rows.input_rows`; `results`: of `rows.result_rows`; both for the
+        difference alone. `blocks`: the sums of all inputs, of the results and of the quarantine
+        (`sums.BLOCKS`)."""
         self._plans = plans
         self._inputs = inputs
         self._results = results
-        self._quarantine = quarantine
-        self._salt = salt
+        self._plan = plan
+        self._blocks = blocks
         self._keys = key_names(plans[0])
 
     def judged(self) -> Any:
         """The rows of `workers.judged`: totals, and the keys that fail."""
-        m = len(self._plans)
-        frames = [
-            input_measures(rows, plan, m, self._salt)
-            for rows, plan in zip(self._inputs, self._plans, strict=True)
-        ]
-        frames.append(result_measures(self._results, self._plans[0], m))
-        frames.append(quarantine_measures(self._quarantine, self._plans[0], m, self._salt))
-        union = frames[0]
-        for frame in frames[1:]:
-            union = union.unionAll(frame)
-        summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in measures(m)))
-        keys = pa.schema([f.with_nullable(True) for f in self._plans[0].keys])
-        keys = pa.schema([f.with_name(n) for f, n in zip(keys, self._keys, strict=True)])
-        schema = pa.schema([*keys, *TOTALS])
-        return summed.mapInArrow(partial(judged, m, len(keys), schema), from_arrow_schema(schema))
+        union = reduce(lambda one, other: one.unionAll(other), self._blocks)
+        schema = pa.schema([*self._plan.keys, *TOTALS])
+        return union.repartition(self._plan.buckets, "bucket").mapInArrow(
+            partial(judged_sums, self._plan, schema), from_arrow_schema(schema)
+        )
 
     def difference(self, only: Any | None, examples: int) -> Difference:
         """What is missing or too many, of these keys or of all."""
@@ -81,3 +78,48 @@ class SingleFrames:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def sum_plan(plans: Sequence[StreamPlan], salt: int, buckets: int) -> SumPlan:
+    """What the tasks of a proof have in common."""
+    fields = zip(key_names(plans[0]), plans[0].keys, strict=True)
+    keys = pa.schema([pa.field(name, field.type) for name, field in fields])
+    return SumPlan(keys, len(plans), salt, buckets)
+
+
+def summed(frame: Any, function: Any) -> Any:
+    """The sums that a worker's function makes of a frame's rows."""
+    return frame.mapInArrow(function, from_arrow_schema(BLOCKS))
+
+
+def read_and_summed(
+    spark: Any,
+    plans: Sequence[StreamPlan],
+    source: TopicRanges,
+    results: tuple[Folder, Sequence[str]],
+    quarantine: Any,
+    plan: SumPlan,
+) -> list[Any]:
+    """The blocks of a session: of its messages, of the results' files, and of the quarantine.
+
+    `results`: the table's folder and the paths of the session's files in it.
+    """
+    frames = []
+    for each in plans:
+        frames.append(
+            summed(
+                messages(spark, each, source),
+                partial(decoded_sums, plan, each, decoded_schema(each)),
+            )
+        )
+    folder, paths = results
+    lists = [paths[k :: plan.buckets] for k in range(min(plan.buckets, len(paths)))]
+    if lists:
+        frames.append(
+            summed(
+                spark.range(0, len(lists), 1, len(lists)),
+                partial(file_sums, plan, plans, folder, lists),
+            )
+        )
+    frames.append(summed(quarantine, partial(summed_quarantine, plan)))
+    return frames
