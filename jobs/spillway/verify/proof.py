@@ -136,7 +136,7 @@ def verify(
     spark = start_spark()
     try:
         with (
-            _few_partitions(spark),
+            _settings_of_the_proof(spark),
             closing(frames_of(spark, warehouse, query, source, session, salt)) as frames,
         ):
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
@@ -362,19 +362,30 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
         )
 
 
-class _few_partitions:  # noqa: N801 - used like a function
-    """Shuffle into few partitions while the proof runs: keys are small."""
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
+
+
+class _settings_of_the_proof:  # noqa: N801 - used like a function
+    """Shuffle into few partitions while the proof runs, for keys are small; and read Kafka as the
+    stream does: Spark's older batch source makes an object of each field of each message."""
 
     def __init__(self, spark: Any) -> None:
         self._conf = spark.conf
-        self._wanted = str(max(4, 2 * spark.sparkContext.defaultParallelism))
+        partitions = max(4, 2 * spark.sparkContext.defaultParallelism)
+        older = [name for name in self._conf.get(V1_SOURCES).split(",") if name != "kafka"]
+        self._wanted = {
+            "spark.sql.shuffle.partitions": str(partitions),
+            V1_SOURCES: ",".join(older),
+        }
 
     def __enter__(self) -> None:
-        self._before = self._conf.get("spark.sql.shuffle.partitions")
-        self._conf.set("spark.sql.shuffle.partitions", self._wanted)
+        self._before = {name: self._conf.get(name) for name in self._wanted}
+        for name, value in self._wanted.items():
+            self._conf.set(name, value)
 
     def __exit__(self, *_: object) -> None:
-        self._conf.set("spark.sql.shuffle.partitions", self._before)
+        for name, value in self._before.items():
+            self._conf.set(name, value)
 
 
 def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:
