@@ -7,6 +7,8 @@ So the limit is set only where a batch without it might grow large.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 ROWS = 10_000
@@ -25,6 +27,36 @@ class Batching:
 
     rows: int
     bytes: int
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As Spark calls them."""
+        name = "spark.sql.execution.arrow"
+        return {
+            f"{name}.maxRecordsPerBatch": str(self.rows),
+            f"{name}.maxBytesPerBatch": str(self.bytes),
+        }
+
+
+def most_bytes(parts: Iterable[tuple[int, int]], rows: int = ROWS) -> int | None:
+    """The most that `rows` values in a row may have, of values in parts of known (rows, bytes).
+
+    They begin anywhere in a part, so a part counts as a whole. None: some part's bytes are not
+    known.
+    """
+    most = count = size = 0
+    window: deque[tuple[int, int]] = deque()
+    for part in parts:
+        if part[0] and not part[1]:
+            return None
+        window.append(part)
+        count, size = count + part[0], size + part[1]
+        # What lies before the last `rows` values of the parts before this one cannot meet it.
+        while count - window[0][0] - part[0] >= rows:
+            gone = window.popleft()
+            count, size = count - gone[0], size - gone[1]
+        most = max(most, size)
+    return most
 
 
 def batching(

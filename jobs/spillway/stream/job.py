@@ -311,8 +311,8 @@ class EpochJob:
             again=attempt > 1 or bool(plan.restore or plan.carry),
             moved_bytes=sum(move.bytes for move in plan.moved),
         )
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", limits.rows)
-        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limits.bytes)
+        for name, value in limits.settings.items():
+            spark.conf.set(name, value)
 
     def _decoded(self, rows: Any, task: DecodeTask) -> Any:
         few = rows.coalesce(self.decoders)

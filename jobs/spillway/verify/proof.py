@@ -30,6 +30,14 @@ import pyarrow.compute as pc
 
 from spillway.decode import compile_streams
 from spillway.kafka.client import KafkaCluster, TopicProblem, cluster, demand_listener
+from spillway.policy.batches import (
+    BYTES,
+    ROWS,
+    SMALL_EPOCH_BYTES,
+    UNLIMITED,
+    Batching,
+    most_bytes,
+)
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import not_sealed
@@ -136,7 +144,7 @@ def verify(
     spark = start_spark()
     try:
         with (
-            _settings_of_the_proof(spark),
+            _settings_of_the_proof(spark, batches_of(entries)),
             closing(frames_of(spark, warehouse, query, source, session, salt)) as frames,
         ):
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
@@ -179,6 +187,17 @@ def carried_from(
     since = sealed.carried.since
     ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
     return genesis.start if since < 0 else ends[since]
+
+
+def batches_of(entries: Iterable[Genesis | Claim | Epoch]) -> Batching:
+    """How the session's messages are handed to Python: by their number alone, where so many of them
+    in a row are known to be small."""
+    parts: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for part in [count for entry in entries if isinstance(entry, Epoch) for count in entry.read]:
+        parts.setdefault((part.topic, part.partition), []).append((part.rows, part.bytes))
+    most = [most_bytes(each) for each in parts.values()]
+    small = all(each is not None and each <= SMALL_EPOCH_BYTES for each in most)
+    return Batching(ROWS, UNLIMITED if small else BYTES)
 
 
 def check_input(
@@ -369,13 +388,14 @@ class _settings_of_the_proof:  # noqa: N801 - used like a function
     """Shuffle into few partitions while the proof runs, for keys are small; and read Kafka as the
     stream does: Spark's older batch source makes an object of each field of each message."""
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: Any, batches: Batching) -> None:
         self._conf = spark.conf
         partitions = max(4, 2 * spark.sparkContext.defaultParallelism)
         older = [name for name in self._conf.get(V1_SOURCES).split(",") if name != "kafka"]
         self._wanted = {
             "spark.sql.shuffle.partitions": str(partitions),
             V1_SOURCES: ",".join(older),
+            **batches.settings,
         }
 
     def __enter__(self) -> None:
