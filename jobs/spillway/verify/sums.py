@@ -36,7 +36,7 @@ BLOCKS = pa.schema([("bucket", pa.int32()), ("sums", pa.binary())])
 PIECE_ROWS = 65_536
 """Rows that are summed at a time: sums of their residues are exact as doubles."""
 COLLAPSE_ROWS = 2_000_000
-ROWS_A_BUCKET = 1_000_000
+ROWS_A_BUCKET = 2_000_000
 
 _MEASURED = ("n", "late", "a", "b")
 """Of each key and source: rows, or results at run time; results by cleanup; sums of residues."""
@@ -219,16 +219,29 @@ def _blocks(
 
 def numbered(keys: Sequence[Column]) -> tuple[I64, I64]:
     """A number for each row (n,), equal for equal keys, and of each number its first row (k,)."""
-    codes: I64 | None = None
+    if len(keys) == 1:
+        number, width = _codes(keys[0])
+        first = np.full(width, -1)
+        first[number[::-1]] = np.arange(len(number))[
+            ::-1
+        ]  # the last to be written is the first row
+        there = first >= 0
+        if there.all():
+            return number, first
+        return (np.cumsum(there) - 1)[number], first[there]
+    codes: I64 = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
-        column = key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
-        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        mine = coded.indices.to_numpy().astype(np.int64)
-        width = len(coded.dictionary)
-        codes = mine if codes is None else codes * width + mine
-    assert codes is not None
+        mine, width = _codes(key)
+        codes = codes * width + mine
     _, first, number = np.unique(codes, return_index=True, return_inverse=True)
     return number, first
+
+
+def _codes(key: Column) -> tuple[I64, int]:
+    """The number of each value (n,) in a dictionary, and how many that has."""
+    column = key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return coded.indices.to_numpy().astype(np.int64), len(coded.dictionary)
 
 
 def _added(number: I64, values: I64, width: int) -> I64:
@@ -268,24 +281,27 @@ def judged_sums(
     plan: SumPlan, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Blocks of some buckets to what `workers.judged` says of their keys."""
-    held: list[pl.DataFrame] = []
+    held: list[pa.Table] = []
+    rows = 0
     for batch in batches:
         for sums in batch.column(1):
             with pa.ipc.open_stream(sums.as_buffer()) as stream:
-                held.append(pl.DataFrame(pl.from_arrow(stream.read_all())))
-        if sum(map(len, held)) > COLLAPSE_ROWS:
-            held = [_summed(plan, held)]
+                held.append(stream.read_all())
+            rows += held[-1].num_rows
+        if rows > COLLAPSE_ROWS:
+            held = [_summed(plan, held).to_arrow().cast(plan.schema)]
+            rows = held[0].num_rows
     if held:
         whole = _summed(plan, held)
         yield from judged(plan.inputs, len(plan.keys), schema, [_by_key(plan, whole)])
 
 
-def _summed(plan: SumPlan, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _summed(plan: SumPlan, parts: Sequence[pa.Table]) -> pl.DataFrame:
     """The sums of several pieces, added up."""
     by = [*plan.keys.names, "source"]
     sums = [pl.col(name).sum() for name in _MEASURED]
     return (
-        pl.concat(parts)
+        pl.DataFrame(pl.from_arrow(pa.concat_tables(parts)))
         .group_by(by)
         .agg(sums)
         .with_columns(pl.col("a") % PRIMES[0], pl.col("b") % PRIMES[1])
