@@ -196,7 +196,7 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
     )
     found = list(source.rows(source.index.groups, 3, 9, ("x",)))
     assert found == [(0, 8, "rows"), (1, 8, "rows")]
-    more = {"operator": 1, "columns": ("x",)}
+    more = {"operator": 1, "columns": ("x",), "opened": {}}
     files = source.index.files
     assert asked == [
         ((source.folder, files[0], [3], 3, 9), more),

@@ -15,9 +15,10 @@ Invariants:
   uncompressed); several ranges share a piece when they are small, and a range is cut by further
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
-* Cost is linear in the rows spilled and the results missing: rows are read once (a row group
-  that several pieces share, once for each), only rows whose hash has every input and two
-  generations are decoded, and the merged base is kept in runs of geometrically falling sizes.
+* Cost is linear in the rows spilled and the results missing: hashes are read once, to see how many
+  rows each range has, and rows once (a row group that several pieces share, once for each). Only
+  rows whose hash has every input and two generations are decoded, and the merged base is kept in
+  runs of geometrically falling sizes.
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -28,8 +29,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,6 +51,8 @@ from spillway.engine.spill.spillfile import (
 from spillway.engine.state.slices import by_slice, sliced
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
+
+F64 = npt.NDArray[np.float64]
 
 PIECE_BYTES = 32 * 2**20
 """Rows loaded at a time, as spilled. When all of them join, they take 4.3 times this in memory
@@ -118,6 +123,7 @@ class SpillSource:
 
         `whole`: with the columns that have the rows of their inputs.
         """
+        opened: dict[str, Any] = {}
         for file, input_ in np.unique(np.stack([near.file, near.input]), axis=1).T.tolist():
             wanted = columns
             if whole:
@@ -132,6 +138,7 @@ class SpillSource:
                 hi,
                 operator=self.operator,
                 columns=wanted,
+                opened=opened,
             ):
                 yield file, group, table
 
@@ -186,16 +193,45 @@ def windows(
     source: SpillSource, ranges: Sequence[Prefix], piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Cut the ranges into [first, last) that are read together, within `piece_bytes`."""
-    first = 0
-    while first < len(ranges):
-        last = first + 1
-        while last < len(ranges):
-            near = source.touching(ranges[first].lo, ranges[last].hi)
-            if int(near.bytes.sum()) > piece_bytes:
-                break
-            last += 1
-        yield first, last
-        first = last
+    if not ranges:
+        return
+    near = source.touching(ranges[0].lo, ranges[-1].hi)
+    if int(near.bytes.sum()) <= piece_bytes:
+        yield 0, len(ranges)
+        return
+    first, held, between = 0, 0.0, 0.0
+    for last, (own, after) in enumerate(weights(source, near, ranges).tolist()):
+        # What lies between two ranges is read with them.
+        if held and held + between + own > piece_bytes:
+            yield first, last
+            first, held, between = last, 0.0, 0.0
+        held, between = held + between + own, after
+    yield first, len(ranges)
+
+
+def weights(source: SpillSource, near: RowGroups, ranges: Sequence[Prefix]) -> F64:
+    """About how many bytes of rows each range has, and how many lie after it, before the next one:
+    float64 (r, 2). Reads only hashes."""
+    lows = np.array([each.lo for each in ranges], dtype=np.uint64)
+    lasts = np.array([each.hi - 1 for each in ranges], dtype=np.uint64)
+    found: F64 = np.zeros((len(ranges), 2))
+    row_bytes = bytes_of_rows(near)
+    for file, group, table in source.rows(near, ranges[0].lo, ranges[-1].hi, ("key_hash",)):
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        at = np.searchsorted(lows, hashes, side="right") - 1
+        place = 2 * at + (hashes > lasts[at])
+        counts = np.bincount(place, minlength=2 * len(ranges)).reshape(-1, 2)
+        found += counts * row_bytes[file, group]
+    return found
+
+
+def bytes_of_rows(near: RowGroups) -> dict[tuple[int, int], float]:
+    """The mean size of a row, by file and row group."""
+    columns = (near.file, near.group, near.bytes, near.rows)
+    return {
+        (file, group): size / max(rows, 1)
+        for file, group, size, rows in zip(*(x.tolist() for x in columns), strict=True)
+    }
 
 
 def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[int, int]]:
@@ -211,12 +247,7 @@ def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[i
     weight = np.zeros(buckets)
     least = np.full(buckets, 2**64 - 1, np.uint64)
     greatest = np.zeros(buckets, np.uint64)
-    row_bytes = {
-        (file, group): size / max(rows, 1)
-        for file, group, size, rows in zip(
-            *(x.tolist() for x in (near.file, near.group, near.bytes, near.rows)), strict=True
-        )
-    }
+    row_bytes = bytes_of_rows(near)
     for file, group, table in source.rows(near, lo, hi, ("key_hash",)):
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         bucket = ((hashes - np.uint64(lo)) // np.uint64(width)).astype(np.int64)

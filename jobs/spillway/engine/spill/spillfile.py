@@ -398,14 +398,19 @@ def read_rows(
     *,
     operator: int,
     columns: Sequence[str],
+    opened: dict[str, Any] | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Rows with unsigned `key_hash` in [lo, hi) of one operator: (row group, its rows) each.
 
-    Tables without rows are left out. `columns` must hold `key_hash`. Raises `SpillDamaged`, also
-    for a file without one of the columns.
+    Tables without rows are left out. `columns` must hold `key_hash`. `opened`: files by their
+    paths, where whoever calls has asked for one before. Raises `SpillDamaged`, also for a file
+    without one of the columns.
     """
-    _check_size(folder, file)
-    source = _open(folder, file)
+    opened = {} if opened is None else opened
+    if file.path not in opened:
+        _check_size(folder, file)
+        opened[file.path] = _open(folder, file)
+    source = opened[file.path]
     if missing := set(columns) - set(source.schema_arrow.names):
         lacking = ", ".join(sorted(missing))
         problem = f"it has no column {lacking}, which this query's files have"
