@@ -1,8 +1,9 @@
 """How many rows an epoch may take, so that its intake fits into what the threshold leaves free.
 
 A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
-lies above the threshold is shared by the intake and by reclaiming spilled rows' files, so an
-epoch may bring at most `INTAKE_SHARE` of it to any slot.
+lies above the threshold is shared by the intake, by dead rows that wait in their files
+(`Shape.dead_in_budget`) and by rewriting these, so an epoch may bring at most `INTAKE_SHARE` of it
+to any slot.
 
 How much that is. After a spill of the fraction k of the state, each file is dead to the share k at
 worst. Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much
@@ -12,6 +13,10 @@ i < H k / (1 + k): 0.23 H for k = 0.3. Smaller spills do better than that, for t
 groups, and groups lie in few files, as long as each takes what some epochs bring and some files
 hold (`spillway.engine.spill.spilling`). With more, files of dead rows fill the folder and groups
 must leave for want of room.
+
+Below `SMALL_BUDGET_BYTES` the share is `SMALL_INTAKE_SHARE`: files have their least size there, and
+what is set aside for the manifest takes a larger part of the headroom. Both shares are measured:
+with them no spill leaves for want of room at 1 to 60 MiB and spills of 2 to 30 %.
 
 `rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
 share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
@@ -25,8 +30,10 @@ from collections.abc import Collection, Sequence
 
 from spillway_schemas.journal import SlotTotals
 
-INTAKE_SHARE = 0.2
-"""Of the headroom: somewhat less than the bound above, for the intakes of epochs differ."""
+INTAKE_SHARE = 0.3
+"""Of the headroom. More than the bound above, for spills of 30 % leave groups whole, too."""
+SMALL_INTAKE_SHARE = 0.2
+SMALL_BUDGET_BYTES = 8 << 20
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
@@ -54,7 +61,8 @@ def rows_per_epoch(
     skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
     read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
     growth = sum(intake) / read if read else 1.0
-    room = INTAKE_SHARE * (1 - threshold) * budget_bytes
+    share = SMALL_INTAKE_SHARE if budget_bytes < SMALL_BUDGET_BYTES else INTAKE_SHARE
+    room = share * (1 - threshold) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))
 

@@ -48,6 +48,9 @@ class Shape:
     """... and above which fuel no longer limits reclaiming."""
     dead_share: float = 0.15
     """A file with a smaller share of dead bytes is not rewritten."""
+    dead_in_budget: float = 0.04
+    """Dead bytes of this part of the budget stay: the longer a file waits, the more of it is dead,
+    and the less is copied for what is freed."""
 
     def file_bytes(self, budget_bytes: int) -> int:
         """Bytes of a file that merging aims at."""
@@ -134,9 +137,12 @@ def to_reclaim(
         return []
     chosen: list[str] = []
     copied = 0
+    worn = list(worn)
+    dead = sum(each.bytes - each.live_bytes for each in worn)
     for each in sorted(worn, key=lambda w: (-w.dead_share, w.file)):
-        if each.dead_share < shape.dead_share:
+        if each.dead_share < shape.dead_share or dead <= shape.dead_in_budget * budget_bytes:
             break
+        dead -= each.bytes - each.live_bytes
         if fill < shape.reclaim_hard_from and copied + each.live_bytes > fuel:
             break
         chosen.append(each.file)
