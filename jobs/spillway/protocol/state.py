@@ -541,14 +541,31 @@ def brought(session: OpenSession, epoch: int) -> Carried | None:
     return session.carried.model_copy(update={"epoch": epoch})
 
 
+def _overlapping(range_: Prefix, ranges: Collection[Prefix], deepest: int) -> list[Prefix]:
+    """Of some ranges, of which none is deeper than `deepest`, those that share a hash with one."""
+    wider = [
+        Prefix(depth, range_.value >> (range_.depth - depth)) for depth in range(range_.depth + 1)
+    ]
+    found = [each for each in wider if each in ranges]
+    if deepest > range_.depth:  # there were splits
+        found += [each for each in ranges if each.depth > range_.depth and range_.covers(each)]
+    return found
+
+
 def _recent_cuts(
     session: OpenSession, entry: Epoch | EpochHead
 ) -> Mapping[Prefix, tuple[int, ...]]:
     """`OpenSession.recent_cuts` after an epoch."""
+    voided = [cut for cut in entry.voided if cut.session == session.date]
+    cuts = [cut for cut in entry.cuts if cut.session == session.date]
+    if not (voided or cuts):
+        return session.recent_cuts
     found = dict(session.recent_cuts)
-    for cut in [cut for cut in entry.voided if cut.session == session.date]:
+    deepest = max((range_.depth for range_ in found), default=0) if voided else 0
+    for cut in voided:
         *before, last = found.get(cut.range, (session.base,))
-        later = [r for r, of in found.items() if of[-1] > cut.epoch and r.overlaps(cut.range)]
+        near = _overlapping(cut.range, found, deepest)
+        later = any(found[each][-1] > cut.epoch for each in near)
         if not before or last != cut.epoch or later:
             raise JournalBroken(
                 f"epoch {entry.epoch} takes back the cut of {cut.range.text} at epoch {cut.epoch}, "
@@ -557,7 +574,7 @@ def _recent_cuts(
         found[cut.range] = tuple(before)
         if before == [session.base]:
             del found[cut.range]
-    for cut in [cut for cut in entry.cuts if cut.session == session.date]:
+    for cut in cuts:
         known = found.get(cut.range, (session.base,))
         found[cut.range] = (*known[-KEPT_GENERATIONS:], cut.epoch)
     return found
