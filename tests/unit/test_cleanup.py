@@ -1,6 +1,7 @@
 """Cleanup of ranges: pieces stay small, cost stays linear, damage is named."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -102,7 +103,7 @@ def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
     source = spilled(tmp_path, {e: ([e // 2], [e // 2]) for e in range(100)})
     parts = load(source, 0, 2**64)
     assert len({part.epoch for part in parts}) == 100
-    assert len(cleanup.generations(source, parts)) == 2
+    assert cleanup.generations(source, parts).levels == 1
     assert count(source) == 50 * 2
 
 
@@ -169,19 +170,36 @@ def test_ranges_give_their_own_results_in_order(tmp_path):
         assert found == {1: 1, 2: 1, 3: 2, 4: 2}
 
 
-def test_rows_between_two_hashes_are_one_run_or_none():
-    held = rows(0, [3, 5, 5, 9, 2**64 - 1])
-    for lo, hi, offsets in (
-        (0, 2**64, [0, 1, 2, 3, 4]),
-        (5, 9, [1, 2]),
-        (4, 10, [1, 2, 3]),
-        (5, 6, [1, 2]),
-        (2**63, 2**64, [4]),
+def test_rows_between_two_hashes_are_one_stretch():
+    hashes = [2, 4, 4, 5, 9, 2**63, 2**64 - 1]
+    held, of_row = rows(0, hashes), np.arange(7)
+    for lo, hi, first, stop in (
+        (0, 2**64, 0, 7),
+        (4, 5, 1, 3),
+        (5, 10, 3, 5),
+        (2**63, 2**64, 5, 7),
+        (6, 9, 4, 4),
     ):
-        (found,) = cleanup._between(held, lo, hi)
-        assert found.table["offset"].to_pylist() == offsets
-        assert found.key_hash.tolist() == held.key_hash[offsets].tolist()
-    assert cleanup._between(held, 6, 9) == cleanup._between(held, 10, 2**63) == []
+        found, numbers = cleanup._between(held, of_row, lo, hi)
+        assert found.key_hash.tolist() == hashes[first:stop]
+        assert numbers.tolist() == list(range(first, stop))
+        assert found.table["offset"].to_pylist() == list(range(first, stop))
+
+
+@pytest.mark.parametrize("most", [0, 64])
+def test_wanted_rows_are_slices_where_they_are_few_stretches(most, monkeypatch):
+    monkeypatch.setattr(cleanup, "FEW_STRETCHES", most)
+    held = rows(0, [1, 1, 2, 5, 5, 5])
+    wanted = np.array([True, False, True, True, False, True])
+    found = cleanup._where_true(held, wanted)
+    assert [each.key_hash.tolist() for each in found] == (
+        [[1], [2, 5], [5]] if most else [[1, 2, 5, 5]]
+    )
+    offsets = [each.table["offset"].to_pylist() for each in found]
+    assert offsets == ([[0], [2, 3], [5]] if most else [[0, 2, 3, 5]])
+    assert cleanup._where_true(held, ~wanted | wanted)[0].table["offset"].to_pylist() == [*range(6)]
+    nothing = [each for each in cleanup._where_true(held, wanted & ~wanted) if len(each.key_hash)]
+    assert nothing == []
 
 
 def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeypatch):
@@ -253,18 +271,36 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
         assert sum(read) == 800
 
 
-def test_the_merged_base_is_kept_in_few_runs(tmp_path, monkeypatch):
-    hot = [2**20]
-    copied = []
-    real = cleanup._permuted
-    monkeypatch.setattr(
-        cleanup, "_permuted", lambda t, order: copied.append(t.num_rows) or real(t, order)
-    )
-    generations = 64
-    source = spilled(tmp_path, dict.fromkeys(range(generations), (hot, hot)))
-    assert count(source) == generations**2 - generations
-    # n log n, where merging into one run each time would copy n^2 / 2 = 2,000 rows an input.
-    assert sum(copied) <= 2 * (generations + generations * 7)
+def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
+    joined = []
+    real = cleanup.join_batches
+
+    def counting(join, old, new, **more):
+        joined.append(
+            sum(len(run.key_hash) for side in (old, new) for runs in side for run in runs)
+        )
+        return real(join, old, new, **more)
+
+    monkeypatch.setattr(cleanup, "join_batches", counting)
+    for generations in (2, 3, 64, 65):
+        joined.clear()
+        # One hash has all the generations, the others two each.
+        hot = {e: [5, 6 + e // 2] for e in range(generations)}
+        source = spilled(tmp_path / str(generations), {e: (h, h) for e, h in hot.items()})
+        assert count(source) == generations * (generations - 1) + 2 * (generations // 2)
+        assert len(joined) == (generations - 1).bit_length()
+        assert max(joined) <= 4 * generations
+
+
+def test_results_have_the_hashes_of_their_rows(tmp_path):
+    """Inside they meet by other numbers."""
+    hashes = [0, 7, 2**63, 2**64 - 1]
+    source = spilled(tmp_path, {e: (hashes[e:], hashes) for e in range(3)})
+    found = Counter()
+    for _, batch in clean_ranges(source, [Prefix(1, 0), Prefix(1, 1)]):
+        for h, n in zip(batch.hashes.tolist(), batch.results.tolist(), strict=True):
+            found[h] += n
+    assert found == {0: 2, 7: 4, 2**63: 6, 2**64 - 1: 6}
 
 
 def test_rows_of_another_query_are_named_not_misread(tmp_path):
@@ -484,54 +520,25 @@ def test_rows_that_can_give_nothing_are_left_out():
 
 def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
     source = spilled(tmp_path, {5: ([1, 2], [2, 3, 7]), 3: ([2, 3, 7, 7], [1]), 9: ([3], [3, 7])})
-    steps = cleanup.generations(source, load(source, 0, 2**64))
-    assert [[each.key_hash.tolist() for each in step] for step in steps] == [
-        [[2, 3, 7, 7], [1]],
-        [[1, 2], [2, 3, 7]],
-        [[3], [3, 7]],
-    ]
-    assert [[each.table["symbol"].to_pylist() for each in step] for step in steps] == [
-        [["k2", "k3", "k7", "k7"], ["k1"]],
-        [["k1", "k2"], ["k2", "k3", "k7"]],
-        [["k3"], ["k3", "k7"]],
-    ]
-    assert steps[0][0].table.schema == SPEC.row_schema(0)
-    assert cleanup.generations(source, []) == []
+    found = cleanup.generations(source, load(source, 0, 2**64))
+    assert (found.hashes.tolist(), found.levels) == ([1, 2, 3, 7], 2)
+    (one, of_one), (other, of_other) = found.inputs
+    assert one.key_hash.tolist() == [1, 2, 2, 3, 3, 7, 7]
+    assert of_one.tolist() == [1, 0, 1, 0, 2, 0, 0]
+    assert other.key_hash.tolist() == [1, 2, 3, 3, 7, 7]
+    assert of_other.tolist() == [0, 1, 1, 2, 1, 2]
+    assert one.table["symbol"].to_pylist() == ["k1", "k2", "k2", "k3", "k3", "k7", "k7"]
+    assert one.table.schema == SPEC.row_schema(0)
+    assert cleanup.generations(source, []) is None
 
 
-@pytest.mark.parametrize(
-    ("sizes", "left"),
-    [
-        ([], []),
-        ([4], [4]),
-        ([9, 4], [9, 4]),
-        ([8, 4], [12]),
-        ([25, 8, 4], [25, 12]),
-        ([24, 8, 4], [36]),
-        ([9, 4, 1], [9, 4, 1]),
-    ],
-)
-def test_a_run_joins_the_one_before_it_when_it_has_half_of_its_rows(sizes, left):
-    runs = [rows(0, range(size), 100 * k) for k, size in enumerate(sizes)]
-    merged = cleanup._merged(list(runs))
-    assert [len(run.key_hash) for run in merged] == left
-    for run in merged:
-        assert (np.diff(run.key_hash.astype(np.int64)) >= 0).all()
-        assert run.table["symbol"].to_pylist() == [f"k{h}" for h in run.key_hash]
-    if sizes == [8, 4]:  # of equal hashes the older ones first
-        assert merged[0].table["offset"].to_pylist()[:4] == [0, 100, 1, 101]
-
-
-def test_rows_of_a_hot_key_stay_in_their_order(tmp_path):
+def test_rows_of_a_hot_key_stay_in_their_order():
     """Nothing is copied for it: see `_permuted`."""
-    runs = [rows(0, [7] * size, 1_000 * k) for k, size in enumerate((300, 200))]
-    (merged,) = cleanup._merged(runs)
-    offsets = merged.table["offset"].to_pylist()
-    assert offsets == [*range(300), *range(1_000, 1_200)]
-    assert cleanup._permuted(merged.table, np.arange(500)) is merged.table
-    assert (
-        cleanup._permuted(merged.table, np.arange(500)[::-1])["offset"].to_pylist() == offsets[::-1]
-    )
+    table = rows(0, [7] * 500).table
+    assert cleanup._permuted(table, np.arange(500)) is table
+    assert cleanup._permuted(table, np.arange(500)[::-1])["offset"].to_pylist() == [
+        *range(499, -1, -1)
+    ]
 
 
 @pytest.mark.parametrize(

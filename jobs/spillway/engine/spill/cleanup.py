@@ -2,11 +2,14 @@
 
 Model: what was spilled of a hash range lies there in *generations* (the epoch of the cut says
 which; of rows that had expired before it, `spillway.engine.spill.generations` does). Combinations
-within one generation were given at run time; missing are those whose rows
-are not all of one generation. So generations are merged in ascending order, and each step emits
-the combinations with at least one row of the merged base and at least one of the new generation:
-a combination is emitted at the step of its latest generation, and one within a single
-generation never.
+within one generation were given at run time; missing are those whose rows are not all of one
+generation.
+
+The generations of a hash, numbered from 0, are the leaves of a binary tree. At level l those join
+that have the same number without its last l + 1 bits: the side on which bit l is 0 with the other.
+A combination is emitted at the lowest level at which all its rows are together, where some are of
+either side, so once; one within a single generation never. All pairs of a level are joined at a
+time: rows meet by a number that their hash and pair have together.
 
 Invariants:
 
@@ -15,10 +18,10 @@ Invariants:
   uncompressed); several ranges share a piece when they are small, and a range is cut by further
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
-* Cost is linear in the rows spilled and the results missing: hashes are read once, to see how many
-  rows each range has, and rows once (a row group that several pieces share, once for each). Only
-  rows whose hash has every input and two generations are decoded, and the merged base is kept in
-  runs of geometrically falling sizes.
+* Cost is linear in the rows spilled, times the logarithm of the generations of a hash, and in the
+  results missing: hashes are read once, to see how many rows each range has, and rows once (a row
+  group that several pieces share, once for each). Only rows whose hash has every input and two
+  generations are decoded.
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -27,7 +30,7 @@ results that were yielded before are right, but not all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -48,7 +51,7 @@ from spillway.engine.spill.spillfile import (
     row_column,
     row_struct,
 )
-from spillway.engine.state.slices import by_slice, sliced
+from spillway.engine.state.slices import sliced
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
 
@@ -183,9 +186,11 @@ def clean_ranges(
         if last - first == 1:
             pieces = cut(source, lo, hi, piece_bytes)
         for piece_lo, piece_hi in pieces:
-            steps = generations(source, load(source, piece_lo, piece_hi))
+            spilled = generations(source, load(source, piece_lo, piece_hi))
             for i, prefix in enumerate(window, first):
-                for batch in missing(source, steps, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
+                for batch in missing(
+                    source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes
+                ):
                     yield i, batch
 
 
@@ -284,15 +289,23 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         # Our own row groups have one epoch and one input; others are exact, too, only slower.
-        for input_ in np.unique(inputs).tolist():
+        for input_ in _distinct(inputs):
             row = table[row_column(source.spec, input_)]
             rest = table.select(["partition", "offset"]).append_column("row", row)
             if source.ends is not None:
                 epochs = source.ends.of(hashes, epochs)
-            for epoch in np.unique(epochs[inputs == input_]).tolist():
+            for epoch in _distinct(epochs[inputs == input_]):
                 mask: Bool = (epochs == epoch) & (inputs == input_)
                 parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))
     return parts
+
+
+def _distinct(numbers: npt.NDArray[np.integer[Any]]) -> list[int]:
+    """The values that occur, ascending. Mostly it is one."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    found: list[int] = np.unique(numbers).tolist()
+    return found
 
 
 def _alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
@@ -302,15 +315,27 @@ def _alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
     return table.filter(pa.array(~void)) if void.any() else table
 
 
-def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[list[Rows]]:
-    """The rows that can give a result: `[k][i]` is the join's input i of every hash's generation k.
+@dataclass(frozen=True)
+class Generations:
+    """The rows of a join that can give a result, in the order of hashes, then generations."""
 
-    Generations are counted for each hash by itself (its first one is 0), which keeps their order
-    and makes as many steps as the hash with the most generations needs.
-    """
+    hashes: U64
+    """(h,): those that can give anything, ascending."""
+    inputs: Sequence[tuple[Rows, I64]]
+    """Of each input its rows, and the generation of each, int64 (n,). Generations are counted for
+    each hash by itself: its first one is 0."""
+
+    @property
+    def levels(self) -> int:
+        """Of the tree over the generations of a hash."""
+        return max(int(of_row.max(initial=0)) for _, of_row in self.inputs).bit_length()
+
+
+def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> Generations | None:
+    """The rows that can give a result; None: there are none."""
     hashes = productive(parts, source.inputs)
     if not len(hashes):
-        return []
+        return None
     kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
     # In order of generations, so that the rows of one single hash need no sorting.
     kept = sorted((part for part in kept if len(part.key_hash)), key=lambda part: part.epoch)
@@ -323,51 +348,73 @@ def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[list[
     pairs = np.unique(np.concatenate([np.unique(number) for number in numbers]))
     first = np.searchsorted(pairs, pairs // len(epochs) * len(epochs))
     generation = np.arange(len(pairs)) - first
-    steps: list[list[Rows]] = [[] for _ in range(int(generation.max()) + 1)]
+    inputs = []
     for i in source.inputs:
         own = [(p, n) for p, n in zip(kept, numbers, strict=True) if p.input == i]
-        of_row = generation[np.searchsorted(pairs, np.concatenate([n for _, n in own]))]
-        own_hashes = np.concatenate([p.key_hash for p, _ in own])
-        order = np.lexsort((own_hashes, of_row))
+        number = np.concatenate([n for _, n in own])
+        order = np.argsort(number, kind="stable")
         table = _permuted(rows_of_input(source, [p for p, _ in own], i), order)
-        own_hashes = own_hashes[order]
-        bounds = np.searchsorted(of_row[order], np.arange(len(steps) + 1)).tolist()
-        for step, (start, end) in zip(steps, pairwise(bounds), strict=True):
-            step.append(Rows(own_hashes[start:end], table.slice(start, end - start)))
-    return steps
+        number = number[order]
+        of_row = generation[np.searchsorted(pairs, number)]
+        inputs.append((Rows(hashes[number // len(epochs)], table), of_row))
+    return Generations(hashes, inputs)
 
 
 def missing(
     source: SpillSource,
-    steps: Sequence[Sequence[Rows]],
+    spilled: Generations | None,
     lo: int,
     hi: int,
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[Joined]:
     """Yield the combinations with a hash in [lo, hi) that are not all of one generation."""
+    if spilled is None:
+        return
     join = source.spec.joins[source.operator]
-    base: list[list[Rows]] = [[] for _ in source.inputs]
-    for step in steps:
-        new = [
-            [part for run in _between(rows, lo, hi) for part in sliced(source.spec, input_, run)]
-            for input_, rows in zip(source.inputs, step, strict=True)
-        ]
-        if any(base):
-            yield from join_batches(join, base, new, need_old=True, batch_bytes=batch_bytes)
-        base = [
-            [run for some in by_slice([*old, *rows]) for run in _merged(some)]
-            for old, rows in zip(base, new, strict=True)
-        ]
+    own = [_between(rows, of_row, lo, hi) for rows, of_row in spilled.inputs]
+    levels = spilled.levels
+    for level in range(levels):
+        sides: list[list[list[Rows]]] = [[], []]
+        for input_, (rows, of_row) in zip(source.inputs, own, strict=True):
+            rank = np.searchsorted(spilled.hashes, rows.key_hash).astype(np.uint64)
+            node = (of_row >> (level + 1)).astype(np.uint64)
+            met = Rows(rank << np.uint64(levels) | node, rows.table)
+            side = (of_row >> level) & 1
+            for each, mine in enumerate(sides):
+                runs = _where_true(met, side == each)
+                mine.append([part for run in runs for part in sliced(source.spec, input_, run)])
+        old, new = sides
+        if not (any(old) and any(new)):
+            continue
+        for batch in join_batches(join, old, new, need_old=True, batch_bytes=batch_bytes):
+            at = (batch.hashes >> np.uint64(levels)).astype(np.int64)
+            yield replace(batch, hashes=spilled.hashes[at])
 
 
-def _between(rows: Rows, lo: int, hi: int) -> list[Rows]:
-    """The rows with a hash in [lo, hi): one run, or none."""
+def _between(rows: Rows, of_row: I64, lo: int, hi: int) -> tuple[Rows, I64]:
+    """The rows with a hash in [lo, hi), and the generation of each."""
     start = int(np.searchsorted(rows.key_hash, np.uint64(lo)))
     end = int(np.searchsorted(rows.key_hash, np.uint64(hi - 1), side="right"))
-    if start == end:
-        return []
-    return [Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))]
+    found = Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))
+    return found, of_row[start:end]
+
+
+FEW_STRETCHES = 64
+MOST_COPIED_BYTES = 1 << 30
+"""A column of text holds at most 2 GiB in one piece; only one hash alone may have so much."""
+
+
+def _where_true(rows: Rows, wanted: Bool) -> list[Rows]:
+    """The wanted rows, as sorted runs: copied to one where they are many stretches."""
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2)
+    if len(edges) <= FEW_STRETCHES or rows.table.nbytes > MOST_COPIED_BYTES:
+        return [
+            Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))
+            for start, end in edges.tolist()
+        ]
+    at = np.flatnonzero(wanted)
+    return [Rows(rows.key_hash[at], rows.table.take(pa.array(at)))]
 
 
 def productive(parts: Sequence[SpilledRows], inputs: range) -> U64:
@@ -433,16 +480,3 @@ def _permuted(table: pa.Table, order: I64) -> pa.Table:
     if (order[1:] > order[:-1]).all():
         return table
     return table.take(pa.array(order))
-
-
-def _merged(runs: list[Rows]) -> list[Rows]:
-    """Merge runs from the end while the last is not much smaller than the one before it.
-
-    Sizes then fall geometrically: every row is copied O(log n) times, and there are O(log n) runs.
-    """
-    while len(runs) > 1 and 2 * len(runs[-1].key_hash) >= len(runs[-2].key_hash):
-        hashes = np.concatenate([run.key_hash for run in runs[-2:]])
-        order = np.argsort(hashes, kind="stable")
-        table = _permuted(pa.concat_tables([run.table for run in runs[-2:]]), order)
-        runs = [*runs[:-2], Rows(hashes[order], table, slice=runs[-1].slice)]
-    return runs
