@@ -247,6 +247,9 @@ def run(schedule: Schedule) -> Slots:
                 number = 0 if epoch.skewed else draw.randrange(schedule.keys)
                 key = key_of(number, composite=schedule.composite)
                 rows.append(Row(day, draw.randrange(schedule.inputs), key, partition, offset))
+            # Now and then the setting is another one, as after a start.
+            other = draw.random() < 0.1
+            slots.options["reactivation"] = "off" if other else schedule.reactivation
             seal = DAYS[0] if epoch.seal and not sealed else None
             if seal is not None:
                 sealed, offset = True, slots.first_day_ends

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
+from spillway.engine.spill import returning as returning_
 from spillway.engine.spill.generations import VoidedCuts
 from spillway.engine.spill.spilling import Limits, choose_returns, choose_victims
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
@@ -46,8 +47,10 @@ def residents(size: list[int], loss: list[float] | None = None, leaving: Any = (
     return Residents(np.array(size), np.array(loss or [0.0] * len(size)), gone)
 
 
-def candidates(size: list[int], gain: list[float]) -> Candidates:
-    return Candidates(np.array(size), np.array(gain))
+def candidates(
+    size: list[int], gain: list[float], at_once: list[float] | None = None
+) -> Candidates:
+    return Candidates(np.array(size), np.array(gain), np.array(at_once or [0.0] * len(size)))
 
 
 def back(*who: Any, wanted: int = 100, most: int = 100, spare: int = 0, policy: str = "") -> Any:
@@ -90,6 +93,15 @@ def test_as_many_come_as_are_wanted_and_never_more_than_fit() -> None:
     assert back(held, many, wanted=0) == []
 
 
+def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
+    held = residents([50, 50, 0], [0.0, 5_000.0, 0.0])
+    dear = candidates([60, 10, 10], [9_000.0, 100.0, 90.0])
+    assert back(held, dear) == [1, 2], "what is worth most asks for a byte that is worth more"
+    many = candidates([30, 10, 10], [900.0, 100.0, 90.0], [600_000.0, 300_000.0, 250_000.0])
+    assert back(held, many) == [1], "no more results at once than a second makes"
+    assert back(held, candidates([10, 10, 10], [9.0, 9.0, 9.0], [5e5, 1.0, 0.0])) == [0, 2]
+
+
 def test_nothing_comes_back_when_it_is_off_and_half_by_chance() -> None:
     held = residents([1] * 64, [9e9] * 64)
     many = candidates([1] * 64, [0.0] * 64)
@@ -107,7 +119,7 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 9))
     held = Residents(draw.integers(0, 9, n), draw.random(n) * 20, draw.random(n) < 0.2)
-    spilled = Candidates(draw.integers(0, 9, n), draw.random(n) * 90)
+    spilled = Candidates(draw.integers(0, 9, n), draw.random(n) * 90, np.zeros(n))
     wanted, most, spare = draw.integers(0, 30, 3).tolist()
     stays = [g for g in range(n) if held.bytes[g] and not held.leaving[g]]
     stays.sort(key=lambda g: held.loss[g] / held.bytes[g])
@@ -121,10 +133,10 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
             if need > 0:
                 price, need = held.loss[other] / held.bytes[other], need - int(held.bytes[other])
         value = spilled.gain[g] / size
-        if need > 0 or taken >= wanted or taken + size > most or value <= MARGIN * price:
-            break
-        found.append(g)
-        taken += size
+        fits = taken < wanted and taken + size <= most and need <= 0
+        if fits and value > MARGIN * price:
+            found.append(g)
+            taken += size
     assert back(held, spilled, wanted=wanted, most=most, spare=spare) == sorted(found)
 
 
@@ -232,7 +244,9 @@ def test_void_is_what_a_cut_that_was_taken_back_wrote(
 def figures_of(sizes: list[int], kept: KeptGenerations, gain: list[float] | None) -> Figures:
     size = np.array(sizes)
     figures = Figures(size[None], size, size * 0, Counters.zeros(len(sizes)), size * 1.0, kept)
-    return replace(figures, gain=None if gain is None else np.array(gain))
+    if gain is None:
+        return figures
+    return replace(figures, gain=np.array(gain), at_once=np.zeros(len(gain)))
 
 
 def returned(sizes: list[int], gain: list[float] | None, to_come: int = 10**6, **more: int) -> Any:
@@ -259,6 +273,8 @@ def test_half_of_what_a_spill_takes_may_come_back() -> None:
     assert returned(sizes, gain, forced_bytes=1) == [], "who forces a spill wants the memory"
     assert returned(sizes, gain, room_bytes=50) == [3], "half of the room is 25"
     assert returned(sizes, gain, room_bytes=0) == []
+    empty = [150, 410, 0, 0, 0, 0, 0, 0, 0]
+    assert returned(empty, gain) == [3, 4, 5], "without a row in memory, too"
 
 
 def test_without_a_spill_half_of_what_is_free_may_come_back() -> None:
@@ -367,3 +383,53 @@ def test_where_nothing_may_come_back_nothing_is_remembered(slots: Slots) -> None
     for n in range(8):
         slots.run(rows_from(900 + 20 * n, 6))
     assert not slots.voided
+
+
+def test_what_was_remembered_is_forgotten_by_a_spill_while_nothing_may_come_back(
+    slots: Slots,
+) -> None:
+    """Another cut is the last one then, of which nothing is known."""
+    slots.run(rows_from(0, 30), forced_bytes=10**9)
+    slots.options["reactivation"] = "off"
+    slots.run(rows_from(100, 30), forced_bytes=10**9)
+    slots.options["reactivation"] = "random"
+    for n in range(8):
+        slots.run(rows_from(900 + 20 * n, 6))
+    assert not slots.voided
+
+
+def test_a_file_that_cannot_be_read_now_is_tried_again(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots.run(rows_from(0, 30))
+    slots.run(rows_from(100, 10), forced_bytes=10**9)
+    real = returning_.row_groups
+
+    def busy(*args: Any) -> Any:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(returning_, "row_groups", busy)
+    found: list[str] = []
+    for n in range(6):
+        slots.run(rows_from(200 + 20 * n, 6))
+        found += slots.reports[0].warnings
+    assert not slots.voided
+    assert "too many open files" in found[0]
+    monkeypatch.setattr(returning_, "row_groups", real)
+    for n in range(6):
+        slots.run(rows_from(400 + 20 * n, 6))
+    assert slots.voided
+
+
+def test_a_file_that_is_gone_keeps_no_other_groups_away(slots: Slots) -> None:
+    first = [row for row in rows_from(0, 60) if slots.hash_of(row) >> 63]
+    other = [row for row in rows_from(100, 60) if not slots.hash_of(row) >> 63]
+    slots.run(first, forced_bytes=10**9)
+    slots.run(other, forced_bytes=10**9)
+    slots.warehouse.child("spill").delete(slots.files[0].path)
+    found: list[str] = []
+    for n in range(10):
+        slots.run(rows_from(400 + 20 * n, 2))
+        found += slots.reports[0].warnings
+    assert len(found) == 1
+    assert [cut.epoch for cut in slots.voided] == [1]

@@ -4,9 +4,9 @@ Sizes come from the run files themselves. What no file holds travels in the mani
 session and group, and along with a group that moves; when groups were split or merged since, a
 group's figures are shared out by the hashes that it covers (a split rounds down).
 
-All counts go up only, so whoever reads two moments of one group knows what happened in between; a
-slot whose state was lost begins to count anew. Time is the stream's own clock (the Kafka time of
-the newest row), so that a replay gives the same figures.
+Counts of what came and was given go up only, so whoever reads two moments of one group knows what
+happened in between; a slot whose state was lost begins to count anew. Time is the stream's own
+clock (the Kafka time of the newest row), so that a replay gives the same figures.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Counters:
     """(sum of N^m over its spilled generations of N rows)^(1/m), for a join of m inputs: the same
     rows in a group that is twice as wide are twice as many, whatever m is."""
     spilled_bytes: I64
+    """Less what has come back."""
     last_used_ms: I64
     """When the last new row came."""
     generations: I64
@@ -183,6 +184,8 @@ class Figures:
     gain: F64 | None = None
     """Results that the session would have more at run time were the newest of them brought back
     now; None: nothing may come back."""
+    at_once: F64 | None = None
+    """Of these, about how many come in this epoch."""
     hot: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Of the largest groups, the key with the most rows, and how many."""
 
@@ -228,6 +231,7 @@ class Figures:
             before,
             results=before.results + newest.results * returned + results,
             session_results=before.session_results + results,
+            spilled_bytes=np.maximum(before.spilled_bytes - newest.bytes * returned, 0),
             spilled_norm=without_generation(before.spilled_norm, newest.rows * returned, inputs),
         )
         return replace(

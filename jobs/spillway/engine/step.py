@@ -22,8 +22,9 @@ Order, and why:
 7. write the rows that stay as new runs; merge and reclaim within the room of the folder
 8. write the manifest, report
 
-Known limitation: the memory of the process is bounded by the epoch's intake, one result batch
-and one merged file, not by the budget, which counts files.
+Known limitation: the memory of the process is bounded by the epoch's intake, what comes back
+(`spilling.RETURN_BYTES`), one result batch and one merged file, not by the budget, which counts
+files.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches
 from spillway.engine.spill.returning import spilled_generations
-from spillway.engine.spill.spillfile import SpillDamaged, write_spill
+from spillway.engine.spill.spillfile import write_spill
 from spillway.engine.spill.spilling import (
     Limits,
     Victims,
@@ -90,7 +91,12 @@ from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.arrivals import NO_EVIDENCE
-from spillway.policy.expected import expected_gain, expected_loss, rows_to_come
+from spillway.policy.expected import (
+    expected_gain,
+    expected_loss,
+    given_at_once,
+    rows_to_come,
+)
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
 from spillway_schemas.hash_space import join_of
@@ -254,6 +260,7 @@ class _Step:
             sum(left.values()),
             files,
             len(task.groups) * len(self.sessions),
+            self.found.sizes.get(task.manifest or "", 0),
         )
         shelf = RunWriter(
             self.spec,
@@ -458,12 +465,16 @@ class _Step:
             growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms)
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
-            gain = None
-            if task.reactivation != "off" and len(kept.group):
+            gain = at_once = None
+            if task.reactivation != "off":
                 newest = kept.newest(len(task.groups))
-                gain = expected_gain(growth, newest.rows, task.now_ms - newest.at_ms)
-                a_row = sizes.bytes.sum() / max(rows.sum(), 1)
-                self.to_come_bytes += int(rows_to_come(growth).sum() * a_row)
+                if len(kept.group):
+                    gain = expected_gain(growth, newest.rows, task.now_ms - newest.at_ms)
+                    at_once = given_at_once(growth, newest.rows)
+                known, known_bytes = rows.sum(), sizes.bytes.sum()
+                if not known:
+                    known, known_bytes = newest.rows.sum(), newest.bytes.sum()
+                self.to_come_bytes += int(rows_to_come(growth).sum() * known_bytes / max(known, 1))
             self.segments[name] = segments
             self.figures[name] = Figures(
                 sizes.rows,
@@ -473,6 +484,7 @@ class _Step:
                 expected_loss(growth),
                 kept,
                 gain,
+                at_once,
             )
             self.work += sizes.new_rows + given.results
 
@@ -506,23 +518,27 @@ class _Step:
                 seed=task.seed,
             )
         for name, groups in wanted.items():
-            session = self.sessions[name]
-            kept = self.figures[name].kept
-            chosen = kept.newest_of(groups)
+            chosen = self.figures[name].kept.newest_of(groups)
             ranges = [task.groups.prefixes[g] for g in chosen["group"].to_pylist()]
-            try:
-                with self.timed("reactivate"):
-                    rows = spilled_generations(self.spec, self.tables("spill"), chosen, ranges)
-            except SpillDamaged as damaged:
-                # Cleanup needs the file, but the day goes on without it.
-                self.warnings.append(f"spilled groups cannot come back: {damaged}")
-                self.figures[name] = replace(self.figures[name], kept=kept.without(groups))
+            with self.timed("reactivate"):
+                found = spilled_generations(self.spec, self.tables("spill"), chosen, ranges)
+            back: Bool = np.zeros(len(groups), dtype=np.bool_)
+            back[chosen["group"].to_numpy()[found.there]] = True
+            # Cleanup needs every file, but the day goes on without it. One that is no more what it
+            # was will not be again; what merely could not be read may be tried again.
+            self.warnings += [f"spilled groups cannot come back: {why}" for why in found.problems]
+            lost: Bool = np.zeros(len(groups), dtype=np.bool_)
+            lost[chosen["group"].to_numpy()[found.damaged]] = True
+            self.figures[name] = replace(
+                self.figures[name], kept=self.figures[name].kept.without(lost)
+            )
+            if not back.any():
                 continue
-            self._bring_back(session, groups, rows)
+            self._bring_back(self.sessions[name], back, found.rows)
             epochs = chosen["epoch"].to_pylist()
             self.voided += [
-                self._cut(name, range_, epoch=epoch)
-                for range_, epoch in zip(ranges, epochs, strict=True)
+                self._cut(name, ranges[at], epoch=epochs[at])
+                for at in np.flatnonzero(found.there).tolist()
             ]
 
     def _bring_back(
@@ -680,7 +696,7 @@ class _Step:
         """The generations that may come back once some groups (g,) are spilled to a file."""
         figures = self.figures[session]
         if self.task.reactivation == "off":
-            return figures.kept
+            return figures.kept.without(cut)  # what is known would not be the last one any more
         # Of the root alone: what joins below it lacked would be rows of those above. Rows that have
         # expired in this epoch have the cut's epoch, too, but are not to be read back.
         may = (self.joins.join == self.spec.root.operator) & ~self._wrote_expired(session)

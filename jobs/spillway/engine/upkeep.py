@@ -62,9 +62,18 @@ class Room:
         return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
 
 
-def room_of(shape: Shape, budget_bytes: int, used_bytes: int, files: int, groups: int) -> Room:
-    """The room at the start of a step."""
-    reserve = min(manifest_bytes(files, groups), budget_bytes // 4)
+def room_of(
+    shape: Shape,
+    budget_bytes: int,
+    used_bytes: int,
+    files: int,
+    groups: int,
+    manifest_before: int = 0,
+) -> Room:
+    """The room at the start of a step. `manifest_before`: bytes of the one of the epoch before;
+    generations that may come back make it larger than its files and groups alone."""
+    least = max(manifest_bytes(files, groups), manifest_before + manifest_before // 4)
+    reserve = min(least, budget_bytes // 4)
     slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // SLACK_PARTS)
     return Room(budget_bytes, used_bytes, reserve, slack)
 

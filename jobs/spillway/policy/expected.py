@@ -110,6 +110,14 @@ def expected_gain(growth: Growth, back: I64, age_ms: I64) -> F64:
     return np.maximum(gain * _final_results(growth), 0.0)
 
 
+def given_at_once(growth: Growth, back: I64) -> F64:
+    """Results between a spilled generation of `back` rows (g,) and what is in memory, about."""
+    m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
+    n1 = back.astype(np.float64)
+    found: F64 = _sigma(growth) * ((n1 + n) ** m - n1**m - n**m)
+    return np.maximum(found, 0.0)
+
+
 def rows_to_come(growth: Growth) -> F64:
     """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, to what
     comes in one."""

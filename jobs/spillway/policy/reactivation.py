@@ -26,6 +26,9 @@ Bool = npt.NDArray[np.bool_]
 POLICIES = ("expected-gain", "random", "off")
 DEFAULT = "expected-gain"
 MARGIN = 2.0
+MOST_RESULTS = 500_000.0
+"""What comes back gives no more in one epoch: about a second's work. Else an epoch near the close
+might do a good part of cleanup."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Candidates:
     bytes: I64
     """0: nothing."""
     gain: F64
+    at_once: F64
+    """Results that it gives in the epoch in which it comes back."""
 
 
 def returning(
@@ -55,14 +60,15 @@ def returning(
     *,
     wanted_bytes: int,
     most_bytes: int,
+    most_results: float = MOST_RESULTS,
     spare_bytes: int = 0,
     seed: int = 0,
 ) -> Bool:
     """Groups whose newest spilled generation comes back, bool (g,).
 
-    They come until they are `wanted_bytes` together, and never more than `most_bytes`.
-    `spare_bytes`: memory that nobody is expected to ask for until the session ends. Raises
-    ValueError: unknown policy.
+    They come until they are `wanted_bytes` together, never more than `most_bytes`, and never so
+    many that they give `most_results` at once. `spare_bytes`: memory that nobody is expected to ask
+    for until the session ends. Raises ValueError: unknown policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
@@ -77,22 +83,33 @@ def returning(
         return found
     value = candidates.gain[able] / size[able]
     order = np.argsort(-value, kind="stable")
-    able, value = able[order], value[order]
-    taken = np.cumsum(size[able])
-    fits = (taken - size[able] < wanted_bytes) & (taken <= most_bytes)
-    # Values fall and prices rise, so those that are worth it are the first ones.
-    worth = (value > 0) & (value > MARGIN * _price(residents, taken - spare_bytes))
-    found[able[fits & worth]] = True
+    price = Prices(residents)
+    taken, given = 0, 0.0
+    for group, worth in zip(able[order].tolist(), value[order].tolist(), strict=True):
+        mine, results = int(size[group]), float(candidates.at_once[group])
+        least = MARGIN * price.of(taken + 1 - spare_bytes)
+        if taken >= wanted_bytes or worth <= max(least, 0.0):
+            break  # nor are those after it worth more
+        if taken + mine > most_bytes or given + results > most_results:
+            continue
+        if worth > MARGIN * price.of(taken + mine - spare_bytes):
+            found[group] = True
+            taken, given = taken + mine, given + results
     return found
 
 
-def _price(residents: Residents, needed: I64) -> F64:
-    """What the dearest byte costs of those that leave for `needed` bytes, (n,); infinite: there are
-    not so many."""
-    stays = np.flatnonzero((residents.bytes > 0) & ~residents.leaving)
-    each = residents.loss[stays] / residents.bytes[stays]
-    order = np.argsort(each, kind="stable")
-    upto = np.cumsum(residents.bytes[stays][order])
-    at = np.searchsorted(upto, needed)
-    prices = np.append(each[order], np.inf)
-    return np.where(needed > 0, prices[at], 0.0)
+class Prices:
+    """What the dearest byte costs of those residents that leave for so many bytes."""
+
+    def __init__(self, residents: Residents) -> None:
+        stays = np.flatnonzero((residents.bytes > 0) & ~residents.leaving)
+        each = residents.loss[stays] / residents.bytes[stays]
+        order = np.argsort(each, kind="stable")
+        self._upto = np.cumsum(residents.bytes[stays][order])
+        self._each = np.append(each[order], np.inf)
+
+    def of(self, needed: int) -> float:
+        """The price; infinite: there are not so many bytes."""
+        if needed <= 0:
+            return 0.0
+        return float(self._each[int(np.searchsorted(self._upto, needed))])

@@ -58,7 +58,7 @@ def view_of(
         since_move_s=_since_s(model.tally.adaptations.moved_at, now_ms),
         since_forced_s=_since_s(model.tally.adaptations.forced_at, now_ms),
         since_tuned_s=_since_s(model.tally.adaptations.tuned_at, now_ms),
-        session_bytes=memory + session.spilled_bytes,
+        session_bytes=memory + session.spilled_bytes - session.returned_bytes,
         elapsed_s=(seen_ms - session.first_input_ms) / 1000,
         left_s=max(0.0, (close_ms - seen_ms) / 1000) if close_ms and seen_ms else 0.0,
         forced_bytes=session.forced_bytes,

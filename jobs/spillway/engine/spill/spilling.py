@@ -33,6 +33,9 @@ from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
 SPILL_INTAKES = 2
+RETURN_BYTES = 32 << 20
+"""State that comes back in one epoch, at most: it is read, joined and stored at once, whatever the
+budget."""
 SPILL_FILES = 4
 """A spill takes at least what so many epochs bring, and the bytes of so many files: smaller ones,
 in epoch after epoch, wear all files a little, and leave no room to rewrite them."""
@@ -102,15 +105,17 @@ def choose_returns(
     by_rule, free = limits.by_rule(memory), limits.bound_bytes - memory
     order = np.argsort(loss / np.maximum(size, 1), kind="stable")
     leaving = np.zeros(len(size), dtype=np.bool_)
-    leaving[order] = np.cumsum(size[order]) - size[order] < by_rule
-    most = by_rule if by_rule else max(free, 0)
+    leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
+    most = min(by_rule if by_rule else max(free, 0), RETURN_BYTES)
     brought = int(_of_all(figures, "intake_bytes").sum())
     back = [each.kept.newest(len(each.bytes)).bytes for each in figures.values()]
-    gain = [np.zeros(len(f.bytes)) if f.gain is None else f.gain for f in figures.values()]
+    none = {name: np.zeros(len(each.bytes)) for name, each in figures.items()}
+    gain = [none[name] if f.gain is None else f.gain for name, f in figures.items()]
+    at_once = [none[name] if f.at_once is None else f.at_once for name, f in figures.items()]
     found = returning(
         policy,
         Residents(size, loss, leaving),
-        Candidates(np.concatenate(back), np.concatenate(gain)),
+        Candidates(np.concatenate(back), np.concatenate(gain), np.concatenate(at_once)),
         wanted_bytes=most // 2,
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
         spare_bytes=max(free - to_come_bytes, 0),
