@@ -30,6 +30,7 @@ import polars as pl
 import psutil
 
 from spillway.decode import StreamPlan, compile_streams
+from spillway.stream.pins import salts
 from spillway.stream.session import spark_on_demand
 from spillway.verify.proof import ProofFrames
 from spillway.verify.rows import hashed_rows, result_columns
@@ -147,7 +148,7 @@ def frames(spark: Any, name: str, rows: int, folder: Path) -> tuple[Callable[[],
         decoded = [decoded_frame(spark, plan, rows, folder) for plan in plans]
         inputs = [hashed_rows(f, p, SALT) for f, p in zip(decoded, plans, strict=True)]
         results = result_columns(table, plans, SALT)
-        sums = sum_plan(plans, SALT, buckets=4)
+        sums = sum_plan(plans, SALT, salts(spark, 4))
         blocks = [
             summed(frame, partial(summed_input, sums, plan))
             for frame, plan in zip(decoded, plans, strict=True)

@@ -21,6 +21,7 @@ import pytest
 
 from spillway.decode import StreamPlan, compile_streams
 from spillway.decode.chunks import COLUMNS
+from spillway.stream.pins import salts
 from spillway.verify.difference import Difference
 from spillway.verify.rows import decoded_schema, hashed_rows, result_columns
 from spillway.verify.single import SingleFrames, sum_plan, summed
@@ -170,7 +171,7 @@ def frames(
         )
     )
     if as_single:
-        sums = sum_plan(plans, SALT, buckets=3)
+        sums = sum_plan(plans, SALT, salts(spark, 3))
         blocks = [
             summed(frame, partial(summed_input, sums, plan))
             for frame, plan in zip(rows, plans, strict=True)

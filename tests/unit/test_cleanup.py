@@ -493,6 +493,45 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
     assert list(windows(source, [], 80)) == []
 
 
+def test_an_empty_range_is_not_read_with_a_large_one(tmp_path):
+    top = 2**63
+    source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [top + 9]}, [100, 100])
+    halves = [Prefix(1, 0), Prefix(1, 1)]
+    assert list(windows(source, halves, 150)) == [(0, 1), (1, 2)]
+    # Nor is what lies between an empty range and another.
+    source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [2**64 - 1]}, [100, 100])
+    assert list(windows(source, [Prefix(2, 0), Prefix(2, 3)], 150)) == [(0, 1), (1, 2)]
+
+
+def test_one_file_is_open_at_a_time(tmp_path, monkeypatch):
+    at_once = []
+    real = spillfile._open
+
+    def opening(folder, file):
+        found = real(folder, file)
+        at_once.append(found)
+        assert sum(not each.is_closed for each in kept) == 0
+        kept.append(Watched(found))
+        return kept[-1]
+
+    class Watched:
+        def __init__(self, file):
+            self.file, self.is_closed = file, False
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def close(self):
+            self.is_closed = True
+            self.file.close()
+
+    kept = []
+    source = spilled(tmp_path, {e: ([1, 2, 3], [1, 2, 3]) for e in range(5)})
+    monkeypatch.setattr(spillfile, "_open", opening)
+    assert len(load(source, 0, 2**64)) == 10
+    assert len(kept) == 5
+
+
 def test_rows_that_can_give_nothing_are_left_out():
     def part(epoch, input_, hashes):
         table = pa.table({"partition": [0] * len(hashes)})

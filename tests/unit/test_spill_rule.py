@@ -75,13 +75,18 @@ class Spill:
 
 
 def epochs(
-    root: Path, budget: int, number: int, rows: int | None = None, fraction: float = FRACTION
+    root: Path,
+    budget: int,
+    number: int,
+    rows: int | None = None,
+    fraction: float = FRACTION,
+    threshold: float = THRESHOLD,
 ) -> Iterator[SlotTotals]:
     """Epochs of `rows` rows, by default of as many as the policy allows."""
     state, tables = folder(str(root)).child("slot"), folder(str(root)).child("tables")
     draw = np.random.default_rng(5)
     manifest, offset = None, 0
-    limit = rows or rows_per_epoch([], budget, 1, THRESHOLD, 600_000)
+    limit = rows or rows_per_epoch([], budget, 1, threshold, 600_000)
     for epoch in range(number):
         each = limit // 2
         blocks = []
@@ -107,7 +112,7 @@ def epochs(
             key=KEY,
             groups=GROUPS,
             budget_bytes=budget,
-            threshold=THRESHOLD,
+            threshold=threshold,
             fraction=fraction,
             now_ms=epoch * 1000,
         )
@@ -115,7 +120,7 @@ def epochs(
         assert report.totals is not None
         manifest, offset = report.manifest, offset + each
         yield report.totals
-        wanted = rows_per_epoch([report.totals], budget, 1, THRESHOLD, 600_000)
+        wanted = rows_per_epoch([report.totals], budget, 1, threshold, 600_000)
         if rows is None and worth_changing(limit, wanted):
             limit = wanted
 
@@ -159,6 +164,13 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
         # The intake is known by the mean size of rows.
         assert 0.98 * rule <= spill.took - spill.overflow <= 1.05 * rule + spill.largest_group
     assert sum(spill.overflow > 0 for spill in found) <= len(found) / 10
+
+
+@pytest.mark.server
+def test_a_higher_threshold_leaves_less_room_for_dead_rows(tmp_path: Path) -> None:
+    found = spills(epochs(tmp_path, 16 << 20, 110, fraction=0.05, threshold=0.9))
+    assert len(found) > 9
+    assert sum(spill.overflow > 0 for spill in found) == 0
 
 
 def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:

@@ -96,6 +96,36 @@ def test_each_value_has_a_number_of_its_own_however_it_comes(
     }
 
 
+ALIKE = [
+    ([1.5, 2.5], [-1.5, -2.5]),
+    ([1.0, 2.0], [2.0, 1.0]),
+    ([0.0, 2.0], [2.0, 0.0]),
+    ([4, 0], [0, 4]),
+    ([0, 2**62], [2**62, 0]),
+    ([1, -1], [-1, 1]),
+]
+"""Rows that differ in two columns by the same high bits."""
+
+
+@pytest.mark.parametrize(("row", "other"), ALIKE)
+def test_differences_of_two_columns_do_not_cancel(row: list[Any], other: list[Any]) -> None:
+    place = pa.array([3, 3], pa.int32()), pa.array([9, 9])
+    columns = [pa.array([x, y]) for x, y in zip(row, other, strict=True)]
+    for salt in range(300):
+        first, second = Weigher(salt, 1, 2).residues(*place, columns)
+        assert first[0] != first[1]
+        assert second[0] != second[1]
+
+
+def test_coordinates_are_not_alike_either() -> None:
+    """Offsets and partitions that change places, and that differ by powers of two."""
+    partition, offset = (each.reshape(-1) for each in np.meshgrid(np.arange(64), np.arange(64)))
+    place = pa.array(partition.astype(np.int32)), pa.array(offset << 40)
+    for salt in range(20):
+        first, second = Weigher(salt, 0, 0).residues(*place, [])
+        assert len(set(zip(first.tolist(), second.tolist(), strict=True))) == 64 * 64
+
+
 def test_zeros_and_what_is_no_number_are_one_each_and_nulls_lie_in_their_column() -> None:
     words = words_of(pa.array([0.0, -0.0, nan, -nan, float("inf")]), 1)
     assert words[0] == words[1] != words[2] == words[3] != words[4]
@@ -126,6 +156,26 @@ def test_equal_keys_have_one_number() -> None:
     unused = pa.DictionaryArray.from_arrays(pa.array([3, 1, 3]), pa.array(["a", "b", "c", "d"]))
     number, first = numbered([unused])
     assert (number.tolist(), first.tolist()) == ([1, 0, 1], [1, 0])
+
+
+def test_many_columns_of_a_key_are_numbered_without_overflow() -> None:
+    draw = np.random.default_rng(4)
+    keys = [pa.array(draw.permutation(256)) for _ in range(9)]
+    keys[1] = pa.concat_arrays([keys[1].slice(0, 255), keys[1].slice(0, 1)])
+    number, first = numbered(keys)
+    assert len(first) == 256
+    assert len(set(number.tolist())) == 256
+    twice = [pa.concat_arrays([key, key]) for key in keys]
+    again, _ = numbered(twice)
+    assert again.tolist()[:256] == again.tolist()[256:]
+
+
+def test_a_key_that_is_null_has_a_number_of_its_own() -> None:
+    column = pa.array(["a", None, "b", None])
+    for key in (column, column.dictionary_encode()):
+        number, first = numbered([key])
+        assert (number[1] == number[3], len(set(number.tolist()))) == (True, 3)
+        assert key.take(pa.array(first)).null_count == 1
 
 
 def test_a_key_is_of_one_bucket_whatever_it_comes_with() -> None:
@@ -188,7 +238,7 @@ def proof(
     buckets: int = 3,
 ) -> tuple[defaultdict[str, int], set[str]]:
     """Totals over all keys, and the failing keys."""
-    plan = sum_plan(PLANS, SALT, buckets)
+    plan = sum_plan(PLANS, SALT, range(buckets))
     blocks: list[pa.RecordBatch] = []
     for i, rows in enumerate(inputs):
         half = len(rows) // 2
@@ -264,6 +314,43 @@ def test_what_is_missing_doubled_or_altered_is_found_in_its_key(
         assert proof(inputs, [*without, data.draw(st.sampled_from(others))])[1] == {one[0][0]}
 
 
+def test_results_without_a_key_or_a_phase_are_found() -> None:
+    inputs = rows_of([["a"], ["a"], ["a"]])
+    plan = sum_plan(PLANS, SALT, (0,))
+    blocks = [
+        b for i, rows in enumerate(inputs) for b in summed_input(plan, PLANS[i], [decoded(i, rows)])
+    ]
+    good = results(all_results(inputs), ["run-time"])
+    nameless = good.set_column(0, "symbol", pa.nulls(1, pa.string()))
+    unsaid = good.set_column(good.num_columns - 1, "phase", pa.nulls(1, pa.string()))
+    schema = pa.schema([*plan.keys, *TOTALS])
+    for batch, field, value in ((nameless, "rejected_wrong", 1), (unsaid, "run_time", 1)):
+        mine = [*blocks, *summed_results(plan, PLANS, [batch])]
+        (found, *_) = judged_sums(plan, schema, mine)
+        assert found.to_pylist()[0][field] == value
+
+
+def test_payload_is_read_as_it_is_decoded() -> None:
+    """Whoever rewrites files may write other types."""
+    made = all_results(rows_of([["a"], ["a"], ["a"]]))
+    batch = results(made, ["run-time"])
+    plan = sum_plan(PLANS, SALT, (0,))
+    wide = pa.RecordBatch.from_arrays(
+        [
+            column.cast(pa.large_string())
+            if pa.types.is_string(column.type) and name not in ("symbol", "phase")
+            else column.cast(pa.timestamp("ns", "UTC"))
+            if pa.types.is_timestamp(column.type)
+            else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ],
+        names=batch.schema.names,
+    )
+    assert wide.schema != batch.schema
+    one, other = ([*summed_results(plan, PLANS, [each])] for each in (batch, wide))
+    assert one == other
+
+
 def test_sums_of_many_rows_of_one_key_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of a few rows, added up again and again."""
     inputs = [[("a", 0, n) for n in range(40)], [("a", 0, 50)], [("a", 1, 60), ("b", 1, 61)]]
@@ -291,7 +378,7 @@ def test_files_are_read_with_texts_as_dictionaries(tmp_path: Any) -> None:
     assert plain.cast({pl.Categorical: pl.String}).equals(
         pl.DataFrame(pl.from_arrow(batch)).select(names)
     )
-    plan = sum_plan(PLANS, SALT, 2)
+    plan = sum_plan(PLANS, SALT, (0, 1))
     one, other = (
         b"".join(b.column(1)[0].as_py() for b in summed_results(plan, PLANS, [each]))
         for each in (found[0], batch)

@@ -17,6 +17,8 @@ from spillway.policy.victims import DEFAULT
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Prefix, TracedGroup
 
+DEAD_IN_HEADROOM = 0.2
+"""Of what the threshold leaves free so much may be dead rows that wait in their files."""
 LEAST_DEAD_SHARE = 0.025
 """Of a file that is rewritten: small spills would rewrite all files for a few rows of each."""
 
@@ -84,9 +86,15 @@ class StepTask:
 
     @property
     def shape_kept(self) -> Shape:
-        """`shape`, by which what a spill or two of `fraction` have worn is worth rewriting."""
+        """`shape`, by which what a spill or two of `fraction` have worn is worth rewriting, and
+        dead rows wait as far as the threshold leaves room for them."""
         worn = max(self.fraction / 2, LEAST_DEAD_SHARE)
-        return replace(self.shape, dead_share=min(self.shape.dead_share, worn))
+        waiting = DEAD_IN_HEADROOM * (1 - self.threshold)
+        return replace(
+            self.shape,
+            dead_share=min(self.shape.dead_share, worn),
+            dead_in_budget=min(self.shape.dead_in_budget, waiting),
+        )
 
     @property
     def born_before(self) -> int:

@@ -5,6 +5,8 @@
 | `arithmetic` | the test of one key, vectorised over keys (pure) |
 | `values` | what the keys of a tree make equal, and what the proof reads of each leaf (pure) |
 | `fold` | the sums of a whole tree from those of its leaves, as one SQL statement (pure) |
+| `weights` | the number of each row, many at once (pure) |
+| `sums` | sums of weights by key, made where rows are read, and judged (Python workers) |
 | `workers` | what runs in Spark's Python workers: decode, judge |
 | `rows` | input from Kafka and results from the table, as hashed rows (Spark frames) |
 | `single`, `trees` | what is asked of a query of one join, and of a tree (Spark frames) |

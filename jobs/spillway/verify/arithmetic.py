@@ -55,7 +55,7 @@ def judge(counts: I64, sums: I64, found: I64, found_sums: I64) -> Verdicts:
 
     `counts` (m, g): rows of each input; `sums` (2, m, g): sums of their residues by each prime;
     `found` (g,): results; `found_sums` (2, g): sums over results of the products of their rows'
-    residues. All int64, sums not reduced.
+    residues. All int64; sums may be reduced or not.
     """
     expected = products(counts)
     wrong = np.array(expected != found.astype(object), dtype=np.bool_)

@@ -42,6 +42,7 @@ from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import check_query
+from spillway.stream.pins import salts
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.difference import Difference
 from spillway.verify.progress import VerifyProgress, tasks_of
@@ -272,7 +273,7 @@ def frames_of(
         day = [f for f in warehouse.files("results") if f.partition["session_date"] == session]
         rows = rows_between(source.start, source.end) + sum(file.rows for file in day)
         buckets = buckets_for(rows, spark.sparkContext.defaultParallelism)
-        plan = sum_plan(plans, salt, buckets)
+        plan = sum_plan(plans, salt, salts(spark, buckets))
         largest = sorted(day, key=lambda file: -file.bytes)
         paths = [file.path for file in largest]
         place = warehouse.folder("results")

@@ -1,13 +1,13 @@
 """Input rows from Kafka and results from the table, as keys and hashes. Spark frames.
 
-Every frame that goes into the proof has the columns `k0, k1, ...` (the join key, as it is, so
-that keys are compared exactly) and the measures of `measures(m)`. Input rows that were rejected
-when they were decoded, and rows of `quarantine`, have a null key, which no join key is: they
-meet in one group of their own.
+Every frame has the columns `k0, k1, ...`: the join key, as it is, so that keys are compared
+exactly. Input rows that were rejected when they were decoded, and rows of `quarantine`, have a null
+key, which no join key is: they meet in one group of their own.
 
-The hash of an input row is Spark's `xxhash64` (the engine has one of its own) of the salt, the
-input's number, the coordinate, the payload columns that results carry, and which of them are
-null (`xxhash64` passes over nulls).
+The proof of one join without a window sums other numbers, where rows are read (`sums`); these
+frames name its differences. Where frames are summed, the hash of an input row is Spark's `xxhash64`
+(the engine has one of its own) of the salt, the input's number, the coordinate, the payload columns
+that results carry, and which of them are null (`xxhash64` passes over nulls).
 """
 
 from __future__ import annotations

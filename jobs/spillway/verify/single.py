@@ -80,11 +80,11 @@ class SingleFrames:
         """Nothing is held."""
 
 
-def sum_plan(plans: Sequence[StreamPlan], salt: int, buckets: int) -> SumPlan:
-    """What the tasks of a proof have in common."""
+def sum_plan(plans: Sequence[StreamPlan], salt: int, places: Sequence[int]) -> SumPlan:
+    """What the tasks of a proof have in common. `places`: of as many buckets (`pins.salts`)."""
     fields = zip(key_names(plans[0]), plans[0].keys, strict=True)
     keys = pa.schema([pa.field(name, field.type) for name, field in fields])
-    return SumPlan(keys, len(plans), salt, buckets)
+    return SumPlan(keys, len(plans), salt, len(places), tuple(places))
 
 
 def summed(frame: Any, function: Any) -> Any:

@@ -51,6 +51,8 @@ class SumPlan:
     inputs: int
     salt: int
     buckets: int
+    places: tuple[int, ...]
+    """For each bucket the number by which Spark finds its partition."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -100,7 +102,7 @@ def summed_results(
             weigher.residues(
                 batch.column(f"{of.name}_partition"),
                 batch.column(f"{of.name}_offset"),
-                [batch.column(f"{of.name}_{field.name}") for field in of.payload],
+                [_typed(batch.column(f"{of.name}_{f.name}"), f.type) for f in of.payload],
             )
             for weigher, of in zip(weighers, streams, strict=True)
         ]
@@ -109,7 +111,8 @@ def summed_results(
             for prime, of_prime in zip(PRIMES, zip(*weights, strict=True), strict=True)
         )
         phase = batch.column("phase")
-        late = pc.equal(phase, "cleanup").to_numpy(zero_copy_only=False).astype(np.int64)
+        by_cleanup = pc.fill_null(pc.equal(phase, "cleanup"), False)
+        late = by_cleanup.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = [batch.column(field.name) for field in streams[0].keys]
         yield from _blocks(plan, keys, plan.inputs, (1 - late, late, a, b))
 
@@ -230,9 +233,13 @@ def numbered(keys: Sequence[Column]) -> tuple[I64, I64]:
             return number, first
         return (np.cumsum(there) - 1)[number], first[there]
     codes: I64 = np.zeros(len(keys[0]), dtype=np.int64)
+    span = 1
     for key in keys:
         mine, width = _codes(key)
-        codes = codes * width + mine
+        if span * width >= 1 << 62:
+            distinct, codes = np.unique(codes, return_inverse=True)
+            span = len(distinct)
+        codes, span = codes * width + mine, span * width
     _, first, number = np.unique(codes, return_index=True, return_inverse=True)
     return number, first
 
@@ -241,13 +248,23 @@ def _codes(key: Column) -> tuple[I64, int]:
     """The number of each value (n,) in a dictionary, and how many that has."""
     column = key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return coded.indices.to_numpy().astype(np.int64), len(coded.dictionary)
+    width = len(coded.dictionary)
+    if coded.null_count:  # no key is null; a result that has none is found by it
+        return coded.indices.fill_null(width).to_numpy().astype(np.int64), width + 1
+    return coded.indices.to_numpy().astype(np.int64), width
 
 
 def _added(number: I64, values: I64, width: int) -> I64:
     """The sums by number, exact: each is below 2^31 x `PIECE_ROWS`."""
     found = np.bincount(number, weights=values, minlength=width)
     return found.astype(np.int64)
+
+
+def _typed(column: Column, kind: pa.DataType) -> Column:
+    """A column of the type that it has where messages are decoded: files may have been written
+    anew."""
+    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return column if held == kind else _plain(column, kind)
 
 
 def _plain(column: Column, kind: pa.DataType) -> pa.Array:
@@ -270,7 +287,8 @@ def _block(plan: SumPlan, bucket: int, sums: pa.RecordBatch) -> pa.RecordBatch:
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(sink, plan.schema, options=options) as writer:
         writer.write_batch(sums)
-    columns = [pa.array([bucket], pa.int32()), pa.array([sink.getvalue().to_pybytes()])]
+    columns = [pa.array([plan.places[bucket]], pa.int32())]
+    columns.append(pa.array([sink.getvalue().to_pybytes()]))
     return pa.RecordBatch.from_arrays(columns, schema=BLOCKS)
 
 
@@ -288,9 +306,10 @@ def judged_sums(
             with pa.ipc.open_stream(sums.as_buffer()) as stream:
                 held.append(stream.read_all())
             rows += held[-1].num_rows
-        if rows > COLLAPSE_ROWS:
-            held = [_summed(plan, held).to_arrow().cast(plan.schema)]
-            rows = held[0].num_rows
+            if rows > COLLAPSE_ROWS:
+                held = [_summed(plan, held).to_arrow().cast(plan.schema)]
+                # What cannot be added up any more must not be added up again and again.
+                rows = held[0].num_rows // 2
     if held:
         whole = _summed(plan, held)
         yield from judged(plan.inputs, len(plan.keys), schema, [_by_key(plan, whole)])

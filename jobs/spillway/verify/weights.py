@@ -2,9 +2,11 @@
 
 A row's number is a hash of 64 bits, salted afresh for each run, of its coordinate, of the payload
 columns that results carry, and of which of them are null. Each column is a word of 64 bits a row:
-what fits into 64 bits as it is, everything else by a keyed hash of polars'. The words are summed
-with odd multipliers that follow from the salt, and what comes out is mixed (the end of
-splitmix64). The proof needs it modulo two primes (`arithmetic`).
+what fits into 64 bits as it is, everything else by a keyed hash of polars'. Each word is combined
+with one of its column, that follows from the salt, and mixed (the end of splitmix64). What comes
+out is summed with odd multipliers, and mixed again. Mixing first matters: words that differ often
+have equal low bits (a sign, round numbers that change places), and such differences would cancel in
+the sum, whatever the multipliers. The proof needs the number modulo two primes (`arithmetic`).
 
 The engine has nothing of this: it hashes keys alone, with another function.
 """
@@ -32,9 +34,10 @@ class Weigher:
 
     def __init__(self, salt: int, input_: int, columns: int) -> None:
         draw = np.random.default_rng([salt, input_])
-        words = draw.integers(0, 1 << 64, size=(2, columns + 2), dtype=np.uint64)
+        words = draw.integers(0, 1 << 64, size=(3, columns + 2), dtype=np.uint64)
         self._factors: U64 = words[0] | np.uint64(1)
         self._nulls: U64 = words[1]
+        self._secrets: U64 = words[2]
         self._seed = int(draw.integers(0, 1 << 63))
 
     def residues(
@@ -43,7 +46,7 @@ class Weigher:
         """Of n rows, int64 (n,) both."""
         summed: U64 = np.zeros(len(partition), dtype=np.uint64)
         for at, column in enumerate((partition, offset, *payload)):
-            summed += self._words(column, at) * self._factors[at]
+            summed += mixed(self._words(column, at) ^ self._secrets[at]) * self._factors[at]
         return residues_of(mixed(summed))
 
     def _words(self, column: Column, at: int) -> U64:

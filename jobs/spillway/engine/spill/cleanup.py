@@ -207,7 +207,7 @@ def windows(
     first, held, between = 0, 0.0, 0.0
     for last, (own, after) in enumerate(weights(source, near, ranges).tolist()):
         # What lies between two ranges is read with them.
-        if held and held + between + own > piece_bytes:
+        if last > first and held + between + own > piece_bytes:
             yield first, last
             first, held, between = last, 0.0, 0.0
         held, between = held + between + own, after

@@ -402,12 +402,14 @@ def read_rows(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Rows with unsigned `key_hash` in [lo, hi) of one operator: (row group, its rows) each.
 
-    Tables without rows are left out. `columns` must hold `key_hash`. `opened`: files by their
-    paths, where whoever calls has asked for one before. Raises `SpillDamaged`, also for a file
+    Tables without rows are left out. `columns` must hold `key_hash`. `opened`: the file that
+    was asked for last, by its path. Raises `SpillDamaged`, also for a file
     without one of the columns.
     """
     opened = {} if opened is None else opened
     if file.path not in opened:
+        while opened:  # one file is open at a time, however many there are
+            opened.popitem()[1].close()
         _check_size(folder, file)
         opened[file.path] = _open(folder, file)
     source = opened[file.path]
