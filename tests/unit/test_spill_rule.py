@@ -493,6 +493,9 @@ def test_rows_that_an_epoch_may_bring() -> None:
     # From 8 MiB on it is three tenths of that room.
     assert rows_per_epoch([], 16_000_000, 3, 0.75, most=10**6) == 3 * 15_000
     assert rows_per_epoch([], 8 << 20, 1, 0.5, most=10**6) == 15_728
+    # With little room above the threshold a fifth again.
+    assert rows_per_epoch([], 16_000_000, 1, 0.9, most=10**6) == 4_000 - 1
+    assert rows_per_epoch([], 16_000_000, 1, 0.85, most=10**6) == 9_000
     # However little would fit.
     assert rows_per_epoch([], 1, 3, 0.8, most=10**6) == 250
     assert rows_per_epoch([], 1, 3, 0.8, most=249) == 249

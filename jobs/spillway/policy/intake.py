@@ -14,9 +14,11 @@ groups, and groups lie in few files, as long as each takes what some epochs brin
 hold (`spillway.engine.spill.spilling`). With more, files of dead rows fill the folder and groups
 must leave for want of room.
 
-Below `SMALL_BUDGET_BYTES` the share is `SMALL_INTAKE_SHARE`: files have their least size there, and
-what is set aside for the manifest takes a larger part of the headroom. Both shares are measured:
-with them no spill leaves for want of room at 1 to 60 MiB and spills of 2 to 30 %.
+Below `SMALL_BUDGET_BYTES`, and where the headroom is less than `SMALL_HEADROOM` of the budget, the
+share is `SMALL_INTAKE_SHARE`: files have their least size there, or what is set aside for the
+manifest and for rewriting takes a larger part of the headroom. Both shares are measured: with them
+no spill leaves for want of room at 1 to 60 MiB, with thresholds of 0.8 to 0.9 and spills of 2 to
+30 %.
 
 `rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
 share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
@@ -34,6 +36,8 @@ INTAKE_SHARE = 0.3
 """Of the headroom. More than the bound above, for spills of 30 % leave groups whole, too."""
 SMALL_INTAKE_SHARE = 0.2
 SMALL_BUDGET_BYTES = 8 << 20
+SMALL_HEADROOM = 0.15
+"""Part of the budget."""
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
@@ -61,7 +65,8 @@ def rows_per_epoch(
     skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
     read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
     growth = sum(intake) / read if read else 1.0
-    share = SMALL_INTAKE_SHARE if budget_bytes < SMALL_BUDGET_BYTES else INTAKE_SHARE
+    small = budget_bytes < SMALL_BUDGET_BYTES or 1 - threshold < SMALL_HEADROOM
+    share = SMALL_INTAKE_SHARE if small else INTAKE_SHARE
     room = share * (1 - threshold) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))

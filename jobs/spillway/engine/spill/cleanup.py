@@ -316,7 +316,7 @@ def _alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Generations:
+class HashGenerations:
     """The rows of a join that can give a result, in the order of hashes, then generations."""
 
     hashes: U64
@@ -331,7 +331,7 @@ class Generations:
         return max(int(of_row.max(initial=0)) for _, of_row in self.inputs).bit_length()
 
 
-def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> Generations | None:
+def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> HashGenerations | None:
     """The rows that can give a result; None: there are none."""
     hashes = productive(parts, source.inputs)
     if not len(hashes):
@@ -357,12 +357,12 @@ def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> Generation
         number = number[order]
         of_row = generation[np.searchsorted(pairs, number)]
         inputs.append((Rows(hashes[number // len(epochs)], table), of_row))
-    return Generations(hashes, inputs)
+    return HashGenerations(hashes, inputs)
 
 
 def missing(
     source: SpillSource,
-    spilled: Generations | None,
+    spilled: HashGenerations | None,
     lo: int,
     hi: int,
     *,
