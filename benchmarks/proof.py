@@ -21,7 +21,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ from spillway.stream.pins import salts
 from spillway.stream.session import spark_on_demand
 from spillway.verify.proof import ProofFrames
 from spillway.verify.rows import hashed_rows, result_columns
-from spillway.verify.single import SingleFrames, sum_plan, summed
-from spillway.verify.sums import summed_input, summed_quarantine, summed_results
+from spillway.verify.single import SingleFrames, frames_summed, sum_plan
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
@@ -149,12 +147,7 @@ def frames(spark: Any, name: str, rows: int, folder: Path) -> tuple[Callable[[],
         inputs = [hashed_rows(f, p, SALT) for f, p in zip(decoded, plans, strict=True)]
         results = result_columns(table, plans, SALT)
         sums = sum_plan(plans, SALT, salts(spark, 4))
-        blocks = [
-            summed(frame, partial(summed_input, sums, plan))
-            for frame, plan in zip(decoded, plans, strict=True)
-        ]
-        blocks.append(summed(table, partial(summed_results, sums, plans)))
-        blocks.append(summed(nothing, partial(summed_quarantine, sums)))
+        blocks = frames_summed(sums, plans, decoded, table, nothing)
         return lambda: SingleFrames(plans, inputs, results, sums, blocks), len(found)
     values = values_of(of)
     plans = leaf_plans(of, values)

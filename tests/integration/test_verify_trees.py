@@ -11,7 +11,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,8 +23,7 @@ from spillway.decode.chunks import COLUMNS
 from spillway.stream.pins import salts
 from spillway.verify.difference import Difference
 from spillway.verify.rows import decoded_schema, hashed_rows, result_columns
-from spillway.verify.single import SingleFrames, sum_plan, summed
-from spillway.verify.sums import summed_input, summed_quarantine, summed_results
+from spillway.verify.single import SingleFrames, frames_summed, sum_plan
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import TreeValues, leaf_plans, values_of
 from spillway.verify.workers import TOTALS, decoded
@@ -172,12 +170,7 @@ def frames(
     )
     if as_single:
         sums = sum_plan(plans, SALT, salts(spark, 3))
-        blocks = [
-            summed(frame, partial(summed_input, sums, plan))
-            for frame, plan in zip(rows, plans, strict=True)
-        ]
-        blocks.append(summed(table, partial(summed_results, sums, plans)))
-        blocks.append(summed(held, partial(summed_quarantine, sums)))
+        blocks = frames_summed(sums, plans, rows, table, held)
         return SingleFrames(plans, leaves, result_columns(table, plans, SALT), sums, blocks)
     shown = tree_result_columns(table, values, SALT)
     return TreeFrames(spark, values, plans, leaves, shown, held, SALT)

@@ -254,13 +254,13 @@ def frames_of(
     spark: Any, warehouse: Warehouse, query: Query, source: TopicRanges, session: str, salt: int
 ) -> ProofFrames:
     """The frames of a session's proof. Raises QueryError."""
-    files = {
-        name: [
-            warehouse.folder(name).path(file.path)
-            for file in warehouse.files(name)
-            if file.partition["session_date"] == session
-        ]
+    held = {
+        name: [f for f in warehouse.files(name) if f.partition["session_date"] == session]
         for name in ("results", "quarantine")
+    }
+    files = {
+        name: [warehouse.folder(name).path(file.path) for file in some]
+        for name, some in held.items()
     }
     schemas = {name: warehouse.table(name).definition.file_schema for name in files}
     quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
@@ -270,12 +270,10 @@ def frames_of(
         results = result_rows(spark, plans, schemas["results"], files["results"], salt)
         if (span := query.spans[0]) is not None:
             return WindowedFrames(span, plans, inputs, results, quarantine, salt)
-        day = [f for f in warehouse.files("results") if f.partition["session_date"] == session]
-        rows = rows_between(source.start, source.end) + sum(file.rows for file in day)
+        rows = rows_between(source.start, source.end) + sum(f.rows for f in held["results"])
         buckets = buckets_for(rows, spark.sparkContext.defaultParallelism)
         plan = sum_plan(plans, salt, salts(spark, buckets))
-        largest = sorted(day, key=lambda file: -file.bytes)
-        paths = [file.path for file in largest]
+        paths = [file.path for file in sorted(held["results"], key=lambda file: -file.bytes)]
         place = warehouse.folder("results")
         blocks = read_and_summed(spark, plans, source, (place, paths), quarantine, plan)
         return SingleFrames(plans, inputs, results, plan, blocks)

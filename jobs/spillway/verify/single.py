@@ -24,7 +24,9 @@ from spillway.verify.sums import (
     decoded_sums,
     file_sums,
     judged_sums,
+    summed_input,
     summed_quarantine,
+    summed_results,
 )
 from spillway.verify.workers import TOTALS
 
@@ -90,6 +92,25 @@ def sum_plan(plans: Sequence[StreamPlan], salt: int, places: Sequence[int]) -> S
 def summed(frame: Any, function: Any) -> Any:
     """The sums that a worker's function makes of a frame's rows."""
     return frame.mapInArrow(function, from_arrow_schema(BLOCKS))
+
+
+def frames_summed(
+    plan: SumPlan,
+    plans: Sequence[StreamPlan],
+    inputs: Sequence[Any],
+    results: Any,
+    quarantine: Any,
+) -> list[Any]:
+    """The blocks of frames that there are already: of each input's decoded rows, of rows of the
+    results table, and of the quarantine."""
+    return [
+        *(
+            summed(rows, partial(summed_input, plan, each))
+            for rows, each in zip(inputs, plans, strict=True)
+        ),
+        summed(results, partial(summed_results, plan, plans)),
+        summed(quarantine, partial(summed_quarantine, plan)),
+    ]
 
 
 def read_and_summed(
