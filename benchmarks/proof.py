@@ -9,7 +9,8 @@ Five inputs of so many rows each, as `verify` has them once they are decoded, an
 * `branches`: `((A B on a1) C on a2 = c1) D on b2 = d1) E on d2 = e1`: two leaves of one join give
   later keys.
 
-Seconds are of the clock and of the CPU (the JVM's: workers do next to nothing here).
+Seconds are of the clock and of the CPU (the JVM's and its workers': these make the sums of a single
+join).
 Each key has as many values as there are rows, so there are about as many results as rows of one
 input. Rows lie in Parquet files in the page cache: neither Kafka nor decoding is measured.
 """
@@ -191,15 +192,16 @@ def measured(spark: Any, name: str, rows: int, runs: int, exhaustive: bool) -> d
 
 
 class Clocks:
-    """The clock, and the CPU time of Spark's JVM."""
+    """The clock, and the CPU time of Spark's JVM and its workers, those that have ended too."""
 
     def __init__(self, spark: Any) -> None:
         self._jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
 
     def read(self) -> tuple[float, float]:
         """Seconds of both."""
-        used = self._jvm.cpu_times()
-        return time.monotonic(), used.user + used.system
+        each = [p.cpu_times() for p in (self._jvm, *self._jvm.children(recursive=True))]
+        used = sum(t.user + t.system + t.children_user + t.children_system for t in each)
+        return time.monotonic(), used
 
     def since(self, begin: tuple[float, float]) -> tuple[float, float]:
         """Seconds of both that have gone by."""
