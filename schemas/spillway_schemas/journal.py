@@ -556,6 +556,10 @@ class EpochFacts(Record):
     spilled_rows: dict[str, int] = {}
     """Rows spilled in this epoch per session."""
     restored_slots: list[int] = []
+    deferred: Cuts = []
+    """Cuts of the epoch before, made when slots were lost, before all else in this epoch: what was
+    in memory of these ranges is in no file, and cleanup reads it again in Kafka."""
+    deferred_slots: list[int] = []
     carried_rows: int = 0
     """Rows of the session before that were carried into the open one in this epoch."""
     watermarks: dict[str, int] = {}

@@ -770,8 +770,33 @@ class SessionSettings(Section):
     )
 
 
+RecoveryMode = Literal["auto", "restore", "defer"]
+
+
 class RecoverySettings(Section):
     """What happens when state is lost."""
+
+    mode: RecoveryMode = Field(
+        default="auto",
+        description=(
+            "`restore`: what lost slots had in memory is read again from Kafka before the stream "
+            "goes on. `defer`: it goes on at once without that, as if the slots had been spilled, "
+            "and cleanup reads those rows in Kafka. `auto`: restored where that is expected to "
+            "take at most `recovery.restore_within_s`, else deferred. Of trees of joins, and with "
+            "`session.carry`, state is always restored."
+        ),
+        json_schema_extra=_about(
+            "name",
+            "While the stream reads again it gives no result; what is deferred gives its own after "
+            "the close.",
+        ),
+    )
+    restore_within_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="With `recovery.mode = auto`: how long reading lost state again may take.",
+        json_schema_extra=_about("seconds", "What analysts hardly notice."),
+    )
 
     wait_s: float = Field(
         default=60.0,

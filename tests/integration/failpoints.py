@@ -41,6 +41,8 @@ DRIVER_POINTS = (
     "after-apply-spill",
     "after-apply-results",
 )
+CLEANUP_POINTS = ("before-deferred", "after-deferred")
+"""Of a cleanup: what slots had lost is written and not committed; it is."""
 MOVING = "moving-"
 MOVING_POINTS = tuple(MOVING + point for point in DRIVER_POINTS if not point.endswith("-claim"))
 """Of the driver, in an epoch in which groups move and rows come."""
@@ -133,6 +135,7 @@ def _nothing(*_: Any) -> None:
 def arm_driver(text: str) -> None:
     """Patch the driver so that it fails at a named point."""
     from spillway.stream.driver import StreamDriver
+    from spillway.tables import Warehouse
 
     point = _Point(text)
 
@@ -156,6 +159,12 @@ def arm_driver(text: str) -> None:
         _nothing,
         lambda instruction: point.reached(f"after-apply-{instruction.table}"),
     )
+    before, after = (functools.partial(_reach, point, name) for name in CLEANUP_POINTS)
+    _around(Warehouse, "apply_deferred", before, after)
+
+
+def _reach(point: _Point, name: str, *_: Any) -> None:
+    point.reached(name)
 
 
 def _once(name: str, epoch: int) -> None:

@@ -21,7 +21,7 @@ from spillway.kafka.broker import free_port
 from tests.disks import mounted
 from tests.integration import planted
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
-from tests.integration.failpoints import DRIVER_POINTS, WORKER_POINTS
+from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, WORKER_POINTS
 from tests.scrape import Samples, figure, scrape, total
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -202,6 +202,30 @@ def test_all_state_lost(make_day: MakeDay) -> None:
     assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
     assert any(e.get("restored_slots") for e in day.entries())
     day.finish(FIRST)
+    assert day.check(FIRST)["cleanup"] > 0
+
+
+def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
+    """With `recovery.mode = defer` a slot goes on empty: once one slot's state goes, once all of
+    it, with spills before, between and after. Cleanup is killed once it has read again."""
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day.extra |= {"RECOVERY__MODE": "defer"}
+    day.produce(messages(16, ROWS, keys=4_500))
+    day.ok("stream", "--session", FIRST, "--available-now")
+    shutil.rmtree(next(day.state.rglob("slot-0")))
+    day.produce(messages(17, ROWS // 2, keys=4_500))
+    day.ok("stream", "--available-now")
+    shutil.rmtree(day.state)
+    day.produce(messages(18, ROWS // 2, keys=4_500))
+    day.ok("stream", "--available-now")
+    epochs = [e for e in day.entries() if e["kind"] == "epoch"]
+    assert [e["deferred_slots"] for e in epochs if e["deferred_slots"]] == [[0], [0, 1]]
+    assert not any(e["restored_slots"] for e in epochs)
+    day.ok("seal", "--session", FIRST)
+    day.ok("stream", "--until-sealed", FIRST)
+    for point in CLEANUP_POINTS:
+        assert day.run("cleanup", "--session", FIRST, FAILPOINT=point) == -signal.SIGKILL
+    day.finish(FIRST, sealed=True)
     assert day.check(FIRST)["cleanup"] > 0
 
 

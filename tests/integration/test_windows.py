@@ -70,9 +70,26 @@ def test_three_days_without_a_pause(day: WindowedDay) -> None:
     assert carried(day) == 2
 
 
-def lose_a_slot(day: WindowedDay) -> None:
-    """The state of slot 0 is gone."""
-    for folder in day.state.rglob("slot-0"):
+def test_lost_state_of_windows_is_left_to_cleanup(day: WindowedDay) -> None:
+    """With `recovery.mode = defer`, with rows that had expired before, and late ones."""
+    day.extra |= {"RECOVERY__MODE": "defer"}
+    for number in range(4):
+        day.produce(timed_messages(30 + number, 2_000, keys=60, begin_s=100 * number))
+        day.ok("stream", "--session", SESSION, "--available-now")
+        lose_a_slot(day, number % 2)
+    day.finish(SESSION)
+    phases = day.check(SESSION)
+    assert phases["run-time"] > 0
+    assert phases["cleanup"] > 0
+    epochs = day.journal.epochs()
+    assert sum(bool(epoch["deferred"]) for epoch in epochs) == 4
+    assert not any(epoch["restored_slots"] for epoch in epochs)
+    assert sum(slot["expired_rows"] for epoch in epochs for slot in epoch["slots"]) > 100
+
+
+def lose_a_slot(day: WindowedDay, slot: int = 0) -> None:
+    """The state of a slot is gone."""
+    for folder in day.state.rglob(f"slot-{slot}"):
         for file in folder.iterdir():
             file.unlink()
 

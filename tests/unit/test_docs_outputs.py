@@ -282,8 +282,10 @@ def stream_metrics(stage: Stage) -> None:
 @makes("lost-state")
 def lost_state(_: Stage) -> None:
     last = make_day(12).last
-    lost = f"epoch {last.epoch}: slot 0 has lost its state (not found); reading it again from Kafka"
+    lost = f"epoch {last.epoch}: slot 0 has lost its state (not found)"
     print(source_says("spillway.stream.driver", lost))
+    again_ = f"epoch {last.epoch}: reading 64,218 rows again from Kafka for slots [0]"
+    print(source_says("spillway.stream.driver", again_))
     read = [each.model_copy(update={"rejected": 0}) for each in last.read]
     slots = [each.model_copy(update={"spilled_bytes": 0}) for each in last.slots]
     again = {"restored_slots": [0], "read": read, "slots": slots}

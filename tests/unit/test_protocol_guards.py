@@ -230,6 +230,42 @@ CASES = [
         ONE.model_copy(update={"voided": [cut(1, 0, session=NEXT)]}),
     ),
     journal(
+        "a cut taken back whose rows are in no file",
+        "epoch 2 takes back the cut of 2/1 at epoch 0, which is not the last one",
+        *BEGUN,
+        ONE,
+        epoch(3, 1, ends(5, 5, 5), deferred=[cut(1, 0)]),
+        epoch(4, 2, ends(6, 6, 6), voided=[cut(1, 0)]),
+    ),
+    journal(
+        "a cut taken back of half of a group whose rows are in no file",
+        "epoch 2 takes back the cut of 2/1 at epoch 0, which is not the last one",
+        *BEGUN,
+        ONE.model_copy(update={"cuts": [cut(1, 0)]}),
+        epoch(3, 1, ends(5, 5, 5), deferred=[cut(0, 0, depth=1)]),
+        epoch(4, 2, ends(6, 6, 6), voided=[cut(1, 0)]),
+    ),
+    *(
+        journal(
+            f"rows deferred {what}",
+            f"epoch 1 defers rows of {each.session} up to epoch {each.epoch}, which were not in",
+            *BEGUN,
+            ONE,
+            epoch(3, 1, ends(5, 5, 5), deferred=[each]),
+        )
+        for what, each in (
+            ("of a closed session", cut(1, 0, session=NEXT)),
+            ("of an epoch before the last", cut(1, -1)),
+            ("of this very epoch", cut(1, 1)),
+        )
+    ),
+    journal(
+        "rows deferred of a session that has none",
+        "epoch 0 defers rows of 2026-01-05 up to epoch -1, which were not in memory$",
+        *BEGUN,
+        ONE.model_copy(update={"deferred": [cut(1, -1)]}),
+    ),
+    journal(
         "a watermark from nowhere",
         "epoch 0 has the watermarks {'2026-01-05': 7}; by the times that it counts they are {}$",
         *BEGUN,

@@ -368,12 +368,14 @@ def test_the_line_of_an_epoch() -> None:
         slots=[totals(0, spilled_bytes=1 << 20), totals(1)],
         cuts=[cut(0, 0), cut(1, 0)],
         restored_slots=[1],
+        deferred_slots=[0],
         sealed=sealed(ends(1, 1, 1), 0),
         seconds={"job": 1.234},
     )
     assert epoch_line(entry) == (
         "epoch 0: 1,234 rows, 1,001 results (3 quarantined) | state 3.00 MiB of 8.00 MiB "
-        f"| spilled 1.00 MiB, 2 cuts | restored slots [1] | sealed {DAY} | 1.23 s"
+        f"| spilled 1.00 MiB, 2 cuts | restored slots [1] "
+        f"| slots [0] lost, left to cleanup | sealed {DAY} | 1.23 s"
     )
     assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
         "epoch 7: 0 rows, 0 results | state 0 B of 0 B | 0.00 s"

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from spillway.cleanup.deferred import TopicSource, read_deferred
 from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
 from spillway.cleanup.plan import (
     CleanupRefused,
@@ -50,10 +51,12 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
+from spillway.protocol.deferral import deferred_cuts_of, deferred_rows, rows_to_read
+from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import Prefix, Sealed
+from spillway_schemas.journal import Genesis, Prefix, Sealed
 
 WAIT_S = 60.0
 """How long to wait for a running stream to apply the seal's epoch to the tables."""
@@ -89,6 +92,8 @@ class Cleaned:
     spilled_bytes: int
     seconds: float
     """Of this run (of the one that finished, when it did nothing)."""
+    deferred_rows: int = 0
+    """Rows that slots had lost, and that were read again in Kafka."""
 
 
 OnProgress = Callable[[CleanupProgress], None]
@@ -103,6 +108,7 @@ def run_cleanup(
     fingerprint: str = "",
     on_progress: OnProgress = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
+    source: TopicSource | None = None,
     wait_s: float = WAIT_S,
     stalled_s: float = STALLED_S,
     piece_bytes: int = PIECE_BYTES,
@@ -112,10 +118,11 @@ def run_cleanup(
 
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
-    `tell` hears of another cleanup of the session at the same time; when that stands still for
-    `stalled_s`, this one takes over.
+    `source`: the query's topics, where slots were lost whose rows were left to cleanup.
+    `tell` hears of what takes long, and of another cleanup of the session at the same time; when
+    that stands still for `stalled_s`, this one takes over.
     Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
-    `OutcomeUnknown`.
+    `InputChanged` (rows that slots had lost are in Kafka no more), `OutcomeUnknown`.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
@@ -134,11 +141,18 @@ def run_cleanup(
     files = spill_files(entries, in_table, session)
     windowed = state.genesis.event_time is not None
     ends, voided = generations_of(entries, sealed, windowed=windowed)
+    again = _deferred(warehouse, state.genesis, sealed, entries)
+    if sealed.ranges and not files and again is None:
+        raise CleanupRefused(
+            f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
+            "spill file of it: restore the journal"
+        )
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
+        spark = start_spark()
         run = _Run(
-            start_spark(),
+            spark,
             warehouse,
             spec,
             sealed,
@@ -152,6 +166,14 @@ def run_cleanup(
             batch_bytes=batch_bytes,
         )
         try:
+            if again is not None and warehouse.deferred_applied(session) < 0:
+                if source is None:
+                    raise CleanupRefused(f"{session} has rows that are only in Kafka: name it")
+                tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost them")
+                place, event_time = warehouse.folder("spill"), state.genesis.event_time
+                read = read_deferred(spark, spec, source, again, event_time, place)
+                lease.check()
+                warehouse.apply_deferred(session, read)
             committed = run.all(first)
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
@@ -183,12 +205,23 @@ def run_cleanup(
             "spilled_rows": sealed.spilled_rows,
             "spilled_files": len(files),
             "spilled_bytes": sum(file.bytes for file in files),
+            **({"deferred_rows": _rows_read_again(warehouse, session)} if again else {}),
         },
     )
     # Another cleanup may have finished at the same time: one row is enough.
     if _cleaned_event(warehouse, session) is None:
         warehouse.sessions.append(event)
     return _summary(sealed, event, already=False)
+
+
+def _deferred(
+    warehouse: Warehouse, genesis: Genesis, sealed: Sealed, entries: Sequence[Any]
+) -> Restore | None:
+    """What must be read again in Kafka first; None: nothing."""
+    if not deferred_cuts_of(sealed.session, entries):
+        return None
+    # With the session's base: there it begins.
+    return deferred_rows(genesis, sealed, warehouse.journal.read_after(sealed.base - 1))
 
 
 def _spilled(warehouse: Warehouse, session: str) -> dict[str, int]:
@@ -198,6 +231,12 @@ def _spilled(warehouse: Warehouse, session: str) -> dict[str, int]:
         for file in warehouse.files("spill")
         if file.partition["session_date"] == session
     }
+
+
+def _rows_read_again(warehouse: Warehouse, session: str) -> int:
+    """Rows of the session in `spill` that slots had lost (of one join: a tree's are restored)."""
+    stored = {file.path for file in stored_files(_spilled(warehouse, session))}
+    return sum(file.rows for file in warehouse.files("spill") if file.path in stored)
 
 
 def _cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:
@@ -216,6 +255,7 @@ def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
         spilled_rows=sealed.spilled_rows,
         spilled_bytes=event.details.get("spilled_bytes", 0),
         seconds=event.seconds or 0.0,
+        deferred_rows=event.details.get("deferred_rows", 0),
     )
 
 
@@ -349,11 +389,6 @@ class _Run:
         stored = stored_files(_spilled(self._warehouse, self._sealed.session))
         files = [file for file in (*self._files, *stored) if file not in self._surveyed]
         tasks = [SurveyTask(place, file) for file in files]
-        if not self._files:
-            raise CleanupRefused(
-                f"session {self._sealed.session} was cut in {len(self._sealed.ranges)} range(s), "
-                "but the journal names no spill file of it: restore the journal"
-            )
         total = sum(file.bytes for file in files)
         parts = max(1, min(len(tasks), max(self._cores, total // (256 * 2**20))))
         found: list[RowGroups | SpillDamaged | StorageError] = self._job(

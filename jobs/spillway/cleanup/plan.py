@@ -98,7 +98,8 @@ def generations_of(
     generation ended (of a query without windows there are none), and those that were taken back."""
     epochs = [entry for entry in entries if isinstance(entry, Epoch)]
     void = voided(sealed.session, epochs)
-    made = {cut.generation for e in epochs for cut in e.cuts if cut.session == sealed.session}
+    cuts = [cut for each in epochs for cut in (*each.deferred, *each.cuts)]
+    made = {cut.generation for cut in cuts if cut.session == sealed.session}
     ends = GenerationEnds(sorted(made - void), sealed.epoch) if windowed else None
     return ends, VoidedCuts(sorted(void), sealed.epoch) if void else None
 

@@ -17,13 +17,16 @@ def cleanup(
     json_: AsJson = False,
 ) -> None:
     """Append a sealed session's missing results, each once. It may be killed and run again."""
+    from spillway.cleanup.deferred import TopicSource
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
-    from spillway.decode import tree_spec
+    from spillway.decode import compile_streams, tree_spec
     from spillway.stream.session import spark_on_demand
+    from spillway.stream.source import kafka_options
 
     settings = given.settings()
     query, warehouse = given.query(settings), given.warehouse(settings)
+    kafka = settings.kafka
     with (
         spark_on_demand(settings.spark.master, f"spillway cleanup {session}") as start,
         progress_of(session, None if json_ else out) as progress,
@@ -41,6 +44,10 @@ def cleanup(
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
+            source=TopicSource(
+                compile_streams(query),
+                kafka_options(kafka.bootstrap_servers, query.topics, kafka.options),
+            ),
         )
     if not json_:
         say(outcome_sentence(cleaned))

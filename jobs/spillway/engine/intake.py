@@ -143,7 +143,7 @@ def take_in(
             kind = INTO[block.kind]
             intake.moved_rows += table.num_rows if block.kind == "state" else 0
             inputs = parts.setdefault((kind, session), [[] for _ in spec.inputs])
-            inputs[block.input].append(_rows(table, stamped=block.kind in STAMPED))
+            inputs[block.input].append(rows_of(table, stamped=block.kind in STAMPED))
     for (kind, session), inputs in parts.items():
         pieces = [merge_bounded(rows, piece_bytes) for rows in inputs]
         if kind != "replayed":  # which no state keeps
@@ -186,7 +186,8 @@ def merge_bounded(parts: Sequence[Rows], piece_bytes: int) -> list[Rows]:
     return [piece for piece in pieces if len(piece.key_hash)]
 
 
-def _rows(table: pa.Table, *, stamped: bool) -> Rows:
+def rows_of(table: pa.Table, *, stamped: bool) -> Rows:
+    """The rows of a block. `stamped`: its last column is no part of them."""
     hashes = table.column(0).combine_chunks().to_numpy()
     if not stamped:
         return Rows(hashes, table.select(range(1, table.num_columns)))

@@ -163,6 +163,12 @@ CATALOGUE: tuple[Family, ...] = (
         (),
         "How often a slot's state was lost and read again from Kafka.",
     ),
+    Family(
+        "spillway_deferred_slots_total",
+        "counter",
+        (),
+        "How often a slot's state was lost and left to cleanup.",
+    ),
     # --- days
     Family(
         "spillway_unproved_sessions",

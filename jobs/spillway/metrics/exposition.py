@@ -104,6 +104,7 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
         "spillway_relocations_total": "relocations",
         "spillway_relocations_waiting": "relocations_waiting",
         "spillway_restored_slots_total": "restored_slots",
+        "spillway_deferred_slots_total": "deferred_slots",
     }
     of_slots = {
         "spillway_state_bytes": "state_bytes",

@@ -45,6 +45,7 @@ class JournalFigures:
     relocations: int
     relocations_waiting: int
     restored_slots: int
+    deferred_slots: int
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         relocations=sum(s.moved for s in sessions),
         relocations_waiting=len(model.state.moves),
         restored_slots=sum(s.restored_slots for s in sessions),
+        deferred_slots=sum(s.deferred_slots for s in sessions),
     )
 
 

@@ -135,6 +135,8 @@ class Offered:
     """State that one epoch may move between slots."""
     commands_n: int = -1
     """Number up to which all commands of the table are in `commands`, or seen by the journal."""
+    most_restored_rows: int | None = None
+    """So many rows may be read again for lost slots; None: all that they had."""
 
 
 @dataclass(frozen=True)
@@ -458,4 +460,5 @@ def _planned(
         most_moved_bytes=offer.most_moved_bytes,
         commands_n=offer.commands_n,
         history=history,
+        most_restored_rows=offer.most_restored_rows,
     )

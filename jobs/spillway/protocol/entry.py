@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import check_installed, check_restored
 from spillway.protocol.seal import seal_session
-from spillway.protocol.state import JournalState, with_times
+from spillway.protocol.state import JournalState, with_deferred, with_times
 from spillway_schemas.journal import Epoch, SlotReport, added
 
 
@@ -74,7 +74,7 @@ def entry_of(
             raise ReportsWrong(f"Epoch {plan.epoch} seals without a seal.")
         date = plan.session
         sealed = seal_session(
-            state.session,
+            with_deferred(state, plan.deferred).session,
             plan.seal,
             plan.epoch,
             cuts,
@@ -105,6 +105,8 @@ def entry_of(
         results=results,
         spilled_rows=spilled,
         restored_slots=sorted(plan.restore.slots) if plan.restore else [],
+        deferred=list(plan.deferred),
+        deferred_slots=list(plan.deferred_slots),
         carried_rows=sum(r.carried_rows for r in reports),
         slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
         recent_input_ms=max(r.recent_input_ms for r in reports),

@@ -11,10 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spillway.protocol.adapt import adapt, carried_out, moved
+from spillway.protocol.deferral import deferred_cuts, not_deferrable, rows_to_read
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, carry_of, restore_of
 from spillway.protocol.seal import flushed, obey
-from spillway.protocol.state import Groups, JournalState, carries, expired_by, watermarks
+from spillway.protocol.state import (
+    Groups,
+    JournalState,
+    carries,
+    expired_by,
+    watermarks,
+    with_deferred,
+)
 from spillway_schemas.commands import (
     AdaptationCommand,
     CommandLine,
@@ -23,6 +31,7 @@ from spillway_schemas.commands import (
 )
 from spillway_schemas.journal import (
     CommandOutcome,
+    Cut,
     EpochFacts,
     EventTime,
     Move,
@@ -74,6 +83,9 @@ class Plan:
     None: start empty."""
     outcomes: tuple[CommandOutcome, ...]
     restore: Restore | None
+    deferred: tuple[Cut, ...] = ()
+    """Cuts by reference of what lost slots had in memory, where that is not restored."""
+    deferred_slots: tuple[int, ...] = ()
     commands_n: int = -1
     """Number up to which all commands are answered by then."""
     event_time: EventTime | None = None
@@ -101,6 +113,7 @@ def plan_epoch(
     most_moved_bytes: int = MOST_MOVED_BYTES,
     commands_n: int = -1,
     history: Iterable[EpochFacts] = (),
+    most_restored_rows: int | None = None,
 ) -> Plan:
     """Plan the epoch after `state`.
 
@@ -108,7 +121,9 @@ def plan_epoch(
     one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
     that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
     `commands_n`: number up to which all commands are given, or seen by the journal.
-    `history`: what `restore_of` and `carry_of` need of the past. Raises `ValueError` when `end`
+    `history`: what `restore_of` and `carry_of` need of the past. `most_restored_rows`: when more
+    would have to be read again for the lost slots, what they had is left to cleanup (not where
+    `not_deferrable` says why); None: it is read, however much it is. Raises `ValueError` when `end`
     lies before the journal's end.
     """
     end = padded(end, greater(state.end, end))
@@ -131,6 +146,11 @@ def plan_epoch(
     if accepted is not None and carries(state) and state.session.date in marks:
         marks[accepted.next_session] = marks[state.session.date]
     history = list(history)
+    restore, deferred = restore_of(state, lost, history), tuple[Cut, ...]()
+    deferrable = most_restored_rows is not None and not not_deferrable(state.genesis)
+    if restore is not None and deferrable and rows_to_read(restore) > (most_restored_rows or 0):
+        restore, deferred = None, deferred_cuts(state, lost)
+        state = with_deferred(state, deferred)
     return Plan(
         epoch=state.epoch + 1,
         term=state.term,
@@ -154,7 +174,9 @@ def plan_epoch(
         ),
         outcomes=tuple(outcomes[command.id] for command in new),
         commands_n=max(state.commands_n, commands_n),
-        restore=restore_of(state, lost, history),
+        restore=restore,
+        deferred=deferred,
+        deferred_slots=tuple(sorted(lost)) if deferred else (),
         event_time=state.genesis.event_time,
         watermarks=marks,
         expired_by={s.date: us for s in state.sessions if (us := expired_by(s)) is not None},

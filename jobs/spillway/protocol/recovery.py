@@ -55,6 +55,21 @@ class Replay:
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """Generations of a session that lie in no file (`spillway.protocol.deferral`)."""
+
+    marks: tuple[tuple[int, Offsets], ...]
+    """Epochs of the session's cuts, ascending, each with where the input stood after it."""
+    spilled: tuple[tuple[Prefix, int], ...]
+    """The cuts that hold and whose rows are in files: each range with its epoch."""
+    deferred: tuple[tuple[Prefix, int], ...]
+    """The cuts by reference."""
+    expired_by_us: tuple[tuple[int, int], ...] = ()
+    """Of a query with windows: epochs of cuts by reference, ascending, each with the watermark by
+    which rows had expired then."""
+
+
+@dataclass(frozen=True)
 class SessionRestore:
     """One open session's rows: from `start`, up to (not including) `end`."""
 
@@ -65,6 +80,8 @@ class SessionRestore:
     """Of all that cover a hash the last one holds, which has the greatest offsets."""
     replay: Replay | None = None
     """None: only rows of leaves were lost."""
+    deferred: Deferred | None = None
+    """Set when the rows are read for a cleanup, and not for lost slots."""
     watermarks: tuple[tuple[Offsets, int], ...] = ()
     """Of a query with windows: where the input stood after each epoch of the session, in order, and
     the watermark then."""
@@ -264,7 +281,7 @@ def restore_of(
     )
 
 
-def _expired_by(session: str, epochs: Sequence[EpochFacts]) -> int:
+def expired_before(session: str, epochs: Sequence[EpochFacts]) -> int:
     """The watermark of the epoch before the last: the last one's rows were judged by it."""
     before = watermarks_of(session, epochs[:-1])
     return before[-1][1] if before else BEGINNING_US
@@ -275,7 +292,7 @@ def _expired_then(state: JournalState, session: OpenSession, epochs: Sequence[Ep
     carried = session.carried
     if carried is not None and (carried.epoch is None or carried.epoch >= state.epoch):
         return BEGINNING_US  # nothing had: see `expired_by`
-    return _expired_by(session.date, epochs)
+    return expired_before(session.date, epochs)
 
 
 def _complete(state: JournalState, history: Iterable[EpochFacts]) -> list[EpochFacts]:

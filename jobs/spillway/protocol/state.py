@@ -12,7 +12,8 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * topics keep their names and ids and only ever gain partitions (noticed by a claim or in the
   middle of a term by an epoch: every offset in the state is padded to the widest known);
 * every slot that owns a group has a manifest, and the other way round;
-* a cut that is taken back is the last one of its hashes;
+* a cut that is taken back is the last one of its hashes, and not of rows that are in no file;
+* what is deferred was in memory after the epoch before;
 * watermarks are what follows from the times that the entries count.
 
 What is kept of the past is what recovery can ask for: per open session, the last cuts of every
@@ -504,11 +505,38 @@ def counted(counts: Counts, part: PartitionCount) -> tuple[int, int]:
 
 
 def _ready(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
-    """The state with the partitions that an epoch has found, and without the seal that it takes
-    back."""
+    """The state with the partitions that an epoch has found, with the cuts that it begins with, and
+    without the seal that it takes back."""
     if any(len(ends) > len(state.end.get(topic, ())) for topic, ends in entry.end.items()):
         state = _widened(state, entry.end)
+    state = with_deferred(state, entry.deferred)
     return _without_seal(state, entry) if entry.withdrawn else state
+
+
+def with_deferred(state: JournalState, cuts: Sequence[Cut]) -> JournalState:
+    """The state with the cuts that an epoch begins with, where slots were lost."""
+    for cut in cuts:
+        session = next((each for each in state.sessions if each.date == cut.session), None)
+        if session is None or cut.epoch != state.epoch or session.base >= cut.epoch:
+            raise JournalBroken(
+                f"epoch {state.epoch + 1} defers rows of {cut.session} up to epoch {cut.epoch}, "
+                "which were not in memory"
+            )
+    if not cuts:
+        return state
+    return replace(state, sessions=tuple(_deferred(each, cuts) for each in state.sessions))
+
+
+def _deferred(session: OpenSession, cuts: Iterable[Cut]) -> OpenSession:
+    mine = [cut for cut in cuts if cut.session == session.date]
+    # The one cut that is left is the one that holds: nothing before it may come back.
+    recent = {cut.range: (cut.epoch,) for cut in mine}
+    return replace(
+        session,
+        recent_cuts={**session.recent_cuts, **recent},
+        cuts=session.cuts + len(mine),
+        reach=_reach(session, mine),
+    )
 
 
 def _moves(
@@ -565,7 +593,7 @@ def _recent_cuts(
     for cut in voided:
         *before, last = found.get(cut.range, (session.base,))
         near = _overlapping(cut.range, found, deepest)
-        later = any(found[each][-1] > cut.epoch for each in near)
+        later = any(found[each][-1] >= cut.epoch for each in near if each != cut.range)
         if not before or last != cut.epoch or later:
             raise JournalBroken(
                 f"epoch {entry.epoch} takes back the cut of {cut.range.text} at epoch {cut.epoch}, "

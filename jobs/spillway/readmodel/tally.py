@@ -154,6 +154,8 @@ class SessionTally(BaseModel):
     peak_state_bytes: int = 0
     budget_bytes: int = 0
     restored_slots: int = 0
+    deferred_slots: int = 0
+    """Slots that were lost and whose rows were left to cleanup."""
     moved: int = 0
     """Groups that changed their slot."""
     forced_bytes: int = 0
@@ -260,7 +262,7 @@ class Tally(BaseModel):
             self.open_sessions[date].results += results
         for date, rows in entry.spilled_rows.items():
             self.open_sessions[date].spilled_rows += rows
-        for cut in entry.cuts:
+        for cut in (*entry.deferred, *entry.cuts):
             one = self.open_sessions[cut.session]
             one.cuts += 1
             name = cut.range.text
@@ -268,6 +270,7 @@ class Tally(BaseModel):
             _count(one.cuts_by_join, cut.operator, 1)
             one.most_cuts = max(one.most_cuts, one.cuts_by_range[name])
         session.restored_slots += len(entry.restored_slots)
+        session.deferred_slots += len(entry.deferred_slots)
         held = {number: slot.state_bytes for number, slot in self.slots.items()}
         came, went = self._moved(session, before, entry)
         self._answered(session, entry)

@@ -205,6 +205,7 @@ def _figures(session: SessionStatus, phases: Sequence[Row]) -> list[Row]:
         ("peak state of a slot", f"{bytes_text(session.peak_state_bytes)} of {budget}"),
         ("groups moved between slots", count_text(session.moved)),
         ("slots restored", count_text(session.restored_slots)),
+        ("lost slots left to cleanup", count_text(session.deferred_slots)),
         (
             "production delay",
             f"p50 {ms_text(session.delay_p50_ms)}, p99 {ms_text(session.delay_p99_ms)}",

@@ -132,6 +132,7 @@ class SessionStatus(StatusRecord):
     budget_bytes: int
     """The budget that it had then."""
     restored_slots: int
+    deferred_slots: int
     """How often a slot's state was lost and read again."""
     moved: int
     """Groups that changed their slot."""

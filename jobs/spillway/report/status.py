@@ -376,6 +376,7 @@ def _session(
         peak_state_bytes=session.peak_state_bytes,
         budget_bytes=session.budget_bytes,
         restored_slots=session.restored_slots,
+        deferred_slots=session.deferred_slots,
         moved=session.moved,
         delay_p50_ms=delay_quantile_ms(session.delay, 0.5),
         delay_p99_ms=delay_quantile_ms(session.delay, 0.99),

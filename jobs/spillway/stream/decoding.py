@@ -21,6 +21,7 @@ from spillway.decode.chunks import Chunk, chunks
 from spillway.decode.lateness import judged
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.generations import DeferredGenerations
 from spillway.engine.state.slices import are_over
 from spillway.engine.wire.blocks import (
     CARRIED,
@@ -33,7 +34,7 @@ from spillway.engine.wire.blocks import (
     encode_rejected,
     route,
 )
-from spillway.protocol.recovery import Replay, Restore, SessionRestore
+from spillway.protocol.recovery import Deferred, Replay, Restore, SessionRestore
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
 from spillway_schemas.journal import EventTime, Offsets, PartitionCount
@@ -58,6 +59,8 @@ class DecodeTask:
     """Set when the rows are read again for lost slots, or to be carried."""
     carries: bool = False
     """Rows are read again to be carried into the open session."""
+    deferred: DeferredGenerations | None = None
+    """Set when rows are read for a cleanup."""
     event_time: EventTime | None = None
     """None: the query has no window."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -117,6 +120,11 @@ def _decode_chunk(
         for restored in task.restore.sessions:
             if task.carries:
                 blocks += _carried(task, stream, chunk, restored, decoded.rows, where)
+                continue
+            if restored.deferred is not None:
+                blocks += _deferred(
+                    task, stream, chunk, restored, restored.deferred, decoded.rows, where
+                )
                 continue
             blocks += _restored(task, stream, chunk, restored, decoded.rows, where)
             blocks += _replayed(task, stream, chunk, restored, decoded.rows, where)
@@ -257,6 +265,52 @@ def _carried(
         session=session.session,
         kind="carry",
     )
+
+
+def _deferred(
+    task: DecodeTask,
+    stream: StreamPlan,
+    chunk: Chunk,
+    session: SessionRestore,
+    deferred: Deferred,
+    rows: Any,
+    where: Coordinates,
+) -> list[Block]:
+    """Blocks of the rows of a session that were in memory of slots when those were lost."""
+    first, end = (each[chunk.topic][chunk.partition] for each in (session.start, session.end))
+    some, part = _only(rows, where, (where.offset >= first) & (where.offset < end))
+    epochs = cut_epochs(deferred, chunk.topic, chunk.partition, part.offset)
+    generations = task.deferred
+    assert generations is not None, "whoever reads for a cleanup says which generations"
+
+    def keep(hashes: U64) -> Bool:
+        ended = generations.of(hashes, epochs)
+        held: Bool = ended >= 0
+        if part.time_us is not None:
+            for epoch, watermark_us in deferred.expired_by_us:
+                lost = held & (ended == epoch)
+                held[lost] = ~are_over(task.spec, stream.index, part.time_us[lost], watermark_us)
+        return held
+
+    return route(
+        task.spec,
+        stream.index,
+        task.groups,
+        some,
+        replace(part, kafka_ms=epochs),
+        session=session.session,
+        kind="deferred",
+        keep=keep,
+    )
+
+
+def cut_epochs(deferred: Deferred, topic: str, partition: int, offsets: I64) -> I64:
+    """Of rows of one topic partition, (n,), the first epoch of the session's with a cut by whose
+    end each had come, int64 (n,); of those that came later, one after them all."""
+    ends = np.array([_at(end, topic, partition) for _, end in deferred.marks], np.int64)
+    epochs = np.array([epoch for epoch, _ in deferred.marks], np.int64)
+    found: I64 = np.append(epochs, epochs[-1] + 1)[np.searchsorted(ends, offsets, side="right")]
+    return found
 
 
 def _late_enough(session: SessionRestore, where: Coordinates) -> Bool:

@@ -18,9 +18,11 @@ from typing import Literal
 
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
+from spillway.policy.restoring import most_restored_rows
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
 from spillway.protocol import driver as protocol
+from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.entry import missing_slots
 from spillway.protocol.failing import JobFailed
 from spillway.protocol.plan import Plan
@@ -33,6 +35,7 @@ from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
 from spillway_schemas.secret import Options, hide
+from spillway_schemas.setting_fields import RecoverySettings
 
 
 class Ended(Exception):
@@ -50,23 +53,25 @@ class StreamDriver:
         self,
         warehouse: Warehouse,
         topics: Sequence[Topic],
-        wait_s: float,
         most_moved_bytes: int,
         interval_s: float,
         on_epoch: Callable[[Epoch], None],
         on_trouble: Callable[[str], None],
         *,
         cores: int,
+        recovery: RecoverySettings,
         secrets: Options,
     ) -> None:
         self._warehouse = warehouse
         self._topics = topics
-        self._wait_s = wait_s
+        self._recovery = recovery
         self._most_moved_bytes = most_moved_bytes
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
         self._cores = cores
         self._secrets = secrets
+        self._most_per_s = 0.0
+        """Rows a second of the fastest epoch."""
         self._job: EpochJob | None = None
         self._batch: MicroBatch | None = None
         self._limit_rows = 0
@@ -109,8 +114,17 @@ class StreamDriver:
         self._batch = batch
         self._limit_rows = limit_rows
         self._began = time.monotonic()
+        most_restored = most_restored_rows(
+            self._recovery.mode, self._recovery.restore_within_s, self._cores, self._most_per_s
+        )
         offered = protocol.Offered(
-            end, commands, next_session, _now(), self._most_moved_bytes, commands_n
+            end,
+            commands,
+            next_session,
+            _now(),
+            self._most_moved_bytes,
+            commands_n,
+            most_restored,
         )
         self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
@@ -203,6 +217,9 @@ class StreamDriver:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
             self._works.append(work_of(instruction.entry))
+            if job_s := instruction.entry.seconds.get("job"):
+                rows = sum(part.rows for part in instruction.entry.read)
+                self._most_per_s = max(self._most_per_s, rows / job_s)
             self._on_epoch(instruction.entry)
         return protocol.Appended()
 
@@ -216,7 +233,8 @@ class StreamDriver:
         if self._job is None:
             raise RuntimeError("no job was given")
         if attempt > 1:
-            self._job.placement.wait(self._wait_s)
+            self._job.placement.wait(self._recovery.wait_s)
+        self._tell_recovery(plan)
         now_ms = self.state.recent_input_ms
         due = self._statistics_at + statistics_every_s(len(plan.groups))
         statistics = plan.sealing or time.monotonic() >= due
@@ -238,10 +256,7 @@ class StreamDriver:
                 raise
             return JobFailed(detail, _cause(str(error)))
         for slot, what in missing_slots(plan, reports).items():
-            self._on_trouble(
-                f"epoch {plan.epoch}: slot {slot} has lost its state ({what}); "
-                "reading it again from Kafka"
-            )
+            self._on_trouble(f"epoch {plan.epoch}: slot {slot} has lost its state ({what})")
         for report in reports:
             for what in report.warnings:
                 self._on_trouble(f"epoch {plan.epoch}: slot {report.slot}: {what}")
@@ -249,6 +264,19 @@ class StreamDriver:
             self._statistics_at = time.monotonic()
             self._works = []
         return self._reported(reports)
+
+    def _tell_recovery(self, plan: Plan) -> None:
+        if plan.restore is not None:
+            rows, slots = rows_to_read(plan.restore), sorted(plan.restore.slots)
+            self._on_trouble(
+                f"epoch {plan.epoch}: reading {rows:,} rows again from Kafka for slots {slots}"
+            )
+        elif plan.deferred:
+            mode = self._recovery.mode
+            self._on_trouble(
+                f"epoch {plan.epoch}: slots {list(plan.deferred_slots)} go on empty, and cleanup "
+                f"will read in Kafka what they had (recovery.mode is {mode})"
+            )
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
         seconds = {"job": round(time.monotonic() - self._began, 4)}

@@ -42,6 +42,8 @@ def epoch_line(entry: Epoch) -> str:
         parts.append(f"| carried {entry.carried_rows:,} rows over")
     if entry.restored_slots:
         parts.append(f"| restored slots {entry.restored_slots}")
+    if entry.deferred_slots:
+        parts.append(f"| slots {entry.deferred_slots} lost, left to cleanup")
     if entry.withdrawn:
         parts.append("| seal withdrawn")
     if entry.sealed:

@@ -26,6 +26,7 @@ from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
+from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
 from spillway.protocol.state import JournalState
@@ -154,12 +155,12 @@ class Stream:
         self.driver = StreamDriver(
             self.warehouse,
             topics,
-            self.settings.recovery.wait_s,
             int(self.settings.rebalance.max_bytes_per_epoch),
             self.settings.stream.trigger_s,
             self._journaled,
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
+            recovery=self.settings.recovery,
             secrets=self.settings.kafka.options,
         )
         state = self.driver.state
@@ -169,6 +170,9 @@ class Stream:
         self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
         self._tell_never_closes()
+        why = not_deferrable(state.genesis)
+        if why and self.settings.recovery.mode == "defer":
+            self.watcher.on_trouble(f"recovery.mode = defer, but {why}: lost state is restored")
         return placement
 
     def _tell_never_closes(self) -> None:

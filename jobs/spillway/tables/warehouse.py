@@ -229,6 +229,20 @@ class Warehouse:
             self.table(table).sync_files(files)
         self._commit_once(table, f"cleanup/{session}", n, files)
 
+    def deferred_applied(self, session: str) -> int:
+        """Return 0 when `apply_deferred` was done for the session, else -1."""
+        table = self.table("spill")
+        table.refresh()
+        return table.transaction(_deferred(session))
+
+    def apply_deferred(self, session: str, files: Sequence[FileRecord]) -> None:
+        """Commit the rows of the session that slots had lost, as spilled rows.
+
+        Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
+        """
+        self.table("spill").sync_files(files)
+        self._commit_once("spill", _deferred(session), 0, files)
+
     # --- upkeep --------------------------------------------------------------------------
 
     def maintain(self, *, most_bytes: int = DAY_BYTES) -> Compacted:
@@ -388,6 +402,10 @@ class Warehouse:
                 continue
             return
         raise TableConflict(f"{name}: {APPLY_ATTEMPTS} commits of ({app!r}, {version}) met others")
+
+
+def _deferred(session: str) -> str:
+    return f"deferred/{session}"
 
 
 def _check_files(table: Table, files: Sequence[FileRecord]) -> None:

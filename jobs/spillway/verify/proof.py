@@ -380,20 +380,14 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
         )
 
 
-V1_SOURCES = "spark.sql.sources.useV1SourceList"
-
-
 class _settings_of_the_proof:  # noqa: N801 - used like a function
-    """Shuffle into few partitions while the proof runs, for keys are small; and read Kafka as the
-    stream does: Spark's older batch source makes an object of each field of each message."""
+    """Shuffle into few partitions while the proof runs, for keys are small."""
 
     def __init__(self, spark: Any, batches: Batching) -> None:
         self._conf = spark.conf
         partitions = max(4, 2 * spark.sparkContext.defaultParallelism)
-        older = [name for name in self._conf.get(V1_SOURCES).split(",") if name != "kafka"]
         self._wanted = {
             "spark.sql.shuffle.partitions": str(partitions),
-            V1_SOURCES: ",".join(older),
             **batches.settings,
         }
 

@@ -10,7 +10,7 @@ from spillway_schemas.journal import Epoch, Offsets, Sealed, entry_from, entry_t
 
 from .rules import at
 from .slot import whole
-from .world import REJECTED, Identity, Row, World
+from .world import REJECTED, DeferredRow, Identity, Row, World
 
 
 def problems(world: World) -> list[str]:
@@ -138,7 +138,11 @@ def records(world: World, state: JournalState) -> list[str]:
     out = []
     start = state.genesis.start
     seals = {sealed.session: sealed.epoch for sealed in state.sealed.values()}
-    written = Counter((session, n) for session, n, _ in contents(world, "spill"))
+    written = Counter(
+        (session, n)
+        for session, n, row in contents(world, "spill")
+        if not isinstance(row, DeferredRow)
+    )
     spilled: Counter[str] = Counter()
     for (session, generation), rows in (written + dropped(world)).items():
         if session not in seals or generation <= seals[session]:  # not cleanup's

@@ -8,21 +8,26 @@ from collections.abc import Generator
 import numpy as np
 
 from spillway.cleanup.plan import generations_of
-from spillway.engine.spill.generations import VoidedCuts
+from spillway.engine.spill.generations import DeferredGenerations, VoidedCuts
+from spillway.protocol.deferral import UNREADABLE, deferred_rows
+from spillway.protocol.recovery import Restore, check_restored
 from spillway.storage import FileInfo
+from spillway.stream.decoding import cut_epochs
 from spillway.tables.garbage import sort_orphans
 from spillway_schemas.filenames import cleanup_name, compact_name
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import Prefix, Sealed
+from spillway_schemas.journal import Genesis, PartitionCount, Prefix, Sealed
 
 from .rules import cleaned_to
-from .shell import Context
+from .shell import Context, counted, values_of
 from .slot import joined
 from .world import (
     COMPACTION,
+    REJECTED,
     TABLES,
     Commit,
     Conflict,
+    DeferredRow,
     Identity,
     Row,
     Stored,
@@ -49,6 +54,7 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
     if not rules.may_clean(tuple(world.journal), world.applied(), sealed):
         world.say(f"{name}: tables are behind the seal of {sealed.session}, comes again later")
         return
+    yield from write_deferred(context, sealed, name)
     numbered = [(join_of(unit, len(tree.joins)), n, unit) for n, unit in enumerate(ranges)]
     stages = rules.stages(ranges, tree.parents)
     ahead: dict[int, dict[int, list[Identity]]] = {}
@@ -102,6 +108,63 @@ def cleanup(context: Context, sealed: Sealed, name: str) -> Generator[None, None
             world.tables[each].durable = len(world.tables[each].log)
     world.cleaned.add(sealed.session)
     world.say(f"{name}: {sealed.session} is cleaned")
+
+
+def write_deferred(context: Context, sealed: Sealed, name: str) -> Generator[None, None, None]:
+    """Write what slots had in memory when they were lost as spilled rows, once."""
+    world, rules = context.world, context.rules
+    app, table = f"deferred/{sealed.session}", world.tables["spill"]
+    genesis = world.journal[0]
+    assert isinstance(genesis, Genesis)
+    again = deferred_rows(genesis, sealed, world.journal)
+    if again is None or table.version_of(app) >= 0:
+        return
+    rows, counts = read_again(context, again)
+    check_restored(again, counts, UNREADABLE)
+    yield
+    file = cleanup_name(sealed.session, 0, f"{world.fresh():012x}", 0)
+    path = f"session_date={sealed.session}/{file}"
+    world.store[path] = Stored("spill", [(sealed.session, epoch, row) for epoch, row in rows])
+    yield
+    if path in world.store:
+        world.store[path].synced = True
+    while True:
+        handle = table.snapshot()
+        if table.version_of(app, handle) >= 0:
+            return
+        yield
+        handle = rules.check_then_commit(world, "spill", app, handle)
+        unknown = context.flip(context.faults.outcome_unknown)
+        try:
+            table.commit(handle, Commit(app, 0, (path,)))
+        except Conflict:
+            continue
+        world.say(f"{name}: {len(rows)} rows of {sealed.session} that slots had lost")
+        if not unknown:
+            return
+
+
+def read_again(
+    context: Context, again: Restore
+) -> tuple[list[tuple[int, DeferredRow]], list[PartitionCount]]:
+    """The rows with the generation of each, and what was read for them."""
+    world, (session,) = context.world, again.sessions
+    deferred = session.deferred
+    assert deferred is not None
+    generations = DeferredGenerations(deferred.spilled, deferred.deferred)
+    found, counts = [], []
+    for i, p, offsets, values in values_of(world, context.rules, again.read_from, again.read_to):
+        counts.append(counted(world, i, p, offsets, values))
+        topic = world.topic(i)
+        epochs = cut_epochs(deferred, topic, p, np.array(offsets, dtype=np.int64))
+        for offset, value, epoch in zip(offsets, values, epochs.tolist(), strict=True):
+            if value == REJECTED or not session.start[topic][p] <= offset < session.end[topic][p]:
+                continue
+            row = world.row(i, value, p, offset)
+            of = int(generations.of(hashes_of([row[1]]), np.array([epoch]))[0])
+            if of >= 0:
+                found.append((of, DeferredRow(row)))
+    return found, counts
 
 
 def missing(world: World, sealed: Sealed, unit: Prefix, join: int) -> list[Identity]:
@@ -208,7 +271,11 @@ def dropping(context: Context, name: str) -> Generator[None, None, None]:
     yield
     for path in files:
         if path in world.store:
-            world.dropped[path] = Counter((each[0], each[1]) for each in world.store[path].rows)
+            world.dropped[path] = Counter(
+                (session, generation)
+                for session, generation, row in world.store[path].rows
+                if not isinstance(row, DeferredRow)
+            )
     try:
         table.commit(handle, Commit(DROPPING, version, (), tuple(files)))
     except Conflict:

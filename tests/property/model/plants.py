@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool, GroupMap, ranges_mask
 from spillway.engine.join.kernel import Rows
+from spillway.engine.spill.generations import DeferredGenerations
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
+from spillway.protocol import deferral, recovery, redo, seal
 from spillway.protocol import driver as protocol
-from spillway.protocol import recovery, redo, seal
 from spillway.protocol.offsets import padded
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import Restore, SessionRestore
@@ -38,6 +39,7 @@ from spillway.tables.garbage import Settled
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
     Claim,
+    Cut,
     Epoch,
     EpochFacts,
     PartitionCount,
@@ -52,7 +54,7 @@ from .rules import Rules, Sliced
 from .schedule import ONE, TREES
 from .shell import Shell
 from .shell import decode as _decode
-from .world import APP, Commit, Conflict, Entry, Folder, Tree, World, date
+from .world import APP, Commit, Conflict, Entry, Folder, Table, Tree, World, date
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Plant:
 # --- journal and tables
 
 _append = Shell.append
+_version_of = Table.version_of
 _slices = Segments.slices
 
 
@@ -302,6 +305,32 @@ def _one_later(state: JournalState, lost: Iterable[int]) -> int | None:
     return None if wanted is None else wanted + 1
 
 
+# --- what lost slots leave to cleanup
+
+
+def _deferred_whole(*args: Any) -> Restore | None:
+    """As if nothing had been cut before: everything from the session's first row on."""
+    found = deferral.deferred_rows(*args)
+    if found is None or (deferred := found.sessions[0].deferred) is None:
+        return found
+    last = dict(sorted(deferred.deferred, key=lambda cut: cut[1]))
+    alone = replace(deferred, spilled=(), deferred=tuple(last.items()))
+    return replace(found, sessions=(replace(found.sessions[0], deferred=alone),))
+
+
+def _not_cut(state: JournalState, cuts: Sequence[Cut]) -> JournalState:
+    return state
+
+
+def _spilled_too(self: DeferredGenerations, hashes: U64, epochs: I64) -> I64:
+    ended = self.every.since(hashes, np.minimum(epochs, self.every.width - 1))
+    return np.where(self.deferred.since(hashes, np.maximum(ended, 0)) == ended, ended, -1)
+
+
+def _not_of_deferred(self: Table, app: str, handle: int | None = None) -> int:
+    return -1 if app.startswith("deferred/") else _version_of(self, app, handle)
+
+
 # --- generations that come back
 
 
@@ -335,6 +364,56 @@ def _any_generation(self: Any, hashes: U64, intervals: I64) -> I64:
 
 
 PLANTS: tuple[Plant, ...] = (
+    Plant(
+        "deferred-not-read",
+        "a cut by reference: cleanup reads its rows in Kafka",
+        "MISSING",
+        patches=(("tests.property.model.keepers.deferred_rows", lambda *given: None),),
+    ),
+    Plant(
+        "deferred-from-the-beginning",
+        "a generation lies between two cuts, so it is a range of Kafka offsets",
+        "DOUBLED",
+        patches=(("tests.property.model.keepers.deferred_rows", _deferred_whole),),
+    ),
+    Plant(
+        "deferred-uncut",
+        "a cut by reference is a cut: what is restored, flushed and cleaned goes by it",
+        "MISSING|DOUBLED|JournalBroken",
+        patches=(("spillway.protocol.state.with_deferred", _not_cut),),
+    ),
+    Plant(
+        "deferred-not-flushed",
+        "a seal flushes what was cut, in its own epoch, too",
+        "MISSING",
+        patches=(("spillway.protocol.plan.with_deferred", _not_cut),),
+    ),
+    Plant(
+        "deferred-though-spilled",
+        "what was spilled in the last epoch was not in memory",
+        "DOUBLED",
+        patches=(("spillway.engine.spill.generations.DeferredGenerations.of", _spilled_too),),
+    ),
+    Plant(
+        "deferred-unchecked",
+        "counts and digests of what is read again must equal the journal's",
+        "MISSING|DOUBLED|cannot be",
+        patches=(("tests.property.model.keepers.check_restored", lambda restore, got, what: None),),
+        within=600,
+    ),
+    Plant(
+        "deferred-twice",
+        "an application transaction: what was read again is written once",
+        "DOUBLED",
+        patches=(("tests.property.model.world.Table.version_of", _not_of_deferred),),
+    ),
+    Plant(
+        "deferred-joins",
+        "leaf operators only: rows that a join gave are in no topic",
+        "MISSING|DOUBLED|JournalBroken",
+        patches=(("spillway.protocol.plan.not_deferrable", lambda genesis: ""),),
+        trees=TREES,
+    ),
     Plant(
         "void-rows-are-cleaned",
         "its files are void",

@@ -53,6 +53,8 @@ class Outcome:
     results: int
     restored: int
     """Epochs that restored a slot."""
+    deferred: int
+    """Epochs that left what a slot had lost to cleanup."""
     moved: int
     """Groups that changed their slot."""
     reshaped: int
@@ -512,6 +514,7 @@ class Schedule:
             epochs=len(epochs),
             results=sum(sum(e.results.values()) for e in epochs),
             restored=sum(bool(e.restored_slots) for e in epochs),
+            deferred=sum(bool(e.deferred) for e in epochs),
             moved=sum(len(e.moved) for e in epochs),
             reshaped=sum(e.assignment is not None for e in epochs),
             cuts=sum(len(e.cuts) for e in epochs),

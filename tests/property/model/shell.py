@@ -313,7 +313,8 @@ class Shell:
         self.say(f"offers epoch {state.epoch + 1} to {short(end)}, {len(commands)} commands")
         most = rng.choice((0, 3, 100))
         read = -1 if late else self.commands_read - 1
-        self.tell(protocol.Offered(end, commands, next_session, "now", most, read))
+        again = self.luck.choice((None, None, 0, 5, 20))
+        self.tell(protocol.Offered(end, commands, next_session, "now", most, read, again))
 
     def job(self, plan: Plan, attempt: int) -> Generator[None, None, None]:
         """One Spark job: a task per slot, all at the same time, retried where they die."""
@@ -325,6 +326,8 @@ class Shell:
             index = rng.randrange(len(self.world.hosts))
             self.world.lose_host(index)
             self.say(f"host {index} lost, too")
+        if plan.deferred:
+            self.say(f"epoch {plan.epoch} attempt {attempt} defers {list(plan.deferred_slots)}")
         if plan.restore is not None:
             self.say(f"epoch {plan.epoch} attempt {attempt} restores {sorted(plan.restore.slots)}")
         blocks = decode(self.world, context.rules, plan)

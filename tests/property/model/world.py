@@ -50,6 +50,11 @@ Row = tuple[int, int, Identity]
 """The number of an input, a key, and what it is made of: of a leaf's row its own place."""
 Entry = Genesis | Claim | Epoch
 
+
+class DeferredRow(tuple[int, int, Identity]):
+    """A `Row` that a cleanup has read again: no step spilled it."""
+
+
 TABLES = ("results", "spill", "quarantine")
 APP = "spillway"
 COMPACTION = "compaction"

@@ -7,6 +7,9 @@ memory at some epoch before, and is of the generation that the *next* cut of its
 ends: the first at its own epoch or later, for what expires in an epoch leaves before what is cut in
 it. Where no cut comes, it is of the last generation, which the seal ends.
 
+Where a cut is by reference (`recovery.mode = defer`): no file has what it ended. A cleanup reads
+those rows again in Kafka, and knows of each only between which of the session's cuts it came.
+
 Where a cut was taken back (reactivation): what it wrote is in memory again, and will be written by
 the next cut of its hash; where it lies now it is void.
 """
@@ -47,3 +50,29 @@ class VoidedCuts:
         epochs = np.minimum(epochs, self.cuts.width - 1)
         void: Bool = self.cuts.since(hashes, epochs) == epochs
         return void
+
+
+class DeferredGenerations:
+    """The generations of a session that lie in no file. Picklable.
+
+    `spilled`, `deferred`: the cuts that hold, of which files have the rows, and those by reference.
+    """
+
+    def __init__(
+        self, spilled: Sequence[tuple[Prefix, int]], deferred: Sequence[tuple[Prefix, int]]
+    ) -> None:
+        width = max(epoch for _, epoch in [*spilled, *deferred]) + 2
+        self.every = CutIndex([*spilled, *deferred], width)
+        self.spilled = CutIndex(spilled, width)
+        self.deferred = CutIndex(deferred, width)
+
+    def of(self, hashes: U64, epochs: I64) -> I64:
+        """The epoch of the cut by reference that ended each row's generation, int64 (n,); -1: no
+        such cut did. `epochs`: of each row the first epoch with a cut, of whatever hashes, by whose
+        end it had come."""
+        ended = self.every.since(hashes, np.minimum(epochs, self.every.width - 1))
+        at = np.maximum(ended, 0)
+        deferred = self.deferred.since(hashes, at) == ended
+        # What was spilled in that very epoch was in memory no more when the slot was lost.
+        spilled = self.spilled.since(hashes, at) == ended
+        return np.where(deferred & ~spilled, ended, -1)

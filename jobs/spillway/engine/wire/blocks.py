@@ -12,6 +12,8 @@ Rows never travel as rows. A block row is `slot, kind, operator, input, block`:
   `spillway.engine.replay`): for the probe alone |
 | `carry` | IPC stream of the new-row schema: rows of the session before, which join with those of
   the block's session but not with each other |
+| `deferred` | IPC stream of the new-row schema, its last column the first of the session's epochs
+  with a cut in which, or before which, the row came: for cleanup alone |
 | `figures` | IPC stream of `FIGURES_SCHEMA`: what no row tells of the groups that moved here |
 | `moved` | JSON of a `Moved`, for each join from each slot that groups come from (its number is
   `input`) |
@@ -55,8 +57,8 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("block", pa.binary()),
     ]
 )
-ROW_KINDS = ("new", "state", "restore", "replay", "carry")
-STAMPED = ("new", "replay", "carry")
+ROW_KINDS = ("new", "state", "restore", "replay", "carry", "deferred")
+STAMPED = ("new", "replay", "carry", "deferred")
 """Kinds of blocks whose rows have one column more, the last."""
 PROBED = (*ROW_KINDS, "moved", "missing")
 """Kinds of blocks that the probe of a join needs."""
@@ -64,7 +66,7 @@ UNSTEPPED = ("replay",)
 """Kinds of blocks that no step needs."""
 
 READ, RESTORED, CARRIED = 0, 1, 2
-"""The `input` of a `count` block: what its rows were read for."""
+"""The `input` of a `count` block: what its rows were read for (of a cleanup's: `RESTORED`)."""
 
 GIVEN_SCHEMA = pa.schema(
     [

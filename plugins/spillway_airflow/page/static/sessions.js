@@ -171,6 +171,7 @@ export class Sessions {
       ["generations", `${count(session.generations)} (at most ${count(session.most_generations)} of one group)`],
       ["groups moved", count(session.moved)],
       ["peak state of a slot", `${bytes(session.peak_state_bytes)} of ${bytes(session.budget_bytes)}`],
+      ["lost slots left to cleanup", session.deferred_slots ? count(session.deferred_slots) : null],
       ["lost slots restored", session.restored_slots ? count(session.restored_slots) : null],
       ["production delay", `p50 ${ms(session.delay_p50_ms)}, p99 ${ms(session.delay_p99_ms)}`],
       ["report", h("a", { href: `report/${encodeURIComponent(session.session)}` }, "figures and charts")],

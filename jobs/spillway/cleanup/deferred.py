@@ -1,0 +1,185 @@
+"""What slots had in memory when they were lost, read again in Kafka and written as spilled rows.
+
+One Spark job, before anything is joined: the decoders give the rows of all cuts by reference
+(`spillway.protocol.deferral`), each part of the hashes writes its own, sorted, and what was read is
+held against the journal's counts and digests before any of it counts. It is committed once, with
+the application transaction (`deferred/<session>`, 0); from then on these rows are spilled ones.
+
+Failure paths: killed before the commit, the files are orphans, and the next start reads again. Rows
+that Kafka does not have any more, or has otherwise: `InputChanged` names the partition.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spillway.decode import StreamPlan
+from spillway.engine.groups import GroupMap
+from spillway.engine.intake import rows_of
+from spillway.engine.join.kernel import Rows
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.generations import DeferredGenerations
+from spillway.engine.spill.spillfile import write_spill
+from spillway.engine.wire.blocks import (
+    BLOCK_SCHEMA,
+    Block,
+    decode_counts,
+    decode_rows,
+    from_batch,
+)
+from spillway.policy.batches import BYTES, ROWS, Batching
+from spillway.protocol.deferral import UNREADABLE, rows_to_read
+from spillway.protocol.recovery import Restore, check_restored
+from spillway.storage import Folder, StorageError
+from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.pins import salts
+from spillway.stream.process import freeze
+from spillway.stream.source import batch_rows
+from spillway_schemas.filenames import cleanup_name
+from spillway_schemas.journal import EventTime, FileRecord, PartitionCount, Prefix, Record
+from spillway_schemas.secret import Options
+
+PART_ROWS = 250_000
+"""Rows, as read, for each part of the hashes: what a task holds."""
+MOST_BITS = 6
+"""As many parts as cleanup has ranges, at most."""
+
+
+@dataclass(frozen=True)
+class TopicSource:
+    """Where a query's topics are, and how their messages are read."""
+
+    streams: tuple[StreamPlan, ...]
+    kafka: Options
+    """As `spillway.stream.source.kafka_options` gives them."""
+
+
+class PartWritten(Record):
+    """What one part has written."""
+
+    counts: list[PartitionCount]
+    """Of what the decoders read, as far as their blocks came to this part."""
+    files: list[FileRecord]
+    problem: tuple[int, str] | None = None
+    """A storage error that a person can mend: its number and what to do."""
+
+
+@dataclass(frozen=True)
+class PartsTask:
+    """What the parts need to know. Picklable."""
+
+    spec: TreeSpec
+    session: str
+    generations: DeferredGenerations
+    spill: Folder
+    salts: tuple[int, ...]
+
+
+def parts_of(rows: int) -> GroupMap:
+    """The hashes in equal parts, for so many rows that are read; part i is "slot" i."""
+    bits = min(MOST_BITS, max(1, (rows // PART_ROWS).bit_length()))
+    return GroupMap([(Prefix(bits, part), part) for part in range(2**bits)])
+
+
+def read_deferred(
+    spark: Any,
+    spec: TreeSpec,
+    source: TopicSource,
+    again: Restore,
+    event_time: EventTime | None,
+    spill: Folder,
+) -> list[FileRecord]:
+    """Read what `again` says and write it as spilled rows, not committed. Raises `InputChanged`,
+    `StorageError`."""
+    (session,) = again.sessions
+    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
+    groups = parts_of(rows_to_read(again))
+    parts = len(groups)
+    salt = salts(spark, parts)
+    generations = DeferredGenerations(session.deferred.spilled, session.deferred.deferred)
+    task = DecodeTask(
+        spec=spec,
+        streams=source.streams,
+        groups=groups,
+        salts=salt,
+        session=session.session,
+        next_session="",
+        bound=None,
+        restore=again,
+        deferred=generations,
+        event_time=event_time,
+    )
+    work = PartsTask(spec, session.session, generations, spill, salt)
+    for name, value in Batching(ROWS, BYTES).settings.items():
+        spark.conf.set(name, value)
+    rows = batch_rows(spark, source.kafka, again.read_from, again.read_to)
+    blocks = rows.mapInArrow(lambda batches: decode_batches(task, batches), _schema(BLOCK_SCHEMA))
+    written = blocks.repartition(parts, "slot").mapInArrow(
+        lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)
+    )
+    found = [PartWritten.model_validate_json(row.written) for row in written.collect()]
+    for part in found:
+        if part.problem is not None:
+            raise StorageError(*part.problem)
+    check_restored(again, [count for part in found for count in part.counts], UNREADABLE)
+    return [file for part in found for file in part.files]
+
+
+WRITTEN_SCHEMA = pa.schema([pa.field("written", pa.string())])
+
+
+def _schema(schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+def write_parts(task: PartsTask, batches: Iterable[Any]) -> Iterator[Any]:
+    """The blocks of one part to what it has written; nothing for a part without blocks."""
+    freeze()
+    blocks = [block for batch in batches for block in from_batch(batch)]
+    if not blocks:
+        return
+    counts = [c for each in blocks if each.kind == "count" for c in decode_counts(each)]
+    part = task.salts.index(blocks[0].slot)
+    try:
+        done = PartWritten(counts=counts, files=write_part(task, part, blocks))
+    except StorageError as problem:
+        told = problem.errno or 0, str(problem)
+        done = PartWritten(counts=counts, files=[], problem=told)
+    yield pa.RecordBatch.from_pydict({"written": [done.model_dump_json()]}, schema=WRITTEN_SCHEMA)
+
+
+def write_part(task: PartsTask, part: int, blocks: Iterable[Block]) -> list[FileRecord]:
+    """Write the rows of a part, a file for each generation."""
+    found: dict[int, list[list[Rows]]] = {}
+    for block in blocks:
+        if block.kind == "count":
+            continue
+        _, table = decode_rows(task.spec, block)
+        rows = rows_of(table, stamped=True)
+        assert rows.kafka_ms is not None
+        ended = task.generations.of(rows.key_hash, rows.kafka_ms)
+        for epoch in np.unique(ended).tolist():
+            inputs = found.setdefault(epoch, [[] for _ in task.spec.inputs])
+            at = np.flatnonzero(ended == epoch)
+            inputs[block.input].append(Rows(rows.key_hash[at], rows.table.take(pa.array(at))))
+    attempt = uuid.uuid4().hex[:12]
+    written = [
+        write_spill(
+            task.spill,
+            cleanup_name(task.session, part, attempt, k),
+            task.spec,
+            task.session,
+            epoch,
+            inputs,
+        )
+        for k, (epoch, inputs) in enumerate(sorted(found.items()))
+    ]
+    return [file for file in written if file is not None]
