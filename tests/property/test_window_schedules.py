@@ -34,13 +34,13 @@ from spillway.protocol.state import _carried
 from spillway.protocol.state import watermarks as journaled
 from spillway_schemas import windows
 from spillway_schemas.journal import Carried, Prefix
-from spillway_schemas.query import query_of
+from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from spillway_schemas.windows import slice_us
 from tests.lanes import explored
 from tests.property.test_query_trees import FIELDS, text_of
 from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost, struck
-from tests.property.tree_slots import KAFKA_MS, TreeSlots
+from tests.property.tree_slots import DAYS, KAFKA_MS, TreeSlots
 
 BEGIN = datetime.fromtimestamp(KAFKA_MS / 1000, UTC)
 
@@ -97,16 +97,24 @@ def toml(value: Any) -> str:
     return f"'{value}'"
 
 
-def run(number: int, seed: int) -> TreeSlots:
-    """One day: `number` is the query's, `seed` that of all that happens."""
+def run(number: int, seed: int, *, defers: bool = False) -> TreeSlots:
+    """One day: `number` is the query's, `seed` that of all that happens. `defers`: the query is one
+    join, no rows are carried, and what lost slots had may be left to cleanup."""
     with mock.patch.object(windows, "LEAST_SLICE_US", 2_000_000):
-        return _run(number, seed)
+        return _run(number, seed, defers=defers)
 
 
-def _run(number: int, seed: int) -> TreeSlots:
+def query_for(number: int) -> Query:
+    return query_of(parse_toml(windowed_text(number), Path("q.toml")))
+
+
+def _run(number: int, seed: int, *, defers: bool) -> TreeSlots:
     rng = random.Random(seed)
-    query = query_of(parse_toml(windowed_text(number), Path("q.toml")))
-    carry = None not in query.spans and rng.random() < 0.7
+    query = query_for(number)
+    while defers and not query.is_single:
+        number += 1
+        query = query_for(number)
+    carry = None not in query.spans and rng.random() < 0.7 and not defers
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         day = TreeSlots(
             query,
@@ -125,6 +133,7 @@ def _run(number: int, seed: int) -> TreeSlots:
                 "shape": rng.choice([Shape(), Shape(fan_in=2, smallest_class_rows=4)]),
             },
             elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
+            most_restored_rows=random.Random(seed + 5).choice([0, 0, 5, None]) if defers else None,
         )
         now = Clock(rng)
         for _ in range(rng.randint(4, 12)):
@@ -149,7 +158,7 @@ def _run(number: int, seed: int) -> TreeSlots:
             assert not at_run_time - expected, "a result that cannot be, or one twice"
             cleaned = day.clean(session, piece_bytes=piece_bytes)
             assert at_run_time + cleaned == expected
-            if not any(cut.session == session for cut in day.cuts):
+            if not any(cut.session == session for cut in (*day.cuts, *day.deferred)):
                 assert not cleaned
         return day
 
@@ -215,6 +224,12 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     event(f"restored {bool(day.restored)}, expired {bool(expired)}")
 
 
+@explored(30, 100, st.integers(0, 2**32), st.integers(0, 2**32))
+def test_days_that_leave_lost_state_to_cleanup_are_exact(number: int, seed: int) -> None:
+    day = run(number, seed, defers=True)
+    event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}, back {bool(day.voided)}")
+
+
 def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:
     """No row to come joins a `b` that is younger than the watermark by less than a minute; the `a`
     that is carried does."""
@@ -242,6 +257,45 @@ def test_a_band_that_does_not_hold_zero_reaches_over_midnight() -> None:
             for session in day.journal.sealed:
                 assert day.results[session] == day.expected(session)
                 assert len(day.results[session]) == 1
+
+
+def written_and_read_again() -> TreeSlots:
+    """A `b` that joins a spilled `a` expires, is written, and is in no memory when its slot is
+    lost."""
+    streams = "".join(
+        f"[streams.{name}]\nfields = {{ k = 'int', at = 'timestamp' }}\ntime = 'at'\n"
+        for name in "ab"
+    )
+    join = "[join]\ninputs = ['a', 'b']\non = ['k']\nwindow = '60 seconds'"
+    query = query_of(parse_toml(f"{streams}{join}\n[results]\ncolumns = []", Path("q.toml")))
+
+    def row(stream: str, second: float) -> tuple[str, int, dict[str, Any]]:
+        at = (BEGIN + timedelta(seconds=second)).isoformat()
+        return stream, 0, {"k": 1, "at": at}
+
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(query, root, slots=1, partitions=1, most_restored_rows=0)
+        day.epoch([row("a", -400)], forced_bytes=10**9)
+        day.epoch([row("b", -370)])
+        day.epoch([row("a", -100), row("b", -100)])
+        day.epoch([])
+        day.epoch([row("b", -90)], lost=frozenset({0}))
+        day.epoch([], seal=True)
+        day.results[DAYS[0]] += day.clean(DAYS[0])
+        return day
+
+
+def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
+    day = written_and_read_again()
+    assert sum(t.expired_rows for e in day.entries if e.kind == "epoch" for t in e.slots) == 1
+    assert len(day.deferred) > 0
+    assert day.results[DAYS[0]] == day.expected(DAYS[0])
+    assert sum(day.results[DAYS[0]].values()) == 3
+    none = mock.patch(
+        "spillway.protocol.deferral.expired_before", lambda session, epochs: windows.BEGINNING_US
+    )
+    with none:
+        assert sum(written_and_read_again().results[DAYS[0]].values()) == 4
 
 
 @pytest.mark.server
@@ -350,11 +404,11 @@ PLANTS: dict[str, tuple[str, Any]] = {
         lambda entries, sealed, windowed: generations_of(entries, sealed, windowed=False),
     ),
     "restored by the last watermark": (
-        "spillway.protocol.recovery._expired_by",
+        "spillway.protocol.recovery.expired_before",
         lambda session, epochs: next((w for _, w in watermarks_of(session, epochs)[::-1]), 0),
     ),
     "restored whatever had expired": (
-        "spillway.protocol.recovery._expired_by",
+        "spillway.protocol.recovery.expired_before",
         lambda session, epochs: windows.BEGINNING_US,
     ),
     "restored whatever was late": (
@@ -377,5 +431,37 @@ def test_a_rule_left_out_is_noticed(plant: str) -> None:
             try:
                 run(number, 7 * number + 1)
             except (AssertionError, InputChanged, ValueError):
+                return
+    pytest.fail("nobody noticed")
+
+
+DEFERRED: dict[str, tuple[str, Any]] = {
+    "rows that were late are read again, too": (
+        "spillway.protocol.deferral.watermarks_of",
+        lambda session, epochs: (),
+    ),
+    "what was deferred needs no expired row": (
+        "spillway.protocol.deferral._greatest_us",
+        lambda session: None,
+    ),
+    "a row written early is of a generation that was spilled": (
+        "tests.property.tree_slots.generations_of",
+        lambda entries, sealed, windowed: generations_of(
+            [e.model_copy(update={"deferred": []}) if e.kind == "epoch" else e for e in entries],
+            sealed,
+            windowed=windowed,
+        ),
+    ),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("plant", DEFERRED)
+def test_a_rule_of_deferring_left_out_is_noticed(plant: str) -> None:
+    with mock.patch(*DEFERRED[plant]):
+        for number in range(400):
+            try:
+                run(number, 7 * number + 3, defers=True)
+            except (AssertionError, InputChanged):
                 return
     pytest.fail("nobody noticed")

@@ -25,17 +25,20 @@ from pydantic import SecretBytes
 
 from benchmarks.lab import job
 from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
+from spillway.cleanup.deferred import parts_of, tasks_for, write_part
 from spillway.cleanup.plan import generations_of
 from spillway.cleanup.task import CleanTask
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.engine.task import StepTask
-from spillway.engine.wire.blocks import Block, from_batch
+from spillway.engine.wire.blocks import Block, decode_counts, from_batch
 from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
+from spillway.protocol.deferral import UNREADABLE, deferred_rows
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.recovery import check_restored
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_batches
@@ -107,6 +110,7 @@ class TreeSlots:
     files: list[FileRecord] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     voided: list[Cut] = field(default_factory=list)
+    deferred: list[Cut] = field(default_factory=list)
     entries: list[Genesis | Claim | Epoch] = field(default_factory=list)
     results: dict[str, Counter[Identity]] = field(default_factory=lambda: defaultdict(Counter))
     """At run time, by session."""
@@ -117,6 +121,7 @@ class TreeSlots:
     """Blocks of state that went through the shuffle."""
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
     restored: set[int] = field(default_factory=set)
+    most_restored_rows: int | None = None
     behind: Collection[tuple[str, int]] = ()
 
     def __post_init__(self) -> None:
@@ -220,6 +225,7 @@ class TreeSlots:
         self.traced = all_traced(reports)
         self.cuts += entry.cuts
         self.voided += entry.voided
+        self.deferred += entry.deferred
         self.files += [f for f in entry.files if f.table == "spill"]
         for file in entry.files:
             if file.table == "results":
@@ -250,6 +256,7 @@ class TreeSlots:
             DAYS[DAYS.index(day) + 1],
             lost,
             history=[e for e in self.entries if isinstance(e, Epoch)],
+            most_restored_rows=self.most_restored_rows,
         )
         groups = list(plan.groups)
         if moves and not lost:
@@ -405,6 +412,7 @@ class TreeSlots:
         """All that cleanup adds to a sealed session, stage by stage."""
         sealed = self.journal.sealed[day]
         mine = [f for f in self.files if f.partition["session_date"] == day]
+        mine += self._deferred(day)
         ends, voided = generations_of(self.entries, sealed, windowed=self.query.is_windowed)
         with mock.patch.object(job, "CleanTask", partial(CleanTask, ends=ends, voided=voided)):
             found = list(
@@ -420,6 +428,25 @@ class TreeSlots:
             )
         files = [file for join in found for file in join.files if file.table == "results"]
         return Counter(self._identities(files))
+
+    def _deferred(self, day: str) -> list[FileRecord]:
+        """What slots had lost, read again."""
+        state = self.journal
+        again = deferred_rows(state.genesis, state.sealed[day], self.entries)
+        if again is None:
+            return []
+        place, groups = self.warehouse.child("spill"), parts_of(10**6)
+        salts = tuple(range(len(groups)))
+        streams, time = self.compiled.streams, state.genesis.event_time
+        task, work = tasks_for(self.spec, streams, again, time, place, groups, salts)
+        blocks = self._decoded(task, again.read_from, again.read_to)
+        counts = [c for each in blocks if each.kind == "count" for c in decode_counts(each)]
+        check_restored(again, counts, UNREADABLE)
+        return [
+            file
+            for part in salts
+            for file in write_part(work, part, [each for each in blocks if each.slot == part])
+        ]
 
     def _identities(self, files: Iterable[FileRecord]) -> list[Identity]:
         place = self.warehouse.child("results")

@@ -87,6 +87,34 @@ def parts_of(rows: int) -> GroupMap:
     return GroupMap([(Prefix(bits, part), part) for part in range(2**bits)])
 
 
+def tasks_for(
+    spec: TreeSpec,
+    streams: tuple[StreamPlan, ...],
+    again: Restore,
+    event_time: EventTime | None,
+    spill: Folder,
+    groups: GroupMap,
+    salt: tuple[int, ...],
+) -> tuple[DecodeTask, PartsTask]:
+    """What the decoders need to know, and what the parts do. `groups`: of `parts_of`."""
+    (session,) = again.sessions
+    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
+    generations = DeferredGenerations(session.deferred.spilled, session.deferred.deferred)
+    task = DecodeTask(
+        spec=spec,
+        streams=streams,
+        groups=groups,
+        salts=salt,
+        session=session.session,
+        next_session="",
+        bound=None,
+        restore=again,
+        deferred=generations,
+        event_time=event_time,
+    )
+    return task, PartsTask(spec, session.session, generations, spill, salt)
+
+
 def read_deferred(
     spark: Any,
     spec: TreeSpec,
@@ -97,25 +125,10 @@ def read_deferred(
 ) -> list[FileRecord]:
     """Read what `again` says and write it as spilled rows, not committed. Raises `InputChanged`,
     `StorageError`."""
-    (session,) = again.sessions
-    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
     groups = parts_of(rows_to_read(again))
     parts = len(groups)
     salt = salts(spark, parts)
-    generations = DeferredGenerations(session.deferred.spilled, session.deferred.deferred)
-    task = DecodeTask(
-        spec=spec,
-        streams=source.streams,
-        groups=groups,
-        salts=salt,
-        session=session.session,
-        next_session="",
-        bound=None,
-        restore=again,
-        deferred=generations,
-        event_time=event_time,
-    )
-    work = PartsTask(spec, session.session, generations, spill, salt)
+    task, work = tasks_for(spec, source.streams, again, event_time, spill, groups, salt)
     for name, value in Batching(ROWS, BYTES).settings.items():
         spark.conf.set(name, value)
     rows = batch_rows(spark, source.kafka, again.read_from, again.read_to)
