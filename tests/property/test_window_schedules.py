@@ -292,7 +292,7 @@ def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
     assert day.results[DAYS[0]] == day.expected(DAYS[0])
     assert sum(day.results[DAYS[0]].values()) == 3
     none = mock.patch(
-        "spillway.protocol.deferral.expired_before", lambda session, epochs: windows.BEGINNING_US
+        "spillway.protocol.deferral.expired_before", return_value=windows.BEGINNING_US
     )
     with none:
         assert sum(written_and_read_again().results[DAYS[0]].values()) == 4

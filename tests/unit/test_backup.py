@@ -29,6 +29,7 @@ from spillway.tables import FileMismatch, SessionEvent, Warehouse
 from spillway.tables.definitions import NUMBERED_NAMES, SESSION_DATE
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import FileRecord, SlotReport
+from spillway_schemas.setting_fields import RecoverySettings
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -102,7 +103,15 @@ class Stream(StreamDriver):
 def started(root: Path) -> Stream:
     warehouse = Warehouse(str(root), RESULTS, fsync=False)
     made = Stream(
-        warehouse, TOPICS, 0.0, 1 << 20, 2.0, lambda _: None, lambda _: None, cores=2, secrets={}
+        warehouse,
+        TOPICS,
+        1 << 20,
+        2.0,
+        lambda _: None,
+        lambda _: None,
+        cores=2,
+        recovery=RecoverySettings(wait_s=0.0),
+        secrets={},
     )
     made.use(Job(warehouse))  # type: ignore[arg-type]
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pydantic import SecretStr
 from spillway.engine.statistics import statistics_every_s
 from spillway.protocol.driver import Applied
 from spillway.protocol.plan import Plan
+from spillway.protocol.recovery import InputChanged
 from spillway.protocol.redo import Apply
 from spillway.protocol.state import replay
 from spillway.storage import folder
@@ -415,6 +417,27 @@ def test_lost_state_is_told_and_the_attempt_repeated_after_a_wait(root: str) -> 
     ]
     assert [named["attempt"] for _, named in job.given] == [1, 2, 3]
     assert job.waits == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("restore", "reading 3 rows again from Kafka for slots [0]"),
+        (
+            "defer",
+            "slots [0] go on empty, and cleanup will read in Kafka what they had (recovery.mode is "
+            "defer)",
+        ),
+    ],
+)
+def test_what_is_done_about_lost_state_is_told(root: str, mode: RecoveryMode, told: str) -> None:
+    read = [count("a", 0, 1), count("a", 1, 1), count("b", 0, 1)]
+    run_epoch(driver(opened(root), Noting([report(0, 0, read=read), report(1, 0)])))
+    troubles: list[str] = []
+    one = driver(opened(root), Noting([lost(0, 1), report(1, 1)]), troubles, mode=mode)
+    with contextlib.suppress(InputChanged):  # this job reads nothing again
+        run_epoch(one)
+    assert troubles == ["epoch 1: slot 0 has lost its state (gone)", f"epoch 1: {told}"]
 
 
 def test_a_job_must_be_there(root: str) -> None:

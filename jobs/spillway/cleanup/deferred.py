@@ -33,16 +33,25 @@ from spillway.engine.wire.blocks import (
     decode_rows,
     from_batch,
 )
+from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.held import input_gone
 from spillway.policy.batches import BYTES, ROWS, Batching
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
-from spillway.protocol.recovery import Restore, check_restored
+from spillway.protocol.recovery import InputChanged, Restore, check_restored
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.pins import salts
 from spillway.stream.process import freeze
-from spillway.stream.source import batch_rows
+from spillway.stream.source import batch_rows, kafka_options
 from spillway_schemas.filenames import cleanup_name
-from spillway_schemas.journal import EventTime, FileRecord, PartitionCount, Prefix, Record
+from spillway_schemas.journal import (
+    EventTime,
+    FileRecord,
+    PartitionCount,
+    Prefix,
+    Record,
+    Topic,
+)
 from spillway_schemas.secret import Options
 
 PART_ROWS = 250_000
@@ -56,8 +65,26 @@ class TopicSource:
     """Where a query's topics are, and how their messages are read."""
 
     streams: tuple[StreamPlan, ...]
-    kafka: Options
-    """As `spillway.stream.source.kafka_options` gives them."""
+    bootstrap: str
+    client: Options
+    """Java client options."""
+
+    def check(self, topics: Iterable[Topic], again: Restore) -> None:
+        """Raise `InputChanged` unless Kafka holds all that is to be read. `topics`: as the journal
+        knows them."""
+        demand_listener(self.bootstrap)
+        with cluster(self.bootstrap, self.client) as view:
+            problem = input_gone(view, topics, again.read_from, again.read_to)
+        if problem:
+            raise InputChanged(
+                f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's data back and "
+                "start again"
+            )
+
+    @property
+    def options(self) -> Options:
+        """For Spark's source."""
+        return kafka_options(self.bootstrap, {each.topic for each in self.streams}, self.client)
 
 
 class PartWritten(Record):
@@ -131,7 +158,7 @@ def read_deferred(
     task, work = tasks_for(spec, source.streams, again, event_time, spill, groups, salt)
     for name, value in Batching(ROWS, BYTES).settings.items():
         spark.conf.set(name, value)
-    rows = batch_rows(spark, source.kafka, again.read_from, again.read_to)
+    rows = batch_rows(spark, source.options, again.read_from, again.read_to)
     blocks = rows.mapInArrow(lambda batches: decode_batches(task, batches), _schema(BLOCK_SCHEMA))
     written = blocks.repartition(parts, "slot").mapInArrow(
         lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)

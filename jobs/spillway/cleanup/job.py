@@ -56,10 +56,13 @@ from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import Genesis, Prefix, Sealed
+from spillway_schemas.journal import EventTime, Genesis, Prefix, Sealed
 
 WAIT_S = 60.0
 """How long to wait for a running stream to apply the seal's epoch to the tables."""
+
+LEAST_READ_PER_S = 20_000
+"""Rows that a cleanup reads again in Kafka in a second, at the very least."""
 
 _POLL_S = 0.25
 
@@ -147,12 +150,15 @@ def run_cleanup(
             f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
             "spill file of it: restore the journal"
         )
+    if again is not None and warehouse.deferred_applied(session) < 0:
+        if source is None:
+            raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
+        source.check(state.topics, again)
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
-        spark = start_spark()
         run = _Run(
-            spark,
+            start_spark(),
             warehouse,
             spec,
             sealed,
@@ -166,19 +172,16 @@ def run_cleanup(
             batch_bytes=batch_bytes,
         )
         try:
-            if again is not None and warehouse.deferred_applied(session) < 0:
-                if source is None:
-                    raise CleanupRefused(f"{session} has rows that are only in Kafka: name it")
-                tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost them")
-                place, event_time = warehouse.folder("spill"), state.genesis.event_time
-                read = read_deferred(spark, spec, source, again, event_time, place)
-                lease.check()
-                warehouse.apply_deferred(session, read)
+            if again is not None and source is not None:
+                run.read_deferred(source, again, state.genesis.event_time, tell)
             committed = run.all(first)
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
-            if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
-                tell(f"It has made no progress for {stalled_s:g} s: taking over.")
+            patience_s = stalled_s
+            if again is not None and warehouse.deferred_applied(session) < 0:
+                patience_s += rows_to_read(again) / LEAST_READ_PER_S  # which shows no progress
+            if not lease.wait(partial(warehouse.cleanup_applied, session), patience_s):
+                tell(f"It has made no progress for {patience_s:,.0f} s: taking over.")
             elif event := _cleaned_event(warehouse, session):
                 return _summary(sealed, event, already=True)
     results = sum(
@@ -294,6 +297,7 @@ class _Run:
         piece_bytes: int,
         batch_bytes: int,
     ) -> None:
+        self._spark = spark
         self._context = spark.sparkContext
         self._warehouse = warehouse
         self._spec = spec
@@ -311,6 +315,23 @@ class _Run:
         self._surveyed: dict[SpillFile, RowGroups] = {}
         self._applied = -1
         """The last range that is known to be committed, by whomever. Read by the pool's threads."""
+
+    def read_deferred(
+        self,
+        source: TopicSource,
+        again: Restore,
+        event_time: EventTime | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Make spilled rows of what slots had lost, unless that was done."""
+        session = self._sealed.session
+        if self._warehouse.deferred_applied(session) >= 0:
+            return
+        tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
+        place = self._warehouse.folder("spill")
+        files = read_deferred(self._spark, self._spec, source, again, event_time, place)
+        self._lease.check()
+        self._warehouse.apply_deferred(session, files)
 
     def all(self, first: int) -> int:
         """Do ranges `first` and up; the number of results that this run committed."""

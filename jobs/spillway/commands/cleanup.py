@@ -22,7 +22,6 @@ def cleanup(
     from spillway.cleanup.progress import outcome_sentence, progress_of
     from spillway.decode import compile_streams, tree_spec
     from spillway.stream.session import spark_on_demand
-    from spillway.stream.source import kafka_options
 
     settings = given.settings()
     query, warehouse = given.query(settings), given.warehouse(settings)
@@ -44,10 +43,7 @@ def cleanup(
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
-            source=TopicSource(
-                compile_streams(query),
-                kafka_options(kafka.bootstrap_servers, query.topics, kafka.options),
-            ),
+            source=TopicSource(compile_streams(query), kafka.bootstrap_servers, kafka.options),
         )
     if not json_:
         say(outcome_sentence(cleaned))

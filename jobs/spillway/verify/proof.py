@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.decode import compile_streams
-from spillway.kafka.client import KafkaCluster, TopicProblem, cluster, demand_listener
+from spillway.kafka.client import KafkaCluster, cluster, demand_listener
+from spillway.kafka.held import input_gone
 from spillway.policy.batches import (
     BYTES,
     ROWS,
@@ -208,29 +209,11 @@ def check_input(
 
     `topics`: as the journal knows them.
     """
-    names = sorted(source.end)
-    known = {topic.name: topic.id for topic in topics}
-    try:
-        found = {topic.name: topic.id for topic in view.topics(names)}
-        first = view.beginning_offsets(names)
-    except TopicProblem as error:
-        raise InputGone(f"the input of {session} is gone: {error}") from error
-    for name in names:
-        if name in known and known[name] != found[name]:
-            raise InputGone(
-                f"the topic {name!r} was deleted and created again since {session}: its input is "
-                "gone, so whether the session is complete cannot be known"
-            )
-    for name in names:
-        for partition, (oldest, start, end) in enumerate(
-            zip(first[name], source.start[name], source.end[name], strict=False)
-        ):
-            if start < oldest and start < end:
-                raise InputGone(
-                    f"Kafka holds {name!r} partition {partition} from offset {oldest} on, but "
-                    f"{session} begins at {start}: whether it is complete cannot be known. Keep "
-                    "input longer (`retention.ms`, `retention.bytes`) than until its `verify`"
-                )
+    if problem := input_gone(view, topics, source.start, source.end):
+        raise InputGone(
+            f"{problem}. Whether {session} is complete cannot be known. Keep input longer "
+            "(`retention.ms`, `retention.bytes`) than until its `verify`"
+        )
 
 
 class ProofFrames(Protocol):

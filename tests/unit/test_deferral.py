@@ -1,0 +1,316 @@
+"""What lost slots leave to cleanup: which cuts, and what is read again of them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.cleanup import deferred as job
+from spillway.cleanup.deferred import PartsTask, PartWritten, TopicSource, parts_of, write_parts
+from spillway.cleanup.job import run_cleanup
+from spillway.cleanup.plan import CleanupRefused
+from spillway.engine.spill.generations import DeferredGenerations
+from spillway.engine.wire.blocks import RESTORED, Block, encode_counts, to_batch
+from spillway.kafka.client import TopicProblem
+from spillway.kafka.held import input_gone
+from spillway.policy.restoring import RESTORED_PER_CORE_S, most_restored_rows
+from spillway.protocol.deferral import deferred_cuts, deferred_rows, not_deferrable
+from spillway.protocol.entry import entry_of
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.recovery import Deferred, InputChanged
+from spillway.protocol.state import JournalState, replay
+from spillway.storage import StorageError
+from spillway.stream.decoding import cut_epochs
+from spillway_schemas.journal import HASH_BITS, Epoch, Genesis, Prefix, Topic
+from spillway_schemas.windows import BEGINNING_US
+from tests.integration.spilled_day import SPEC, make_day, random_rows
+from tests.protocol_entries import (
+    DAY,
+    GROUPS,
+    NEXT,
+    TOPICS,
+    claim,
+    closing,
+    count,
+    cut,
+    ends,
+    epoch,
+    genesis,
+    report,
+    seal,
+    sealed,
+)
+
+BEGUN = (genesis(), claim(1, 1))
+READ = [count("a", 0, 4, 7), count("a", 1, 4, 1), count("b", 0, 4, 2)]
+ONE = epoch(2, 0, ends(4, 4, 4), read=READ)
+
+
+def after(*entries: Epoch, begun: tuple[Any, ...] = BEGUN) -> JournalState:
+    state = replay([*begun, *entries])
+    assert state is not None
+    return state
+
+
+def planned(state: JournalState, most: int | None, lost: tuple[int, ...] = (0,), **more: Any):
+    end = more.pop("end", ends(9, 9, 9))
+    commands = more.pop("commands", [])
+    return plan_epoch(state, end, commands, NEXT, frozenset(lost), most_restored_rows=most, **more)
+
+
+# --- what is planned
+
+
+@pytest.mark.parametrize(("most", "defers"), [(None, False), (12, False), (11, True), (0, True)])
+def test_more_rows_than_may_be_read_again_are_deferred(most: int | None, defers: bool) -> None:
+    plan = planned(after(ONE), most)
+    assert (plan.restore is None) == defers
+    assert plan.deferred == ((cut(0, 0), cut(1, 0)) if defers else ())
+    assert plan.deferred_slots == ((0,) if defers else ())
+    assert dict(plan.manifests)[0] is None
+
+
+def test_nothing_lost_nothing_deferred() -> None:
+    plan = planned(after(ONE), 0, ())
+    assert (plan.restore, plan.deferred, plan.deferred_slots) == (None, (), ())
+
+
+def test_what_was_cut_in_the_last_epoch_was_not_in_memory() -> None:
+    state = after(ONE.model_copy(update={"cuts": [cut(1, 0)]}))
+    assert deferred_cuts(state, [0, 1]) == (cut(0, 0), cut(2, 0), cut(3, 0))
+
+
+def test_sessions_without_rows_have_nothing_to_defer() -> None:
+    accepted = ONE.model_copy(update={"seal": seal(ends(6, 6, 6))})
+    assert {each.session for each in deferred_cuts(after(accepted), [0])} == {DAY}
+    both = after(accepted, epoch(3, 1, ends(5, 5, 7)))
+    assert [each.session for each in deferred_cuts(both, [0])] == [DAY, DAY, NEXT, NEXT]
+    assert deferred_cuts(after(epoch(2, 0, ends(0, 0, 0))), [0]) == ()
+
+
+def test_trees_and_sessions_that_carry_rows_are_restored() -> None:
+    tree = genesis(parents=[1, -1], joins=["ab", "abc"], groups=[(Prefix(1, i), i) for i in (0, 1)])
+    carrying = genesis(carry=True)
+    assert not_deferrable(genesis()) == ""
+    for other in (tree, carrying):
+        assert not_deferrable(other)
+        state = replace(after(ONE), genesis=other)
+        if other is carrying:
+            plan = planned(state, 0, history=[ONE])
+            assert plan.restore is not None
+            assert plan.deferred == ()
+
+
+def test_a_seal_in_the_same_epoch_flushes_what_is_deferred() -> None:
+    state = after(ONE)
+    plan = planned(state, 0, end=ends(5, 5, 5), commands=[closing(ends(5, 5, 5))])
+    assert plan.sealing
+    assert plan.flush == (Prefix(2, 0), Prefix(2, 1))
+    entry = entry_of(
+        state, plan, [report(0, 1), report(1, 1)], started_at="", written_at="", seconds={}
+    )
+    assert entry.deferred == [cut(0, 0), cut(1, 0)]
+    assert entry.deferred_slots == [0]
+    assert entry.sealed is not None
+    assert entry.sealed.generations == 2
+    assert len(entry.sealed.ranges) == 32
+
+
+def test_a_cut_by_reference_is_a_cut() -> None:
+    state = after(
+        ONE.model_copy(update={"cuts": [cut(1, 0)]}),
+        epoch(3, 1, ends(6, 6, 6), read=READ),
+        epoch(4, 2, ends(7, 7, 7), deferred=[cut(0, 1), cut(1, 1)], deferred_slots=[0]),
+    )
+    (session,) = state.sessions
+    assert session.last_cuts == {Prefix(2, 0): 1, Prefix(2, 1): 1}
+    # The only one that is kept may not be taken back.
+    assert session.recent_cuts == {Prefix(2, 0): (1,), Prefix(2, 1): (1,)}
+    assert session.cuts == 3
+    plan = planned(state, None)
+    assert plan.restore is not None
+    assert plan.restore.read_from == ends(6, 6, 6)
+
+
+# --- what is read again
+
+
+def day(*entries: Epoch) -> tuple[Genesis, list[Any]]:
+    return genesis(), [*BEGUN, *entries]
+
+
+def test_a_generation_is_read_from_the_cut_before_it() -> None:
+    first, entries = day(
+        ONE.model_copy(update={"cuts": [cut(0, 0)]}),
+        epoch(3, 1, ends(6, 6, 6), read=READ[:1], cuts=[cut(3, 1)]),
+        epoch(4, 2, ends(7, 8, 9), read=READ[1:], voided=[cut(3, 1)]),
+        epoch(5, 3, ends(9, 9, 9), read=READ, deferred=[cut(0, 2)]),
+    )
+    again = deferred_rows(first, sealed(ends(9, 9, 9), 3), entries)
+    assert again is not None
+    assert (again.read_from, again.read_to) == (ends(4, 4, 4), ends(7, 8, 9))
+    assert [(part.rows, part.digest) for part in again.expected] == [(4, 7), (4, 1), (4, 2)]
+    (session,) = again.sessions
+    assert session.deferred == Deferred(
+        marks=((0, ends(4, 4, 4)), (2, ends(7, 8, 9))),
+        spilled=((Prefix(2, 0), 0),),
+        deferred=((Prefix(2, 0), 2),),
+        expired_by_us=((2, BEGINNING_US),),
+    )
+
+
+def test_the_first_generation_is_read_from_the_sessions_base() -> None:
+    first, entries = day(ONE, epoch(3, 1, ends(5, 5, 5), deferred=[cut(2, 0)]))
+    again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
+    assert again is not None
+    assert (again.read_from, again.read_to) == (ends(0, 0, 0), ends(4, 4, 4))
+    assert [part.rows for part in again.expected] == [4, 4, 4]
+
+
+def test_of_two_generations_the_earlier_one_says_where_to_begin() -> None:
+    first, entries = day(
+        ONE,
+        epoch(3, 1, ends(5, 5, 5), deferred=[cut(0, 0)]),
+        epoch(4, 2, ends(6, 6, 6), deferred=[cut(0, 1), cut(2, 1)]),
+    )
+    again = deferred_rows(first, sealed(ends(6, 6, 6), 2), entries)
+    assert again is not None
+    assert (again.read_from, again.read_to) == (ends(0, 0, 0), ends(5, 5, 5))
+
+
+def test_another_sessions_cuts_are_not_asked_for() -> None:
+    first, entries = day(ONE, epoch(3, 1, ends(5, 5, 5), deferred=[cut(0, 0, session=NEXT)]))
+    assert deferred_rows(first, sealed(ends(5, 5, 5), 1), entries) is None
+
+
+RANGES = st.sampled_from([Prefix(0, 0), *(Prefix(1, i) for i in (0, 1)), *(g for g, _ in GROUPS)])
+CUTS = st.lists(st.tuples(RANGES, st.integers(0, 5)), max_size=6)
+
+
+@given(CUTS, CUTS.filter(bool), st.integers(0, 3), st.integers(0, 7))
+def test_a_row_is_of_the_generation_that_its_next_cut_ended(
+    spilled: list[tuple[Prefix, int]],
+    deferred: list[tuple[Prefix, int]],
+    group: int,
+    came: int,
+) -> None:
+    hash_ = group << (HASH_BITS - 2) | 5
+    later = [
+        (at, kind)
+        for kind, cuts in (("spilled", spilled), ("deferred", deferred))
+        for range_, at in cuts
+        if range_.lo <= hash_ < range_.hi and at >= came
+    ]
+    first = min((at for at, _ in later), default=None)
+    kinds = {kind for at, kind in later if at == first}
+    wanted = first if kinds == {"deferred"} else -1
+    found = DeferredGenerations(spilled, deferred)
+    assert found.of(np.array([hash_], np.uint64), np.array([came])).tolist() == [wanted]
+
+
+def test_rows_know_between_which_cuts_they_came() -> None:
+    marks = ((2, {"a": [5]}), (7, {"a": [9, 3]}))
+    deferred = Deferred(marks=marks, spilled=(), deferred=())
+    offsets = np.arange(11)
+    assert cut_epochs(deferred, "a", 0, offsets).tolist() == [2] * 5 + [7] * 4 + [8] * 2
+    # A partition that was found later had no row before.
+    assert cut_epochs(deferred, "a", 1, offsets[:4]).tolist() == [7] * 3 + [8]
+
+
+# --- cleanup
+
+
+def test_parts_grow_with_the_rows() -> None:
+    assert [len(parts_of(rows)) for rows in (0, 250_000, 10**6, 10**9)] == [2, 2, 8, 64]
+
+
+def test_a_full_disk_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would try again, and bury the reason."""
+
+    def full(*_: object) -> None:
+        raise StorageError(28, "cannot write x: the disk is full")
+
+    monkeypatch.setattr(job, "write_part", full)
+    task: Any = PartsTask(None, DAY, None, None, (5, 6))  # type: ignore[arg-type]
+    counts = encode_counts([count("a", 0, 4, 7)])
+    batch = to_batch([Block(6, "count", 0, RESTORED, counts)])
+    (written,) = write_parts(task, [batch])
+    done = PartWritten.model_validate_json(written["written"][0].as_py())
+    assert done.problem == (28, "cannot write x: the disk is full")
+    assert done.counts == [count("a", 0, 4, 7)]
+    assert list(write_parts(task, [])) == []
+
+
+def test_rows_that_cannot_be_read_again_stop_a_cleanup_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, entries = day(ONE, epoch(3, 1, ends(5, 5, 5), deferred=[cut(2, 0)]))
+    again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
+    monkeypatch.setattr("spillway.cleanup.job._deferred", lambda *_: again)
+    spilled = make_day(str(tmp_path / "w"), random_rows(1, 60, 10, 2))
+
+    def never() -> None:
+        pytest.fail("Spark was started")
+
+    with pytest.raises(CleanupRefused, match="only in Kafka, and nobody has said where"):
+        run_cleanup(never, spilled.warehouse(), SPEC, DAY)
+    source = TopicSource((), "127.0.0.1:1", {})
+    monkeypatch.setattr(job, "demand_listener", lambda _: None)
+    monkeypatch.setattr(job, "cluster", lambda *_: nullcontext(View(3)))
+    gone = r"the input is gone|cannot be read again in Kafka: .* from offset 3 on"
+    with pytest.raises(InputChanged, match=gone):
+        run_cleanup(never, spilled.warehouse(), SPEC, DAY, source=source)
+
+
+class View:
+    """A cluster with one topic."""
+
+    def __init__(self, oldest: int = 0, id_: str = "id-a") -> None:
+        self.oldest, self.id = oldest, id_
+
+    def topics(self, names: list[str]) -> list[Topic]:
+        if not self.id:
+            raise TopicProblem("no topic a")
+        return [Topic(name=name, id=self.id, partitions=1) for name in names]
+
+    def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
+        return {name: [self.oldest] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("view", "begin", "end", "problem"),
+    [
+        (View(), 0, 9, ""),
+        (View(4), 4, 9, ""),
+        (View(4), 3, 3, ""),
+        (View(4), 3, 9, "Kafka holds 'a' partition 0 from offset 4 on, but the input begins at 3"),
+        (View(0, "other"), 0, 9, "the topic 'a' was deleted and created again: the input is gone"),
+        (View(0, ""), 0, 9, "the input is gone: no topic a"),
+    ],
+)
+def test_what_kafka_holds_no_more_is_named(view: Any, begin: int, end: int, problem: str) -> None:
+    assert input_gone(view, TOPICS, {"a": [begin]}, {"a": [end]}) == problem
+
+
+# --- which of the two
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown", "rows"),
+    [
+        ("restore", 9e9, None),
+        ("defer", 9e9, 0),
+        ("auto", 0.0, 20 * RESTORED_PER_CORE_S),
+        ("auto", 7.0, 20 * RESTORED_PER_CORE_S),
+        ("auto", 1e6, 10_000_000),
+    ],
+)
+def test_how_many_rows_may_be_read_again(mode: Any, shown: float, rows: int | None) -> None:
+    assert most_restored_rows(mode, 10.0, 2, shown) == rows
