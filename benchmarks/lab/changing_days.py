@@ -1,6 +1,7 @@
 """Days on which what has been says little of what will be. Ours; no report has them.
 
-The policies that look at the past, with spills of several sizes, beside the ceiling.
+The policies that look at the past, with spills of several sizes, and the system's own after a day
+that was alike, beside the ceiling.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from spillway_schemas.setting_fields import SpillSettings
 
 SHARES = (0.3, 0.1, 0.05, 0.02)
 """Of its memory, what a slot spills at a time."""
+KNOWN = "as the system, after such a day"
+NOISE = 0.2
+"""Of the groups' shares, each phase for itself: the standard deviation of their logarithms."""
 SILENT = 1e-9
 """Weight of a group of which no tuple comes."""
 INACTIVE_S = SpillSettings().inactive_s
@@ -33,6 +37,7 @@ def changing() -> tuple[Experiment, ...]:
     fallen = np.where(thirds() == thirds().max(), SILENT, 1.0)
     hot = [np.where(np.arange(GROUPS) % 5 == turn, 12.0, 1.0) for turn in range(5)]
     rush = np.where(np.arange(GROUPS) % 4 == 0, 6.0, 1.0)
+    drawn = np.exp(np.random.default_rng(21).normal(0, 1, (10, GROUPS)))
     days = (
         (
             "swap",
@@ -62,6 +67,13 @@ def changing() -> tuple[Experiment, ...]:
             thirds(),
             (Phase(8, rush), Phase(34, whole), Phase(8, rush)),
         ),
+        (
+            "drawn",
+            "Every five minutes each group has another share, of a log-normal distribution with "
+            "sigma 1. Join ratio 3.",
+            even(3),
+            tuple(Phase(5, each) for each in drawn),
+        ),
     )
     return tuple(_changing(*each) for each in days)
 
@@ -75,14 +87,16 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         for victims, share in itertools.product(VICTIMS[:2], SHARES)
     )
     own = Spilling(limit, SpillSettings().fraction, DEFAULT, INACTIVE_S, EXPECTED_GAIN)
-    lines = (Line("as the system", own), *lines)
+    lines = (Line("as the system", own), Line(KNOWN, own, before=NOISE), *lines)
     names = tuple(line.name for line in lines)
     return Experiment(
         (figure,),
         f"A changing day: {name}",
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; memory is half "
-        "of the day's state. By victims and what is spilled at a time. In the first line alone "
-        "spilled generations come back. Full size.",
+        "of the day's state. By victims and what is spilled at a time. In the first two lines "
+        "alone spilled generations come back; in the second one the day before is known, counted "
+        "every five minutes: such a day, but for a noise of 20 % of each group's share in each "
+        "phase. Full size.",
         workload,
         30,
         lines,

@@ -28,6 +28,7 @@ from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
+from spillway.policy.forecast import Forecast, Profile
 from spillway.policy.victims import TRACING
 from spillway.protocol.seal import CLEANUP_DEPTH
 from spillway.storage import Folder, folder
@@ -135,6 +136,8 @@ class Cluster:
     spilled: list[FileRecord] = field(default_factory=list)
     figures: pa.Table | None = None
     """The newest statistics of all groups."""
+    before: Profile | None = None
+    """How the rows of a day before came; None: it is not known."""
 
     def __post_init__(self) -> None:
         self.slots = sorted(set(self.groups.slots.tolist()))
@@ -170,6 +173,7 @@ class Cluster:
                 forced_bytes=(forced or {}).get(slot, 0),
                 flush={SESSION: tuple(self.prefix_of[g] for g, _ in self.cuts)} if seal else {},
                 statistics=statistics,
+                forecasts=self._forecasts(),
             )
             for slot in self.slots
         }
@@ -234,6 +238,12 @@ class Cluster:
 
     def _now_ms(self, epoch: int) -> int:
         return int(epoch * self.day.epoch_s * 1000)
+
+    def _forecasts(self) -> dict[str, Forecast]:
+        if self.before is None:
+            return {}
+        now_ms, end_ms = self._now_ms(self.epoch + 1), self._now_ms(self.day.epochs)
+        return {SESSION: self.before.at(now_ms, max(end_ms - now_ms, 0))}
 
     def _blocks(self) -> list[Block]:
         """The epoch's new rows, as decoders make them."""

@@ -28,7 +28,7 @@ SINGLE = ("clairvoyant", "exact", "workload")
 TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
-SPILLS = ("arrivals", "expected", "reactivation", "victims")
+SPILLS = ("arrivals", "expected", "forecast", "reactivation", "victims")
 ENGINE = ("growth", "state/kept", "spill/returning", "spill/spilling")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""

@@ -16,8 +16,11 @@ from benchmarks.lab.cluster import Cluster, Spilling
 from benchmarks.lab.control import Controller, Order, Policy
 from benchmarks.lab.workload import Day
 from spillway.engine.groups import GroupMap
+from spillway.policy.forecast import Profile
 from spillway_schemas.journal import SlotTotals
 
+BIN_S = 300.0
+"""How far apart the counts are that are kept of a day."""
 POINTS = 120
 """Of a line, at most."""
 
@@ -33,6 +36,8 @@ class Line:
     policy: Policy | None = None
     """Asked every `look_s` seconds; None: nothing moves."""
     look_s: float = 30.0
+    before: float | None = None
+    """There was a day before that was alike, but for so much noise; None: there was none."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,16 @@ class Outcome:
     """Of each join of a tree the groups that were spilled, each time counted."""
 
 
-def run(line: Line, day: Day, progress: Callable[[float], None] = lambda _: None) -> Outcome:
+def run(
+    line: Line,
+    day: Day,
+    progress: Callable[[float], None] = lambda _: None,
+    before: Profile | None = None,
+) -> Outcome:
     """Run the line. Raises `NotExact` when a group's results are not what counts say."""
     groups = assigned(day.groups, line.shares)
     with scratch() as root:
-        cluster = Cluster(day, root, groups, line.spilling)
+        cluster = Cluster(day, root, groups, line.spilling, before=before)
         controller = None
         if line.policy:
             controller = Controller(
@@ -99,6 +109,15 @@ def run(line: Line, day: Day, progress: Callable[[float], None] = lambda _: None
         run_cpu_s=round(run_cpu_s, 2),
         cleanup_cpu_s=[round(s, 3) for s in cleaned.cpu_s],
     )
+
+
+def profile(day: Day, every_s: float = BIN_S) -> Profile:
+    """How a day's rows came, by group."""
+    every = max(1, round(every_s / day.epoch_s))
+    epochs = sorted({*range(0, day.epochs, every), day.epochs})
+    rows = np.stack([day.rows(epoch) for epoch in epochs], axis=1).astype(np.float64)
+    at_ms = np.array(epochs) * round(day.epoch_s * 1000)
+    return Profile(at_ms, rows)
 
 
 def summed_up(

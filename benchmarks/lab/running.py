@@ -9,11 +9,12 @@ from benchmarks.lab.clairvoyant import best_static, ceiling, foresight
 from benchmarks.lab.cluster import ROW_BYTES
 from benchmarks.lab.digest import digest
 from benchmarks.lab.experiments import AMPLE, Experiment
-from benchmarks.lab.lines import Outcome, run
+from benchmarks.lab.lines import Line, Outcome, profile, run
 from benchmarks.lab.page import Done, Limit
 from benchmarks.lab.tree_lines import run_tree, tree_ceiling
 from benchmarks.lab.tree_workload import TreeDay, TreeWorkload, generate_tree
 from benchmarks.lab.workload import Day, generate
+from spillway.policy.forecast import Profile
 
 Report = Callable[[str, float], None]
 """Told a line's name and how much of it is done, 0 to 1."""
@@ -40,11 +41,18 @@ def carry_out(
         if isinstance(day, TreeDay):
             outcomes[line.name] = run_tree(line, day, say)
         else:
-            outcomes[line.name] = run(line, day, say)
+            outcomes[line.name] = run(line, day, say, _before(experiment, line))
         finished(outcomes[line.name])
     limits = _limits(experiment, day, outcomes)
     took_s = round(time.process_time() - began, 1)
     return Done(experiment, outcomes, limits, took_s, digest(experiment))
+
+
+def _before(experiment: Experiment, line: Line) -> Profile | None:
+    """How the rows of the day before a line's came."""
+    if line.before is None or isinstance(experiment.workload, TreeWorkload):
+        return None
+    return profile(generate(experiment.workload.before(line.before), experiment.epoch_s))
 
 
 def _limits(

@@ -63,6 +63,22 @@ class Workload:
             self, interval_ms=self.interval_ms / factor, tuple_range=self.tuple_range * factor
         )
 
+    def before(self, noise: float) -> Workload:
+        """A day like this one: the same groups, in each phase so much more or less busy."""
+        rng = np.random.default_rng(self.seed + 1000)
+        phases = self.phases or (Phase(self.minutes, np.ones(len(self.ratio))),)
+        stretched = [phases[n % len(phases)] for n in range(self.turns)]
+        other = tuple(
+            Phase(each.minutes, each.weights * np.exp(rng.normal(0, noise, len(each.weights))))
+            for each in stretched
+        )
+        return replace(self, phases=other, seed=self.seed + 1000)
+
+    @property
+    def turns(self) -> int:
+        """How many phases the day has, each time counted."""
+        return len(_stretches(self))
+
     @property
     def tuples(self) -> int:
         """Of each stream."""

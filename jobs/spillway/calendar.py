@@ -135,6 +135,13 @@ def close_ms(name: str, date: str) -> int:
     return int(calendar.session_close(day).timestamp() * 1000)
 
 
+def open_ms(name: str, date: str) -> int:
+    """When the session of a date opens. Raises CalendarError when the date is no session."""
+    close_ms(name, date)
+    calendar = _calendar(name)
+    return int(calendar.session_open(_check(calendar, date)).timestamp() * 1000)
+
+
 def zone(name: str) -> str:
     """The exchange's time zone, as the tz database names it."""
     return str(_calendar(name).tz)

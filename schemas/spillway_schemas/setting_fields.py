@@ -478,6 +478,19 @@ class SpillSettings(Section):
             "laboratory's days gain up to 20 points of the ceiling. `random` is for tests.",
         ),
     )
+    forecast: Literal["day-before", "off"] = Field(
+        default="day-before",
+        description=(
+            "What groups are expected to get. `day-before`: what they got in the session before "
+            "from this time on, by today's level, as far as today goes like it. `off`: what their "
+            "rates of today say. Used with `session.boundary = calendar` alone."
+        ),
+        json_schema_extra=_about(
+            "name",
+            "On days on which groups change and the day before had the same changes, the "
+            "laboratory gains up to 4 points of the ceiling; where nothing changes, none.",
+        ),
+    )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(
         default=0,
         ge=0,

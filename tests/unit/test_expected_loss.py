@@ -71,6 +71,7 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
         inputs=2 + join % 2,
         window_ms=np.where(join % 2 == 1, 40_000.0, inf) if joins > 1 else np.full(groups, inf),
         left_ms=float(draw.integers(0, 200_000)),
+        came=draw.integers(0, 50, groups),
         evidence=draw.random((len(HORIZONS_MS), 2)) * 1e-5,
     )
 
@@ -190,6 +191,7 @@ def test_a_group_that_was_just_spilled_is_not_the_next_victim_for_being_young() 
         inputs=np.full(2, 2),
         window_ms=np.full(2, inf),
         left_ms=1e6,
+        came=np.zeros(2, dtype=np.int64),
         evidence=NO_EVIDENCE,
     )
     loss = expected_loss(growth)
@@ -330,6 +332,7 @@ def test_a_windowed_group_that_was_just_cut_has_little_to_lose() -> None:
         inputs=np.full(3, 2),
         window_ms=np.full(3, 40_000.0),
         left_ms=1e9,
+        came=np.zeros(3, dtype=np.int64),
         evidence=NO_EVIDENCE,
     )
     assert expected_loss(growth).tolist() == pytest.approx([40_000, 4_000, 0])

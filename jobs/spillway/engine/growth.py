@@ -12,6 +12,7 @@ from spillway.engine.groups import I64, GroupMap
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.statistics import HALF_LIFE_MS, Counters, rates
 from spillway.policy.expected import Growth
+from spillway.policy.forecast import Forecast
 from spillway_schemas.hash_space import join_numbers
 
 F64 = npt.NDArray[np.float64]
@@ -47,11 +48,12 @@ def growth_of(
     now_ms: int,
     evidence: F64,
     left_ms: float | None,
+    forecast: Forecast | None = None,
 ) -> Growth:
     """How a session's groups have grown.
 
     `rows`: in memory, int64 (g,). `left_ms`: until the session ends; None: not known, then it is as
-    long as it has been.
+    long as it has been. `forecast`: what a session before says, of a session whose end is known.
     """
     first_ms = counters.first_ms
     present, usual = rates(counters.rows_in, counters.recent_rows, first_ms, now_ms)
@@ -69,4 +71,6 @@ def growth_of(
         window_ms=joins.window_ms,
         left_ms=left_ms,
         evidence=evidence,
+        came=counters.rows_in,
+        forecast=forecast,
     )

@@ -462,7 +462,10 @@ class _Step:
             self.evidence[name] = evidence
             left_ms = task.left_ms.get(name)
             rows = sizes.rows.sum(axis=0)
-            growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms)
+            forecast = task.forecasts.get(name)
+            if forecast is not None:
+                forecast = forecast.of(own)
+            growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms, forecast)
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
             gain = at_once = None

@@ -12,6 +12,7 @@ from spillway.engine.intake import PIECE_BYTES
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.replay import SessionReplay
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
+from spillway.policy.forecast import Forecast
 from spillway.policy.sampling import SlotFigures
 from spillway.policy.victims import DEFAULT
 from spillway_schemas.filenames import data_name
@@ -65,6 +66,8 @@ class StepTask:
     """Policy by which spilled generations come back (`spillway.policy.reactivation`)."""
     left_ms: Mapping[str, float] = field(default_factory=dict)
     """Per session how long it goes on by the stream's clock, where that is known."""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """Per session what one before says of all groups, where there is one."""
     now_ms: int = 0
     """The stream's clock."""
     written_at_us: int = 0

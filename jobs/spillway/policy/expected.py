@@ -8,7 +8,8 @@ So the cut loses
 
 results to cleanup. `sigma` is what the group has given so far, over the sum of N^m of all its
 generations: it does not forget when the group is spilled, so a group is no worse for being young.
-`X` is the rate at which its rows will come (`spillway.policy.arrivals`), for the time that is left.
+`X` is the rate at which its rows will come (`spillway.policy.arrivals`), for the time that is left;
+where a session before is known, what came in it after this time (`spillway.policy.forecast`).
 
 Of a windowed join a row that is in memory now meets rows for one window at most. In a steady state
 the share (t / W)^(m - 1) of the results after a time t < W consists of rows alone that came since.
@@ -41,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spillway.policy.arrivals import rate_to_come
+from spillway.policy.forecast import Forecast, rows_expected
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -72,6 +74,10 @@ class Growth:
     """Until the session ends."""
     evidence: F64
     """(h, 2): see `spillway.policy.arrivals`."""
+    came: I64
+    """Rows since the session began."""
+    forecast: Forecast | None = None
+    """What a session before says; None: none is known."""
 
 
 def with_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
@@ -132,7 +138,10 @@ def _powers(growth: Growth) -> tuple[F64, F64, F64]:
     """m, N and X of each group, (g,)."""
     m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
     left_ms = growth.left_ms
-    to_come = rate_to_come(growth.present, growth.usual, growth.evidence, left_ms) * left_ms
+    present, usual = growth.present, growth.usual
+    to_come = rate_to_come(present, usual, growth.evidence, left_ms) * left_ms
+    if growth.forecast is not None:
+        to_come = rows_expected(growth.forecast, growth.came, present, usual, to_come)
     return m, n, to_come
 
 

@@ -30,6 +30,7 @@ from spillway.policy.batches import batching
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import Plan
+from spillway.stream.day_before import DayBefore
 from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
@@ -175,6 +176,8 @@ class EpochJob:
         self._traced: dict[int, dict[str, list[TracedGroup]]] = {}
         """By epoch, what its slots get to know of results of the epoch before. Lost with this
         process: then groups count as less productive than they were, until they are spilled."""
+        self.before: DayBefore | None = None
+        """How the rows of the session before came; None: it is not known, or not asked for."""
         self._known_salts: dict[int, tuple[int, ...]] = {}
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
@@ -222,6 +225,7 @@ class EpochJob:
             statistics=statistics,
             recent=recent,
             traced=self._traced.get(plan.epoch, {}),
+            before=None if self.before is None else self.before.of(groups),
         )
         job = StepJob(
             spec=self.settings.spec,

@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pyarrow import ArrowException
+
 from spillway import calendar
 from spillway.clock import Clock
 from spillway.decode import tree_spec
@@ -33,6 +35,7 @@ from spillway.protocol.state import JournalState
 from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
+from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
 from spillway.stream.failures import beyond_mending
 from spillway.stream.genesis import check_same, state_of_query
@@ -56,6 +59,8 @@ class Stream:
     """Once the journal is claimed."""
     supervised: SupervisedQuery
     """Once it was claimed and the query begins."""
+    job: EpochJob
+    """Of all epochs; once the journal is claimed."""
 
     def __init__(
         self, settings: Settings, query: Query, wanted: Wanted, watcher: Watcher, clock: Clock
@@ -165,7 +170,9 @@ class Stream:
         )
         state = self.driver.state
         placement.hosts = dict(state.hosts)
+        self.job = job
         self.driver.use(job)
+        self._look_at_the_day_before()
         self._tell_sealed(state)
         self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
@@ -174,6 +181,17 @@ class Stream:
         if why and self.settings.recovery.mode == "defer":
             self.watcher.on_trouble(f"recovery.mode = defer, but {why}: lost state is restored")
         return placement
+
+    def _look_at_the_day_before(self) -> None:
+        """For what groups are to expect. Not knowing it is no reason to stop."""
+        calendar_ = self.job.settings.calendar
+        if self.settings.spill.forecast == "off" or not calendar_:
+            return
+        try:
+            self.job.before = day_before(self.warehouse, self.driver.state, calendar_)
+        except (ArrowException, OSError) as error:
+            self.job.before = None
+            self.watcher.on_trouble(f"how rows came in the session before is not known: {error}")
 
     def _tell_never_closes(self) -> None:
         session = self.settings.session
@@ -214,6 +232,7 @@ class Stream:
         )
         if self.driver.state.session.date != date:
             self._tell_sealed(self.driver.state)
+            self._look_at_the_day_before()
         if self._last is not None and self._last is not last and self._last.withdrawn:
             self._tell_never_closes()
         return rows_between(before, self.driver.state.end)

@@ -11,11 +11,13 @@ from types import MappingProxyType
 import numpy as np
 from pydantic import SecretBytes
 
+from spillway.calendar import open_ms
 from spillway.decode import StreamPlan
 from spillway.engine.groups import GroupMap, ranges_mask, relocations
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.replay import SessionReplay
 from spillway.engine.task import StepTask
+from spillway.policy.forecast import Profile
 from spillway.policy.sampling import SlotFigures
 from spillway.policy.victims import TRACING
 from spillway.protocol.offsets import padded
@@ -98,15 +100,22 @@ def step_tasks(
     statistics: bool = False,
     recent: Sequence[SlotFigures] = (),
     traced: Mapping[str, Sequence[TracedGroup]] = MappingProxyType({}),
+    before: Profile | None = None,
 ) -> dict[int, StepTask]:
     """Each slot's task, without its attempt. `groups` are the plan's.
 
     `traced`: what slots have counted in the epoch before for groups of others. `now_ms`: the
-    stream's clock. `recent`: what each slot did since statistics were last written.
+    stream's clock. `recent`: what each slot did since statistics were last written. `before`: how
+    the rows of the session before came, by the plan's groups.
     """
     moves = relocations(GroupMap(plan.before), groups)
     forced = dict(plan.forced)
     dates = [plan.session] if plan.seal is None else [plan.session, plan.seal.next_session]
+    left = left_ms(settings.calendar, dates, now_ms) if settings.calendar else {}
+    forecasts = {}
+    if before is not None and plan.session in left:
+        since_ms = now_ms - open_ms(settings.calendar, plan.session)
+        forecasts[plan.session] = before.at(since_ms, left[plan.session])
     return {
         slot: StepTask(
             slot=slot,
@@ -130,7 +139,8 @@ def step_tasks(
             inactive_ms=settings.inactive_ms,
             victims=settings.victims,
             reactivation=settings.reactivation,
-            left_ms=left_ms(settings.calendar, dates, now_ms) if settings.calendar else {},
+            left_ms=left,
+            forecasts=forecasts,
             now_ms=now_ms,
             statistics=statistics,
             recent=recent[slot] if recent else None,

@@ -1,0 +1,155 @@
+"""How the rows of the session before came, by group: read from `statistics`, once a session.
+
+The statistics of a session have, every few seconds, how many rows of each group had come. Here of
+every `BIN_MS` of the session's hours the last ones before its end are read. Files and their row
+groups are passed over where the times that they name hold none of these.
+
+A group that was split or merged since is what its hashes were then. A slot that had lost its state
+counted from nothing again: what it counted then is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spillway import calendar
+from spillway.engine.groups import I64, GroupMap
+from spillway.engine.statistics import F64, shares_of
+from spillway.policy.forecast import Profile
+from spillway.protocol.state import JournalState
+from spillway.tables import Warehouse
+
+BIN_MS = 300_000
+NEAR_MS = 120_000
+"""Statistics this long before the end of a bin stand for it: they are written at least so often."""
+COLUMNS = ("session_date", "resident", "written_at", "epoch", "depth", "value", "rows_in")
+
+
+@dataclass
+class DayBefore:
+    """The rows of a session by the groups that there were, and by others."""
+
+    groups: GroupMap
+    profile: Profile
+    """By `groups`."""
+    _other: tuple[GroupMap, Profile] | None = field(default=None, repr=False)
+
+    def of(self, groups: GroupMap) -> Profile:
+        """The profile by an assignment's groups."""
+        known = self._other or (self.groups, self.profile)
+        if groups.prefixes == known[0].prefixes:
+            return known[1]
+        rows, at, share = shares_of(self.groups.depths, self.groups.values, groups)
+        counts = np.zeros((len(groups), self.profile.rows.shape[1]))
+        np.add.at(counts, at, self.profile.rows[rows] * share[:, None])
+        self._other = groups, Profile(self.profile.at_ms, counts)
+        return self._other[1]
+
+
+def day_before(warehouse: Warehouse, state: JournalState, name: str) -> DayBefore | None:
+    """How the rows of the last session before the open one came, by the calendar `name`; None:
+    there was none, it has no hours, or nothing is known of it."""
+    earlier = [date for date in state.sealed if date < state.session.date]
+    if not earlier or not calendar.is_trading_day(name, max(earlier)):
+        return None
+    date = max(earlier)
+    opens_ms, closes_ms = calendar.open_ms(name, date), calendar.close_ms(name, date)
+    times = np.append(np.arange(opens_ms, closes_ms, BIN_MS), closes_ms)
+    groups = GroupMap(state.groups)
+    found = _counted(groups, pa.concat_tables([_NONE, *_near(warehouse, date, times)]))
+    if len(found) < 2:
+        return None
+    seen = np.array(sorted(found))
+    at_ms, sums = times[seen] - opens_ms, _sums([found[n] for n in seen.tolist()])
+    if at_ms[0] > 0:
+        at_ms, sums = np.append(0, at_ms), np.insert(sums, 0, 0.0, axis=1)
+    return DayBefore(groups, Profile(at_ms, sums))
+
+
+_NONE = pa.table(
+    {name: pa.array([], pa.int64()) for name in ("bin", "epoch", "depth", "value", "rows_in")}
+)
+
+
+def _near(warehouse: Warehouse, date: str, times: I64) -> Iterator[pa.Table]:
+    """Of a session's statistics the rows that stand for a time, each with its number."""
+    table = warehouse.table("statistics")
+    for file in warehouse.files("statistics"):
+        first, last = file.sessions or (date, date)
+        if not first <= date <= last:
+            continue
+        with table.place.open(file.path) as source:
+            opened = pq.ParquetFile(source)
+            for number in range(opened.num_row_groups):
+                if _may_stand(opened.metadata.row_group(number), times):
+                    rows = opened.read_row_group(number, columns=list(COLUMNS), use_threads=False)
+                    yield _standing(rows, date, times)
+
+
+def _may_stand(group: pq.RowGroupMetaData, times: I64) -> bool:
+    """Whether a row group has a time that is near one of these."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema == "written_at" and column.statistics is not None:
+            bounds = column.statistics.min, column.statistics.max
+            low, high = (int(_utc(each).timestamp() * 1000) for each in bounds)
+            return bool(((times >= low) & (times - NEAR_MS <= high)).any())
+    return True
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _standing(rows: pa.Table, date: str, times: I64) -> pa.Table:
+    mine = rows.filter(pc.and_(rows["resident"], pc.equal(rows["session_date"], date)))
+    written_ms = mine["written_at"].cast(pa.int64()).to_numpy() // 1000
+    number = np.searchsorted(times, written_ms)
+    near = number < len(times)
+    near &= times[np.minimum(number, len(times) - 1)] - written_ms <= NEAR_MS
+    some = mine.filter(pa.array(near))
+    return pa.table(
+        {
+            "bin": number[near].astype(np.int64),
+            **{each: some[each].cast(pa.int64()).fill_null(0) for each in COLUMNS[3:]},
+        }
+    )
+
+
+def _counted(groups: GroupMap, rows: pa.Table) -> dict[int, F64]:
+    """By the number of each time that statistics stand for, the rows of each group, (g,); NaN: they
+    do not tell of it."""
+    found: dict[int, F64] = {}
+    bins, epochs, depths, values, counts = (column.to_numpy() for column in rows.columns)
+    for number in np.unique(bins).tolist():
+        at = np.flatnonzero(bins == number)
+        at = at[np.argsort(epochs[at], kind="stable")]
+        # Of a group the newest: it may have moved, and be in two slots' statistics.
+        names = np.stack([depths[at], values[at]])[:, ::-1]
+        _, newest = np.unique(names, axis=1, return_index=True)
+        mine = at[::-1][newest]
+        row, group, share = shares_of(depths[mine].astype(np.int32), values[mine], groups)
+        weights = counts[mine][row] * share
+        here = np.bincount(group, minlength=len(groups)) > 0
+        counted = np.bincount(group, weights=weights, minlength=len(groups))
+        found[number] = np.where(here, counted, np.nan)
+    return found
+
+
+def _sums(counted: list[F64]) -> F64:
+    """What had come by each time, (g, b), of what slots had counted by then; NaN: not told."""
+    before = np.zeros(len(counted[0]))
+    sums = [before]
+    for now in counted:
+        told = np.where(np.isnan(now), before, now)
+        # Less than before: a slot began to count anew.
+        sums.append(sums[-1] + np.where(told < before, told, told - before))
+        before = told
+    return np.stack(sums[1:], axis=1)
