@@ -21,13 +21,14 @@ from benchmarks import ROOT
 from benchmarks.lab import page
 from benchmarks.lab.catalogue import experiments
 from benchmarks.lab.exact import NotExact
-from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.flux_experiments import FluxExperiment
+from benchmarks.lab.flux_lines import FluxOutcome
+from benchmarks.lab.flux_running import carry_out_flux
 from benchmarks.lab.lines import Outcome
 from benchmarks.lab.picture import picture
 from benchmarks.lab.running import carry_out
 from benchmarks.lab.window_experiments import WindowExperiment
 from benchmarks.lab.window_lines import WindowOutcome
-from benchmarks.lab.window_page import WindowDone, window_picture
 from benchmarks.lab.window_running import carry_out_window
 from benchmarks.side_by_side.report import replace_section
 
@@ -63,14 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _carried_out(experiment: Experiment | WindowExperiment) -> page.AnyDone:
+def _carried_out(experiment: page.AnyExperiment) -> page.AnyDone:
     if isinstance(experiment, WindowExperiment):
         return carry_out_window(experiment, _progress, _finished_window)
+    if isinstance(experiment, FluxExperiment):
+        return carry_out_flux(experiment, _progress, _finished_flux)
     return carry_out(experiment, _progress, _finished)
 
 
 def _options(
-    known: Iterable[Experiment | WindowExperiment], arguments: Sequence[str] | None
+    known: Iterable[page.AnyExperiment], arguments: Sequence[str] | None
 ) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make lab", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -106,7 +109,15 @@ def _finished_window(outcome: WindowOutcome) -> None:
     )
 
 
-def _renew(known: Sequence[Experiment | WindowExperiment], done: page.AnyDone) -> None:
+def _finished_flux(outcome: FluxOutcome) -> None:
+    out.print(
+        f"  {outcome.name}: {outcome.steady:,.0f} tuples a second, {outcome.moved} moves; "
+        f"{outcome.cpu_s:.1f} CPU s",
+        markup=False,
+    )
+
+
+def _renew(known: Sequence[page.AnyExperiment], done: page.AnyDone) -> None:
     """An experiment's section and charts, and the claims of all that were ever run."""
     folder = PAGE.parent / page.FOLDER
     folder.mkdir(exist_ok=True)
@@ -125,9 +136,8 @@ def _renew(known: Sequence[Experiment | WindowExperiment], done: page.AnyDone) -
 
 
 def _pictures(done: page.AnyDone) -> list[tuple[str, str]]:
-    if isinstance(done, WindowDone):
-        shown = done.experiment.pictures
-        return [(each.figure, window_picture(each, done.outcomes)) for each in shown]
+    if not isinstance(done, page.Done):
+        return done.charts
     return [(each.figure, picture(each, done.outcomes)) for each in done.experiment.pictures]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from benchmarks.lab import experiments as single
 from benchmarks.lab.changing_days import changing
 from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.flux_experiments import FluxExperiment, flux_experiments
 from benchmarks.lab.tree_experiments import tree_experiments
 from benchmarks.lab.window_experiments import WindowExperiment, window_experiments
 
 
-def experiments() -> tuple[Experiment | WindowExperiment, ...]:
-    """Those of single joins, then those of trees, then those of windows."""
-    return (*spilling_experiments(), *window_experiments())
+def experiments() -> tuple[Experiment | WindowExperiment | FluxExperiment, ...]:
+    """Those of single joins, then those of trees, of windows, and Flux's."""
+    return (*spilling_experiments(), *window_experiments(), *flux_experiments())
 
 
 def spilling_experiments() -> tuple[Experiment, ...]:

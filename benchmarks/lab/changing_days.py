@@ -7,6 +7,7 @@ that was alike, beside the ceiling.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -87,16 +88,22 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         for victims, share in itertools.product(VICTIMS[:2], SHARES)
     )
     own = Spilling(limit, SpillSettings().fraction, DEFAULT, INACTIVE_S, EXPECTED_GAIN)
-    lines = (Line("as the system", own), Line(KNOWN, own, before=NOISE), *lines)
+    turns = replace(own, reactivation="rotation")
+    lines = (
+        Line("as the system", own),
+        Line(KNOWN, own, before=NOISE),
+        Line("as the system, but by rotation", turns),
+        *lines,
+    )
     names = tuple(line.name for line in lines)
     return Experiment(
         (figure,),
         f"A changing day: {name}",
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; memory is half "
-        "of the day's state. By victims and what is spilled at a time. In the first two lines "
-        "alone spilled generations come back; in the second one the day before is known, counted "
-        "every five minutes: such a day, but for a noise of 20 % of each group's share in each "
-        "phase. Full size.",
+        "of the day's state. By victims and what is spilled at a time. In the first three lines "
+        "alone spilled generations come back. In the second the day before is known, counted every "
+        "five minutes: such a day, but for a noise of 20 % of each group's share in each phase. In "
+        "the third spilled groups take turns. Full size.",
         workload,
         30,
         lines,

@@ -20,12 +20,14 @@ import numpy as np
 from benchmarks import ROOT
 from benchmarks.lab.control import SETTINGS
 from benchmarks.lab.experiments import Experiment
+from benchmarks.lab.flux_experiments import FluxExperiment
 from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.window_experiments import WindowExperiment
 
 LABORATORY = ("cluster", "job", "lines", "running")
 SINGLE = ("clairvoyant", "exact", "workload")
 TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workload")
+FLUX = ("cluster", "lines")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
 SPILLS = ("arrivals", "expected", "forecast", "reactivation", "victims")
@@ -34,10 +36,14 @@ CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
 
 
-def digest(experiment: Experiment | WindowExperiment) -> str:
+def digest(experiment: Experiment | WindowExperiment | FluxExperiment) -> str:
     """Of what an experiment's figures come from."""
     if isinstance(experiment, WindowExperiment):
         return _digest_of_windows(experiment)
+    if isinstance(experiment, FluxExperiment):
+        found = [f"benchmarks/lab/flux_{name}.py" for name in FLUX]
+        found += [f"jobs/spillway/policy/{name}.py" for name in ("flux", "view")]
+        return _digest(found, [experiment.lines, *map(str, sorted(SETTINGS.items()))])
     own = TREES if isinstance(experiment.workload, TreeWorkload) else SINGLE
     found = [*(f"benchmarks/lab/{name}.py" for name in (*LABORATORY, *own))]
     found += [f"jobs/spillway/policy/{name}.py" for name in SPILLS]

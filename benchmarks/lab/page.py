@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.lab.claims import Claim
 from benchmarks.lab.experiments import PAPER, Experiment
+from benchmarks.lab.flux_experiments import FluxExperiment
+from benchmarks.lab.flux_lines import FluxOutcome
+from benchmarks.lab.flux_page import FluxDone
 from benchmarks.lab.lines import Outcome
 from benchmarks.lab.window_experiments import WindowExperiment
 from benchmarks.lab.window_lines import WindowOutcome
-from benchmarks.lab.window_page import COLUMNS, WindowDone, window_rows
+from benchmarks.lab.window_page import WindowDone
 
 FOLDER = "laboratory"
 """Of the charts, below `docs/`."""
@@ -51,10 +54,9 @@ class Done:
         return self.experiment.claims(self.outcomes)
 
 
-AnyDone = Done | WindowDone
-
-FIGURES = {each.name for each in fields(WindowOutcome)}
-"""That an outcome of windows has."""
+T = TypeVar("T")
+AnyDone = Done | WindowDone | FluxDone
+AnyExperiment = Experiment | WindowExperiment | FluxExperiment
 
 
 def claims_table(claims: Iterable[Claim], source: str = "the report") -> str:
@@ -95,9 +97,8 @@ def figure_section(done: AnyDone) -> str:
 
 def outcomes_table(done: AnyDone) -> str:
     """A row for each line."""
-    if isinstance(done, WindowDone):
-        heads = ("line", *(head for head, _ in COLUMNS))
-        return table(heads, window_rows(done.outcomes.values()))
+    if not isinstance(done, Done):
+        return table(("line", *done.heads), done.rows)
     columns = _columns(done)
     rows = [
         [outcome.name, *(text(done, outcome) for _, text in columns)]
@@ -182,10 +183,10 @@ def dump(done: Iterable[AnyDone]) -> str:
 
 
 def _limits(done: AnyDone) -> Mapping[str, Limit]:
-    return {} if isinstance(done, WindowDone) else done.limits
+    return done.limits if isinstance(done, Done) else {}
 
 
-def restore(text: str, experiments: Iterable[Experiment | WindowExperiment]) -> list[AnyDone]:
+def restore(text: str, experiments: Iterable[AnyExperiment]) -> list[AnyDone]:
     """The inverse of `dump`: the experiments that it holds, in the order given.
 
     Those whose lines have other names or figures by now are left out.
@@ -193,19 +194,26 @@ def restore(text: str, experiments: Iterable[Experiment | WindowExperiment]) -> 
     kept = json.loads(text)
     found: list[AnyDone] = []
     for experiment in experiments:
-        if each := kept.get(",".join(experiment.figures)):
-            names = [o["name"] for o in each["outcomes"]]
-            if names != [line.name for line in experiment.lines]:
-                continue
-            if isinstance(experiment, WindowExperiment):
-                if any(o.keys() != FIGURES for o in each["outcomes"]):
-                    continue
-                of_windows = {o["name"]: WindowOutcome(**o) for o in each["outcomes"]}
-                cpu_s, digest = each["cpu_s"], each["digest"]
+        each = kept.get(",".join(experiment.figures))
+        if not each or [o["name"] for o in each["outcomes"]] != [x.name for x in experiment.lines]:
+            continue
+        cpu_s, digest = each["cpu_s"], each.get("digest", "")
+        if isinstance(experiment, WindowExperiment):
+            if of_windows := _restored(WindowOutcome, each["outcomes"]):
                 found.append(WindowDone(experiment, of_windows, cpu_s, digest))
-                continue
+        elif isinstance(experiment, FluxExperiment):
+            if of_flux := _restored(FluxOutcome, each["outcomes"]):
+                found.append(FluxDone(experiment, of_flux, cpu_s, digest))
+        else:
             outcomes = {o["name"]: Outcome(**o) for o in each["outcomes"]}
             limits = {name: Limit(**limit) for name, limit in each["limits"].items()}
-            digest = each.get("digest", "")
-            found.append(Done(experiment, outcomes, limits, each["cpu_s"], digest))
+            found.append(Done(experiment, outcomes, limits, cpu_s, digest))
     return found
+
+
+def _restored(kind: type[T], outcomes: Sequence[Mapping[str, Any]]) -> dict[str, T]:
+    """Outcomes by their names; none when they have other figures by now."""
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    if any(o.keys() != names for o in outcomes):
+        return {}
+    return {o["name"]: kind(**o) for o in outcomes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lab.claims import Claim
@@ -44,10 +44,21 @@ class WindowDone:
         """The paper's sentences, judged."""
         return self.experiment.claims(self.outcomes)
 
+    @property
+    def heads(self) -> list[str]:
+        """Of the columns after the line's name."""
+        return [head for head, _ in COLUMNS]
 
-def window_rows(outcomes: Iterable[WindowOutcome]) -> list[list[str]]:
-    """A row for each line."""
-    return [[each.name, *(text(each) for _, text in COLUMNS)] for each in outcomes]
+    @property
+    def rows(self) -> list[list[str]]:
+        """A row for each line."""
+        return [[o.name, *(text(o) for _, text in COLUMNS)] for o in self.outcomes.values()]
+
+    @property
+    def charts(self) -> list[tuple[str, str]]:
+        """Each figure with its chart."""
+        pictures = self.experiment.pictures
+        return [(each.figure, window_picture(each, self.outcomes)) for each in pictures]
 
 
 def window_picture(wanted: WindowPicture, found: Mapping[str, WindowOutcome]) -> str:

@@ -467,7 +467,7 @@ class SpillSettings(Section):
             "`bottom-up` is `random`, and the other three are `productivity`.",
         ),
     )
-    reactivation: Literal["automatic", "expected-gain", "random", "off"] = Field(
+    reactivation: Literal["automatic", "expected-gain", "rotation", "random", "off"] = Field(
         default="automatic",
         description="Policy by which spilled generations of groups come back to memory.",
         json_schema_extra=_about(
@@ -475,7 +475,8 @@ class SpillSettings(Section):
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
             "`off`. `expected-gain` brings back the newest generation of a group when what it is "
             "expected to give for each byte is twice what the groups would that leave for it: the "
-            "laboratory's days gain up to 20 points of the ceiling. `random` is for tests.",
+            "laboratory's days gain up to 20 points of the ceiling. `rotation` is Flux's: what was "
+            "spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
     forecast: Literal["day-before", "off"] = Field(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +22,13 @@ from spillway.policy.expected import expected_loss
 from spillway.policy.forecast import KNOWN_ROWS, PRIOR, Forecast, Profile, rows_expected, trusted
 from spillway.protocol.state import JournalState
 from spillway.stream.day_before import BIN_MS, NEAR_MS, DayBefore, day_before
+from spillway.stream.run import Wanted, Watcher
+from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Prefix, Sealed
 from spillway_schemas.query import load_query
+from spillway_schemas.setting_fields import SpillSettings
+from spillway_schemas.settings import Settings
 from tests.new_warehouse import new_warehouse
 from tests.report_journal import make_day, model_of
 from tests.unit.test_expected_loss import growth_drawn
@@ -208,6 +214,46 @@ def test_a_first_day_and_one_without_figures_know_of_none(tmp_path: Path) -> Non
     assert found is not None
     assert found.profile.at_ms.tolist() == [0, BIN_MS, 2 * BIN_MS]
     assert found.profile.rows[0].tolist() == [0, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("calendar_", "forecast", "found", "told"),
+    [
+        (NAME, "day-before", "known", []),
+        (NAME, "off", "old", []),
+        ("", "day-before", "old", []),
+        (
+            NAME,
+            "day-before",
+            None,
+            ["how rows came in the session before is not known: a file is damaged"],
+        ),
+    ],
+)
+def test_a_stream_looks_at_the_day_before(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calendar_: str,
+    forecast: Any,
+    found: str | None,
+    told: list[str],
+) -> None:
+    def looked(*_: object) -> str:
+        if found is None:
+            raise pa.ArrowInvalid("a file is damaged")
+        return "known"
+
+    troubles: list[str] = []
+    settings = Settings(spill=SpillSettings(forecast=forecast))
+    watcher = Watcher(on_trouble=troubles.append)
+    stream: Any = Stream(settings, load_query("symbol"), Wanted(), watcher, lambda: 0)
+    stream.warehouse = new_warehouse(tmp_path, RESULTS)
+    stream.driver = SimpleNamespace(state=sealed_before())
+    stream.job = SimpleNamespace(settings=SimpleNamespace(calendar=calendar_), before="old")
+    monkeypatch.setattr("spillway.stream.service.day_before", looked)
+    stream._look_at_the_day_before()
+    assert stream.job.before == found
+    assert troubles == told
 
 
 def test_the_hours_are_the_calendars() -> None:

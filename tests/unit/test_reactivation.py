@@ -37,7 +37,7 @@ def test_the_settings_offer_each_policy() -> None:
     assert reactivation_for("automatic", "expected-loss") == "expected-gain"
     assert reactivation_for("automatic", "productivity") == "off"
     assert reactivation_for("random", "productivity") == "random"
-    with pytest.raises(ValueError, match=r"^unknown policy 'x': use one of expected-gain, random"):
+    with pytest.raises(ValueError, match=r"^unknown policy 'x': use one of expected-gain, "):
         returning("x", residents([1]), candidates([1], [1.0]), wanted_bytes=1, most_bytes=1)
 
 
@@ -48,9 +48,14 @@ def residents(size: list[int], loss: list[float] | None = None, leaving: Any = (
 
 
 def candidates(
-    size: list[int], gain: list[float], at_once: list[float] | None = None
+    size: list[int],
+    gain: list[float],
+    at_once: list[float] | None = None,
+    at_ms: list[int] | None = None,
 ) -> Candidates:
-    return Candidates(np.array(size), np.array(gain), np.array(at_once or [0.0] * len(size)))
+    times = np.zeros(len(size), dtype=np.int64) if at_ms is None else np.array(at_ms)
+    once = np.array(at_once or [0.0] * len(size))
+    return Candidates(np.array(size), np.array(gain), once, times)
 
 
 def back(*who: Any, wanted: int = 100, most: int = 100, spare: int = 0, policy: str = "") -> Any:
@@ -102,6 +107,19 @@ def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
     assert back(held, candidates([10, 10, 10], [9.0, 9.0, 9.0], [5e5, 1.0, 0.0])) == [0, 2]
 
 
+def test_spilled_groups_take_turns() -> None:
+    """Whatever they are worth, the one that was spilled longest ago first."""
+    held = residents([5, 5, 5, 5], [9.0] * 4)
+    spilled = candidates([3, 3, 3, 3], [0.0, 9.0, 0.0, 0.0], at_ms=[40, 30, 10, 20])
+    assert back(held, spilled, policy="rotation", wanted=6) == [2, 3]
+    assert back(held, spilled, policy="rotation", wanted=7) == [1, 2, 3]
+    assert back(held, spilled, policy="rotation", wanted=100, most=7) == [2, 3]
+    leaving = residents([5, 5, 5, 5], [9.0] * 4, [2])
+    assert back(leaving, spilled, policy="rotation", wanted=6) == [1, 3]
+    dear = candidates([3, 3, 3], [0.0] * 3, [3e5, 1e5, 3e5], at_ms=[1, 2, 3])
+    assert back(residents([5] * 3), dear, policy="rotation") == [0, 1]
+
+
 def test_nothing_comes_back_when_it_is_off_and_half_by_chance() -> None:
     held = residents([1] * 64, [9e9] * 64)
     many = candidates([1] * 64, [0.0] * 64)
@@ -119,7 +137,9 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 9))
     held = Residents(draw.integers(0, 9, n), draw.random(n) * 20, draw.random(n) < 0.2)
-    spilled = Candidates(draw.integers(0, 9, n), draw.random(n) * 90, np.zeros(n))
+    spilled = Candidates(
+        draw.integers(0, 9, n), draw.random(n) * 90, np.zeros(n), np.zeros(n, np.int64)
+    )
     wanted, most, spare = draw.integers(0, 30, 3).tolist()
     stays = [g for g in range(n) if held.bytes[g] and not held.leaving[g]]
     stays.sort(key=lambda g: held.loss[g] / held.bytes[g])

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +27,7 @@ from spillway.engine.wire.blocks import (
     to_batch,
 )
 from spillway.kafka.client import KafkaUnavailable
+from spillway.policy.forecast import Profile
 from spillway.policy.sampling import SlotFigures
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
@@ -182,6 +184,24 @@ def test_the_step_is_told_how_long_its_sessions_go_on() -> None:
         assert task.left_ms == {}
     # A Saturday, and a year that the calendar does not reach.
     assert left_ms_of("XNYS", ["2026-01-10", "2199-01-05"], 1) == {}
+
+
+def test_the_step_is_told_what_the_day_before_says() -> None:
+    """Of the open session, at the same time after it opened, as long as it is known to go on."""
+    opens_ms = calendar.open_ms("XNYS", DAY)
+    before = Profile(np.array([0, 3_600_000]), np.array([[0.0, 60.0], [0.0, 12.0]]))
+    given, groups = plan(seal=seal(ends(2, 2, 2))), GroupMap(AFTER)
+    now_ms = opens_ms + 600_000
+    tasks = step_tasks(SETTINGS, given, groups, now_ms=now_ms, before=before)
+    for task in tasks.values():
+        assert task.forecasts.keys() == {DAY}
+        assert task.forecasts[DAY] is tasks[0].forecasts[DAY]  # pickled once
+        assert task.forecasts[DAY].came.tolist() == [10, 2]
+        assert task.forecasts[DAY].to_come.tolist() == [50, 10]
+    late = step_tasks(SETTINGS, given, groups, now_ms=CLOSE_MS + LATE_MS, before=before)
+    by_command = replace(SETTINGS, calendar="")
+    unknown = step_tasks(by_command, given, groups, now_ms=now_ms, before=before)
+    assert not any(task.forecasts for task in (*late.values(), *unknown.values()))
 
 
 def test_the_step_is_told_to_flush_only_when_the_plan_seals() -> None:

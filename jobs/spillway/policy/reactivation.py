@@ -8,8 +8,14 @@ has just come back is thus no next victim, and a small error in either estimate 
 | policy | comes back |
 |---|---|
 | `expected-gain` | (default) what gains most for each byte first, while it is worth its room |
+| `rotation` | what was spilled longest ago first, whatever it is worth: spilled groups take turns |
 | `random` | about half of all, drawn with the seed, whatever it is worth: for tests |
 | `off` | nothing |
+
+`rotation` is Flux's local policy (UCB/CSD-2-1205, section 6.1): groups on disk take turns in
+memory, for t_gap each. There the input of such groups waits on disk, and this is how it is
+processed; here it is joined in the group's next generation, and what waits are the results between
+the two. A turn begins with each spill, so t_gap is the time between two.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-POLICIES = ("expected-gain", "random", "off")
+POLICIES = ("expected-gain", "rotation", "random", "off")
 DEFAULT = "expected-gain"
 MARGIN = 2.0
 MOST_RESULTS = 500_000.0
@@ -51,6 +57,8 @@ class Candidates:
     gain: F64
     at_once: F64
     """Results that it gives in the epoch in which it comes back."""
+    at_ms: I64
+    """When it was spilled, on the stream's clock."""
 
 
 def returning(
@@ -80,6 +88,13 @@ def returning(
     if policy == "random":
         able = able[np.random.default_rng((seed, 1)).random(len(able)) < 0.5]
         found[able[np.cumsum(size[able]) <= most_bytes]] = True
+        return found
+    if policy == "rotation":
+        able = able[np.argsort(candidates.at_ms[able], kind="stable")]
+        before = np.cumsum(size[able]) - size[able]
+        upto, given_at_once = before + size[able], np.cumsum(candidates.at_once[able])
+        fits = (before < wanted_bytes) & (upto <= most_bytes) & (given_at_once <= most_results)
+        found[able[fits]] = True
         return found
     value = candidates.gain[able] / size[able]
     order = np.argsort(-value, kind="stable")

@@ -108,14 +108,19 @@ def choose_returns(
     leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
     most = min(by_rule if by_rule else max(free, 0), RETURN_BYTES)
     brought = int(_of_all(figures, "intake_bytes").sum())
-    back = [each.kept.newest(len(each.bytes)).bytes for each in figures.values()]
+    newest = [each.kept.newest(len(each.bytes)) for each in figures.values()]
     none = {name: np.zeros(len(each.bytes)) for name, each in figures.items()}
     gain = [none[name] if f.gain is None else f.gain for name, f in figures.items()]
     at_once = [none[name] if f.at_once is None else f.at_once for name, f in figures.items()]
     found = returning(
         policy,
         Residents(size, loss, leaving),
-        Candidates(np.concatenate(back), np.concatenate(gain), np.concatenate(at_once)),
+        Candidates(
+            np.concatenate([each.bytes for each in newest]),
+            np.concatenate(gain),
+            np.concatenate(at_once),
+            np.concatenate([each.at_ms for each in newest]),
+        ),
         wanted_bytes=most // 2,
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
         spare_bytes=max(free - to_come_bytes, 0),
