@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.policy.clusters import fine_tuning, one_key
-from spillway.policy.operators import balance, degradation, gains
+from spillway.policy.operators import _of_the_others, balance, degradation, gains
 from spillway.policy.view import Advice, MergeGroups, MoveGroup, SplitGroup, View
 from spillway_schemas.hash_space import ROOT, join_of, spaces
 from spillway_schemas.journal import Prefix
@@ -337,3 +337,13 @@ def test_another_join_that_is_empty_says_nothing_of_a_key() -> None:
 def _plain(seen: View) -> dict[str, Any]:
     names = View.__dataclass_fields__
     return {name: value for name, value in vars(seen).items() if name in names}
+
+
+@given(st.lists(st.none() | st.integers(0, 5), max_size=8))
+def test_the_median_of_the_others_is_the_sorted_middle(drawn: list[int | None]) -> None:
+    speed = np.array([np.nan if each is None else each for each in drawn], dtype=np.float64)
+    wanted = []
+    for slot in range(len(drawn)):
+        others = sorted(each for at, each in enumerate(drawn) if at != slot and each is not None)
+        wanted.append(others[(len(others) - 1) // 2] if others else np.nan)
+    assert np.array_equal(_of_the_others(speed), np.array(wanted, dtype=np.float64), equal_nan=True)

@@ -140,12 +140,17 @@ def _of_the_others(speed: F64) -> F64:
 
     Of an even number the lesser of the middle two: one fast slot makes the others no slower.
     """
-    told = ~np.isnan(speed)
-    found: F64 = np.full(len(speed), np.nan)
-    for slot in range(len(speed)):
-        others = np.sort(np.delete(speed, slot)[np.delete(told, slot)])
-        if len(others):
-            found[slot] = others[(len(others) - 1) // 2]
+    told = np.flatnonzero(~np.isnan(speed))
+    order = told[np.argsort(speed[told], kind="stable")]
+    n, found = len(order), np.full(len(speed), np.nan)
+    if n:
+        found[:] = speed[order[(n - 1) // 2]]
+    if n > 1:
+        # Without one of them, the middle is one further where that one came before it.
+        middle = (n - 2) // 2
+        found[order] = speed[order[middle + (np.arange(n) <= middle)]]
+    elif n:
+        found[order] = np.nan
     return found
 
 
@@ -156,12 +161,14 @@ def gains(view: View, source: int, to: int) -> F64:
     A join's rows have all hashes of the join that reads it, so they go to all its groups, in the
     same proportions from wherever they come.
     """
+    found: F64 = np.zeros(len(view.parents))
+    if len(view.parents) == 1:
+        return found  # no join reads another
     share = _shares(view)
     rate = view.rate if len(view.rate) else np.zeros(len(view.groups))
     at = view.join * view.slots + view.slot
     gives = np.bincount(at, weights=rate, minlength=len(view.parents) * view.slots)
     gives = gives.reshape(-1, view.slots)
-    found: F64 = np.zeros(len(view.parents))
     for join, parent in enumerate(view.parents):
         if parent != ROOT:
             found[join] += gives[join, source] * (share[parent, to] - share[parent, source])
