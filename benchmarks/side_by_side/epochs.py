@@ -108,6 +108,29 @@ def steadiness(
     return per_s[1] / per_s[0]
 
 
+FIRST, NEIGHBOURS = 3, 10
+
+
+def spike(epochs: Sequence[EpochRate]) -> float | None:
+    """The greatest time of an epoch over the median of its ten neighbours, five on each side.
+
+    The first three are left out, for a program warms up in them, and so are epochs that found
+    little to read. None for fewer epochs than have ten neighbours.
+    """
+    usual = median(e.rows for e in epochs) if epochs else 0.0
+    periods = [e.seconds for e in epochs[FIRST:] if e.rows >= usual / 2]
+    half = NEIGHBOURS // 2
+    if len(periods) <= NEIGHBOURS:
+        return None
+    found = []
+    for at, period in enumerate(periods):
+        begin = min(max(at - half, 0), len(periods) - NEIGHBOURS - 1)
+        around = periods[begin : begin + NEIGHBOURS + 1]
+        around.remove(period)
+        found.append(period / median(around))
+    return max(found)
+
+
 def dumped(epochs: Sequence[EpochRate]) -> list[dict[str, float | None]]:
     """For JSON."""
     return [

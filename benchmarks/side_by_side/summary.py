@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from benchmarks.side_by_side.epochs import steadiness
+from benchmarks.side_by_side.epochs import spike, steadiness
 from benchmarks.side_by_side.programs import NAMES, Run
 
-COPY_FACTOR, STEADY = 0.7, 0.9
-"""Targets at full size: part of the copy's time, and the last quarter's rate over the second's."""
+COPY_FACTOR, STEADY, SPIKE = 0.42, 0.95, 1.5
+"""Targets at full size: part of the copy's time, the last quarter's rate over the second's, and an
+epoch's time over that of its neighbours."""
+PROOF, CLEANED = 0.5, 1_000_000
+"""Part of the ample run's CPU time that `verify` may take, and results that cleanup should find in
+a CPU second."""
+LARGE_ROWS, MORE, MORE_SMALL = 20_000_000, 1.1, 1.4
+"""CPU time of a run with a quarter of the memory over that of the ample one: from so many rows of
+all topics on, and below."""
 
 
 class Disagreement(RuntimeError):
@@ -69,6 +76,8 @@ class Line:
     """`steadiness` in input rows."""
     steady_handled: float | None
     """The same in rows that joins took in, and results."""
+    spike: float | None = None
+    """`spike`."""
 
 
 def lines(runs: Sequence[Run]) -> list[Line]:
@@ -82,6 +91,7 @@ def lines(runs: Sequence[Run]) -> list[Line]:
             [s for r in mine if (s := steadiness(r.epochs, amount)) is not None]
             for amount in (attrgetter("rows"), attrgetter("handled"))
         )
+        spikes = [found for r in mine if (found := spike(r.epochs)) is not None]
         made.append(
             Line(
                 program=program,
@@ -96,6 +106,7 @@ def lines(runs: Sequence[Run]) -> list[Line]:
                 rows_per_s=median(r.rows_per_s for r in mine),
                 steady=median(steady) if steady else None,
                 steady_handled=median(steady_handled) if steady_handled else None,
+                spike=median(spikes) if spikes else None,
             )
         )
     return made
@@ -145,4 +156,35 @@ def targets(found: Sequence[Line], join_factor: float) -> list[Target]:
             )
             for what, value in steady
         ),
+        *_short_of_memory(ours, by_name.get("quarter")),
+    ]
+
+
+def _short_of_memory(ours: Line | None, quarter: Line | None) -> list[Target]:
+    """The targets of spikes, of a quarter of the memory, and of the phases after the close."""
+
+    def target(text: str, value: float | None, most: float | None, least: float = 0.0) -> Target:
+        met = None if value is None else least <= value and (most is None or value <= most)
+        return Target(text, value, met)
+
+    large = ours is not None and sum(e.rows for e in ours.shown.epochs) >= LARGE_ROWS
+    most = MORE if large else MORE_SMALL
+    phases = {} if quarter is None else {each.name: each for each in quarter.shown.phases}
+    cleanup, proof = phases.get("cleanup"), phases.get("verify")
+    more = quarter.cpu_s / ours.cpu_s if ours and quarter else None
+    rate = cleanup.found["cleanup"] / cleanup.cpu_s if cleanup else None
+    part = proof.cpu_s / ours.cpu_s if ours and proof else None
+    found = [
+        target(
+            f"no epoch after the third over {SPIKE:g} times its ten neighbours, {name}",
+            line.spike if line else None,
+            SPIKE,
+        )
+        for name, line in (("ample", ours), ("a quarter of the memory", quarter))
+    ]
+    return [
+        *found,
+        target(f"a quarter of the memory at most {most:g} times the CPU", more, most),
+        target(f"cleanup: at least {CLEANED:,} results a CPU second", rate, None, CLEANED),
+        target(f"verify: at most {PROOF:g} of the CPU of the ample run", part, PROOF),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.side_by_side.epochs import EpochRate, steadiness
+from benchmarks.side_by_side.epochs import EpochRate, spike, steadiness
 
 
 def epochs(*found: tuple[int, float]) -> list[EpochRate]:
@@ -35,3 +35,16 @@ def test_what_is_counted_may_be_what_the_joins_handled() -> None:
 def test_few_epochs_have_no_quarters() -> None:
     assert steadiness([]) is None
     assert steadiness(epochs(*[(100, 1.0)] * 7)) is None
+
+
+def test_a_spike_is_held_against_its_neighbours() -> None:
+    even = [(100, 1.0)] * 12
+    assert spike(epochs(*[(100, 9.0)] * 3, *even)) == pytest.approx(1.0)
+    assert spike(epochs(*even[:7], (100, 2.5), *even)) == pytest.approx(2.5)
+    # Rates that change make no spike.
+    assert spike(epochs(*even, *[(100, 2.0)] * 12)) == pytest.approx(2 / 1.5)
+    assert spike(epochs(*[(100, 1 + n / 20) for n in range(20)])) < 1.3
+    # The few rows at the end take as long as they take.
+    assert spike(epochs(*[(100, 1.0)] * 3, *even, (2, 9.0))) == pytest.approx(1.0)
+    assert spike(epochs(*[(100, 1.0)] * 13)) is None
+    assert spike([]) is None
