@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from spillway.cleanup import deferred as job
 from spillway.cleanup.deferred import PartsTask, PartWritten, TopicSource, parts_of, write_parts
-from spillway.cleanup.job import run_cleanup
+from spillway.cleanup.job import Cleaned, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
+from spillway.cleanup.progress import outcome_sentence
 from spillway.engine.spill.generations import DeferredGenerations
 from spillway.engine.wire.blocks import RESTORED, Block, encode_counts, to_batch
 from spillway.kafka.client import TopicProblem
@@ -267,6 +268,12 @@ def test_rows_that_cannot_be_read_again_stop_a_cleanup_before_spark_starts(
     gone = r"the input is gone|cannot be read again in Kafka: .* from offset 3 on"
     with pytest.raises(InputChanged, match=gone):
         run_cleanup(never, spilled.warehouse(), SPEC, DAY, source=source)
+
+
+def test_the_outcome_says_how_many_rows_slots_had_lost() -> None:
+    told = outcome_sentence(Cleaned(DAY, False, 7, 6, 64, 5, 4000, 3, 19.4, 1234))
+    assert "from 4,000 spilled rows and 1,234 that slots had lost in 5 cuts, in 19.4 s" in told
+    assert "lost" not in outcome_sentence(Cleaned(DAY, False, 7, 6, 64, 5, 4000, 3, 19.4))
 
 
 class View:

@@ -22,7 +22,7 @@ def outcome_sentence(cleaned: Cleaned) -> str:
         )
     if not cleaned.ranges:
         return f"Session {cleaned.session}: nothing was spilled, so nothing was missing."
-    lost = f", {cleaned.deferred_rows:,} that slots had lost" if cleaned.deferred_rows else ""
+    lost = f" and {cleaned.deferred_rows:,} that slots had lost" if cleaned.deferred_rows else ""
     return (
         f"Session {cleaned.session} is cleaned: {cleaned.cleanup:,} missing results added to "
         f"{cleaned.run_time:,}, from {cleaned.spilled_rows:,} spilled rows{lost} in "
