@@ -22,8 +22,10 @@ from spillway_schemas.setting_fields import SpillSettings
 SHARES = (0.3, 0.1, 0.05, 0.02)
 """Of its memory, what a slot spills at a time."""
 KNOWN = "as the system, after such a day"
-NOISE = 0.2
-"""Of the groups' shares, each phase for itself: the standard deviation of their logarithms."""
+OTHER = "as the system, after another day"
+NOISE, MUCH = 0.2, 1.5
+"""Of the groups' shares, each phase for itself: the standard deviation of their logarithms. The
+second one leaves little of them."""
 SILENT = 1e-9
 """Weight of a group of which no tuple comes."""
 INACTIVE_S = SpillSettings().inactive_s
@@ -92,6 +94,7 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
     lines = (
         Line("as the system", own),
         Line(KNOWN, own, before=NOISE),
+        Line(OTHER, own, before=MUCH),
         Line("as the system, but by rotation", turns),
         *lines,
     )
@@ -100,10 +103,11 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         (figure,),
         f"A changing day: {name}",
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; memory is half "
-        "of the day's state. By victims and what is spilled at a time. In the first three lines "
-        "alone spilled generations come back. In the second the day before is known, counted every "
-        "five minutes: such a day, but for a noise of 20 % of each group's share in each phase. In "
-        "the third spilled groups take turns. Full size.",
+        "of the day's state. By victims and what is spilled at a time. In the first four lines "
+        "alone spilled generations come back. In the second and third the day before is known, "
+        "counted every five minutes: such a day, but for a noise of 20 % of each group's share in "
+        "each phase; and one with so much noise (a factor of 4.5) that little of the day is left. "
+        "In the fourth spilled groups take turns. Full size.",
         workload,
         30,
         lines,

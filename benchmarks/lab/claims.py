@@ -30,6 +30,8 @@ class Claim:
     the way this system or the experiment is made."""
     paper_factor: float | None = None
     our_factor: float | None = None
+    seconds: bool = False
+    """Whether the factors are seconds, of which the ratio counts and not that of logarithms."""
     network: bool = False
     """Whether it is about the paper's network, and cannot be judged where there is none."""
 
@@ -38,6 +40,8 @@ class Claim:
         """Whether our factor is near the paper's; None when it gives none."""
         if self.paper_factor is None or self.our_factor is None:
             return None
+        if self.seconds:
+            return 1 / WITHIN <= self.our_factor / self.paper_factor <= WITHIN
         if self.our_factor <= 0 or self.paper_factor == 1:
             return self.our_factor == self.paper_factor
         share = math.log(self.our_factor) / math.log(self.paper_factor)

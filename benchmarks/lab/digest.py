@@ -30,7 +30,7 @@ TREES = ("tree_ceiling", "tree_cluster", "tree_exact", "tree_lines", "tree_workl
 FLUX = ("cluster", "lines")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
-SPILLS = ("arrivals", "expected", "forecast", "reactivation", "victims")
+SPILLS = ("arrivals", "expected", "reactivation", "victims")
 ENGINE = ("growth", "state/kept", "spill/returning", "spill/spilling")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
@@ -56,6 +56,8 @@ def digest(experiment: Experiment | WindowExperiment | FluxExperiment) -> str:
     if isinstance(experiment.workload, TreeWorkload):
         found += ["jobs/spillway/policy/lineage.py", "jobs/spillway/engine/tracing.py"]
         given.append(experiment.workload.described().model_dump_json())
+    if any(getattr(line, "before", None) is not None for line in experiment.lines):
+        found += ["jobs/spillway/policy/forecast.py"]
     if any(line.policy for line in experiment.lines):
         found += [
             *(f"jobs/spillway/policy/{name}.py" for name in POLICIES),

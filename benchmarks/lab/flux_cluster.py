@@ -14,7 +14,8 @@ tuples of a group are a number that need not be whole. What happens in a step:
    off, the state goes over a network of two bounds, and both ends pay for each row of the history.
 4. A slot whose groups do not fit into its memory writes groups to disk, and then lets the groups on
    disk take turns (section 6.1): one is written, another read, its spooled input processed, and
-   after `t_gap` the next. While it reads and writes it does nothing else.
+   after `t_gap` the next. While it reads and writes it does nothing else. A group on disk is read,
+   and its spooled input processed, before it moves.
 
 Counts of a collection time are drawn: a sample of few tuples says little, as there.
 """
@@ -48,7 +49,8 @@ CROSS_BYTES_S = 500e6 / 8
 CROSS_SLOTS = 32
 NOTHING = 1e-6
 """Fewer tuples are none."""
-DISK_BYTES_S = 20e6
+MB = 1 << 20
+DISK_BYTES_S = 20 * MB
 SEEK_S = 0.005
 SPOOL_BYTES = 64 << 10
 """Of spooled tuples so many are written at once. The paper does not say."""
@@ -134,6 +136,8 @@ class FluxCluster:
         self.spooled: F64 = np.zeros(groups)
         self.on_disk: Bool = np.zeros(groups, dtype=np.bool_)
         self.moving: dict[int, Move] = {}
+        self.catching_up: dict[int, tuple[float, float, float]] = {}
+        """Groups whose spooled tuples are being processed: how many, from when, until when."""
         self.disks = [
             Disk(active=deque(np.flatnonzero(self.slot == s).tolist())) for s in range(self.slots)
         ]
@@ -164,7 +168,7 @@ class FluxCluster:
         for s in range(self.slots):
             if self._short(s):
                 able[s] = self._disk(s)
-        done = self._work(able)
+        done = self._work(able) + self._catch_up()
         self._carry()
         self.now_s += STEP_S
         self.done += done
@@ -206,7 +210,7 @@ class FluxCluster:
         self.processed += went
         used = np.minimum(mine, most)
         self.idle_s += able_s - used / self.speed
-        return float(used.sum()) + self._caught_up
+        return float(used.sum())
 
     # --- moves ------------------------------------------------------------------------------
 
@@ -215,10 +219,12 @@ class FluxCluster:
         for group, move in moves:
             under_way = self.slots * UNDER_WAY
             quiet_s = under_way / float(self.speed[move.source])
+            disk = self.disks[move.source]
             if self.on_disk[group]:
-                self.disks[move.source].inactive.remove(group)
-                quiet_s += SEEK_S + self.group_bytes / DISK_BYTES_S
-            quiet_s += max(self.disks[move.source].busy_until_s - self.now_s, 0.0)
+                disk.inactive.remove(group)
+                at = max(disk.busy_until_s, self.now_s) + SEEK_S + self.group_bytes / DISK_BYTES_S
+                disk.busy_until_s = at + self._begin_to_catch_up(group, move.source, at)
+            quiet_s += max(disk.busy_until_s - self.now_s, 0.0)
             self.moving[group] = Move(group, move.to, quiet_s, self.group_bytes)
 
     def _carry(self) -> None:
@@ -242,8 +248,6 @@ class FluxCluster:
         for queue in (self.disks[source].inactive, self.disks[source].active):
             if group in queue:
                 queue.remove(group)
-        self.queued[group] += self.spooled[group]
-        self.spooled[group] = 0.0
         self.on_disk[group] = False
         self.slot[group] = move.to
         self.disks[move.to].active.append(group)
@@ -277,7 +281,10 @@ class FluxCluster:
                 if not fits:
                     self._spill(slot)
                     io_s *= 2
-                pending_s = self._activate(slot)
+                group = disk.inactive.popleft()
+                disk.active.append(group)
+                self.on_disk[group] = False
+                pending_s = self._begin_to_catch_up(group, slot, at + io_s)
                 disk.busy_until_s = at + io_s + pending_s
                 # t_gap is the time that it took to read the group, the paper's rule of thumb.
                 disk.turn_at_s = disk.busy_until_s + SEEK_S + self.group_bytes / DISK_BYTES_S
@@ -294,22 +301,24 @@ class FluxCluster:
         disk.inactive.append(group)
         self.on_disk[group] = True
 
-    def _activate(self, slot: int) -> float:
-        """Bring back the group whose turn it is; the time to process what was spooled of it."""
-        disk = self.disks[slot]
-        group = disk.inactive.popleft()
-        disk.active.append(group)
-        self.on_disk[group] = False
+    def _begin_to_catch_up(self, group: int, slot: int, at_s: float) -> float:
+        """From a time on process what was spooled of a group that was read; how long it takes."""
         pending = float(self.spooled[group])
-        self.processed[group] += pending
-        self._back += pending
-        self.spooled[group] = 0.0
-        return pending * (1 / float(self.speed[slot]) + TUPLE_BYTES / DISK_BYTES_S)
+        takes_s = pending * (1 / float(self.speed[slot]) + TUPLE_BYTES / DISK_BYTES_S)
+        if pending:
+            self.catching_up[group] = pending, at_s, at_s + takes_s
+        return takes_s
 
-    _back: float = 0.0
-
-    @property
-    def _caught_up(self) -> float:
-        """Spooled tuples that were processed since this was asked last."""
-        found, self._back = self._back, 0.0
-        return found
+    def _catch_up(self) -> float:
+        """Process spooled tuples for a step; how many."""
+        done = 0.0
+        for group, (pending, from_s, until_s) in list(self.catching_up.items()):
+            part_s = min(self.now_s + STEP_S, until_s) - max(self.now_s, from_s)
+            part = pending * max(part_s, 0.0) / (until_s - from_s)
+            if self.now_s + STEP_S >= until_s:
+                part = float(self.spooled[group])
+                del self.catching_up[group]
+            self.spooled[group] -= part
+            self.processed[group] += part
+            done += part
+        return done

@@ -1,5 +1,7 @@
 """The experiments of Flux (UCB/CSD-2-1205), sections 4 to 6, with their parameters, on a model of
-flows (`benchmarks.lab.flux_cluster`), by the system's own policies and settings; and more slots.
+flows (`benchmarks.lab.flux_cluster`), by the system's own policies; and more slots. The paper's
+figures are by the policies as they are printed there, `noise` 0. What is ours has the system's, but
+what holds back a move that needs luck (`spillway.policy.guards`) is not in the model.
 
 The policies go by figures that the model gives: idle time, tuples of each group, state in memory
 and on disk. So utilisation is real here, as it is not where a virtual epoch takes no time. What the
@@ -13,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.lab.claims import ALIKE, Claim, alike, ratio
-from benchmarks.lab.flux_cluster import LOADED, Buffer
-from benchmarks.lab.flux_lines import FluxLine, FluxOutcome
+from benchmarks.lab.flux_cluster import LOADED, MB, Buffer
+from benchmarks.lab.flux_lines import GB, FluxLine, FluxOutcome
+from spillway.policy.view import NOISE
 
 FluxFound = Mapping[str, FluxOutcome]
 """An experiment's outcomes by the lines' names."""
@@ -25,8 +28,8 @@ MANY = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
 FEW = (0, 1, 2, 4, 8, 12, 16, 18, 20)
 DELTAS_S = (0.01, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0)
 SKEW = FluxLine("", skewed=True, busiest=True, at_s=0.0, seconds=60.0, tail_s=60.0)
-LARGE = FluxLine("", groups_of_slot=128, group_bytes=6e6, seconds=60.0)
-HALF, SOME = (1 << 30) - 512e6, (1 << 30) - 262e6
+LARGE = FluxLine("", groups_of_slot=128, group_bytes=6 * MB, seconds=60.0)
+HALF, SOME = GB - 512 * MB, GB - 262 * MB
 """What is left of 1 GB where 512 MB, or 262 MB, are taken."""
 SLOTS, GROUPS = 1024, 32_768
 EPOCH_TUPLES = 44_000
@@ -159,6 +162,7 @@ def load() -> FluxExperiment:
             policy="flux-load",
             buffer=Buffer(EPOCH_TUPLES, "epochs"),
             delta_min_s=2.0,
+            noise=NOISE,
             seconds=120.0,
         ),
     ]
@@ -176,38 +180,42 @@ def load() -> FluxExperiment:
         static = [found[f"static, {n} loaded"].steady / whole for n in MANY[1:]]
         balanced = [found[f"flux-load, {n} loaded"].steady / whole for n in MANY[1:]]
         possible = [1 - n / 32 * (1 - LOADED) for n in MANY[1:]]
-        felt = next(
-            s for s, each in enumerate(found["static, 1 loaded"].throughput) if each < 0.9 * whole
-        )
-        mended = next(
-            s
-            for s, each in enumerate(found["flux-load, 1 loaded"].throughput)
-            if s > felt and each > 0.9 * possible[0] * whole
-        )
+        alone, with_moves = found["static, 1 loaded"], found["flux-load, 1 loaded"].throughput
+        felt = next((s for s, rate in enumerate(alone.throughput) if rate < 0.9 * whole), None)
+        low = [s for s, rate in enumerate(with_moves) if rate < 0.9 * possible[0] * whole]
+        mended = low[-1] + 1 if low and low[-1] + 1 < len(with_moves) else None
+        felt_s = None if felt is None else felt - 1
+        mended_s = None if felt is None or mended is None else mended - felt
         epochs = found["flux-load in epochs, 1 loaded"]
         return [
             Claim(
                 "7",
                 "The load is felt once the skew buffer is full: after 4 s",
-                f"after {felt - 1} s",
-                True if felt > 1 else None,
+                "it is not felt" if felt_s is None else f"after {felt_s} s",
+                felt_s is not None and felt_s > 0,
                 4,
-                felt - 1,
+                felt_s,
+                seconds=True,
             ),
             Claim(
                 "7",
                 "9 s later the policy has mended it, with 32 moves",
-                f"nine tenths of what is possible {mended - felt} s later; "
-                f"{found['flux-load, 1 loaded'].moved} moves in 40 s",
-                mended > felt,
+                (
+                    "nine tenths of what is possible are not reached for good; "
+                    if mended_s is None
+                    else f"nine tenths of what is possible for good {mended_s} s later; "
+                )
+                + f"{found['flux-load, 1 loaded'].moved} moves in 40 s",
+                mended_s is not None,
                 9,
-                mended - felt,
+                mended_s,
+                seconds=True,
             ),
             Claim(
                 "8",
                 "Static: throughput drops once a single machine is perturbed, and remains there",
                 f"{max(static):.2f} to {min(static):.2f} of the unloaded case",
-                alike(static),
+                None,
             ),
             Claim(
                 "8",
@@ -283,17 +291,22 @@ def collection() -> FluxExperiment:
                 "At small delta_min the policy achieves half the throughput of the static case",
                 f"{short:.2f} of it at 10 ms; groups are under way for "
                 f"{found['flux-load, no load, 10 ms'].moving:.0%} of the time",
-                short < 1,
+                short < 1 - ALIKE,
                 0.5,
                 short,
             ),
-            Claim("9", "At 250 ms it outperforms the static case", f"{long_:.2f} of it", long_ > 1),
+            Claim(
+                "9",
+                "At 250 ms it outperforms the static case",
+                f"{long_:.2f} of it",
+                long_ > 1 + ALIKE,
+            ),
             Claim(
                 "9",
                 "With load on 8 machines static throughput drops, and the policy outperforms the "
                 "static unloaded case at 150 ms",
                 f"static {under / free:.2f}; {loaded:.2f} at 150 ms",
-                under < free and loaded > 1,
+                under < (1 - ALIKE) * free and loaded > 1 + ALIKE,
             ),
         ]
 
@@ -362,6 +375,7 @@ def memory() -> FluxExperiment:
                 stalled > 1,
                 14,
                 stalled,
+                seconds=True,
             ),
             Claim(
                 "11, 12",
@@ -370,6 +384,7 @@ def memory() -> FluxExperiment:
                 back > 0,
                 37,
                 back if back > 0 else None,
+                seconds=True,
             ),
             Claim(
                 "13",
@@ -390,12 +405,14 @@ def memory() -> FluxExperiment:
                 "drops steeply and latency rises",
                 f"up to {below[-1]} short slots {min(fine):.2f} of the throughput at the least, "
                 f"{min(gained):.1f} times that without moves, all in memory; with 16 "
-                f"{moved[16].steady / free.steady:.2f}, with 20 "
+                f"{moved[16].steady / free.steady:.2f} and "
+                f"{moved[16].steady_latency_s * 1000:,.0f} ms, with 20 "
                 f"{moved[20].steady / free.steady:.2f} and "
                 f"{moved[20].steady_latency_s * 1000:,.0f} ms",
                 min(gained) > 1
                 and all(moved[n].steady_latency_s < 1e-3 for n in below)
-                and moved[20].steady < 0.8 * min(fine) * free.steady,
+                and moved[16].steady < 0.8 * moved[12].steady
+                and moved[16].steady_latency_s > 10 * moved[12].steady_latency_s,
             ),
         ]
 
@@ -502,7 +519,7 @@ def both() -> FluxExperiment:
 def many() -> FluxExperiment:
     """1,024 slots and 32,768 groups. Ours."""
     base = FluxLine("", slots=SLOTS, groups_of_slot=GROUPS // SLOTS, loaded=32, seconds=150.0)
-    base = replace(base, delta_min_s=0.25, buffer=Buffer(2048))
+    base = replace(base, delta_min_s=0.25, noise=NOISE)
     short = replace(base, loaded=0, group_bytes=12e6, memory=((32, 256e6),), seconds=150.0)
     lines = (
         replace(base, name="no load", loaded=0),

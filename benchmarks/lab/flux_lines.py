@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.lab.flux_cluster import (
     LOADED,
+    MB,
     SERVICE_S,
     STEP_S,
     Buffer,
@@ -22,7 +23,7 @@ from spillway.policy.view import MoveGroup, View
 from spillway_schemas.journal import Prefix
 from spillway_schemas.setting_fields import RebalanceSettings
 
-GB = 1 << 30
+GB = 1024 * MB
 GROUP_KEYS = 16_384
 """Groups of the paper's group-by: keys, spread over the partition groups."""
 SETTINGS = {**RebalanceSettings().model_dump(), "threshold": 1.0}
@@ -53,6 +54,8 @@ class FluxLine:
     rotating_s: float = 0.0
     """The external process runs so long on each slot in turn."""
     delta_min_s: float = 0.01
+    noise: float = 0.0
+    """What the system's policies allow for; 0: they are the paper's."""
     seconds: float = 60.0
     tail_s: float = 10.0
     """Of the end, over which the steady state is taken."""
@@ -102,6 +105,7 @@ class Controller:
     cluster: FluxCluster
     policy: str
     delta_min_s: float
+    noise: float = 0.0
     delta_s: float = 0.0
     rounds: int = 0
     moving_s: float = 0.0
@@ -109,6 +113,8 @@ class Controller:
     longest_s: float = 0.0
     began_s: float | None = None
     """When the moves began that are under way."""
+    answered_s: float | None = None
+    """When the last slot answers a question that was asked: each finishes a read or write first."""
 
     def __post_init__(self) -> None:
         self.delta_s = self.delta_min_s
@@ -128,14 +134,18 @@ class Controller:
             self.delta_s = next_collection_s(self.delta_s, moved_s, self.delta_min_s)
             self.began_s = None
             cluster.collect()
-        elif cluster.now_s - cluster.since_s >= self.delta_s:
+        elif self.answered_s is None and cluster.now_s - cluster.since_s >= self.delta_s:
+            self.answered_s = max(disk.busy_until_s for disk in cluster.disks)
+        if self.answered_s is not None and cluster.now_s >= self.answered_s:
+            self.answered_s = None
             self._round()
 
     def _round(self) -> None:
         cluster = self.cluster
         view = self._view()
         began = time.perf_counter()
-        advice = POLICIES[self.policy].advise(view, SETTINGS)
+        policy = POLICIES[self.policy]
+        advice = policy.decide(view, noise=self.noise, **policy.given(SETTINGS))
         self.longest_s = max(self.longest_s, time.perf_counter() - began)
         self.rounds += 1
         moves = [each for each in advice.suggestions if isinstance(each, MoveGroup)]
@@ -172,7 +182,9 @@ def run_flux(line: FluxLine, progress: Callable[[float], None] = lambda _: None)
     """Run the line."""
     began = time.process_time()
     cluster = FluxCluster(line.slots, shares(line), line.group_bytes, line.buffer)
-    controller = Controller(cluster, line.policy, line.delta_min_s) if line.policy else None
+    controller = (
+        Controller(cluster, line.policy, line.delta_min_s, line.noise) if line.policy else None
+    )
     befallen = _order(line, cluster)
     steps, per_s = round(line.seconds / STEP_S), round(1 / STEP_S)
     done, waited = np.zeros(steps), np.zeros(steps)

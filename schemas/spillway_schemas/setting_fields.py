@@ -482,14 +482,16 @@ class SpillSettings(Section):
     forecast: Literal["day-before", "off"] = Field(
         default="day-before",
         description=(
-            "What groups are expected to get. `day-before`: what they got in the session before "
-            "from this time on, by today's level, as far as today goes like it. `off`: what their "
-            "rates of today say. Used with `session.boundary = calendar` alone."
+            "What groups are expected to get. `day-before`: what their rates of today say, and the "
+            "changes that they had in the session before from this time on, by today's level and "
+            "as far as today goes like it. `off`: what their rates of today say. Used with "
+            "`session.boundary = calendar` alone."
         ),
         json_schema_extra=_about(
             "name",
             "On days on which groups change and the day before had the same changes, the "
-            "laboratory gains up to 4 points of the ceiling; where nothing changes, none.",
+            "laboratory gains up to 4 points of the ceiling and loses 2 at the most; after a day "
+            "without changes, or with others, it is as good as without.",
         ),
     )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(

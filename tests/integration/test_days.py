@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from spillway.kafka.broker import free_port
+from spillway.kafka.client import cluster
 from tests.disks import mounted
 from tests.integration import planted
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
@@ -207,7 +208,8 @@ def test_all_state_lost(make_day: MakeDay) -> None:
 
 def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     """With `recovery.mode = defer` a slot goes on empty: once one slot's state goes, once all of
-    it, with spills before, between and after. Cleanup is killed once it has read again."""
+    it, with spills before, between and after. Then a topic gains partitions, which what is read
+    again has no offsets of. Cleanup is killed once it has read again."""
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
     day.extra |= {"RECOVERY__MODE": "defer"}
     day.produce(messages(16, ROWS, keys=4_500))
@@ -221,6 +223,9 @@ def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     epochs = [e for e in day.entries() if e["kind"] == "epoch"]
     assert [e["deferred_slots"] for e in epochs if e["deferred_slots"]] == [[0], [0, 1]]
     assert not any(e["restored_slots"] for e in epochs)
+    with cluster(day.bootstrap) as admin:
+        admin.add_partitions(day.topics["stock"], 3)
+    day.produce(messages(19, ROWS // 4, keys=4_500))
     day.ok("seal", "--session", FIRST)
     day.ok("stream", "--until-sealed", FIRST)
     for point in CLEANUP_POINTS:

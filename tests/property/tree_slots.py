@@ -25,7 +25,13 @@ from pydantic import SecretBytes
 
 from benchmarks.lab import job
 from benchmarks.lab.job import carried_out, cleaned, extracted, probed, stepped
-from spillway.cleanup.deferred import parts_of, tasks_for, write_part
+from spillway.cleanup.deferred import (
+    PartWritten,
+    check_written,
+    parts_of,
+    tasks_for,
+    write_part,
+)
 from spillway.cleanup.plan import generations_of
 from spillway.cleanup.task import CleanTask
 from spillway.decode import compile_query
@@ -35,10 +41,9 @@ from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, decode_counts, from_batch
 from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
-from spillway.protocol.deferral import UNREADABLE, deferred_rows
+from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.plan import Plan, plan_epoch
-from spillway.protocol.recovery import check_restored
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_batches
@@ -440,13 +445,14 @@ class TreeSlots:
         streams, time = self.compiled.streams, state.genesis.event_time
         task, work = tasks_for(self.spec, streams, again, time, place, groups, salts)
         blocks = self._decoded(task, again.read_from, again.read_to)
-        counts = [c for each in blocks if each.kind == "count" for c in decode_counts(each)]
-        check_restored(again, counts, UNREADABLE)
-        return [
-            file
-            for part in salts
-            for file in write_part(work, part, [each for each in blocks if each.slot == part])
-        ]
+        found = []
+        for part in salts:
+            mine = [each for each in blocks if each.slot == part]
+            counts = [c for each in mine if each.kind == "count" for c in decode_counts(each)]
+            files, rows = write_part(work, part, mine)
+            found.append(PartWritten(counts=counts, files=files, rows=rows))
+        check_written(again, found)
+        return [file for part in found for file in part.files]
 
     def _identities(self, files: Iterable[FileRecord]) -> list[Identity]:
         place = self.warehouse.child("results")

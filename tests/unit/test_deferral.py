@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.cleanup import deferred as job
-from spillway.cleanup.deferred import PartsTask, PartWritten, TopicSource, parts_of, write_parts
+from spillway.cleanup.deferred import (
+    PartsTask,
+    PartWritten,
+    TopicSource,
+    check_written,
+    parts_of,
+    write_parts,
+)
 from spillway.cleanup.job import Cleaned, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.cleanup.progress import outcome_sentence
@@ -22,14 +29,14 @@ from spillway.engine.wire.blocks import RESTORED, Block, encode_counts, to_batch
 from spillway.kafka.client import TopicProblem
 from spillway.kafka.held import input_gone
 from spillway.policy.restoring import RESTORED_PER_CORE_S, most_restored_rows
-from spillway.protocol.deferral import deferred_cuts, deferred_rows, not_deferrable
+from spillway.protocol.deferral import _since, deferred_cuts, deferred_rows, not_deferrable
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch
 from spillway.protocol.recovery import Deferred, InputChanged
 from spillway.protocol.state import JournalState, replay
 from spillway.storage import StorageError
 from spillway.stream.decoding import cut_epochs
-from spillway_schemas.journal import HASH_BITS, Epoch, Genesis, Prefix, Topic
+from spillway_schemas.journal import HASH_BITS, Epoch, EventTime, Genesis, Prefix, SlotTotals, Topic
 from spillway_schemas.windows import BEGINNING_US
 from tests.integration.spilled_day import SPEC, make_day, random_rows
 from tests.protocol_entries import (
@@ -152,7 +159,7 @@ def test_a_generation_is_read_from_the_cut_before_it() -> None:
         ONE.model_copy(update={"cuts": [cut(0, 0)]}),
         epoch(3, 1, ends(6, 6, 6), read=READ[:1], cuts=[cut(3, 1)]),
         epoch(4, 2, ends(7, 8, 9), read=READ[1:], voided=[cut(3, 1)]),
-        epoch(5, 3, ends(9, 9, 9), read=READ, deferred=[cut(0, 2)]),
+        epoch(5, 3, ends(9, 9, 9), read=READ, deferred=[cut(0, 2)], deferred_slots=[0]),
     )
     again = deferred_rows(first, sealed(ends(9, 9, 9), 3), entries)
     assert again is not None
@@ -164,6 +171,7 @@ def test_a_generation_is_read_from_the_cut_before_it() -> None:
         spilled=((Prefix(2, 0), 0),),
         deferred=((Prefix(2, 0), 2),),
         expired_by_us=((2, BEGINNING_US),),
+        held=((2, 0),),
     )
 
 
@@ -192,6 +200,12 @@ def test_another_sessions_cuts_are_not_asked_for() -> None:
 
 
 RANGES = st.sampled_from([Prefix(0, 0), *(Prefix(1, i) for i in (0, 1)), *(g for g, _ in GROUPS)])
+
+
+def totals(slot: int, rows: int) -> SlotTotals:
+    return SlotTotals(slot=slot, budget_bytes=9, state_bytes=9, folder_bytes=9, rows=rows)
+
+
 CUTS = st.lists(st.tuples(RANGES, st.integers(0, 5)), max_size=6)
 
 
@@ -225,11 +239,85 @@ def test_rows_know_between_which_cuts_they_came() -> None:
     assert cut_epochs(deferred, "a", 1, offsets[:4]).tolist() == [7] * 3 + [8]
 
 
+@given(CUTS, CUTS.filter(bool))
+def test_a_generation_begins_after_the_last_cut_of_all_its_hashes(
+    spilled: list[tuple[Prefix, int]], deferred: list[tuple[Prefix, int]]
+) -> None:
+    found = sorted(_since(spilled, deferred, -1))
+    wanted = sorted(
+        (
+            max(
+                (b for cut_, b in spilled + deferred if b < at and cut_.covers(range_)), default=-1
+            ),
+            at,
+        )
+        for range_, at in deferred
+    )
+    assert found == wanted
+
+
+def test_rows_that_had_expired_when_they_were_lost_are_not_read() -> None:
+    """With a window nothing is read before the first epoch of which anything was kept."""
+    rules = EventTime(lateness_us=0, ahead_us=10**9, topics=["a", "b"], kept_us=100)
+    first = genesis(event_time=rules)
+    entries: list[Any] = [first, claim(1, 1)]
+    for n in range(11):
+        read = [
+            count(*part, 4, n).model_copy(update={"greatest_us": 100 * n})
+            for part in (("a", 0), ("a", 1), ("b", 0))
+        ]
+        at = 4 * (n + 1)
+        entries.append(epoch(n + 2, n, ends(at, at, at), read=read, watermarks={DAY: 100 * n}))
+    lost = entries[-1].model_copy(update={"deferred": [cut(0, 9)], "deferred_slots": [0]})
+    seals = sealed(ends(44, 44, 44), 1).model_copy(update={"epoch": 10})
+    again = deferred_rows(first, seals, [*entries[:-1], lost])
+    assert again is not None
+    # The rows of epoch 9 were judged by 800 us, so what is older than 700 us had expired.
+    assert (again.read_from, again.read_to) == (ends(28, 28, 28), ends(40, 40, 40))
+    assert [(c.rows, c.digest) for c in again.expected] == [(12, 7 + 8 + 9)] * 3
+
+
 # --- cleanup
 
 
+@pytest.mark.parametrize("rows", [0, 4])
+def test_what_is_written_is_what_the_slots_had(rows: int) -> None:
+    one = ONE.model_copy(update={"slots": [totals(0, 4), totals(1, 9)]})
+    lost = epoch(3, 1, ends(5, 5, 5), deferred=[cut(0, 0)], deferred_slots=[0])
+    first, entries = day(one, lost)
+    again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
+    assert again is not None
+    assert again.sessions[0].deferred is not None
+    assert again.sessions[0].deferred.held == ((0, 4),)
+    counts = list(again.expected)
+    written = [
+        PartWritten(counts=counts, files=[], rows={0: rows}),
+        PartWritten(counts=[], files=[], rows={}),
+    ]
+    problem = "had 4 rows in memory when they were lost after epoch 0, and 0 were made"
+    with nullcontext() if rows else pytest.raises(InputChanged, match=problem):
+        check_written(again, written)
+    with pytest.raises(InputChanged, match="cannot be read again in Kafka"):
+        check_written(again, written[1:])
+    full = PartWritten(counts=counts, files=[], rows={}, problem=(28, "the disk is full"))
+    with pytest.raises(StorageError, match="the disk is full"):
+        check_written(again, [full])
+
+
+def test_of_two_open_sessions_it_is_not_known_what_each_had() -> None:
+    one = ONE.model_copy(update={"slots": [totals(0, 4)]})
+    lost = epoch(
+        3, 1, ends(5, 5, 5), deferred=[cut(0, 0), cut(0, 0, session=NEXT)], deferred_slots=[0]
+    )
+    first, entries = day(one, lost)
+    again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
+    assert again is not None
+    assert again.sessions[0].deferred is not None
+    assert again.sessions[0].deferred.held == ()
+
+
 def test_parts_grow_with_the_rows() -> None:
-    assert [len(parts_of(rows)) for rows in (0, 250_000, 10**6, 10**9)] == [2, 2, 8, 64]
+    assert [len(parts_of(rows)) for rows in (0, 250_000, 10**6, 10**9)] == [2, 2, 8, 4096]
 
 
 def test_a_full_disk_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +367,8 @@ def test_the_outcome_says_how_many_rows_slots_had_lost() -> None:
 class View:
     """A cluster with one topic."""
 
-    def __init__(self, oldest: int = 0, id_: str = "id-a") -> None:
-        self.oldest, self.id = oldest, id_
+    def __init__(self, oldest: int = 0, id_: str = "id-a", newest: int = 9) -> None:
+        self.oldest, self.id, self.newest = oldest, id_, newest
 
     def topics(self, names: list[str]) -> list[Topic]:
         if not self.id:
@@ -290,6 +378,9 @@ class View:
     def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
         return {name: [self.oldest] for name in names}
 
+    def end_offsets(self, names: list[str]) -> dict[str, list[int]]:
+        return {name: [self.newest] for name in names}
+
 
 @pytest.mark.parametrize(
     ("view", "begin", "end", "problem"),
@@ -298,6 +389,14 @@ class View:
         (View(4), 4, 9, ""),
         (View(4), 3, 3, ""),
         (View(4), 3, 9, "Kafka holds 'a' partition 0 from offset 4 on, but the input begins at 3"),
+        (View(0, newest=8), 0, 8, ""),
+        (
+            View(0, newest=8),
+            0,
+            9,
+            "Kafka holds 'a' partition 0 up to offset 8, but the input ends at 9",
+        ),
+        (View(0, newest=8), 9, 9, ""),
         (View(0, "other"), 0, 9, "the topic 'a' was deleted and created again: the input is gone"),
         (View(0, ""), 0, 9, "the input is gone: no topic a"),
     ],
@@ -315,7 +414,7 @@ def test_what_kafka_holds_no_more_is_named(view: Any, begin: int, end: int, prob
         ("restore", 9e9, None),
         ("defer", 9e9, 0),
         ("auto", 0.0, 20 * RESTORED_PER_CORE_S),
-        ("auto", 7.0, 20 * RESTORED_PER_CORE_S),
+        ("auto", 7.0, 70),
         ("auto", 1e6, 10_000_000),
     ],
 )

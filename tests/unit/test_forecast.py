@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,10 +22,11 @@ from spillway.engine.join.results import result_schema
 from spillway.policy.expected import expected_loss
 from spillway.policy.forecast import KNOWN_ROWS, PRIOR, Forecast, Profile, rows_expected, trusted
 from spillway.protocol.state import JournalState
-from spillway.stream.day_before import BIN_MS, NEAR_MS, DayBefore, day_before
+from spillway.stream.day_before import BIN_MS, DayBefore, _newest, _sums, day_before
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.tables import Warehouse
+from spillway.tables.errors import DamagedTable
 from spillway_schemas.journal import Prefix, Sealed
 from spillway_schemas.query import load_query
 from spillway_schemas.setting_fields import SpillSettings
@@ -56,43 +58,56 @@ def test_between_two_times_rows_come_evenly(since_ms: float, rows: list[float]) 
 def test_a_moment_has_what_came_and_what_will() -> None:
     wide = replace(TWO, at_ms=TWO.at_ms * 3000)
     found = wide.at(300_000, 300_000)
-    assert found.came.tolist() == [10, 4]
     assert found.to_come.tolist() == [0, 10]
     assert found.rate == pytest.approx([5 / 300_000, 5 / 300_000])
     assert found.usual == pytest.approx([10 / 300_000, 4 / 300_000])
+    assert (found.known_ms, found.left_ms) == (300_000, 300_000)
     # At the very beginning there is no time before.
-    first = wide.at(0, 1e9)
-    assert first.to_come.tolist() == [10, 20]
-    assert first.rate == pytest.approx([5 / 150_000, 0])
+    for since_ms in (0, -150_000, -7e9):
+        first = wide.at(since_ms, 600_000)
+        assert first.to_come.tolist() == [10, 10]
+        assert first.rate == pytest.approx([5 / 150_000, 0])
+        assert first.usual == pytest.approx([5 / 150_000, 4 / 150_000])
+
+
+def test_a_session_that_was_shorter_says_nothing_of_later_hours() -> None:
+    wide = replace(TWO, at_ms=TWO.at_ms * 3000)
+    found = wide.at(600_000, 500_000)
+    assert (found.known_ms, found.left_ms) == (300_000, 500_000)
+    assert found.to_come.tolist() == [0, 10]
+    late = wide.at(1_000_000, 500_000)
+    assert (late.known_ms, late.to_come.tolist()) == (0, [0, 0])
 
 
 def test_other_slots_groups_are_nothing() -> None:
     mine = TWO.at(50, 100).of(np.array([True, False]))
-    assert [each.tolist()[1] for each in vars(mine).values()] == [0.0] * 4
-    assert mine.came.tolist()[0] == 5
+    assert [each.tolist()[1] for each in (mine.to_come, mine.rate, mine.usual)] == [0.0] * 3
+    assert mine.usual.tolist()[0] > 0
+    assert (mine.known_ms, mine.left_ms) == (100, 100)
 
 
 # --- what is expected
 
 COUNTS = st.lists(st.integers(0, 500), min_size=3, max_size=3)
-RATES = st.lists(st.floats(0, 5), min_size=3, max_size=3)
+RATES = st.lists(st.just(0.0) | st.floats(1e-6, 5), min_size=3, max_size=3)
 
 
-@given(COUNTS, COUNTS, COUNTS, RATES, RATES, RATES, RATES, COUNTS)
+@given(COUNTS, COUNTS, RATES, RATES, RATES, RATES, COUNTS, st.sampled_from([0.0, 40.0, 100.0]))
 def test_expected_rows_are_the_sums_written_out(
     came: list[int],
-    then: list[int],
     coming: list[int],
     rate: list[float],
     rate_then: list[float],
     usual: list[float],
     usual_then: list[float],
     by_rates: list[int],
+    known_ms: float,
 ) -> None:
-    given_: tuple[Any, ...] = (then, coming, rate_then, usual_then)
-    forecast = Forecast(*(np.array(each, dtype=np.float64) for each in given_))
+    arrays = (np.array(each, dtype=np.float64) for each in (coming, rate_then, usual_then))
+    forecast = Forecast(*arrays, known_ms, 100.0)
     today = np.array(came), np.array(rate), np.array(usual)
     found = rows_expected(forecast, *today, np.array(by_rates, dtype=np.float64))
+    then = [t * (c / u if u else 0) for t, c, u in zip(usual_then, came, usual, strict=True)]
     level = sum(came) / sum(then) if sum(then) else 1.0
     scale = [(c + KNOWN_ROWS * level) / (t + KNOWN_ROWS) for c, t in zip(came, then, strict=True)]
     off_then = [(a - b) * s for a, b, s in zip(rate_then, usual_then, scale, strict=True)]
@@ -101,9 +116,58 @@ def test_expected_rows_are_the_sums_written_out(
     both = sum(a * b for a, b in zip(off_then, off_now, strict=True)) + prior
     squares = sum(a * a for a in off_then) + prior
     trust = min(max(both / squares, 0.0), 1.0) if squares else 1.0
+    now_squares = sum(a * a for a in off_now)
+    more = [b - u * 100 for b, u in zip(by_rates, usual, strict=True)]
+    lasting = (
+        sum(a * b for a, b in zip(more, off_now, strict=True)) / now_squares if now_squares else 0
+    )
     for g in range(3):
-        wanted = trust * coming[g] * scale[g] + (1 - trust) * by_rates[g]
-        assert found[g] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+        change = (coming[g] - usual_then[g] * known_ms) * scale[g]
+        explained = known_ms / 100 * lasting * off_then[g]
+        wanted = max(by_rates[g] + trust * (change - explained), 0)
+        assert found[g] == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+
+
+RATES_TWO = st.lists(st.floats(0.001, 5), min_size=2, max_size=2)
+
+
+@given(RATES_TWO, RATES_TWO, COUNTS)
+def test_a_day_without_a_change_says_what_the_rates_say(
+    usual: list[float], present: list[float], by_rates: list[int]
+) -> None:
+    """As when half of the groups are twice as busy, and nothing of that was the day before."""
+    flat = Profile(np.array([0, 9_000_000]), np.array([[0.0, 900.0], [0.0, 700.0]]))
+    rates = np.array(by_rates[:2], dtype=np.float64)
+    today = np.array([300, 300]), np.array(present), np.array(usual)
+    found = rows_expected(flat.at(3_000_000, 6_000_000), *today, rates)
+    assert found == pytest.approx(rates, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("level", [1.0, 3.0])
+@pytest.mark.parametrize("lasting", [0.0, 0.7, 1.0])
+def test_a_day_that_repeats_the_one_before_gives_what_came_then(
+    level: float, lasting: float
+) -> None:
+    counts = np.array([[0, 9_000, 90_000, 90_000], [0, 90_000, 91_000, 180_000]], dtype=np.float64)
+    then = Profile(np.array([0, 1, 2, 3]) * 3_600_000, counts)
+    now = then.at(5_400_000, 5_400_000)
+    came = then.until(5_400_000) * level
+    usual, present = now.usual * level, now.rate * level
+    by_rates = np.maximum(usual + lasting * (present - usual), 0) * 5_400_000
+    found = rows_expected(now, came.round().astype(np.int64), present, usual, by_rates)
+    later = (counts[:, 3] - then.until(5_400_000)) * level
+    assert found == pytest.approx(later, rel=0.01, abs=200)
+
+
+def test_a_group_that_is_counted_anew_is_expected_as_before() -> None:
+    """Its slot has lost its state an hour ago: what was restored is not counted again."""
+    then = Profile(np.array([0, 4, 8]) * 3_600_000, np.array([[0, 40e3, 120e3]] * 2))
+    now = then.at(2 * 3_600_000, 6 * 3_600_000)
+    usual = np.array([1 / 360, 1 / 360])
+    by_rates = usual * 6 * 3_600_000
+    came = np.array([20_000, 10_000])
+    found = rows_expected(now, came, usual, usual, by_rates)
+    assert found == pytest.approx([100_000, 100_000], rel=0.01)
 
 
 def test_a_day_that_changes_as_the_one_before_is_trusted() -> None:
@@ -134,7 +198,8 @@ def test_a_group_that_will_be_busy_is_dear() -> None:
         left_ms=1000.0,
     )
     assert expected_loss(growth).tolist() == [0, 0]
-    known = replace(growth, forecast=Forecast(one * 9, np.array([50.0, 0.0]), none, none))
+    coming = Forecast(np.array([50.0, 0.0]), none, none, 1000.0, 1000.0)
+    known = replace(growth, forecast=coming)
     loss = expected_loss(known)
     assert loss[0] > 10
     assert loss[1] == 0
@@ -176,6 +241,7 @@ def test_the_days_counts_are_read_every_five_minutes(tmp_path: Path) -> None:
         (9, [(0, 0, 20, True)]),
         (10, [(1, 0, 21, True)]),  # it has moved
         (15, [(1, 0, 4, True), (1, 4, 30, True)]),  # its slot has lost its state
+        *((n, [(1, 4, 30 + n // 100, True)]) for n in range(40, 380, 25)),
         (389, [(1, 4, 40, True)]),
         (391, [(1, 4, 77, True)]),  # after the close
     ):
@@ -183,9 +249,10 @@ def test_the_days_counts_are_read_every_five_minutes(tmp_path: Path) -> None:
     write(warehouse, (OPENS_MS + 50 * 60_000) // 10_000, [(0, 1, 9, True)], TODAY)
     found = day_before(warehouse, state, NAME)
     assert found is not None
-    assert (found.profile.at_ms // 60_000).tolist() == [0, 5, 10, 15, 390]
-    assert found.profile.rows[0].tolist() == [3, 10, 21, 25, 25]
-    assert found.profile.rows[4].tolist() == [0, 2, 2, 30, 40]
+    every = list(range(40, 380, 25))
+    assert (found.profile.at_ms // 60_000).tolist() == [0, 5, 10, 15, *every, 390]
+    assert found.profile.rows[0].tolist() == [3, 10, 21, 25, *[25] * len(every), 25]
+    assert found.profile.rows[4].tolist() == [0, 2, 2, 30, *(30 + n // 100 for n in every), 40]
     assert found.profile.rows.sum() == found.profile.rows[[0, 4]].sum()
 
 
@@ -199,23 +266,102 @@ def test_groups_that_were_split_since_have_their_shares() -> None:
     assert counted.of(GroupMap([(Prefix(0, 0), 0)])).rows.tolist() == [[2, 14]]
 
 
+def observed(warehouse: Warehouse, minutes: Iterable[int]) -> None:
+    for n in minutes:
+        at_ms(warehouse, OPENS_MS + n * 60_000, [(0, 0, 10 + n, True)])
+
+
 def test_a_first_day_and_one_without_figures_know_of_none(tmp_path: Path) -> None:
     warehouse = new_warehouse(tmp_path, RESULTS)
     state = sealed_before()
     assert day_before(warehouse, replace(state, sealed={}), NAME) is None
     assert day_before(warehouse, state, NAME) is None
+    observed(warehouse, range(10, 390, 10))
     sunday = {"2026-01-04": state.sealed[BEFORE]}
     assert day_before(warehouse, replace(state, sealed=sunday), NAME) is None
-    at_ms(warehouse, OPENS_MS + BIN_MS, [(0, 0, 3, True)])
-    assert day_before(warehouse, state, NAME) is None
-    # Before the first count there was nothing.
-    at_ms(warehouse, OPENS_MS + 2 * BIN_MS - NEAR_MS, [(0, 0, 5, True)])
+    (session,) = state.sessions
+    later = replace(state, sessions=(replace(session, date="2026-01-13"),))
+    assert day_before(warehouse, later, NAME) is None
     found = day_before(warehouse, state, NAME)
     assert found is not None
-    assert found.profile.at_ms.tolist() == [0, BIN_MS, 2 * BIN_MS]
-    assert found.profile.rows[0].tolist() == [0, 3, 5]
+    # Before the first count there was nothing.
+    assert found.profile.at_ms[:2].tolist() == [0, 2 * BIN_MS]
+    assert found.profile.rows[0][:2].tolist() == [0, 20]
 
 
+@pytest.mark.parametrize(
+    "minutes",
+    [range(40, 390, 20), range(20, 350, 20), [*range(20, 101, 20), *range(140, 390, 20)]],
+    ids=["from a late start on", "until an early end", "but for a while"],
+)
+def test_a_session_that_was_seen_in_part_says_nothing(
+    tmp_path: Path, minutes: Iterable[int]
+) -> None:
+    warehouse = new_warehouse(tmp_path, RESULTS)
+    observed(warehouse, minutes)
+    assert day_before(warehouse, sealed_before(), NAME) is None
+
+
+# --- groups with other names
+
+TREE = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 15), st.integers(0, 3)), max_size=9)
+
+
+@given(TREE)
+def test_the_newest_row_of_a_hash_has_the_last_word(rows: list[tuple[int, int, int]]) -> None:
+    named = [(depth, value % 2**depth, epoch) for depth, value, epoch in rows]
+    # In one epoch a hash is told of once.
+    apart: list[tuple[int, int, int]] = []
+    for each in named:
+        own = [e for e in apart if e[2] == each[2]]
+        if not any(Prefix(*e[:2]).overlaps(Prefix(*each[:2])) for e in own):
+            apart.append(each)
+    depths, values, epochs = (
+        (np.array(c, dtype=np.int64) for c in zip(*apart, strict=True))
+        if (apart)
+        else (np.zeros(0, np.int64),) * 3
+    )
+    wanted = {
+        each
+        for each in apart
+        if not any(
+            other[2] > each[2] and Prefix(*other[:2]).overlaps(Prefix(*each[:2]))
+            for other in kept_first(apart, each)
+        )
+    }
+    found = _newest(epochs, depths, values)
+    assert {apart[n] for n in found.tolist()} == wanted
+    assert len(found) == len(wanted)
+
+
+def kept_first(rows: list[tuple[int, int, int]], of: tuple[int, int, int]) -> list[Any]:
+    """Those newer than a row that are themselves not overlapped by a newer one."""
+    newer = sorted((each for each in rows if each[2] > of[2]), key=lambda e: -e[2])
+    kept: list[tuple[int, int, int]] = []
+    for each in newer:
+        if not any(o[2] > each[2] and Prefix(*o[:2]).overlaps(Prefix(*each[:2])) for o in kept):
+            kept.append(each)
+    return kept
+
+
+def test_splits_and_merges_count_nothing_twice() -> None:
+    """An odd count that was split, a merged group that was split again, a slot that begins anew."""
+    counted = [
+        np.array([1001.0, 300.0, 700.0, 90.0]),
+        np.array([500.5, 505.0, 505.0, 4.0]),
+        np.array([501.0, 600.0, 800.0, 10.0]),
+    ]
+    counted[0][0] = 500.5
+    counted[1][0] = 500.0
+    assert _sums(counted).tolist() == [
+        [500.5, 500.5, 501.0],
+        [300, 505, 600],
+        [700, 700, 800],
+        [90, 94, 100],
+    ]
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid, OSError, DamagedTable, calendar.CalendarError])
 @pytest.mark.parametrize(
     ("calendar_", "forecast", "found", "told"),
     [
@@ -237,10 +383,11 @@ def test_a_stream_looks_at_the_day_before(
     forecast: Any,
     found: str | None,
     told: list[str],
+    error: type[Exception],
 ) -> None:
     def looked(*_: object) -> str:
         if found is None:
-            raise pa.ArrowInvalid("a file is damaged")
+            raise error("a file is damaged")
         return "known"
 
     troubles: list[str] = []

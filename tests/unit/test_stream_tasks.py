@@ -196,8 +196,9 @@ def test_the_step_is_told_what_the_day_before_says() -> None:
     for task in tasks.values():
         assert task.forecasts.keys() == {DAY}
         assert task.forecasts[DAY] is tasks[0].forecasts[DAY]  # pickled once
-        assert task.forecasts[DAY].came.tolist() == [10, 2]
+        assert task.forecasts[DAY].usual == pytest.approx([1 / 60_000, 1 / 300_000])
         assert task.forecasts[DAY].to_come.tolist() == [50, 10]
+        assert task.forecasts[DAY].left_ms == task.left_ms[DAY]
     late = step_tasks(SETTINGS, given, groups, now_ms=CLOSE_MS + LATE_MS, before=before)
     by_command = replace(SETTINGS, calendar="")
     unknown = step_tasks(by_command, given, groups, now_ms=now_ms, before=before)

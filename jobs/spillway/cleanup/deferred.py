@@ -12,7 +12,7 @@ that Kafka does not have any more, or has otherwise: `InputChanged` names the pa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,8 @@ from spillway_schemas.secret import Options
 
 PART_ROWS = 250_000
 """Rows, as read, for each part of the hashes: what a task holds."""
-MOST_BITS = 6
-"""As many parts as cleanup has ranges, at most."""
+MOST_BITS = 12
+"""4,096 parts, for a thousand million rows."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class PartWritten(Record):
     counts: list[PartitionCount]
     """Of what the decoders read, as far as their blocks came to this part."""
     files: list[FileRecord]
+    rows: dict[int, int]
+    """By the epoch of the cut by reference, what was written."""
     problem: tuple[int, str] | None = None
     """A storage error that a person can mend: its number and what to do."""
 
@@ -164,11 +166,32 @@ def read_deferred(
         lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)
     )
     found = [PartWritten.model_validate_json(row.written) for row in written.collect()]
+    files = [file for part in found for file in part.files]
+    try:
+        check_written(again, found)
+    except Exception:
+        for file in files:  # nobody will name them, and vacuum waits until the session is cleaned
+            spill.delete(file.path)
+        raise
+    return files
+
+
+def check_written(again: Restore, found: Sequence[PartWritten]) -> None:
+    """Hold what was read and written against the journal. Raises `InputChanged`, `StorageError`."""
     for part in found:
         if part.problem is not None:
             raise StorageError(*part.problem)
     check_restored(again, [count for part in found for count in part.counts], UNREADABLE)
-    return [file for part in found for file in part.files]
+    (session,) = again.sessions
+    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
+    for epoch, held in session.deferred.held:
+        rows = sum(part.rows.get(epoch, 0) for part in found)
+        if rows != held:
+            raise InputChanged(
+                f"Slots had {held:,} rows in memory when they were lost after epoch {epoch}, and "
+                f"{rows:,} were made of the same input. Nothing was written. This is an error of "
+                "spillway's: keep the topics and the warehouse, and report it"
+            )
 
 
 WRITTEN_SCHEMA = pa.schema([pa.field("written", pa.string())])
@@ -189,15 +212,18 @@ def write_parts(task: PartsTask, batches: Iterable[Any]) -> Iterator[Any]:
     counts = [c for each in blocks if each.kind == "count" for c in decode_counts(each)]
     part = task.salts.index(blocks[0].slot)
     try:
-        done = PartWritten(counts=counts, files=write_part(task, part, blocks))
+        files, rows = write_part(task, part, blocks)
+        done = PartWritten(counts=counts, files=files, rows=rows)
     except StorageError as problem:
         told = problem.errno or 0, str(problem)
-        done = PartWritten(counts=counts, files=[], problem=told)
+        done = PartWritten(counts=counts, files=[], rows={}, problem=told)
     yield pa.RecordBatch.from_pydict({"written": [done.model_dump_json()]}, schema=WRITTEN_SCHEMA)
 
 
-def write_part(task: PartsTask, part: int, blocks: Iterable[Block]) -> list[FileRecord]:
-    """Write the rows of a part, a file for each generation."""
+def write_part(
+    task: PartsTask, part: int, blocks: Iterable[Block]
+) -> tuple[list[FileRecord], dict[int, int]]:
+    """Write the rows of a part, a file for each generation; the files, and the rows of each."""
     found: dict[int, list[list[Rows]]] = {}
     for block in blocks:
         if block.kind == "count":
@@ -222,4 +248,8 @@ def write_part(task: PartsTask, part: int, blocks: Iterable[Block]) -> list[File
         )
         for k, (epoch, inputs) in enumerate(sorted(found.items()))
     ]
-    return [file for file in written if file is not None]
+    counts = {
+        epoch: sum(len(each.key_hash) for runs in inputs for each in runs)
+        for epoch, inputs in found.items()
+    }
+    return [file for file in written if file is not None], counts

@@ -56,13 +56,10 @@ from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import EventTime, Genesis, Prefix, Sealed
+from spillway_schemas.journal import EventTime, Genesis, Prefix, Sealed, Topic
 
 WAIT_S = 60.0
 """How long to wait for a running stream to apply the seal's epoch to the tables."""
-
-LEAST_READ_PER_S = 20_000
-"""Rows that a cleanup reads again in Kafka in a second, at the very least."""
 
 _POLL_S = 0.25
 
@@ -163,6 +160,7 @@ def run_cleanup(
             spec,
             sealed,
             files,
+            state.topics,
             ends,
             voided,
             lease,
@@ -177,11 +175,8 @@ def run_cleanup(
             committed = run.all(first)
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
-            patience_s = stalled_s
-            if again is not None and warehouse.deferred_applied(session) < 0:
-                patience_s += rows_to_read(again) / LEAST_READ_PER_S  # which shows no progress
-            if not lease.wait(partial(warehouse.cleanup_applied, session), patience_s):
-                tell(f"It has made no progress for {patience_s:,.0f} s: taking over.")
+            if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
+                tell(f"It has made no progress for {stalled_s:g} s: taking over.")
             elif event := _cleaned_event(warehouse, session):
                 return _summary(sealed, event, already=True)
     results = sum(
@@ -288,6 +283,7 @@ class _Run:
         spec: TreeSpec,
         sealed: Sealed,
         files: Sequence[SpillFile],
+        topics: Sequence[Topic],
         ends: GenerationEnds | None,
         voided: VoidedCuts | None,
         lease: Lease,
@@ -303,6 +299,7 @@ class _Run:
         self._spec = spec
         self._sealed = sealed
         self._files = files
+        self._topics = topics
         self._ends = ends
         self._voided = voided
         self._lease = lease
@@ -323,14 +320,18 @@ class _Run:
         event_time: EventTime | None,
         tell: Callable[[str], None],
     ) -> None:
-        """Make spilled rows of what slots had lost, unless that was done."""
+        """Make spilled rows of what slots had lost, unless that was done. Of two cleanups the one
+        that is done first commits, whichever has the lease: both read the same."""
         session = self._sealed.session
         if self._warehouse.deferred_applied(session) >= 0:
             return
         tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
         place = self._warehouse.folder("spill")
-        files = read_deferred(self._spark, self._spec, source, again, event_time, place)
-        self._lease.check()
+        try:
+            files = read_deferred(self._spark, self._spec, source, again, event_time, place)
+        except Exception:
+            source.check(self._topics, again)  # it may have gone while it was read
+            raise
         self._warehouse.apply_deferred(session, files)
 
     def all(self, first: int) -> int:

@@ -18,16 +18,21 @@ def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end:
     known = {topic.name: topic.id for topic in topics}
     try:
         found = {topic.name: topic.id for topic in view.topics(names)}
-        first = view.beginning_offsets(names)
+        first, last = view.beginning_offsets(names), view.end_offsets(names)
     except TopicProblem as error:
         return f"the input is gone: {error}"
     for name in names:
         if name in known and known[name] != found[name]:
             return f"the topic {name!r} was deleted and created again: the input is gone"
     for name in names:
-        for partition, (oldest, begin, stop) in enumerate(
-            zip(first[name], start[name], end[name], strict=False)
+        for partition, (oldest, newest, begin, stop) in enumerate(
+            zip(first[name], last[name], start[name], end[name], strict=False)
         ):
+            if begin < stop and newest < stop:
+                return (
+                    f"Kafka holds {name!r} partition {partition} up to offset {newest}, but the "
+                    f"input ends at {stop}"
+                )
             if begin < oldest and begin < stop:
                 return (
                     f"Kafka holds {name!r} partition {partition} from offset {oldest} on, but the "

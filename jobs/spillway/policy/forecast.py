@@ -1,25 +1,32 @@
 """How many rows a group is to expect, from how they came in a session before. Pure.
 
 A session's *profile* is how many rows of each group had come, at times some minutes apart. At a
-time after today's session began it says how many rows each group would have by now, and how many
-would still come. What is to come is taken as that, times how much more or less has come today:
+time after today's session began it says what a group's *usual* rate was until then, what its rate
+was about then, and how many rows came later. What came later and differs from the usual rate is
+the profile's *change*. It is expected again, times how much more or less comes today:
 
-    scale = (came + K level) / (came then + K),    level = all that came / all that came then
+    scale = (came + K level) / (came then + K)
 
-so a group of which little came then goes by the level of all of them.
+where `came` is what was counted since the group's first row, `came then` what the profile's usual
+rate gives in as long a time, and `level` is all of the one over all of the other: a group of which
+little came goes by the level. (A slot that has lost its state begins to count anew.)
 
-Whether today is such a day is seen where the profile has changes: what groups are off their usual
-rates now is held against what they were then, at the same time. The slope of that regression
-through the origin, 0 to 1, is the *trust* in the profile; the rest is trust in today's own rates
-(`spillway.policy.arrivals`). As long as the profile has no change that could be told from chance,
-it is trusted: what it says is then little else than what today's rates say.
+Today's own rates say what comes without a change (`spillway.policy.arrivals`). They let some part
+of what is off its usual rate now last; of that, what the profile explains is taken off again:
+
+    X = by rates + trust ((came later - usual left) scale - lasting (rate - usual) scale)
+
+So a profile without a change changes nothing, and on a day that repeats the one before X is what
+came later. The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their
+usual rates now is held against what they were then, and the slope of that regression through the
+origin is the trust.
 
 Ours; the papers go by what was, without a forecast.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,32 +63,44 @@ class Profile:
         return found
 
     def at(self, since_ms: float, left_ms: float) -> Forecast:
-        """What it says at a time since a session began that goes on for `left_ms`."""
-        came, near = self.until(since_ms), (max(since_ms - NEAR_MS, 0.0), since_ms + NEAR_MS)
+        """What it says at a time since a session began that goes on for `left_ms`. Before the first
+        `NEAR_MS` have passed, their rate is the usual one."""
+        since_ms = max(since_ms, 0.0)
+        first_ms = max(since_ms, NEAR_MS)
+        near = max(since_ms - NEAR_MS, 0.0), since_ms + NEAR_MS
+        known_ms = min(left_ms, max(float(self.at_ms[-1]) - since_ms, 0.0))
         return Forecast(
-            came=came,
-            to_come=np.maximum(self.until(since_ms + left_ms) - came, 0.0),
+            to_come=np.maximum(self.until(since_ms + known_ms) - self.until(since_ms), 0.0),
             rate=(self.until(near[1]) - self.until(near[0])) / (near[1] - near[0]),
-            usual=came / max(since_ms, 1.0),
+            usual=self.until(first_ms) / first_ms,
+            known_ms=known_ms,
+            left_ms=left_ms,
         )
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a profile says of groups at a moment; all float64 (g,)."""
+    """What a profile says of groups at a moment; arrays are float64 (g,)."""
 
-    came: F64
-    """Rows by now."""
     to_come: F64
-    """Rows until the session ends."""
+    """Rows in `known_ms`."""
     rate: F64
     """Rows a ms, about now."""
     usual: F64
     """Rows a ms, since the session began."""
+    known_ms: float
+    """From now on so long the profile says something: its own session may have been shorter."""
+    left_ms: float
+    """Until today's session ends."""
 
     def of(self, groups: Bool) -> Forecast:
         """With nothing of other groups than these, bool (g,)."""
-        return Forecast(*(np.where(groups, each, 0.0) for each in vars(self).values()))
+        return replace(
+            self,
+            to_come=np.where(groups, self.to_come, 0.0),
+            rate=np.where(groups, self.rate, 0.0),
+            usual=np.where(groups, self.usual, 0.0),
+        )
 
 
 def rows_expected(forecast: Forecast, came: I64, present: F64, usual: F64, by_rates: F64) -> F64:
@@ -90,11 +109,18 @@ def rows_expected(forecast: Forecast, came: I64, present: F64, usual: F64, by_ra
     Of today, all (g,): the rows that `came`, the `present` and the `usual` rate, in rows a ms, and
     what is to come `by_rates` alone.
     """
-    whole = float(forecast.came.sum())
+    counted_ms = np.divide(came, usual, out=np.zeros(len(came)), where=usual > 0)
+    then = forecast.usual * counted_ms
+    whole = float(then.sum())
     level = float(came.sum()) / whole if whole else 1.0
-    scale = (came + KNOWN_ROWS * level) / (forecast.came + KNOWN_ROWS)
-    trust = trusted((forecast.rate - forecast.usual) * scale, present - usual, usual)
-    found: F64 = trust * forecast.to_come * scale + (1 - trust) * by_rates
+    scale = (came + KNOWN_ROWS * level) / (then + KNOWN_ROWS)
+    off, off_then = present - usual, (forecast.rate - forecast.usual) * scale
+    squares = float(off @ off)
+    lasting_ms = float((by_rates - usual * forecast.left_ms) @ off) / squares if squares else 0.0
+    known = forecast.known_ms / forecast.left_ms if forecast.left_ms else 0.0
+    change = (forecast.to_come - forecast.usual * forecast.known_ms) * scale
+    trust = trusted(off_then, off, usual)
+    found: F64 = np.maximum(by_rates + trust * (change - known * lasting_ms * off_then), 0.0)
     return found
 
 

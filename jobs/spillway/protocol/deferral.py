@@ -16,7 +16,8 @@ two generations at once, so trees and sessions that carry rows are restored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from spillway.protocol.offsets import padded, partitions, reaches
 from spillway.protocol.recovery import (
@@ -24,6 +25,7 @@ from spillway.protocol.recovery import (
     Restore,
     SessionRestore,
     expired_before,
+    expired_until,
     voided,
     watermarks_of,
 )
@@ -111,7 +113,15 @@ def deferred_rows(
     deferred = sorted({cut.generation for cut in cuts})
     ends = {entry.epoch: entry.end for entry in every}
     ends.setdefault(-1, dict(genesis.start))
-    begin = min(_begins(range_, at, spilled + deferred, sealed.base) for range_, at in deferred)
+    expired_by_us = tuple(
+        (at, expired_before(sealed.session, [e for e in epochs if e.epoch <= at]))
+        for at in sorted({at for _, at in deferred})
+    )
+    gone = {
+        at: expired_until(genesis.event_time, us, sealed.base, [e for e in epochs if e.epoch <= at])
+        for at, us in expired_by_us
+    }
+    begin = min(max(since, gone[at]) for since, at in _since(spilled, deferred, sealed.base))
     last = max(at for _, at in deferred)
     marks = sorted({at for _, at in spilled + deferred if at <= last})
     watermarks = watermarks_of(sealed.session, epochs)
@@ -123,12 +133,10 @@ def deferred_rows(
         watermarks=watermarks,
         deferred=Deferred(
             marks=tuple((at, padded(ends[at], ends[last])) for at in marks),
-            spilled=tuple(spilled),
+            spilled=tuple(cut for cut in spilled if cut[1] <= last),
             deferred=tuple(deferred),
-            expired_by_us=tuple(
-                (at, expired_before(sealed.session, [e for e in epochs if e.epoch <= at]))
-                for at in sorted({at for _, at in deferred})
-            ),
+            expired_by_us=expired_by_us,
+            held=tuple(_held(epochs)),
         ),
     )
     return Restore(
@@ -140,10 +148,34 @@ def deferred_rows(
     )
 
 
-def _begins(range_: Prefix, epoch: int, cuts: Iterable[tuple[Prefix, int]], base: int) -> int:
-    """An epoch up to which nothing of a generation came: `epoch` ended it, `cuts` are all that
-    hold."""
-    return max((at for cut, at in cuts if at < epoch and cut.covers(range_)), default=base)
+def _since(
+    spilled: Iterable[tuple[Prefix, int]], deferred: Sequence[tuple[Prefix, int]], base: int
+) -> Iterator[tuple[int, int]]:
+    """Of each cut by reference the last cut that took all of its hashes before, or the session's
+    base, and its own epoch."""
+    by_epoch: dict[int, list[Prefix]] = {}
+    for range_, at in (*spilled, *deferred):
+        by_epoch.setdefault(at, []).append(range_)
+    lost: dict[int, list[Prefix]] = {}
+    for range_, at in deferred:
+        lost.setdefault(at, []).append(range_)
+    known: dict[Prefix, int] = {}
+    for at in sorted(by_epoch):
+        for range_ in lost.get(at, ()):
+            wider = (
+                Prefix(depth, range_.value >> (range_.depth - depth))
+                for depth in range(range_.depth + 1)
+            )
+            yield max(known.get(each, base) for each in wider), at
+        known |= dict.fromkeys(by_epoch[at], at)
+
+
+def _held(epochs: Sequence[Epoch]) -> Iterator[tuple[int, int]]:
+    """`Deferred.held`."""
+    for before, entry in pairwise(epochs):
+        if entry.deferred and len({cut.session for cut in entry.deferred}) == 1:
+            lost = set(entry.deferred_slots)
+            yield before.epoch, sum(slot.rows for slot in before.slots if slot.slot in lost)
 
 
 def _counted(end: Offsets, epochs: Iterable[Epoch]) -> Iterable[PartitionCount]:

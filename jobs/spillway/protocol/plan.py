@@ -147,9 +147,10 @@ def plan_epoch(
         marks[accepted.next_session] = marks[state.session.date]
     history = list(history)
     restore, deferred = restore_of(state, lost, history), tuple[Cut, ...]()
+    left: frozenset[int] = frozenset()
     deferrable = most_restored_rows is not None and not not_deferrable(state.genesis)
     if restore is not None and deferrable and rows_to_read(restore) > (most_restored_rows or 0):
-        restore, deferred = None, deferred_cuts(state, lost)
+        left, restore, deferred = restore.slots, None, deferred_cuts(state, lost)
         state = with_deferred(state, deferred)
     return Plan(
         epoch=state.epoch + 1,
@@ -176,7 +177,7 @@ def plan_epoch(
         commands_n=max(state.commands_n, commands_n),
         restore=restore,
         deferred=deferred,
-        deferred_slots=tuple(sorted(lost)) if deferred else (),
+        deferred_slots=tuple(sorted(left)),
         event_time=state.genesis.event_time,
         watermarks=marks,
         expired_by={s.date: us for s in state.sessions if (us := expired_by(s)) is not None},

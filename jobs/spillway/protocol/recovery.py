@@ -26,7 +26,14 @@ from dataclasses import dataclass, replace
 from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.state import JournalState, Mark, OpenSession, carries, counted
 from spillway_schemas.hash_space import above, join_of
-from spillway_schemas.journal import Carried, EpochFacts, Offsets, PartitionCount, Prefix
+from spillway_schemas.journal import (
+    Carried,
+    EpochFacts,
+    EventTime,
+    Offsets,
+    PartitionCount,
+    Prefix,
+)
 from spillway_schemas.windows import BEGINNING_US, Judging
 
 
@@ -67,6 +74,9 @@ class Deferred:
     expired_by_us: tuple[tuple[int, int], ...] = ()
     """Of a query with windows: epochs of cuts by reference, ascending, each with the watermark by
     which rows had expired then."""
+    held: tuple[tuple[int, int], ...] = ()
+    """Epochs of cuts by reference, each with the rows that the lost slots had in memory; where two
+    sessions were open it is not known how many were of which, and the epoch is left out."""
 
 
 @dataclass(frozen=True)
@@ -326,12 +336,20 @@ def _replay(session: OpenSession, joins: frozenset[int], epochs: Sequence[EpochF
 def _expired_until(
     state: JournalState, session: OpenSession, since: int, epochs: Sequence[EpochFacts]
 ) -> int:
-    """The last epoch up to which all rows of a session that came after `since` have expired;
+    """`expired_until`, when the last epoch ended."""
+    by_us = _expired_then(state, session, epochs)
+    return expired_until(state.genesis.event_time, by_us, since, epochs)
+
+
+def expired_until(
+    rules: EventTime | None, by_us: int, since: int, epochs: Iterable[EpochFacts]
+) -> int:
+    """The last epoch up to which all rows that came after `since` had expired by a watermark;
     `since`: of none that is known."""
-    rules, until = state.genesis.event_time, since
+    until = since
     if rules is None or rules.kept_us is None:
         return until
-    oldest_us = _expired_then(state, session, epochs) - rules.kept_us
+    oldest_us = by_us - rules.kept_us
     for epoch in epochs:
         if epoch.epoch <= since:
             continue

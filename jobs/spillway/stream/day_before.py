@@ -5,7 +5,8 @@ every `BIN_MS` of the session's hours the last ones before its end are read. Fil
 groups are passed over where the times that they name hold none of these.
 
 A group that was split or merged since is what its hashes were then. A slot that had lost its state
-counted from nothing again: what it counted then is added.
+counted from nothing again: what it counted then is added. A session that was not observed from its
+open to its close, or one of long ago, says nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ from spillway.engine.statistics import F64, shares_of
 from spillway.policy.forecast import Profile
 from spillway.protocol.state import JournalState
 from spillway.tables import Warehouse
+from spillway_schemas.journal import HASH_BITS
 
 BIN_MS = 300_000
 NEAR_MS = 120_000
 """Statistics this long before the end of a bin stand for it: they are written at least so often."""
+UNSEEN_MS = 1_800_000
+"""The longest time of the session's hours without a count."""
+RECENT_DAYS = 7
+"""A session before today's by more than this is no day before: a week has a holiday or two."""
 COLUMNS = ("session_date", "resident", "written_at", "epoch", "depth", "value", "rows_in")
 
 
@@ -60,13 +66,16 @@ def day_before(warehouse: Warehouse, state: JournalState, name: str) -> DayBefor
     if not earlier or not calendar.is_trading_day(name, max(earlier)):
         return None
     date = max(earlier)
+    apart = datetime.fromisoformat(state.session.date) - datetime.fromisoformat(date)
+    if apart.days > RECENT_DAYS:
+        return None
     opens_ms, closes_ms = calendar.open_ms(name, date), calendar.close_ms(name, date)
     times = np.append(np.arange(opens_ms, closes_ms, BIN_MS), closes_ms)
     groups = GroupMap(state.groups)
     found = _counted(groups, pa.concat_tables([_NONE, *_near(warehouse, date, times)]))
-    if len(found) < 2:
+    seen = np.array(sorted(found), dtype=np.int64)
+    if np.diff([opens_ms, *times[seen], closes_ms]).max() > UNSEEN_MS:
         return None
-    seen = np.array(sorted(found))
     at_ms, sums = times[seen] - opens_ms, _sums([found[n] for n in seen.tolist()])
     if at_ms[0] > 0:
         at_ms, sums = np.append(0, at_ms), np.insert(sums, 0, 0.0, axis=1)
@@ -97,7 +106,8 @@ def _may_stand(group: pq.RowGroupMetaData, times: I64) -> bool:
     """Whether a row group has a time that is near one of these."""
     for at in range(group.num_columns):
         column = group.column(at)
-        if column.path_in_schema == "written_at" and column.statistics is not None:
+        known = column.statistics is not None and column.statistics.has_min_max
+        if column.path_in_schema == "written_at" and known:
             bounds = column.statistics.min, column.statistics.max
             low, high = (int(_utc(each).timestamp() * 1000) for each in bounds)
             return bool(((times >= low) & (times - NEAR_MS <= high)).any())
@@ -130,11 +140,7 @@ def _counted(groups: GroupMap, rows: pa.Table) -> dict[int, F64]:
     bins, epochs, depths, values, counts = (column.to_numpy() for column in rows.columns)
     for number in np.unique(bins).tolist():
         at = np.flatnonzero(bins == number)
-        at = at[np.argsort(epochs[at], kind="stable")]
-        # Of a group the newest: it may have moved, and be in two slots' statistics.
-        names = np.stack([depths[at], values[at]])[:, ::-1]
-        _, newest = np.unique(names, axis=1, return_index=True)
-        mine = at[::-1][newest]
+        mine = at[_newest(epochs[at], depths[at], values[at])]
         row, group, share = shares_of(depths[mine].astype(np.int32), values[mine], groups)
         weights = counts[mine][row] * share
         here = np.bincount(group, minlength=len(groups)) > 0
@@ -143,13 +149,34 @@ def _counted(groups: GroupMap, rows: pa.Table) -> dict[int, F64]:
     return found
 
 
+def _newest(epochs: I64, depths: I64, values: I64) -> I64:
+    """Which rows have the last word on their hashes, (n,) each: a group may have moved, been split
+    or merged, and be told of under each of its names."""
+    low = values << (HASH_BITS - 1 - depths)  # a bit less than the hashes, which are unsigned
+    high = low + (np.int64(1) << (HASH_BITS - 1 - depths)) - 1
+    taken = np.zeros(0, dtype=np.int64)
+    for epoch in np.unique(epochs)[::-1].tolist():
+        mine = np.flatnonzero(epochs == epoch)
+        if len(taken):
+            after = np.minimum(np.searchsorted(high[taken], low[mine]), len(taken) - 1)
+            ends = high[taken][after]
+            mine = mine[(ends < low[mine]) | (low[taken][after] > high[mine])]
+        taken = np.concatenate([taken, mine])
+        taken = taken[np.argsort(low[taken], kind="stable")]
+    return taken
+
+
 def _sums(counted: list[F64]) -> F64:
-    """What had come by each time, (g, b), of what slots had counted by then; NaN: not told."""
+    """What had come by each time, (g, b), of what slots had counted by then; NaN: not told.
+
+    Far less than before: a slot began to count anew. A little less: the count of a group that was
+    split or merged is that of its hashes by their shares.
+    """
     before = np.zeros(len(counted[0]))
     sums = [before]
     for now in counted:
         told = np.where(np.isnan(now), before, now)
-        # Less than before: a slot began to count anew.
-        sums.append(sums[-1] + np.where(told < before, told, told - before))
+        sums.append(sums[-1] + np.where(told < before / 2, told, told - before))
         before = told
-    return np.stack(sums[1:], axis=1)
+    found: F64 = np.maximum.accumulate(np.stack(sums[1:], axis=1), axis=1)
+    return found

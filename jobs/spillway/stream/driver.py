@@ -71,7 +71,7 @@ class StreamDriver:
         self._cores = cores
         self._secrets = secrets
         self._most_per_s = 0.0
-        """Rows a second of the fastest epoch."""
+        """Rows a second of the fastest epoch that read as many as it might."""
         self._job: EpochJob | None = None
         self._batch: MicroBatch | None = None
         self._limit_rows = 0
@@ -114,8 +114,9 @@ class StreamDriver:
         self._batch = batch
         self._limit_rows = limit_rows
         self._began = time.monotonic()
+        readers = min(self._cores, sum(topic.partitions for topic in self.state.topics))
         most_restored = most_restored_rows(
-            self._recovery.mode, self._recovery.restore_within_s, self._cores, self._most_per_s
+            self._recovery.mode, self._recovery.restore_within_s, readers, self._most_per_s
         )
         offered = protocol.Offered(
             end,
@@ -217,8 +218,9 @@ class StreamDriver:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
             self._works.append(work_of(instruction.entry))
-            if job_s := instruction.entry.seconds.get("job"):
-                rows = sum(part.rows for part in instruction.entry.read)
+            job_s = instruction.entry.seconds.get("job")
+            rows = sum(part.rows for part in instruction.entry.read)
+            if job_s and 0 < instruction.entry.limit_rows <= rows:
                 self._most_per_s = max(self._most_per_s, rows / job_s)
             self._on_epoch(instruction.entry)
         return protocol.Appended()
@@ -271,7 +273,7 @@ class StreamDriver:
             self._on_trouble(
                 f"epoch {plan.epoch}: reading {rows:,} rows again from Kafka for slots {slots}"
             )
-        elif plan.deferred:
+        elif plan.deferred_slots:
             mode = self._recovery.mode
             self._on_trouble(
                 f"epoch {plan.epoch}: slots {list(plan.deferred_slots)} go on empty, and cleanup "

@@ -46,6 +46,7 @@ from spillway.stream.start import check_session, job_settings, open_journal, ref
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
 from spillway.tables import SessionEvent, Warehouse, exists
 from spillway.tables.definitions import OF_QUERY
+from spillway.tables.errors import WarehouseError
 from spillway_schemas.journal import Epoch, Offsets
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
@@ -189,7 +190,7 @@ class Stream:
             return
         try:
             self.job.before = day_before(self.warehouse, self.driver.state, calendar_)
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError, KeyError, calendar.CalendarError, WarehouseError) as error:
             self.job.before = None
             self.watcher.on_trouble(f"how rows came in the session before is not known: {error}")
 

@@ -58,8 +58,14 @@ def stream_rows(spark: Any, options: Options, start: Offsets, max_rows: int) -> 
 
 
 def batch_rows(spark: Any, options: Options, start: Offsets, end: Offsets) -> Any:
-    """The rows from `start` up to (not including) `end`, as a batch frame of `COLUMNS`."""
-    reader = spark.read.format("kafka").options(**revealed(options))
+    """The rows from `start` up to (not including) `end`, as a batch frame of `COLUMNS`.
+
+    Of the partitions that the offsets name: with `subscribe` Spark refuses offsets that lack one
+    which a topic has gained since.
+    """
+    named = {topic: list(range(len(ends))) for topic, ends in end.items()}
+    own = {name: value for name, value in options.items() if name != "subscribe"}
+    reader = spark.read.format("kafka").options(**revealed(own)).option("assign", json.dumps(named))
     reader = reader.option("startingOffsets", spark_offsets(start))
     return reader.option("endingOffsets", spark_offsets(end)).load().select(*COLUMNS)
 
