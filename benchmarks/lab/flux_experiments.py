@@ -403,7 +403,7 @@ def memory() -> FluxExperiment:
                 "13, 14",
                 "With the policy all memory is used, until it is exhausted at 16: there throughput "
                 "drops steeply and latency rises",
-                f"with 2 to {below[-1]} short slots {min(fine):.2f} of the throughput at the least, "
+                f"with 2 to {below[-1]} short slots {min(fine):.2f} of the throughput or more, "
                 f"{min(gained):.1f} times that without moves, all in memory, which is full then; "
                 f"with 18 {moved[18].steady / free.steady:.2f} and "
                 f"{moved[18].steady_latency_s * 1000:,.0f} ms, with 20 "
