@@ -38,6 +38,8 @@ from spillway.private import private_folder
 from spillway.produce.summary import ProduceProgress
 
 GIB = 1 << 30
+STATE_ROW_BYTES = 100
+"""Of a budget for each row: with 56 of state no slot comes near the threshold at which it spills."""
 out = Console(soft_wrap=True)
 
 
@@ -55,7 +57,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--max-rows", type=int, default=600_000, help="rows an epoch, of all topics")
     add("--master", default="local[*]", help="spark.master of all programs")
     add("--slots", type=int, default=len(os.sched_getaffinity(0)), help="spillway's slots")
-    add("--budget", type=int, default=GIB, help="bytes a slot of spillway with ample memory")
+    add("--budget", type=int, help="bytes a slot of spillway with ample memory")
     add("--quarter-budget", type=int, help="bytes a slot, instead of a quarter of the ample run's")
     add("--driver-memory", default="2g", help="heap of Spark's copy (spillway has 2g too)")
     add("--join-memory", default="4g", help="heap of Spark's join")
@@ -67,6 +69,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     given.contest = CONTESTS[given.query]
     given.rows = given.rows or given.contest.rows
+    given.budget = given.budget or max(GIB, STATE_ROW_BYTES * 3 * given.rows // given.slots)
     named = given.programs or ",".join(NAMES if given.query == "symbol" else NAMES[1:])
     given.programs = [name.strip() for name in named.split(",")]
     unknown = set(given.programs) - set(NAMES)
