@@ -39,7 +39,7 @@ from spillway.produce.summary import ProduceProgress
 
 GIB = 1 << 30
 STATE_ROW_BYTES = 100
-"""Of a budget for each row: with 56 of state no slot comes near the threshold at which it spills."""
+"""A slot's budget for each row of its share: with 56 of state it stays below the threshold."""
 out = Console(soft_wrap=True)
 
 
