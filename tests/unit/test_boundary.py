@@ -287,3 +287,22 @@ def test_kafka_is_not_asked_before_the_close(tmp_path: Path, kafka: Kafka) -> No
     stream, driver = streaming(tmp_path, "2023-07-03T13:04:00-04:00", [])
     stream._idle_epoch()
     assert (driver.offered, kafka.asked) == ([], [])
+
+
+def test_a_new_session_looks_at_the_day_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
+    looked: list[str] = []
+    monkeypatch.setattr(
+        stream, "_look_at_the_day_before", lambda: looked.append(driver.state.session.date)
+    )
+    stream._epoch(ends(1, 1, 1), None)
+    assert looked == []
+
+    def journaled(*_: Any, **__: Any) -> None:
+        driver.state = open_state(AFTER)
+
+    driver.epoch = journaled  # type: ignore[method-assign]
+    stream._epoch(ends(1, 1, 1), None)
+    assert looked == [AFTER]

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from spillway.engine import step as step_module
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
@@ -35,6 +37,7 @@ from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Coordinates, route
+from spillway.policy.forecast import Forecast
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.policy.victims import (
     POLICIES,
@@ -548,3 +551,49 @@ def test_merges_of_one_epoch_share_their_fuel(tmp_path: Path) -> None:
         rest = list(upkeep(shelf, {DAY: session}, rest, 5, 0).merges)
     assert rest == []
     assert [sum(len(p.rows.key_hash) for p in parts) for parts in session.parts] == [1_000, 1_000]
+
+
+def test_a_step_is_given_what_is_expected_of_its_own_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a session before says of another slot's groups would count in its trust and level."""
+    given: list[Any] = []
+    true = step_module.growth_of
+
+    def noted(*arguments: Any) -> Any:
+        given.append(arguments[-1])
+        return true(*arguments)
+
+    monkeypatch.setattr(step_module, "growth_of", noted)
+    groups = GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 1)])
+    whole = Forecast(np.array([5.0, 7.0]), np.array([0.1, 0.2]), np.array([0.3, 0.4]), 60.0, 90.0)
+    place = folder(str(tmp_path))
+    task = StepTask(
+        slot=1,
+        epoch=0,
+        attempt="0" * 16,
+        warehouse_id="w",
+        session=DAY,
+        manifest=None,
+        key=KEY,
+        groups=groups,
+        budget_bytes=1 << 20,
+        threshold=THRESHOLD,
+        fraction=FRACTION,
+        now_ms=1000,
+        left_ms={DAY: 90.0},
+        forecasts={DAY: whole},
+    )
+    keys = pa.array([f"key-{k}" for k in range(8)])
+    schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[0].payload])
+    rows = pa.RecordBatch.from_arrays([keys, pa.array(np.zeros(8)), keys], schema=schema)
+    where = Coordinates(np.zeros(8, np.int32), np.arange(8), np.full(8, 1000))
+    blocks = [b for b in route(SPEC, 0, groups, rows, where, session=DAY) if b.slot == 1]
+    step(SPEC, task, blocks, place.child("slot"), place.child("tables").child)
+    (found,) = given
+    assert [each.tolist() for each in (found.to_come, found.rate, found.usual)] == [
+        [0, 7],
+        [0, 0.2],
+        [0, 0.4],
+    ]
+    assert (found.known_ms, found.left_ms) == (60.0, 90.0)
