@@ -19,7 +19,7 @@ def _ms(seconds: float) -> str:
 COLUMNS: tuple[tuple[str, Callable[[FluxOutcome], str]], ...] = (
     ("tuples a second, at the end", lambda o: f"{o.steady:,.0f}"),
     ("whole run", lambda o: f"{o.whole:,.0f}"),
-    ("latency at the end, ms", lambda o: _ms(o.steady_latency_s)),
+    ("latency without the buffer, ms", lambda o: _ms(o.steady_latency_s)),
     ("groups moved", lambda o: f"{o.moved:,}"),
     ("the last at, s", lambda o: f"{o.last_move_s:.1f}" if o.moved else "–"),
     ("time with moves", lambda o: f"{o.moving:.0%}" if o.rounds else "–"),

@@ -295,7 +295,7 @@ def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
         "spillway.protocol.deferral.expired_before", return_value=windows.BEGINNING_US
     )
     # Without it the result would come twice. What the slot had in memory says so before that.
-    with none, pytest.raises(InputChanged, match=r"had 2 rows in memory .* and 3 were made"):
+    with none, pytest.raises(InputChanged, match=r"had 2 rows in memory .* gave 3"):
         written_and_read_again()
 
 

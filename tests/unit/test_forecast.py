@@ -27,7 +27,7 @@ from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway.tables.errors import DamagedTable
-from spillway_schemas.journal import Prefix, Sealed
+from spillway_schemas.journal import EventTime, Prefix, Sealed
 from spillway_schemas.query import load_query
 from spillway_schemas.setting_fields import SpillSettings
 from spillway_schemas.settings import Settings
@@ -410,3 +410,23 @@ def test_the_hours_are_the_calendars() -> None:
     )
     with pytest.raises(calendar.CalendarError):
         calendar.open_ms(NAME, "2026-01-04")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"event_time": EventTime(lateness_us=0, ahead_us=0, topics=["a"])},
+        {"parents": [1, -1]},
+    ],
+)
+def test_of_windows_and_trees_the_day_before_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    """There it would change no choice."""
+    stream: Any = Stream(Settings(), load_query("symbol"), Wanted(), Watcher(), lambda: 0)
+    state = sealed_before()
+    genesis = state.genesis.model_copy(update=other)
+    stream.driver = SimpleNamespace(state=replace(state, genesis=genesis))
+    stream.job = SimpleNamespace(settings=SimpleNamespace(calendar=NAME), before=None)
+    monkeypatch.setattr("spillway.stream.service.day_before", lambda *_: pytest.fail("it was read"))
+    stream._look_at_the_day_before()

@@ -77,8 +77,8 @@ class TopicSource:
             problem = input_gone(view, topics, again.read_from, again.read_to)
         if problem:
             raise InputChanged(
-                f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's data back and "
-                "start again"
+                f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's messages back "
+                "and run it again"
             )
 
     @property
@@ -189,8 +189,8 @@ def check_written(again: Restore, found: Sequence[PartWritten]) -> None:
         if rows != held:
             raise InputChanged(
                 f"Slots had {held:,} rows in memory when they were lost after epoch {epoch}, and "
-                f"{rows:,} were made of the same input. Nothing was written. This is an error of "
-                "spillway's: keep the topics and the warehouse, and report it"
+                f"reading the same input again gave {rows:,}. Nothing was written. This is an "
+                "error of spillway's: keep the topics and the warehouse, and report it"
             )
 
 

@@ -9,7 +9,8 @@ So the cut loses
 results to cleanup. `sigma` is what the group has given so far, over the sum of N^m of all its
 generations: it does not forget when the group is spilled, so a group is no worse for being young.
 `X` is the rate at which its rows will come (`spillway.policy.arrivals`), for the time that is left;
-where a session before is known, what came in it after this time (`spillway.policy.forecast`).
+where a session before is known, with the changes from its usual rates that came in it after this
+time, as far as they are trusted (`spillway.policy.forecast`).
 
 Of a windowed join a row that is in memory now meets rows for one window at most. In a steady state
 the share (t / W)^(m - 1) of the results after a time t < W consists of rows alone that came since.

@@ -14,7 +14,10 @@ little came goes by the level. (A slot that has lost its state begins to count a
 Today's own rates say what comes without a change (`spillway.policy.arrivals`). They let some part
 of what is off its usual rate now last; of that, what the profile explains is taken off again:
 
-    X = by rates + trust ((came later - usual left) scale - lasting (rate - usual) scale)
+    X = by rates + trust ((came later - usual then) scale - known lasting (rate - usual) scale)
+
+where `usual then` is what the usual rate gives in that time, and `known` the part of the time left
+of which the profile says something: its own session may have been shorter.
 
 So a profile without a change changes nothing, and on a day that repeats the one before X is what
 came later. The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their
@@ -40,7 +43,7 @@ NEAR_MS = 150_000
 KNOWN_ROWS = 30.0
 """K: so many rows of a group say as much of it as the level of all groups does."""
 PRIOR = 0.1
-"""Of the sum of squares of the profile's usual rates: so much trust it has before any change."""
+"""Of the sum of squares of today's usual rates: so much counts as agreement before any change."""
 
 
 @dataclass(frozen=True)

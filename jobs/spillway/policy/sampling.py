@@ -18,6 +18,11 @@ FULL = 0.95
 part of it was cut off by it."""
 
 
+def was_cut_off(limit_rows: int, rows: int) -> bool:
+    """Whether an epoch of so many rows was cut off by its limit; 0: it had none."""
+    return 0 < FULL * limit_rows <= rows
+
+
 class SlotWork(BaseModel):
     """What one slot did in an epoch."""
 
@@ -107,7 +112,7 @@ def sample_of(works: Sequence[Work], groups: Sequence[int]) -> Sample:
     return Sample(
         span_s=(works[-1].ended_ms - works[0].started_ms) / 1000 if works else 0.0,
         busy_s=of("busy_s"),
-        full=np.array([0 < FULL * e.limit_rows <= e.rows for e in works], dtype=np.bool_),
+        full=np.array([was_cut_off(e.limit_rows, e.rows) for e in works], dtype=np.bool_),
         results=of("results").sum(axis=0).astype(np.int64),
         groups=np.array(groups, dtype=np.int64),
         skew=of("skew").mean(axis=0) if works else np.zeros(slots),

@@ -98,8 +98,8 @@ def deferred_rows(
 ) -> Restore | None:
     """What must be read again in Kafka before a session is cleaned; None: nothing.
 
-    `entries`: all of the session, and that of its base. Of the cuts by reference nothing is asked
-    but which they are: what they hold is what no other cut that holds took before.
+    `entries`: all of the session, and that of its base. A cut by reference holds the rows since the
+    last valid cut of the same hashes, so only its range and epoch are needed.
     """
     cuts = deferred_cuts_of(sealed.session, entries)
     if not cuts:

@@ -118,13 +118,13 @@ def plan_epoch(
     """Plan the epoch after `state`.
 
     `end`: where the epoch's input ends. `next_session`: the calendar's session after the open
-    one. `lost`: slots that start from nothing and are restored. `now`: RFC 3339, for commands
-    that expire. `most_moved_bytes`: state that one epoch may move, unless a group is larger.
-    `commands_n`: number up to which all commands are given, or seen by the journal.
-    `history`: what `restore_of` and `carry_of` need of the past. `most_restored_rows`: when more
-    would have to be read again for the lost slots, what they had is left to cleanup (not where
-    `not_deferrable` says why); None: it is read, however much it is. Raises `ValueError` when `end`
-    lies before the journal's end.
+    one. `lost`: slots that start from nothing: what they had is restored, or left to cleanup.
+    `now`: RFC 3339, for commands that expire. `most_moved_bytes`: state that one epoch may move,
+    unless a group is larger. `commands_n`: number up to which all commands are given, or seen by
+    the journal. `history`: what `restore_of` and `carry_of` need of the past.
+    `most_restored_rows`: when more would have to be read again for the lost slots, what they had is
+    left to cleanup (not where `not_deferrable` says why); None: it is read, however much it is.
+    Raises `ValueError` when `end` lies before the journal's end.
     """
     end = padded(end, greater(state.end, end))
     if not reaches(end, state.end):
@@ -133,7 +133,7 @@ def plan_epoch(
     obeyed = obey(state, [c for c in new if isinstance(c, SessionCommand)], next_session)
     adapted = adapt(state, [c for c in new if isinstance(c, AdaptationCommand)], now)
     unreadable = [_refused(c) for c in new if isinstance(c, UnreadableCommand)]
-    # Lost groups are restored where they were: what moves, moves in a later epoch.
+    # Lost groups begin where they were: what moves, moves in a later epoch.
     count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
     groups = moved(adapted.groups, adapted.queue[:count])
     owners = {slot for _, slot in groups}

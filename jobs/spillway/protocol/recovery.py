@@ -413,7 +413,8 @@ def check_restored(restore: Restore, got: Iterable[PartitionCount], what: str = 
                 f"{what}: {want.topic}/{want.partition}, "
                 f"offsets {first} to {last}, gave {rows} rows (digest {digest:016x}) where the "
                 f"journal counted {want.rows} (digest {want.digest:016x}). Was the topic emptied "
-                "or made anew? Nothing was written; bring the topic's data back and start again."
+                "or made anew? Nothing was written; bring the topic's messages back and run it "
+                "again."
             )
 
 

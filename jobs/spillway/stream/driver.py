@@ -18,7 +18,7 @@ from typing import Literal
 
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
-from spillway.policy.restoring import most_restored_rows
+from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
 from spillway.protocol import driver as protocol
@@ -71,7 +71,7 @@ class StreamDriver:
         self._cores = cores
         self._secrets = secrets
         self._most_per_s = 0.0
-        """Rows a second of the fastest epoch that read as many as it might."""
+        """The greatest `rate_shown` of this term."""
         self._job: EpochJob | None = None
         self._batch: MicroBatch | None = None
         self._limit_rows = 0
@@ -217,11 +217,10 @@ class StreamDriver:
         except OutcomeUnknown as error:
             return protocol.Unknown(str(error))
         if isinstance(instruction.entry, Epoch):
-            self._works.append(work_of(instruction.entry))
-            job_s = instruction.entry.seconds.get("job")
-            rows = sum(part.rows for part in instruction.entry.read)
-            if job_s and 0 < instruction.entry.limit_rows <= rows:
-                self._most_per_s = max(self._most_per_s, rows / job_s)
+            work, job_s = work_of(instruction.entry), instruction.entry.seconds.get("job", 0.0)
+            self._works.append(work)
+            shown = rate_shown(work.limit_rows, work.rows, job_s)
+            self._most_per_s = max(self._most_per_s, shown)
             self._on_epoch(instruction.entry)
         return protocol.Appended()
 

@@ -215,7 +215,8 @@ class EpochJob:
         # Slot numbers are contiguous, so that slot i can be partition i.
         parts = partitions(len(slots))
         salt = self._salts(parts)
-        lost_slots = plan.restore.slots if plan.restore is not None else frozenset[int]()
+        restored = plan.restore.slots if plan.restore is not None else frozenset[int]()
+        lost_slots = restored | frozenset(plan.deferred_slots)
         hosts = self.placement.place(slots, unpin=lost_slots)
         tasks = step_tasks(
             self.settings,

@@ -186,7 +186,9 @@ class Stream:
     def _look_at_the_day_before(self) -> None:
         """For what groups are to expect. Not knowing it is no reason to stop."""
         calendar_ = self.job.settings.calendar
-        if self.settings.spill.forecast == "off" or not calendar_:
+        genesis = self.driver.state.genesis
+        is_used = genesis.event_time is None and len(genesis.parents) == 1
+        if self.settings.spill.forecast == "off" or not calendar_ or not is_used:
             return
         try:
             self.job.before = day_before(self.warehouse, self.driver.state, calendar_)
