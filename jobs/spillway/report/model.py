@@ -132,8 +132,9 @@ class SessionStatus(StatusRecord):
     budget_bytes: int
     """The budget that it had then."""
     restored_slots: int
-    deferred_slots: int
     """How often a slot's state was lost and read again."""
+    deferred_slots: int
+    """How often it was lost and left to cleanup."""
     moved: int
     """Groups that changed their slot."""
     delay_p50_ms: int | None

@@ -123,6 +123,9 @@ def _head(status: Status, width: int) -> RenderableType:
         line.add_row("asked", _asked(asked, status.driver_runs))
     if open_ is not None and open_.overflows:
         line.add_row("spills", Text(overflow_text(open_), style="yellow"))
+    for each in status.sessions:
+        if each.deferred_slots and each.stage != "cleaned":
+            line.add_row("lost", Text(deferred_text(each), style="yellow"))
     epoch = Text(str(status.epoch) if status.epoch >= 0 else "none yet")
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
@@ -216,6 +219,14 @@ def overflow_text(session: SessionStatus) -> str:
         f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
         "threshold: the folder had no room for new rows beside files of spilled ones. "
         "Raise state.budget_bytes, or lower spill.threshold"
+    )
+
+
+def deferred_text(session: SessionStatus) -> str:
+    """What a cleanup that is still to come needs besides the warehouse."""
+    return (
+        f"{times_text(session.deferred_slots, 'slot')} of {session.session} went on empty: cleanup "
+        "reads in Kafka what they had, so keep the topics until then"
     )
 
 
