@@ -467,7 +467,7 @@ CASES = [
         InputChanged,
         "Lost state cannot be restored from Kafka: a/0, offsets 0 to 4, gave 0 rows "
         r"\(digest 0{16}\) where the journal counted 4 \(digest 0{15}7\)\. Was the topic "
-        r"emptied or made anew\? Nothing was written; bring the topic's data back and start "
+        r"emptied or made anew\? Nothing was written; bring the topic's messages back and run it "
         r"again\.$",
         report(0, 1),
         report(1, 1),
