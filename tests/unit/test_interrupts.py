@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -94,6 +95,25 @@ def test_one_that_was_asked_to_stop_before_its_start_touches_nothing(stream: Str
     stream.watcher.stop.set()
     stream.run()
     assert not Path(stream.settings.warehouse.root).exists()
+
+
+def test_a_child_that_is_not_yet_another_program_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between fork and exec it has the handler of its parent, which says it for both."""
+    handlers: dict[int, Any] = {}
+    told: list[bytes] = []
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+    monkeypatch.setattr(interrupts, "_say", told.append)
+    stop = threading.Event()
+    interrupts.stop_on_signals(stop)
+    own = os.getpid()
+    monkeypatch.setattr("os.getpid", lambda: own + 1)
+    handlers[signal.SIGINT](signal.SIGINT, None)
+    assert (stop.is_set(), told) == (False, [])
+    monkeypatch.setattr("os.getpid", lambda: own)
+    handlers[signal.SIGINT](signal.SIGINT, None)
+    assert (stop.is_set(), len(told)) == (True, 1)
 
 
 def test_a_terminal_that_is_gone_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,11 @@ HUSH_S = 2.0
 def stop_on_signals(stop: threading.Event) -> None:
     """Set `stop` on SIGTERM and Ctrl-C; end this process on the second Ctrl-C. Main thread only."""
 
+    own = os.getpid()
+
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if os.getpid() != own:
+            return  # a child between fork and exec, which the terminal's Ctrl-C reaches, too
         if number == signal.SIGINT and stop.is_set():
             _say(_SECOND)
             # On a thread of its own: this one may be in the middle of a call to the JVM.
