@@ -23,13 +23,12 @@ from benchmarks.lab.catalogue import experiments
 from benchmarks.lab.exact import NotExact
 from benchmarks.lab.flux_experiments import FluxExperiment
 from benchmarks.lab.flux_lines import FluxOutcome
-from benchmarks.lab.flux_running import carry_out_flux
+from benchmarks.lab.line_running import carry_out_flux, carry_out_window
 from benchmarks.lab.lines import Outcome
 from benchmarks.lab.picture import picture
 from benchmarks.lab.running import carry_out
 from benchmarks.lab.window_experiments import WindowExperiment
 from benchmarks.lab.window_lines import WindowOutcome
-from benchmarks.lab.window_running import carry_out_window
 from benchmarks.side_by_side.report import replace_section
 
 PAGE = ROOT / "docs" / "laboratory.md"

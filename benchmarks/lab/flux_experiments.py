@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from benchmarks.lab.claims import ALIKE, Claim, alike, ratio
 from benchmarks.lab.flux_cluster import LOADED, MB, Buffer
@@ -69,13 +70,17 @@ THOUSANDS = "tuples a second, thousands"
 
 def short_term() -> FluxExperiment:
     """Figure 3."""
-    kinds = {"skew buffer": "shared", "queues apart": "apart", "epochs": "epochs"}
+    kinds: Mapping[str, Literal["shared", "apart", "epochs"]] = {
+        "skew buffer": "shared",
+        "queues apart": "apart",
+        "epochs": "epochs",
+    }
     base = FluxLine("", rotating_s=0.5, seconds=16.0, tail_s=16.0)
     curves: dict[str, list[tuple[float, str]]] = {}
     lines = []
     for name, kind in kinds.items():
         for tuples in BUFFERS[kind == "epochs" :]:
-            buffer = Buffer(tuples, kind)  # type: ignore[arg-type]
+            buffer = Buffer(tuples, kind)
             lines.append(replace(base, name=f"{name}, {tuples:,}", buffer=buffer))
             curves.setdefault(name, []).append((tuples, lines[-1].name))
     free = replace(base, name="no load", rotating_s=0.0)

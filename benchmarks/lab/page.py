@@ -54,7 +54,7 @@ class Done:
         return self.experiment.claims(self.outcomes)
 
 
-T = TypeVar("T")
+T = TypeVar("T", WindowOutcome, FluxOutcome)
 AnyDone = Done | WindowDone | FluxDone
 AnyExperiment = Experiment | WindowExperiment | FluxExperiment
 
@@ -213,7 +213,7 @@ def restore(text: str, experiments: Iterable[AnyExperiment]) -> list[AnyDone]:
 
 def _restored(kind: type[T], outcomes: Sequence[Mapping[str, Any]]) -> dict[str, T]:
     """Outcomes by their names; none when they have other figures by now."""
-    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    names = {each.name for each in fields(kind)}
     if any(o.keys() != names for o in outcomes):
         return {}
     return {o["name"]: kind(**o) for o in outcomes}

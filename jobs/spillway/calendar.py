@@ -126,20 +126,25 @@ def is_trading_day(name: str, date: str) -> bool:
 
 def close_ms(name: str, date: str) -> int:
     """When the session of a date closes. Raises CalendarError when the date is no session."""
+    calendar, day = _session(name, date)
+    return int(calendar.session_close(day).timestamp() * 1000)
+
+
+def open_ms(name: str, date: str) -> int:
+    """When the session of a date opens. Raises CalendarError when the date is no session."""
+    calendar, day = _session(name, date)
+    return int(calendar.session_open(day).timestamp() * 1000)
+
+
+def _session(name: str, date: str) -> tuple[Any, Any]:
+    """A calendar, and a date of it that is a session."""
     calendar = _calendar(name)
     day = _check(calendar, date)
     if not calendar.is_session(day):
         raise CalendarError(
             f"{date} is not a trading day of {name}: it has no close; use --at TIME"
         )
-    return int(calendar.session_close(day).timestamp() * 1000)
-
-
-def open_ms(name: str, date: str) -> int:
-    """When the session of a date opens. Raises CalendarError when the date is no session."""
-    close_ms(name, date)
-    calendar = _calendar(name)
-    return int(calendar.session_open(_check(calendar, date)).timestamp() * 1000)
+    return calendar, day
 
 
 def zone(name: str) -> str:

@@ -37,7 +37,7 @@ from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import input_gone
 from spillway.policy.batches import BYTES, ROWS, Batching
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
-from spillway.protocol.recovery import InputChanged, Restore, check_restored
+from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_restored
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.pins import salts
@@ -127,8 +127,8 @@ def tasks_for(
 ) -> tuple[DecodeTask, PartsTask]:
     """What the decoders need to know, and what the parts do. `groups`: of `parts_of`."""
     (session,) = again.sessions
-    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
-    generations = DeferredGenerations(session.deferred.spilled, session.deferred.deferred)
+    deferred = _deferred(again)
+    generations = DeferredGenerations(deferred.spilled, deferred.deferred)
     task = DecodeTask(
         spec=spec,
         streams=streams,
@@ -182,9 +182,7 @@ def check_written(again: Restore, found: Sequence[PartWritten]) -> None:
         if part.problem is not None:
             raise StorageError(*part.problem)
     check_restored(again, [count for part in found for count in part.counts], UNREADABLE)
-    (session,) = again.sessions
-    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
-    for epoch, held in session.deferred.held:
+    for epoch, held in _deferred(again).held:
         rows = sum(part.rows.get(epoch, 0) for part in found)
         if rows != held:
             raise InputChanged(
@@ -192,6 +190,12 @@ def check_written(again: Restore, found: Sequence[PartWritten]) -> None:
                 f"reading the same input again gave {rows:,}. Nothing was written. This is an "
                 "error of spillway's: keep the topics and the warehouse, and report it"
             )
+
+
+def _deferred(again: Restore) -> Deferred:
+    (session,) = again.sessions
+    assert session.deferred is not None, "a restore for lost slots is not for a cleanup"
+    return session.deferred
 
 
 WRITTEN_SCHEMA = pa.schema([pa.field("written", pa.string())])

@@ -29,7 +29,7 @@ from spillway.tables import Warehouse
 from spillway_schemas.journal import HASH_BITS
 
 BIN_MS = 300_000
-NEAR_MS = 120_000
+STANDS_MS = 120_000
 """Statistics this long before the end of a bin stand for it: they are written at least so often."""
 UNSEEN_MS = 1_800_000
 """The longest time of the session's hours without a count."""
@@ -110,7 +110,7 @@ def _may_stand(group: pq.RowGroupMetaData, times: I64) -> bool:
         if column.path_in_schema == "written_at" and known:
             bounds = column.statistics.min, column.statistics.max
             low, high = (int(_utc(each).timestamp() * 1000) for each in bounds)
-            return bool(((times >= low) & (times - NEAR_MS <= high)).any())
+            return bool(((times >= low) & (times - STANDS_MS <= high)).any())
     return True
 
 
@@ -123,7 +123,7 @@ def _standing(rows: pa.Table, date: str, times: I64) -> pa.Table:
     written_ms = mine["written_at"].cast(pa.int64()).to_numpy() // 1000
     number = np.searchsorted(times, written_ms)
     near = number < len(times)
-    near &= times[np.minimum(number, len(times) - 1)] - written_ms <= NEAR_MS
+    near &= times[np.minimum(number, len(times) - 1)] - written_ms <= STANDS_MS
     some = mine.filter(pa.array(near))
     return pa.table(
         {
