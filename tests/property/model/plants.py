@@ -680,7 +680,7 @@ PLANTS: tuple[Plant, ...] = (
         "the new owner's manifest has the group, the old one's has not",
         "DOUBLED|cut of nothing|JournalBroken",
         rules=Rules(leave=lambda session, task: None),
-        first=154,
+        first=510,
     ),
     Plant(
         "extract-gives-nothing",
