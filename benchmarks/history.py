@@ -240,7 +240,7 @@ def make(root: Path, count: int) -> None:
 def prove(warehouse: Warehouse, session: str, ranges: int) -> None:
     """What the tables say of a session that was sealed, cleaned and proved complete."""
     for n in range(ranges):
-        warehouse.apply_cleanup(session, n, [])
+        warehouse.apply_cleanup(session, {n: []})
     for event in ("sealed", "cleaning", "cleaned"):
         warehouse.sessions.append(SessionEvent(session=session, event=event, seconds=9.0))
     verdict = SessionEvent(session=session, event="verified", complete=True, missing=0)

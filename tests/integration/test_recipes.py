@@ -182,7 +182,7 @@ class Day:
             for table in sorted({file.table for file in files}):
                 w.apply(table, epoch, [file for file in files if file.table == table])
         late = self._results(cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), "cleanup", EPOCHS - 1)
-        w.apply_cleanup(DAY, 0, late)
+        w.apply_cleanup(DAY, {0: late})
         counts = {phase: self.count(phase) for phase in ("run-time", "cleanup")}
         event = {"run_time": counts["run-time"], "cleanup": counts["cleanup"]}
         w.sessions.append(SessionEvent(session=DAY, event="cleaned", **event))

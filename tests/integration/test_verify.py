@@ -233,7 +233,7 @@ class HandMadeDay:
         if files:
             w.apply("results", 0, files)
         w.apply("quarantine", 0, [record])
-        w.apply_cleanup(DAY, 0, write(cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), cleanup))
+        w.apply_cleanup(DAY, {0: write(cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), cleanup)})
         w.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=len(cleanup)))
         return w
 

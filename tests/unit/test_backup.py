@@ -258,9 +258,9 @@ def test_a_copy_beside_a_cleanup_is_told_what_it_lacks(root: Path) -> None:
     names = [each.name for each in root.iterdir() if each.name != "sessions"]
     original = Warehouse(str(root), RESULTS, fsync=False)
     for n in range(last):
-        original.apply_cleanup(DAY, n, [])
+        original.apply_cleanup(DAY, {n: []})
     place = copy(root, root.parent / "copy", names)
-    original.apply_cleanup(DAY, last, [])
+    original.apply_cleanup(DAY, {last: []})
     original.sessions.append(SessionEvent(session=DAY, event="cleaned"))
     copy(root, place, ["sessions"])
     assert problems(root) == []

@@ -9,19 +9,19 @@ from math import prod
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill import cleanup, spillfile
 from spillway.engine.spill.cleanup import (
-    SpilledRows,
     SpillIndex,
     SpillSource,
     clean_ranges,
     cut,
     load,
-    productive,
     windows,
 )
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
@@ -82,20 +82,12 @@ def test_one_generation_is_complete_and_never_joined(tmp_path, monkeypatch):
     assert count(source) == 0
 
 
-def test_only_rows_that_can_give_something_are_taken_apart(tmp_path, monkeypatch):
+def test_only_rows_that_can_give_something_are_joined(tmp_path):
     # Hash 1: two generations, both inputs. 2: one generation. 3: one input only.
     source = spilled(tmp_path, {3: ([1, 2, 3], [1, 2]), 5: ([1, 3], [1])})
-    taken = []
-    real = cleanup.rows_of_input
-
-    def rows_(*args):
-        found = real(*args)
-        taken.append(found.num_rows)
-        return found
-
-    monkeypatch.setattr(cleanup, "rows_of_input", rows_)
     assert count(source) == 2 * 2 - 1 - 1
-    assert taken == [2, 2]
+    found = cleanup.generations(source, load(source, 0, 2**64))
+    assert [rows.table.num_rows for rows, _ in found.inputs] == [2, 2]
 
 
 def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
@@ -140,7 +132,7 @@ def test_small_ranges_are_read_together_and_large_ones_alone(tmp_path):
     ranges = [Prefix(4, v) for v in range(16)]
     found = list(windows(source, ranges, 100_000))
     assert found[0][0] == 0
-    assert [a for a, _ in found[1:]] == [b for _, b in found[:-1]]
+    assert [a for a, *_ in found[1:]] == [b for _, b, _ in found[:-1]]
     assert found[-1][1] == 16
     assert found[0][1] >= 8
     assert len(found) >= 2
@@ -486,10 +478,10 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
     source = rigged(tmp_path, {(0, k): [k * top, k * top + 5] for k in range(16)}, [10] * 16)
     ranges = [Prefix(4, v) for v in (0, 1, 2, 5, 6, 7)]
     # What lies between the ranges counts, too: it is read with them.
-    assert list(windows(source, ranges, 30)) == [(0, 3), (3, 6)]
-    assert list(windows(source, ranges, 29)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
-    assert list(windows(source, ranges, 9)) == [(i, i + 1) for i in range(6)]
-    assert list(windows(source, ranges, 80)) == [(0, 6)]
+    assert list(windows(source, ranges, 30)) == [(0, 3, 30), (3, 6, 30)]
+    assert list(windows(source, ranges, 29)) == [(0, 2, 20), (2, 3, 10), (3, 5, 20), (5, 6, 10)]
+    assert list(windows(source, ranges, 9)) == [(i, i + 1, 10) for i in range(6)]
+    assert list(windows(source, ranges, 80)) == [(0, 6, 80)]
     assert list(windows(source, [], 80)) == []
 
 
@@ -497,10 +489,10 @@ def test_an_empty_range_is_not_read_with_a_large_one(tmp_path):
     top = 2**63
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [top + 9]}, [100, 100])
     halves = [Prefix(1, 0), Prefix(1, 1)]
-    assert list(windows(source, halves, 150)) == [(0, 1), (1, 2)]
+    assert list(windows(source, halves, 150)) == [(0, 1, 0), (1, 2, 200)]
     # Nor is what lies between an empty range and another.
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [2**64 - 1]}, [100, 100])
-    assert list(windows(source, [Prefix(2, 0), Prefix(2, 3)], 150)) == [(0, 1), (1, 2)]
+    assert list(windows(source, [Prefix(2, 0), Prefix(2, 3)], 150)) == [(0, 1, 0), (1, 2, 100)]
 
 
 def test_one_file_is_open_at_a_time(tmp_path, monkeypatch):
@@ -532,29 +524,75 @@ def test_one_file_is_open_at_a_time(tmp_path, monkeypatch):
     assert len(kept) == 5
 
 
-def test_rows_that_can_give_nothing_are_left_out():
-    def part(epoch, input_, hashes):
-        table = pa.table({"partition": [0] * len(hashes)})
-        return SpilledRows(0, epoch, input_, np.array(hashes, np.uint64), table)
+@given(
+    rows=st.lists(st.tuples(*[st.integers(0, n) for n in (4, 3, 2)]), max_size=40),
+    inputs=st.integers(1, 3),
+)
+@example(rows=[], inputs=2)
+@example(rows=[(0, 7, 0), (9, 7, 1)], inputs=2)
+def test_productive_against_one_hash_at_a_time(rows, inputs):
+    rows = sorted((epoch, hash_, i % inputs) for epoch, hash_, i in rows)
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    hashes, found = cleanup.productive(
+        columns[1].astype(np.uint64), columns[0], columns[2], range(inputs)
+    )
+    wanted = []
+    expected = [([], []) for _ in range(inputs)]
+    for hash_ in sorted({h for _, h, _ in rows}):
+        mine = [(n, epoch, i) for n, (epoch, h, i) in enumerate(rows) if h == hash_]
+        epochs = sorted({epoch for _, epoch, _ in mine})
+        if len(epochs) < 2 or {i for *_, i in mine} != set(range(inputs)):
+            continue
+        wanted.append(hash_)
+        for n, epoch, i in mine:
+            expected[i][0].append(n)
+            expected[i][1].append(epochs.index(epoch))
+    assert hashes.tolist() == wanted
+    assert [(at.tolist(), of.tolist()) for at, of in found] == expected
 
-    parts = [
-        part(3, 0, [1, 2, 3, 4, 6]),
-        part(3, 1, [1, 2, 2**63, 5]),
-        part(4, 1, [9, 6, 4, 1, 2**63]),
-        part(1, 0, [5, 9, 2]),
-        part(2, 0, [2**63]),
-    ]
-    # 3 is of one input, the others have both, in two epochs each.
-    assert productive(parts, range(2)).tolist() == [1, 2, 4, 5, 6, 9, 2**63]
-    # Every input counts, also the last of three, which none of these is of.
-    assert productive(parts, range(3)).tolist() == []
-    assert productive([*parts, part(3, 2, [9, 3, 6])], range(3)).tolist() == [6, 9]
-    # In one epoch each: nothing.
-    assert productive(parts[:2], range(2)).tolist() == []
-    assert productive(parts[:1], range(2)).tolist() == []
-    assert productive(parts[:1], range(1)).tolist() == []
-    assert productive([], range(2)).tolist() == []
-    assert productive([part(0, 0, [7]), part(9, 1, [7])], range(2)).tolist() == [7]
+
+@pytest.mark.parametrize("most", [0, 300, 10**9])
+@pytest.mark.parametrize("width", [2**60, 2**62])
+def test_a_row_group_that_several_pieces_share_is_read_once(tmp_path, monkeypatch, most, width):
+    """As far as what reaches beyond a piece may be kept."""
+    hashes = np.random.default_rng(5).integers(0, 2**64, 300, dtype=np.uint64)
+    source = spilled(tmp_path, {e: (hashes[e::3], hashes[e::3]) for e in range(3)})
+    read = Counter()
+    real = cleanup.read_rows
+
+    def counting(folder, file, groups, *args, **options):
+        read.update((file.path, group) for group in groups)
+        return real(folder, file, groups, *args, **options)
+
+    monkeypatch.setattr(cleanup, "read_rows", counting)
+    straddling = cleanup.Straddling(most)
+    found = Counter()
+    for lo in range(0, 2**64, width):
+        parts = load(source, lo, lo + width, straddling)
+        alone = load(source, lo, lo + width)
+        told = [
+            Counter(
+                (part.file, part.epoch, part.input, h, o)
+                for part in some
+                for h, o in zip(
+                    part.key_hash.tolist(), part.table["offset"].to_pylist(), strict=True
+                )
+            )
+            for some in (parts, alone)
+        ]
+        assert told[0] == told[1]
+        found += told[0]
+    assert found.total() == 600
+    kept = straddling._bytes
+    assert kept == 0 == len(straddling._rows)
+    read.clear()
+    straddling = cleanup.Straddling(most)
+    for lo in range(0, 2**64, width):
+        load(source, lo, lo + width, straddling)
+        assert straddling._bytes <= most
+        assert straddling._bytes == sum(rows.nbytes for rows in straddling._rows.values())
+    often = set(read.values())
+    assert often == {1} if most == 10**9 else max(often) > 1
 
 
 def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
@@ -572,10 +610,10 @@ def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
 
 
 def test_rows_of_a_hot_key_stay_in_their_order():
-    """Nothing is copied for it: see `_permuted`."""
+    """Nothing is copied for it: see `_picked`."""
     table = rows(0, [7] * 500).table
-    assert cleanup._permuted(table, np.arange(500)) is table
-    assert cleanup._permuted(table, np.arange(500)[::-1])["offset"].to_pylist() == [
+    assert cleanup._picked(table, np.arange(500)) is table
+    assert cleanup._picked(table, np.arange(500)[::-1])["offset"].to_pylist() == [
         *range(499, -1, -1)
     ]
 

@@ -234,7 +234,9 @@ def test_compression_and_checksums_are_on(tmp_path):
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 5, 12])
-def test_a_full_disk_is_the_error_that_the_caller_sees(tmp_path, allowed):
+def test_a_full_disk_is_the_error_that_the_caller_sees(monkeypatch, allowed):
+    monkeypatch.setattr(datafile, "BUFFER_BYTES", 64)
+
     class Full:
         def __init__(self):
             self.writes = 0

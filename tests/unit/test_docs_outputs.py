@@ -443,7 +443,7 @@ def status_sealed(stage: Stage) -> None:
 def status_cleaning(stage: Stage) -> None:
     warehouse = open_warehouse(str(stage.root))
     fill_journal(warehouse, make_day(60, seal_after=40).entries)
-    warehouse.apply_cleanup(DAY, 0, [])
+    warehouse.apply_cleanup(DAY, {0: []})
     stage.run("status")
 
 

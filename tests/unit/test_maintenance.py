@@ -384,7 +384,7 @@ def test_what_may_still_be_committed_is_not_deleted(root: Path) -> None:
     news = {"n": last.n + 1, "epoch": last.epoch + 1, "files": [running]}
     w.journal.append(last.model_copy(update=news))
     w.apply("results", last.epoch + 1, [running])
-    w.apply_cleanup(NEXT, 0, [cleaning])
+    w.apply_cleanup(NEXT, {0: [cleaning]})
     assert opened(root).check() == []
 
 

@@ -162,7 +162,7 @@ def test_stages_of_a_sealed_session(settings, warehouse, events, stage, by_clean
 def test_a_cleanup_under_way_is_seen(settings, warehouse):
     made = make_day(60, seal_after=40)
     fill_journal(warehouse, made.entries)
-    warehouse.apply_cleanup(DAY, 0, [])
+    warehouse.apply_cleanup(DAY, {0: []})
     day = status(warehouse, settings, made.now(), None).session_of(DAY)
     assert (day.stage, day.cleanup_ranges_done, day.cleanup_ranges) == ("cleaning", 1, 2)
 

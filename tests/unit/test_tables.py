@@ -461,14 +461,45 @@ def test_cleanup_commits_in_order_and_once(tmp_path: Path) -> None:
     )
     assert w.cleanup_applied(DAY) == -1
     with pytest.raises(ValueError, match="0 comes first"):
-        w.apply_cleanup(DAY, 1, [])
-    w.apply_cleanup(DAY, 0, [one])
-    w.apply_cleanup(DAY, 0, [one])
-    w.apply_cleanup(DAY, 1, [])  # a range without missing results
+        w.apply_cleanup(DAY, {1: []})
+    w.apply_cleanup(DAY, {0: [one]})
+    w.apply_cleanup(DAY, {0: [one]})
+    w.apply_cleanup(DAY, {1: []})  # a range without missing results
     assert w.cleanup_applied(DAY) == 1
-    w.apply_cleanup(DAY, 2, [three])
+    w.apply_cleanup(DAY, {2: [three]})
     assert w.cleanup_applied("2026-01-06") == -1
     assert values(tmp_path) == Counter([1, 3])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["it knows", "it finds out"])
+def test_ranges_that_another_cleanup_has_committed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    w = warehouse(tmp_path)
+    mine, other = (
+        {n: [write(w, cleanup_name(DAY, n, by * 12, 0), [n])] for n in range(4)} for by in "ab"
+    )
+    assert w.apply_cleanup(DAY, {0: other[0]}) == -1
+    real = w.cleanup_applied
+    if late:
+
+        def then_the_other_commits(session: str) -> int:
+            found = real(session)
+            Warehouse(str(tmp_path), fsync=False).apply_cleanup(DAY, {1: other[1], 2: other[2]})
+            return found
+
+        monkeypatch.setattr(w, "cleanup_applied", then_the_other_commits)
+    assert w.apply_cleanup(DAY, {n: mine[n] for n in (1, 2, 3)}) == 0
+    assert real(DAY) == 3
+    assert values(tmp_path) == Counter(range(4))
+    table = w.table("results")
+    table.refresh()
+    others = {file.path for each in other.values() for file in each}
+    assert len({file.path for file in table.files()} & others) == (3 if late else 1)
+    versions = table.version
+    assert w.apply_cleanup(DAY, mine) == 3
+    table.refresh()
+    assert table.version == versions
 
 
 def _apply_all(root: str, epochs: int) -> None:
@@ -487,7 +518,7 @@ def _clean_all(root: str, ranges: int) -> None:
         path = f"session_date={DAY}/{cleanup_name(DAY, n, 'aaaaaaaaaaaa', 0)}"
         size = w.folder("results").size(path)
         assert size is not None
-        w.apply_cleanup(DAY, n, [_record(path, size)])
+        w.apply_cleanup(DAY, {n: [_record(path, size)]})
 
 
 def _compact_all(root: str, rows: int) -> None:
@@ -648,7 +679,7 @@ def test_compaction_keeps_rows_types_and_transactions(tmp_path: Path) -> None:
         w.apply(
             "results", epoch, [write(w, data_name(epoch, "aaaaaaaaaaaa", 0, 0), [epoch, epoch])]
         )
-    w.apply_cleanup(DAY, 0, [write(w, cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), [99])])
+    w.apply_cleanup(DAY, {0: [write(w, cleanup_name(DAY, 0, "aaaaaaaaaaaa", 0), [99])]})
     before = values(tmp_path)
     assert w.maintain().compacted == {"results": 21}
     assert len(w.files("results")) == 1
@@ -685,7 +716,7 @@ def test_vacuum_beside_a_running_day(tmp_path: Path) -> None:
     w.apply("results", 20, [owed])
     w.journal.append(epoch_entry(22, 21, [running]))
     w.apply("results", 21, [running])
-    w.apply_cleanup(DAY, 0, [cleaning])
+    w.apply_cleanup(DAY, {0: [cleaning]})
     assert values(tmp_path) == Counter([*range(22), 100])
 
 

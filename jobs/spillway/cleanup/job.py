@@ -4,8 +4,9 @@ Model: the unit of work is one hash range of the session's sealed entry. Its mis
 written by a task under fresh names and committed with the application transaction
 (`cleanup/<session>`, n). Tasks run in parallel, a Spark job each, as many at a time as Spark
 has cores; commits are made here, one after the other, in order of n, as soon as it is their
-turn. A range without missing results is committed too (without files), so that the last
-transaction says how far cleanup has come, whoever did it.
+turn. A task's ranges are committed at once, by the last one's number. A range without missing
+results is committed too (without files), so that the last transaction says how far cleanup has
+come, whoever did it.
 
 Failure paths:
 
@@ -370,9 +371,8 @@ class _Run:
         try:
             running = [pool.submit(self._clean, join, share, index) for join, share in todo]
             for future in running:
-                for each in future.result():
-                    rows += self._commit(each)
-                    self._report(done + rows)
+                rows += self._commit(future.result())
+                self._report(done + rows)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             self._context.cancelJobGroup(self._job_group)
@@ -380,20 +380,20 @@ class _Run:
         pool.shutdown()
         return rows
 
-    def _commit(self, done: RangeDone) -> int:
-        """Commit one range unless it is in; how many results of the query that was."""
+    def _commit(self, done: Sequence[RangeDone]) -> int:
+        """Commit the ranges of a task, at once, but those that are in; how many results of the
+        query that was."""
         session = self._sealed.session
-        if done.n > self._applied:
-            self._applied = self._warehouse.cleanup_applied(session)
-        if done.n <= self._applied:
+        if not done or done[-1].n <= self._applied:
             return 0  # another cleanup was faster, and may be further
         self._lease.check()
-        # It may still be faster: then this does nothing, and the rows are counted here too.
-        is_root = self._join_of(self._sealed.ranges[done.n]) == self._spec.root.operator
+        is_root = self._join_of(self._sealed.ranges[done[-1].n]) == self._spec.root.operator
         table = "results" if is_root else "spill"
-        self._warehouse.apply_cleanup(session, done.n, done.files, table)
-        self._applied = done.n
-        return done.rows if is_root else 0
+        files = {each.n: each.files for each in done}
+        before = self._warehouse.apply_cleanup(session, files, table)
+        self._applied = max(done[-1].n, before)
+        # What another has committed since then is not seen, and counted here, too.
+        return sum(each.rows for each in done if each.n > before) if is_root else 0
 
     def _report(self, rows: int) -> None:
         self._on_progress(

@@ -9,7 +9,7 @@ Invariants:
 
 * `apply(table, epoch, files)` takes effect at most once per (table, epoch), whoever calls it and
   how often; a driver that was taken over can only repeat what is there.
-* `apply_cleanup(session, n, files)`: the same for (session, n), and in order of n.
+* `apply_cleanup(session, ranges)`: the same for (session, n), and in order of n.
 * A commit names only files that exist with the size that their record says.
 
 Known limitation: one `Warehouse` object is for one thread; another thread or process opens its
@@ -19,7 +19,7 @@ own. It must not be made before a `fork` (deltalake does not survive one): spawn
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -191,7 +191,7 @@ class Warehouse:
 
         Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
         """
-        self._commit_once(table, APP, epoch, files)
+        self._commit_once(table, APP, epoch, lambda _: files)
 
     def state_key(self) -> SecretBytes:
         """Return the key for the digests of state files; made when there is none.
@@ -212,22 +212,34 @@ class Warehouse:
         return table.transaction(f"cleanup/{session}")
 
     def apply_cleanup(
-        self, session: str, n: int, files: Sequence[FileRecord], table: str = "results"
-    ) -> None:
-        """Commit what the session's range `n` lacked (nothing is fine): to `results`, or, of a join
-        below the root, to `spill` as rows of the join above.
+        self,
+        session: str,
+        ranges: Mapping[int, Sequence[FileRecord]],
+        table: str = "results",
+    ) -> int:
+        """Commit what consecutive ranges of the session lacked, all at once: to `results`, or, of a
+        join below the root, to `spill` as rows of the join above.
 
-        Does nothing when that was done already. Raises ValueError when range n - 1 is not in,
-        `FileMismatch`, `OutcomeUnknown`.
+        `ranges`: of each number the files (none is fine). Those that are in already are left out.
+        Returns the last range that was in before. Raises ValueError when the one before these is
+        not in, `FileMismatch`, `OutcomeUnknown`.
         """
         before = self.cleanup_applied(session)
-        if n > before + 1:
+        if min(ranges) > before + 1:
             raise ValueError(
-                f"range {n} of session {session} cannot be committed: {before + 1} comes first"
+                f"range {min(ranges)} of session {session} cannot be committed: {before + 1} comes "
+                "first"
             )
-        if n > before:
-            self.table(table).sync_files(files)
-        self._commit_once(table, f"cleanup/{session}", n, files)
+
+        def after(n: int) -> list[FileRecord]:
+            return [file for k, files in ranges.items() if k > n for file in files]
+
+        if max(ranges) > before:
+            self.table(table).sync_files(after(before))
+            self._commit_once(
+                table, f"cleanup/{session}", max(ranges), lambda seen: after(max(seen, before))
+            )
+        return before
 
     def deferred_applied(self, session: str) -> int:
         """Return 0 when `apply_deferred` was done for the session, else -1."""
@@ -241,7 +253,7 @@ class Warehouse:
         Does nothing when that was done already. Raises `FileMismatch`, `OutcomeUnknown`.
         """
         self.table("spill").sync_files(files)
-        self._commit_once("spill", _deferred(session), 0, files)
+        self._commit_once("spill", _deferred(session), 0, lambda _: files)
 
     # --- upkeep --------------------------------------------------------------------------
 
@@ -388,13 +400,22 @@ class Warehouse:
         unused = table.transaction(APP) < 0 and not table.files()
         return table if unused and self.journal.last_epoch() < 0 else None
 
-    def _commit_once(self, name: str, app: str, version: int, files: Sequence[FileRecord]) -> None:
+    def _commit_once(
+        self,
+        name: str,
+        app: str,
+        version: int,
+        files_after: Callable[[int], Sequence[FileRecord]],
+    ) -> None:
+        """Commit (app, version) unless it is in. `files_after`: the files that are lacking after
+        that version of `app` (-1: none) which is in."""
         table = self.table(name)
         for _ in range(APPLY_ATTEMPTS):
             table.refresh()
             # Checked on the handle that commits, with no refresh in between.
-            if table.transaction(app) >= version:
+            if (seen := table.transaction(app)) >= version:
                 return
+            files = files_after(seen)
             _check_files(table, files)
             try:
                 table.commit(files, app, version)

@@ -19,9 +19,8 @@ Invariants:
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
 * Cost is linear in the rows spilled, times the logarithm of the generations of a hash, and in the
-  results missing: hashes are read once, to see how many rows each range has, and rows once (a row
-  group that several pieces share, once for each). Only rows whose hash has every input and two
-  generations are decoded.
+  results missing: hashes are read once, to see how many rows each range has (once more for each
+  range that is cut), and rows once (`Straddling`).
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -29,9 +28,9 @@ results that were yielded before are right, but not all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -50,6 +49,7 @@ from spillway.engine.spill.spillfile import (
     read_rows,
     row_column,
     row_struct,
+    where,
 )
 from spillway.engine.state.slices import sliced
 from spillway.storage import Folder
@@ -62,6 +62,9 @@ PIECE_BYTES = 32 * 2**20
 (read, sorted, merged), and 27 MiB beside: 46 MiB for pieces of 4, 95 for 16, 234 for 48,
 where 122 MiB of spilled rows in one piece took 492 (`tests/integration/test_cleanup_memory.py`
 measures it)."""
+
+HASH_END = 1 << 64
+"""The end of all hashes."""
 
 CUT_BITS = 10
 """A range that is too large is looked at in 2**10 equal parts."""
@@ -179,14 +182,15 @@ def clean_ranges(
     """
     if any(a.hi > b.lo for a, b in pairwise(ranges)):
         raise ValueError("the ranges must be disjoint and in ascending order")
-    for first, last in windows(source, ranges, piece_bytes):
+    straddling = Straddling(piece_bytes)
+    for first, last, held in windows(source, ranges, piece_bytes):
         window = ranges[first:last]
         lo, hi = window[0].lo, window[-1].hi
         pieces = [(lo, hi)]
-        if last - first == 1:
+        if held > piece_bytes:
             pieces = cut(source, lo, hi, piece_bytes)
         for piece_lo, piece_hi in pieces:
-            spilled = generations(source, load(source, piece_lo, piece_hi))
+            spilled = generations(source, load(source, piece_lo, piece_hi, straddling))
             for i, prefix in enumerate(window, first):
                 for batch in missing(
                     source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes
@@ -196,22 +200,26 @@ def clean_ranges(
 
 def windows(
     source: SpillSource, ranges: Sequence[Prefix], piece_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Cut the ranges into [first, last) that are read together, within `piece_bytes`."""
+) -> Iterator[tuple[int, int, float]]:
+    """Cut the ranges into [first, last) that are read together, about how many bytes each.
+
+    These are within `piece_bytes`, but where one range alone has more.
+    """
     if not ranges:
         return
     near = source.touching(ranges[0].lo, ranges[-1].hi)
-    if int(near.bytes.sum()) <= piece_bytes:
-        yield 0, len(ranges)
+    total = float(near.bytes.sum())
+    if total <= piece_bytes:
+        yield 0, len(ranges), total
         return
     first, held, between = 0, 0.0, 0.0
     for last, (own, after) in enumerate(weights(source, near, ranges).tolist()):
         # What lies between two ranges is read with them.
         if last > first and held + between + own > piece_bytes:
-            yield first, last
+            yield first, last, held
             first, held, between = last, 0.0, 0.0
         held, between = held + between + own, after
-    yield first, len(ranges)
+    yield first, len(ranges), held
 
 
 def weights(source: SpillSource, near: RowGroups, ranges: Sequence[Prefix]) -> F64:
@@ -279,11 +287,49 @@ def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[i
     return pieces
 
 
-def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
-    """All rows with a hash in [lo, hi)."""
-    parts = []
+class Straddling:
+    """Rows of row groups that reach beyond the piece for which they were read.
+
+    Pieces come in ascending order, so each row group is decoded once. What exceeds `most_bytes` is
+    not kept, and decoded again.
+    """
+
+    def __init__(self, most_bytes: float) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._rows: dict[tuple[int, int], pa.Table] = {}
+
+    def keep(self, file: int, group: int, rows: pa.Table) -> None:
+        """Rows of a row group, all those from the end of the piece on."""
+        if self._bytes + rows.nbytes <= self._most_bytes:
+            self._bytes += rows.nbytes
+            self._rows[file, group] = rows
+
+    def taken(self, near: RowGroups) -> tuple[RowGroups, list[tuple[int, int, pa.Table]]]:
+        """Of these row groups those that have to be read, and (file, group, rows) of the others,
+        which are not kept any longer."""
+        places = list(zip(near.file.tolist(), near.group.tolist(), strict=True))
+        there = np.array([place in self._rows for place in places], dtype=np.bool_)
+        found = [(*place, self._rows.pop(place)) for place in places if place in self._rows]
+        self._bytes -= sum(rows.nbytes for _, _, rows in found)
+        return near.pick(~there), found
+
+
+def load(
+    source: SpillSource, lo: int, hi: int, straddling: Straddling | None = None
+) -> list[SpilledRows]:
+    """All rows with a hash in [lo, hi). `straddling`: what earlier calls, of lower hashes, have
+    read beyond their `hi`."""
+    near = source.touching(lo, hi)
     columns = ("input", "key_hash", "epoch", "partition", "offset")
-    for file, _, table in source.rows(source.touching(lo, hi), lo, hi, columns, whole=True):
+    if straddling is None:
+        tables = source.rows(near, lo, hi, columns, whole=True)
+    else:
+        unread, held = straddling.taken(near)
+        read = source.rows(unread, lo, HASH_END, columns, whole=True)
+        tables = _within(chain(held, read), lo, hi, straddling)
+    parts = []
+    for file, _, table in tables:
         if source.voided is not None:
             table = _alive(source.voided, table)
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
@@ -298,6 +344,20 @@ def load(source: SpillSource, lo: int, hi: int) -> list[SpilledRows]:
                 mask: Bool = (epochs == epoch) & (inputs == input_)
                 parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))
     return parts
+
+
+def _within(
+    tables: Iterable[tuple[int, int, pa.Table]], lo: int, hi: int, straddling: Straddling
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """The rows with a hash in [lo, hi); those after it are kept."""
+    for file, group, table in tables:
+        hashes = table["key_hash"].to_numpy().view(np.uint64)
+        after = hashes > np.uint64(hi - 1)
+        if after.any():
+            straddling.keep(file, group, where(table, after))
+        inside = ~after & (hashes >= np.uint64(lo))
+        if inside.any():
+            yield file, group, table if inside.all() else where(table, inside)
 
 
 def _distinct(numbers: npt.NDArray[np.integer[Any]]) -> list[int]:
@@ -333,31 +393,53 @@ class HashGenerations:
 
 def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> HashGenerations | None:
     """The rows that can give a result; None: there are none."""
-    hashes = productive(parts, source.inputs)
-    if not len(hashes):
+    # In this order, so that the rows of one single hash need no sorting.
+    parts = sorted((part for part in parts if len(part.key_hash)), key=lambda part: part.epoch)
+    if not parts:
         return None
-    kept = [part.only(_member(hashes, part.key_hash)) for part in parts]
-    # In order of generations, so that the rows of one single hash need no sorting.
-    kept = sorted((part for part in kept if len(part.key_hash)), key=lambda part: part.epoch)
-    epochs = sorted({part.epoch for part in kept})
-    # One number for each hash and epoch, ascending by hash, then epoch.
-    numbers = [
-        np.searchsorted(hashes, part.key_hash) * len(epochs) + epochs.index(part.epoch)
-        for part in kept
-    ]
-    pairs = np.unique(np.concatenate([np.unique(number) for number in numbers]))
-    first = np.searchsorted(pairs, pairs // len(epochs) * len(epochs))
-    generation = np.arange(len(pairs)) - first
+    hashes = np.concatenate([part.key_hash for part in parts])
+    lengths = [len(part.key_hash) for part in parts]
+    epoch = np.repeat([part.epoch for part in parts], lengths)
+    input_ = np.repeat([part.input for part in parts], lengths)
+    giving, found = productive(hashes, epoch, input_, source.inputs)
+    if not len(giving):
+        return None
     inputs = []
-    for i in source.inputs:
-        own = [(p, n) for p, n in zip(kept, numbers, strict=True) if p.input == i]
-        number = np.concatenate([n for _, n in own])
-        order = np.argsort(number, kind="stable")
-        table = _permuted(rows_of_input(source, [p for p, _ in own], i), order)
-        number = number[order]
-        of_row = generation[np.searchsorted(pairs, number)]
-        inputs.append((Rows(hashes[number // len(epochs)], table), of_row))
-    return HashGenerations(hashes, inputs)
+    for i, (at, generation) in zip(source.inputs, found, strict=True):
+        table = rows_of_input(source, [part for part in parts if part.input == i], i)
+        place = np.cumsum(input_ == i)[at] - 1  # of a row among those of its input
+        inputs.append((Rows(hashes[at], _picked(table, place)), generation))
+    return HashGenerations(giving, inputs)
+
+
+def productive(
+    hashes: U64, epochs: I64, input_: I64, inputs: range
+) -> tuple[U64, list[tuple[I64, I64]]]:
+    """Hashes (h,), ascending, that have rows of every input, and rows of two generations; and of
+    each input its rows of those hashes, in the order of hashes, then generations: positions (n,)
+    and each row's generation (n,).
+
+    Rows (r,) come in the order of their epochs. One sort by hash, then linear passes: within a hash
+    the next generation begins where the epoch changes.
+    """
+    order = np.argsort(hashes, kind="stable")
+    hashes, epochs, input_ = hashes[order], epochs[order], input_[order]
+    begins = np.ones(len(hashes), dtype=np.bool_)
+    begins[1:] = hashes[1:] != hashes[:-1]
+    starts = np.flatnonzero(begins)
+    lengths = np.append(starts[1:], len(hashes)) - starts
+    begins[1:] |= epochs[1:] != epochs[:-1]
+    number = np.cumsum(begins)
+    generation: I64 = number - np.repeat(number[starts], lengths)
+    gives: Bool = generation[starts + lengths - 1] > 0
+    for i in inputs:
+        gives &= np.logical_or.reduceat(input_ == i, starts)
+    wanted = np.repeat(gives, lengths)
+    found = []
+    for i in inputs:
+        at = np.flatnonzero(wanted & (input_ == i))
+        found.append((order[at], generation[at]))
+    return hashes[starts[gives]], found
 
 
 def missing(
@@ -372,14 +454,16 @@ def missing(
     if spilled is None:
         return
     join = source.spec.joins[source.operator]
-    own = [_between(rows, of_row, lo, hi) for rows, of_row in spilled.inputs]
     levels = spilled.levels
+    own = []
+    for rows, of_row in spilled.inputs:
+        part, generation = _between(rows, of_row, lo, hi)
+        rank = np.searchsorted(spilled.hashes, part.key_hash).astype(np.uint64)
+        own.append((part.table, rank << np.uint64(levels), generation))
     for level in range(levels):
         sides: list[list[list[Rows]]] = [[], []]
-        for input_, (rows, of_row) in zip(source.inputs, own, strict=True):
-            rank = np.searchsorted(spilled.hashes, rows.key_hash).astype(np.uint64)
-            node = (of_row >> (level + 1)).astype(np.uint64)
-            met = Rows(rank << np.uint64(levels) | node, rows.table)
+        for input_, (table, rank, of_row) in zip(source.inputs, own, strict=True):
+            met = Rows(rank | (of_row >> (level + 1)).astype(np.uint64), table)
             side = (of_row >> level) & 1
             for each, mine in enumerate(sides):
                 runs = _where_true(met, side == each)
@@ -417,33 +501,6 @@ def _where_true(rows: Rows, wanted: Bool) -> list[Rows]:
     return [Rows(rows.key_hash[at], rows.table.take(pa.array(at)))]
 
 
-def productive(parts: Sequence[SpilledRows], inputs: range) -> U64:
-    """Hashes (ascending) that have rows of every input, and rows of two generations."""
-    found: U64 | None = None
-    for i in inputs:
-        own = [part.key_hash for part in parts if part.input == i]
-        distinct = np.unique(np.concatenate(own)) if own else np.empty(0, np.uint64)
-        found = distinct if found is None else np.intersect1d(found, distinct, assume_unique=True)
-        if not len(found):
-            return found
-    assert found is not None
-    first = np.full(len(found), np.iinfo(np.int64).max)
-    last = np.full(len(found), np.iinfo(np.int64).min)
-    for part in parts:
-        place = np.searchsorted(found, part.key_hash)
-        place = place[_member(found, part.key_hash)]
-        first[place] = np.minimum(first[place], part.epoch)
-        last[place] = np.maximum(last[place], part.epoch)
-    return found[first < last]
-
-
-def _member(ascending: U64, hashes: U64) -> Bool:
-    """Which of `hashes` occur in `ascending` (not empty)."""
-    place = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
-    is_in: Bool = ascending[place] == hashes
-    return is_in
-
-
 def rows_of_input(source: SpillSource, parts: Sequence[SpilledRows], input_: int) -> pa.Table:
     """The parts' rows, all of one input, as its row schema."""
     spec = source.spec
@@ -474,9 +531,9 @@ def _wrong(spec: TreeSpec, rows: pa.ChunkedArray, input_: int) -> str:
     return ""
 
 
-def _permuted(table: pa.Table, order: I64) -> pa.Table:
-    """The rows in another order; nothing is copied when it is the same (`take` of one hot hash
+def _picked(table: pa.Table, at: I64) -> pa.Table:
+    """These rows; nothing is copied when they are all, in their order (`take` of one hot hash
     could overflow the 2 GiB of a string column)."""
-    if (order[1:] > order[:-1]).all():
+    if len(at) == table.num_rows and (at[1:] > at[:-1]).all():
         return table
-    return table.take(pa.array(order))
+    return table.take(pa.array(at))

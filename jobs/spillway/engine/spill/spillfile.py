@@ -431,10 +431,11 @@ def read_rows(
         if inside.all():
             yield group, table
         elif inside.any():
-            yield group, _where(table, inside)
+            yield group, where(table, inside)
 
 
-def _where(table: pa.Table, inside: npt.NDArray[np.bool_]) -> pa.Table:
+def where(table: pa.Table, inside: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows where `inside` is true, of a row group; one at least."""
     first, last = int(np.argmax(inside)), len(inside) - int(np.argmax(inside[::-1]))
     if inside[first:last].all() and 2 * (last - first) >= len(inside):
         return table.slice(first, last - first)

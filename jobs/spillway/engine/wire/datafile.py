@@ -58,6 +58,9 @@ DICTIONARY_DISTINCT = 0.5
 STRING_BOUND_CHARS = 32
 """Longer strings are cut to this in statistics, as Delta's own writer does."""
 
+BUFFER_BYTES = 1 << 18
+"""A Parquet writer hands over page after page, in some 250 pieces a row group."""
+
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 _YEARS = tuple(np.datetime64(micros, "us") for micros in YEARS_US)
@@ -106,6 +109,7 @@ class DataFileWriter:
         self._held_rows = 0
         self._creation: AbstractContextManager[Any] | None = None
         self._sink: _HashingSink | None = None
+        self._buffer: Any = None
         self._writer: Any = None
         self._metadata: list[Any] = []
         self._unbounded: set[str] = set()
@@ -113,7 +117,7 @@ class DataFileWriter:
     @property
     def bytes(self) -> int:
         """Bytes in the file so far (what is still held is not counted)."""
-        return self._sink.size if self._sink is not None else 0
+        return int(self._buffer.tell()) if self._buffer is not None else 0
 
     def write(self, table: pa.Table | pa.RecordBatch) -> None:
         """Append rows, in order. The columns must be those of the schema."""
@@ -183,8 +187,9 @@ class DataFileWriter:
     def _open(self, dictionaries: list[str]) -> None:
         self._creation = self._folder.create(self.path)
         self._sink = _HashingSink(self._creation.__enter__())
+        self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
+            self._buffer,
             self.schema,
             **COMPRESSION,
             use_dictionary=dictionaries or False,
@@ -198,6 +203,7 @@ class DataFileWriter:
         self.end_row_group()
         if self._writer is not None:
             self._writer.close()
+            self._buffer.flush()
 
     def _leave(
         self,
