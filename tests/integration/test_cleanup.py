@@ -51,6 +51,7 @@ def a_day(tmp_path, *, rows: int = 1500, keys: int = 250, generations: int = 5, 
 
 def cleanup(spark, day: SpilledDay, **options):
     start = options.pop("start_spark", lambda: spark)
+    options.setdefault("task_bytes", 1)  # many tasks
     return run_cleanup(start, day.warehouse(), SPEC, DAY, **options)
 
 
@@ -69,7 +70,10 @@ def test_a_day_becomes_complete(spark, tmp_path):
     cleaned = cleanup(spark, day, on_progress=seen.append)
     assert results_of(day.warehouse()) == expected
     assert (cleaned.already, cleaned.cleanup) == (False, missing)
-    assert [p.ranges_done for p in seen] == list(range(len(day.sealed.ranges) + 1))
+    done = [p.ranges_done for p in seen]
+    assert done == sorted(set(done))
+    assert (done[0], done[-1]) == (0, len(day.sealed.ranges))
+    assert len(done) > 8
     assert seen[-1].rows == missing
     written = [
         origin(f.path)
@@ -122,7 +126,7 @@ def test_goes_on_where_it_stopped(spark, tmp_path):
     stops, runs, reached = [3, 4, 9, total], 0, []
 
     def stop_at(progress: CleanupProgress) -> None:
-        if progress.ranges_done == stops[0] and len(stops) > 1:
+        if progress.ranges_done >= stops[0] and len(stops) > 1:
             stops.pop(0)
             raise KeyboardInterrupt
 
@@ -135,7 +139,9 @@ def test_goes_on_where_it_stopped(spark, tmp_path):
         except KeyboardInterrupt:
             reached.append(day.warehouse().cleanup_applied(DAY))
             assert not events_of(day)
-    assert reached == [2, 3, 8]
+    assert [n >= least for n, least in zip(reached, (2, 3, 8), strict=True)] == [True] * 3
+    assert reached == sorted(set(reached))
+    assert reached[-1] < total - 1
     assert results_of(day.warehouse()) == brute_force(day.rows)
     assert len(events_of(day)) == 1
 
@@ -163,12 +169,12 @@ from tests.integration.spilled_day import DAY, SPEC
 from spillway.tables import Warehouse
 
 def die(progress):
-    if progress.ranges_done == int(sys.argv[2]):
+    if progress.ranges_done >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 
 run_cleanup(
     lambda: spark_session("local[2]", "killed"), Warehouse(sys.argv[1], fsync=False), SPEC, DAY,
-    on_progress=die,
+    on_progress=die, task_bytes=1,
 )
 """
 
@@ -183,7 +189,7 @@ def test_killed_in_the_middle(spark, spark_env, tmp_path):
         timeout=300,
     )
     assert ended.returncode == -signal.SIGKILL
-    assert day.warehouse().cleanup_applied(DAY) == 4
+    assert 4 <= day.warehouse().cleanup_applied(DAY) < len(day.sealed.ranges) - 1
     cleanup(spark, day)
     assert results_of(day.warehouse()) == brute_force(day.rows)
 
@@ -217,7 +223,7 @@ def test_one_overtakes_the_other(spark, tmp_path):
     overtaken = []
 
     def let_another_pass(progress: CleanupProgress) -> None:
-        if progress.ranges_done == 3 and not overtaken:
+        if progress.ranges_done >= 3 and not overtaken:
             overtaken.append(cleanup(spark, day))
 
     slow = cleanup(spark, day, on_progress=let_another_pass)

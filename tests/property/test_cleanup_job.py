@@ -6,7 +6,6 @@ Only Spark is a stand-in (`Here`); everything else is real: tables, files, commi
 from __future__ import annotations
 
 import tempfile
-from unittest.mock import patch
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck
@@ -61,10 +60,7 @@ class Interrupted(Warehouse):
     task_bytes=st.sampled_from([1, 3000, 2**20]),
 )
 def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at, task_bytes):
-    with (
-        tempfile.TemporaryDirectory() as root,
-        patch("spillway.cleanup.plan.TASK_BYTES", task_bytes),
-    ):
+    with tempfile.TemporaryDirectory() as root:
         day = make_day(root, random_rows(seed, 200, 40, 4), depth=3)
         expected = brute_force(day.rows)
         others = []
@@ -72,24 +68,25 @@ def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at, ta
         def overtake(progress):
             if overtaken_at is not None and progress.ranges_done >= overtaken_at and not others:
                 others.append(None)
-                run_cleanup(Here, day.warehouse(), SPEC, DAY)
+                run_cleanup(Here, day.warehouse(), SPEC, DAY, task_bytes=task_bytes)
 
         for countdown, how in interruptions:
             warehouse = Interrupted(root, fsync=False).arm(countdown, how)
             try:
-                run_cleanup(Here, warehouse, SPEC, DAY)
+                run_cleanup(Here, warehouse, SPEC, DAY, task_bytes=task_bytes)
             except (Killed, OutcomeUnknown):
                 # What is there is whole ranges, never a part of one.
                 found = results_of(day.warehouse())
                 assert found <= expected
-        cleaned = run_cleanup(Here, day.warehouse(), SPEC, DAY, on_progress=overtake)
+        cleaned = run_cleanup(
+            Here, day.warehouse(), SPEC, DAY, on_progress=overtake, task_bytes=task_bytes
+        )
         assert results_of(day.warehouse()) == expected
         assert cleaned.cleanup == sum(n for key, n in expected.items() if key[0] == "cleanup")
         events = [e for e in day.warehouse().sessions.read() if e.event == "cleaned"]
         assert [e.cleanup for e in events] == [cleaned.cleanup]
 
 
-@patch("spillway.cleanup.plan.TASK_BYTES", 1)
 def test_the_cleanup_that_began_last_works_and_the_other_waits(tmp_path):
     day = make_day(str(tmp_path), random_rows(1, 200, 40, 4), depth=3)
     told = []
@@ -107,6 +104,7 @@ def test_the_cleanup_that_began_last_works_and_the_other_waits(tmp_path):
         on_progress=another_begins_and_dies,
         tell=told.append,
         stalled_s=0.1,
+        task_bytes=1,
     )
     assert not cleaned.already
     assert results_of(day.warehouse()) == brute_force(day.rows)
@@ -116,7 +114,6 @@ def test_the_cleanup_that_began_last_works_and_the_other_waits(tmp_path):
     assert len(begun) == 3  # this one, the other, this one again
 
 
-@patch("spillway.cleanup.plan.TASK_BYTES", 1)
 def test_a_cleanup_that_was_overtaken_commits_nothing_more(tmp_path):
     day = make_day(str(tmp_path), random_rows(2, 200, 40, 4), depth=3)
     before = {}
@@ -133,7 +130,14 @@ def test_a_cleanup_that_was_overtaken_commits_nothing_more(tmp_path):
             run_cleanup(Here, day.warehouse(), SPEC, DAY)
 
     cleaned = run_cleanup(
-        Here, day.warehouse(), SPEC, DAY, on_progress=another_begins, tell=finish, stalled_s=60
+        Here,
+        day.warehouse(),
+        SPEC,
+        DAY,
+        on_progress=another_begins,
+        tell=finish,
+        stalled_s=60,
+        task_bytes=1,
     )
     assert cleaned.already
     assert results_of(day.warehouse()) == brute_force(day.rows)

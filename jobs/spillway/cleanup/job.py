@@ -36,6 +36,7 @@ from typing import Any
 from spillway.cleanup.deferred import TopicSource, read_deferred
 from spillway.cleanup.lease import STALLED_S, Lease, TakenOver
 from spillway.cleanup.plan import (
+    TASK_BYTES,
     CleanupRefused,
     Share,
     generations_of,
@@ -114,6 +115,7 @@ def run_cleanup(
     stalled_s: float = STALLED_S,
     piece_bytes: int = PIECE_BYTES,
     batch_bytes: int = BATCH_BYTES,
+    task_bytes: int = TASK_BYTES,
 ) -> Cleaned:
     """Append the session's missing results, each once, however often this is started.
 
@@ -169,6 +171,7 @@ def run_cleanup(
             on_progress=on_progress,
             piece_bytes=piece_bytes,
             batch_bytes=batch_bytes,
+            task_bytes=task_bytes,
         )
         try:
             if again is not None and source is not None:
@@ -293,6 +296,7 @@ class _Run:
         on_progress: OnProgress,
         piece_bytes: int,
         batch_bytes: int,
+        task_bytes: int,
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
@@ -308,6 +312,7 @@ class _Run:
         self._on_progress = on_progress
         self._piece_bytes = piece_bytes
         self._batch_bytes = batch_bytes
+        self._task_bytes = task_bytes
         self._cores = max(1, int(self._context.defaultParallelism))
         self._job_group = f"cleanup/{sealed.session}/{uuid.uuid4().hex[:8]}"
         self._surveyed: dict[SpillFile, RowGroups] = {}
@@ -364,7 +369,7 @@ class _Run:
         todo = [
             (join, share)
             for join, mine in zip(joins, units, strict=True)
-            for share in shares(mine, index, self._cores)
+            for share in shares(mine, index, self._cores, task_bytes=self._task_bytes)
         ]
         rows = 0
         pool = ThreadPoolExecutor(self._cores, thread_name_prefix="cleanup")

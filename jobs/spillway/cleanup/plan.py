@@ -143,10 +143,17 @@ class Share:
         return self.units[-1][0]
 
 
-def shares(units: Sequence[tuple[int, Prefix]], index: SpillIndex, cores: int) -> list[Share]:
-    """Cut units of work, (n, range) of one join, into tasks of about equal bytes."""
+def shares(
+    units: Sequence[tuple[int, Prefix]],
+    index: SpillIndex,
+    cores: int,
+    *,
+    task_bytes: int = TASK_BYTES,
+) -> list[Share]:
+    """Cut units of work, (n, range) of one join, into tasks of about equal bytes, `task_bytes` at
+    least."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
-    most = max(TASK_BYTES, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))
+    most = max(task_bytes, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))
     found: list[Share] = []
     held: list[tuple[int, Prefix]] = []
     size = 0
