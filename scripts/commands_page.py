@@ -41,6 +41,7 @@ MORE = {
     "rebalance": ("relocation.md", "relocation.md#by-a-policy"),
     "cleanup": ("runbook.md#the-normal-close", "runbook.md#cleanup-was-killed"),
     "verify": ("runbook.md#the-normal-close", "runbook.md#verify-says-1"),
+    "accept-loss": ("runbook.md#input-is-gone-for-good", "runbook.md#offsets-are-lost"),
     "maintain": ("runbook.md#every-night",),
     "status": ("runbook.md#the-normal-close", "metrics.md"),
     "doctor": ("quickstart.md#the-same-step-by-step", "runbook.md#after-a-power-loss"),

@@ -310,11 +310,22 @@ class Day:
 
         Returns the number of results of each phase.
         """
+        expected, (got, phases) = self.expected(session, self.read_topics()), self.found(session)
+        missing, surplus = expected - got, got - expected
+        assert not missing, f"{missing.total()} missing, e.g. {next(iter(missing))}"
+        assert not surplus, f"{surplus.total()} too many, e.g. {next(iter(surplus))}"
+        return phases
+
+    def expected(
+        self, session: str, read: Mapping[str, Sequence[tuple[int, int, bytes | None]]]
+    ) -> Counter[tuple[Any, ...]]:
+        """The brute-force join of a session's input. `read`: of `read_topics`. A result is a key,
+        and of each stream partition, offset and a value."""
         sealed = self.sealed(session)
         by_key: dict[str, list[list[tuple[Any, ...]]]] = defaultdict(
             lambda: [[] for _ in self.topics]
         )
-        for number, (stream, rows) in enumerate(self.read_topics().items()):
+        for number, (stream, rows) in enumerate(read.items()):
             topic = self.topics[stream]
             for partition, offset, value in rows:
                 start, end = sealed["start"][topic], sealed["end"][topic]
@@ -325,11 +336,14 @@ class Day:
                 if body is not None:
                     row = (partition, offset, body[VALUE[stream]])
                     by_key[body["symbol"]][number].append(row)
-        expected = Counter(
+        return Counter(
             (key, *combination)
             for key, inputs in by_key.items()
             for combination in itertools.product(*inputs)
         )
+
+    def found(self, session: str) -> tuple[Counter[tuple[Any, ...]], Counter[str]]:
+        """The session's results, and how many each phase gave."""
         got: Counter[tuple[Any, ...]] = Counter()
         phases: Counter[str] = Counter()
         for row in self.results(session):
@@ -339,10 +353,7 @@ class Day:
             )
             got[(row["symbol"], *parts)] += 1
             phases[row["phase"]] += 1
-        missing, surplus = expected - got, got - expected
-        assert not missing, f"{missing.total()} missing, e.g. {next(iter(missing))}"
-        assert not surplus, f"{surplus.total()} too many, e.g. {next(iter(surplus))}"
-        return phases
+        return got, phases
 
     def clean(self) -> None:
         """Remove the state folder (the rest is pytest's)."""

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 
 from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster
@@ -232,6 +233,47 @@ def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
         assert day.run("cleanup", "--session", FIRST, FAILPOINT=point) == -signal.SIGKILL
     day.finish(FIRST, sealed=True)
     assert day.check(FIRST)["cleanup"] > 0
+
+
+def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
+    """What a lost slot left to cleanup is gone from Kafka when that comes. Once somebody has
+    accepted it, the day has every result but those of the rows that are gone, and is not
+    complete."""
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day.extra |= {"RECOVERY__MODE": "defer"}
+    day.produce(messages(26, ROWS, keys=2_000))
+    day.ok("stream", "--session", FIRST, "--available-now")
+    shutil.rmtree(next(day.state.rglob("slot-0")))
+    day.produce(messages(27, ROWS // 2, keys=2_000))
+    day.ok("seal", "--session", FIRST)
+    day.ok("stream", "--until-sealed", FIRST)
+    accept = ("accept-loss", "--session", FIRST, "--reason", "a week of retention")
+    code, told = day.output(*accept)
+    assert (code, "nothing is lost" in told) == (3, True)
+    read, at_run_time = day.read_topics(), day.found(FIRST)[0]
+    gone = {(day.topics["stock"], 0): 500, (day.topics["review"], 1): 300}
+    with KafkaAdminClient(bootstrap_servers=day.bootstrap) as admin:
+        admin.delete_records({TopicPartition(*place): at for place, at in gone.items()})
+    code, told = day.output("cleanup", "--session", FIRST)
+    assert (code, "spillway accept-loss" in told) == (3, True)
+    code, told = day.output(*accept)
+    assert (code, "800 offsets are accepted as lost" in told) == (0, True), told
+    day.ok("cleanup", "--session", FIRST)
+    expected, (got, phases) = day.expected(FIRST, read), day.found(FIRST)
+    assert not got - expected
+    assert phases["cleanup"] > 0
+    assert at_run_time < got
+    lacking = expected - got
+    assert lacking
+    for _, *places in lacking:
+        assert any(
+            offset < gone.get((day.topics[stream], partition), 0)
+            for stream, (partition, offset, _) in zip(STREAMS, places, strict=True)
+        )
+    code, told = day.output("verify", "--session", FIRST, "--json")
+    verdict = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
+    assert (code, verdict["complete"], verdict["missing"]) == (1, False, None)
+    assert "a week of retention" in verdict["details"]["problems"][0]
 
 
 def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:

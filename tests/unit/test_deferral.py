@@ -27,9 +27,15 @@ from spillway.cleanup.progress import outcome_sentence
 from spillway.engine.spill.generations import DeferredGenerations
 from spillway.engine.wire.blocks import RESTORED, Block, encode_counts, to_batch
 from spillway.kafka.client import TopicProblem
-from spillway.kafka.held import input_gone
+from spillway.kafka.held import input_gone, input_losses
 from spillway.policy.restoring import RESTORED_PER_CORE_S, most_restored_rows, rate_shown
-from spillway.protocol.deferral import _since, deferred_cuts, deferred_rows, not_deferrable
+from spillway.protocol.deferral import (
+    _since,
+    deferred_cuts,
+    deferred_rows,
+    not_deferrable,
+    without_lost,
+)
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch
 from spillway.protocol.recovery import Deferred, InputChanged
@@ -37,6 +43,7 @@ from spillway.protocol.state import JournalState, replay
 from spillway.storage import StorageError
 from spillway.stream.decoding import cut_epochs
 from spillway_schemas.journal import HASH_BITS, Epoch, EventTime, Genesis, Prefix, SlotTotals, Topic
+from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.windows import BEGINNING_US
 from tests.integration.spilled_day import SPEC, make_day, random_rows
 from tests.protocol_entries import (
@@ -403,6 +410,92 @@ class View:
 )
 def test_what_kafka_holds_no_more_is_named(view: Any, begin: int, end: int, problem: str) -> None:
     assert input_gone(view, TOPICS, {"a": [begin]}, {"a": [end]}) == problem
+
+
+@pytest.mark.parametrize(
+    ("view", "begin", "end", "lost"),
+    [
+        (View(4), 4, 9, []),
+        (View(4), 3, 9, [(3, 4)]),
+        (View(8), 3, 6, [(3, 6)]),
+        (View(0, newest=8), 0, 9, [(0, 9)]),
+        (View(4, newest=8), 0, 9, [(0, 9)]),
+        (View(0, "other"), 2, 9, [(2, 9)]),
+        (View(0, ""), 2, 9, [(2, 9)]),
+        (View(0, ""), 9, 9, []),
+    ],
+)
+def test_what_is_lost_by_offsets(
+    view: Any, begin: int, end: int, lost: list[tuple[int, int]]
+) -> None:
+    found = input_losses(view, TOPICS, {"a": [begin, 0]}, {"a": [end, 0, 0]})
+    assert [(each.lost.begin, each.lost.end) for each in found] == lost
+    assert all((each.lost.topic, each.lost.partition) == ("a", 0) for each in found)
+
+
+def test_lost_topics_come_first() -> None:
+    class Both(View):
+        def topics(self, names: list[str]) -> list[Topic]:
+            return [Topic(name=name, id=f"new-{name}", partitions=1) for name in names]
+
+    known = [Topic(name="a", id="new-a", partitions=1), Topic(name="b", id="b", partitions=1)]
+    found = input_losses(Both(4), known, {"a": [0], "b": [0]}, {"a": [9], "b": [9]})  # type: ignore[arg-type]
+    assert [str(each.lost) for each in found] == [
+        "b/0 from offset 0 to 9",
+        "a/0 from offset 0 to 4",
+    ]
+
+
+def test_a_partition_that_is_not_there_is_lost() -> None:
+    found = input_losses(View(), TOPICS, {"a": []}, {"a": [9, 7]})  # type: ignore[arg-type]
+    assert [str(each.lost) for each in found] == ["a/1 from offset 0 to 7"]
+
+
+def test_without_what_is_lost_the_rest_is_read() -> None:
+    first, entries = day(ONE, epoch(3, 1, ends(5, 5, 5), deferred=[cut(2, 0)]))
+    again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
+    assert again is not None
+    assert (again.read_from, again.read_to) == (ends(0, 0, 0), ends(4, 4, 4))
+
+    def lost(topic: str, partition: int, begin: int, end: int) -> LostRange:
+        return LostRange(topic=topic, partition=partition, begin=begin, end=end)
+
+    some = without_lost(again, [lost("a", 1, 0, 3), lost("b", 0, 0, 9)])
+    assert some.read_from == {"a": [0, 3], "b": [4]}
+    assert some.read_to == again.read_to
+    assert [(each.topic, each.partition) for each in some.expected] == [("a", 0)]
+    assert [each.deferred and each.deferred.held for each in some.sessions] == [()]
+    assert some.sessions[0].deferred is not None
+    assert again.sessions[0].deferred is not None
+    assert some.sessions[0].deferred.deferred == again.sessions[0].deferred.deferred
+    # What is not read anyway changes nothing.
+    assert without_lost(again, [lost("a", 1, 4, 5), lost("other", 0, 0, 9)]) is again
+    part = PartWritten(counts=READ[:1], files=[], rows={})
+    check_written(some, [part])
+    with pytest.raises(InputChanged, match="cannot be read again in Kafka"):
+        check_written(some, [part.model_copy(update={"counts": READ[1:]})])
+
+
+@pytest.mark.parametrize(
+    ("lost", "covered"),
+    [
+        ([("a", 0, 2, 7)], True),
+        ([("a", 0, 3, 6), ("a", 0, 2, 2)], True),
+        ([("a", 0, 1, 7)], False),
+        ([("a", 0, 2, 8)], False),
+        ([("a", 1, 2, 7)], False),
+        ([("b", 0, 2, 7)], False),
+        ([("a", 0, 2, 7), ("b", 0, 2, 7)], False),
+        ([], True),
+    ],
+)
+def test_what_was_accepted_covers(lost: list[tuple[str, int, int, int]], covered: bool) -> None:
+    def ranges(places: list[tuple[str, int, int, int]]) -> list[LostRange]:
+        return [LostRange(topic=t, partition=p, begin=b, end=e) for t, p, b, e in places]
+
+    loss = AcceptedLoss(ranges=ranges([("a", 0, 2, 7)]), reason="", by="")
+    assert loss.offsets == 5
+    assert loss.covers(ranges(lost)) == covered
 
 
 # --- which of the two

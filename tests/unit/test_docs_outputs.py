@@ -29,6 +29,7 @@ from spillway.cleanup.job import Cleaned
 from spillway.cleanup.progress import outcome_sentence
 from spillway.cli import main
 from spillway.commands import terminal
+from spillway.commands.losses import accepted_lines
 from spillway.demo.airflow_day import AirflowDay
 from spillway.demo.day import LocalDay
 from spillway.demo.phases import PhaseOutcome
@@ -62,6 +63,7 @@ from spillway.verify.proof import VerifyReport
 from spillway.verify.shown import verdict_table
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim
+from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.scenario import load_scenario
 from spillway_schemas.settings import load_settings
 from tests.doc_blocks import ROOT, SHELL, Block, blocks
@@ -359,6 +361,13 @@ def verify_incomplete(stage: Stage) -> None:
     }
     report = VerifyReport(DAY, 13, 6, 6, 1, 0, False, DETAILS | {"differences": [lost]})
     stage.show(verdict_table(report.to_dict()))
+
+
+@makes("accept-loss")
+def accept_loss(_: Stage) -> None:
+    lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
+    for line in accepted_lines(DAY, AcceptedLoss(ranges=[lost], reason="", by="")):
+        print(line)
 
 
 @makes("verify-json")

@@ -281,6 +281,15 @@ def test_a_day_that_is_not_complete_fails_for_good(fake: Fake) -> None:
         VerifyOperator(task_id="verify", session=DAY).execute({})
 
 
+def test_a_day_whose_input_is_lost_ends_its_run_without_being_complete(fake: Fake) -> None:
+    """The task is skipped: what waits for complete days hears nothing."""
+    unknown = dict.fromkeys(("expected", "missing", "doubled"))
+    details = {"problems": ["input is lost: stock/0"], "differences": [], "loss": {"by": "ada"}}
+    fake(answering({**VERDICT, **unknown, "details": details}, 1))
+    with pytest.raises(AirflowSkipException, match=f"{DAY} cannot be proved .* stock/0"):
+        VerifyOperator(task_id="verify", session=DAY).execute({})
+
+
 def test_what_a_day_lacks_is_in_the_log(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     lacks = {
         "key": {"symbol": "ACME"},

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import compile_query
+from spillway.protocol.seal import carried_from
 from spillway.verify import workers
 from spillway.verify.arithmetic import CERTAIN, PRIMES
-from spillway.verify.proof import carried_from, timing_of
+from spillway.verify.proof import timing_of
 from spillway.verify.workers import FOLDED, TIMED, TOTALS, Timing, decoded, judged, judged_tree
 from spillway_schemas.journal import Carried
 from spillway_schemas.query import load_query

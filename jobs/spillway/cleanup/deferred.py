@@ -78,7 +78,7 @@ class TopicSource:
         if problem:
             raise InputChanged(
                 f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's messages back "
-                "and run it again"
+                "and run it again. Where nobody has them any more: spillway accept-loss"
             )
 
     @property

@@ -53,7 +53,12 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
-from spillway.protocol.deferral import deferred_cuts_of, deferred_rows, rows_to_read
+from spillway.protocol.deferral import (
+    deferred_cuts_of,
+    deferred_rows,
+    rows_to_read,
+    without_lost,
+)
 from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -145,6 +150,9 @@ def run_cleanup(
     windowed = state.genesis.event_time is not None
     ends, voided = generations_of(entries, sealed, windowed=windowed)
     again = _deferred(warehouse, state.genesis, sealed, entries)
+    loss = warehouse.sessions.accepted_loss(session)
+    if again is not None and loss is not None:
+        again = without_lost(again, loss.ranges)
     if sealed.ranges and not files and again is None:
         raise CleanupRefused(
             f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
@@ -208,6 +216,7 @@ def run_cleanup(
             "spilled_files": len(files),
             "spilled_bytes": sum(file.bytes for file in files),
             **({"deferred_rows": _rows_read_again(warehouse, session)} if again else {}),
+            **({"loss": loss.model_dump()} if loss else {}),
         },
     )
     # Another cleanup may have finished at the same time: one row is enough.

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from spillway.kafka.client import KafkaCluster, TopicProblem
 from spillway_schemas.journal import Offsets, Topic
+from spillway_schemas.losses import LostRange
+
+
+@dataclass(frozen=True)
+class InputLoss:
+    """Rows that Kafka does not hold any more."""
+
+    lost: LostRange
+    why: str
+    """In words."""
+    topic: bool = False
+    """The topic is none any more, or another one."""
 
 
 def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end: Offsets) -> str:
@@ -14,28 +28,56 @@ def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end:
 
     `topics`: as the journal knows them.
     """
-    names = sorted(end)
+    losses = input_losses(view, topics, start, end)
+    return losses[0].why if losses else ""
+
+
+def input_losses(
+    view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end: Offsets
+) -> list[InputLoss]:
+    """The same, range by range, those of lost topics first.
+
+    Of a topic that is another one now, and of a partition that ends before the rows do, all is
+    lost: what has these offsets there are other rows.
+    """
     known = {topic.name: topic.id for topic in topics}
+    losses: list[InputLoss] = []
+    for name in sorted(end):
+        wanted = [
+            LostRange(topic=name, partition=partition, begin=begin, end=stop)
+            for partition, (begin, stop) in enumerate(
+                zip_longest(start.get(name, ()), end[name], fillvalue=0)
+            )
+            if begin < stop
+        ]
+        if wanted:
+            losses += _losses(view, known.get(name), name, wanted)
+    return sorted(losses, key=lambda each: not each.topic)
+
+
+def _losses(
+    view: KafkaCluster, known: str | None, name: str, wanted: list[LostRange]
+) -> Iterator[InputLoss]:
+    """What is lost of the wanted ranges of one topic. `known`: its id in the journal."""
     try:
-        found = {topic.name: topic.id for topic in view.topics(names)}
-        first, last = view.beginning_offsets(names), view.end_offsets(names)
+        (found,) = view.topics([name])
+        first, last = view.beginning_offsets([name])[name], view.end_offsets([name])[name]
     except TopicProblem as error:
-        return f"the input is gone: {error}"
-    for name in names:
-        if name in known and known[name] != found[name]:
-            return f"the topic {name!r} was deleted and created again: the input is gone"
-    for name in names:
-        for partition, (oldest, newest, begin, stop) in enumerate(
-            zip(first[name], last[name], start[name], end[name], strict=False)
-        ):
-            if begin < stop and newest < stop:
-                return (
-                    f"Kafka holds {name!r} partition {partition} up to offset {newest}, but the "
-                    f"input ends at {stop}"
-                )
-            if begin < oldest and begin < stop:
-                return (
-                    f"Kafka holds {name!r} partition {partition} from offset {oldest} on, but the "
-                    f"input begins at {begin}"
-                )
-    return ""
+        yield from (InputLoss(each, f"the input is gone: {error}", True) for each in wanted)
+        return
+    if known not in (None, found.id):
+        why = f"the topic {name!r} was deleted and created again: the input is gone"
+        yield from (InputLoss(each, why, True) for each in wanted)
+        return
+    missing = [0] * (wanted[-1].partition + 1)
+    first, last = [*first, *missing], [*last, *missing]
+    for each in wanted:
+        held = f"Kafka holds {name!r} partition {each.partition}"
+        oldest, newest = first[each.partition], last[each.partition]
+        if newest < each.end:
+            yield InputLoss(each, f"{held} up to offset {newest}, but the input ends at {each.end}")
+        elif each.begin < oldest:
+            yield InputLoss(
+                each.model_copy(update={"end": min(oldest, each.end)}),
+                f"{held} from offset {oldest} on, but the input begins at {each.begin}",
+            )

@@ -17,6 +17,7 @@ two generations at once, so trees and sessions that carry rows are restored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from spillway.protocol.offsets import padded, partitions, reaches
@@ -41,6 +42,7 @@ from spillway_schemas.journal import (
     Prefix,
     Sealed,
 )
+from spillway_schemas.losses import LostRange
 
 
 def not_deferrable(genesis: Genesis) -> str:
@@ -146,6 +148,37 @@ def deferred_rows(
         sessions=(session,),
         expected=tuple(_counted(ends[last], [e for e in epochs if begin < e.epoch <= last])),
     )
+
+
+def without_lost(again: Restore, lost: Iterable[LostRange]) -> Restore:
+    """What is left to be read when somebody has accepted that these rows are gone.
+
+    Partitions that have lost rows are not held against the journal any more, nor are the rows that
+    lost slots had in memory, for they may be among these. What is read of what is left is right,
+    as far as it goes.
+    """
+    gone = [
+        each
+        for each in lost
+        if each.topic in again.read_to
+        and each.begin < again.read_to[each.topic][each.partition]
+        and each.end > again.read_from[each.topic][each.partition]
+    ]
+    if not gone:
+        return again
+    read_from = {topic: list(begins) for topic, begins in again.read_from.items()}
+    for each in gone:
+        begin = max(read_from[each.topic][each.partition], each.end)
+        read_from[each.topic][each.partition] = min(
+            begin, again.read_to[each.topic][each.partition]
+        )
+    places = {(each.topic, each.partition) for each in gone}
+    sessions = tuple(
+        replace(each, deferred=replace(each.deferred, held=()) if each.deferred else None)
+        for each in again.sessions
+    )
+    expected = tuple(p for p in again.expected if (p.topic, p.partition) not in places)
+    return replace(again, read_from=read_from, sessions=sessions, expected=expected)
 
 
 def _since(

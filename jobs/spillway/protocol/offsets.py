@@ -26,6 +26,11 @@ def greater(a: Offsets, b: Offsets) -> Offsets:
     return {topic: [max(x, y) for x, y in both] for topic, both in _both(a, b)}
 
 
+def least(a: Offsets, b: Offsets) -> Offsets:
+    """Partition by partition the lesser offset."""
+    return {topic: [min(x, y) for x, y in both] for topic, both in _both(a, b)}
+
+
 def reaches(a: Offsets, b: Offsets) -> bool:
     """Whether `a` is at or beyond `b` on every partition."""
     return all(x >= y for _, both in _both(a, b) for x, y in both)

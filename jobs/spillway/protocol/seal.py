@@ -25,7 +25,17 @@ from spillway.protocol.offsets import greater, padded, partitions, reaches, wide
 from spillway.protocol.state import JournalState, OpenSession, brought
 from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
 from spillway_schemas.hash_space import ROOT, above, joins_of, spaces
-from spillway_schemas.journal import CommandOutcome, Cut, Prefix, Sealed, SealRequest
+from spillway_schemas.journal import (
+    Claim,
+    CommandOutcome,
+    Cut,
+    Epoch,
+    Genesis,
+    Offsets,
+    Prefix,
+    Sealed,
+    SealRequest,
+)
 
 CLEANUP_DEPTH = 6
 """Cleanup's units of work are at most 2**6 = 64 hash ranges of equal width: enough to share out
@@ -145,6 +155,17 @@ def not_sealed(state: JournalState, session: str, commands: Iterable[CommandLine
         )
     known = ", ".join(sorted(state.sealed)) or "none"
     return f"session {session} is not in the journal (sealed: {known}; open: {', '.join(open_)})"
+
+
+def carried_from(
+    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
+) -> Offsets:
+    """Where the rows begin that the session's results have: its own, or those that it carries."""
+    if sealed.carried is None:
+        return sealed.start
+    since = sealed.carried.since
+    ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
+    return genesis.start if since < 0 else ends[since]
 
 
 def not_withdrawable(

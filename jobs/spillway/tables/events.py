@@ -17,6 +17,7 @@ from spillway.protocol.state import JournalState
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway_schemas.commands import Command, CommandLine, SessionCommand, command_from
+from spillway_schemas.losses import LOSS, AcceptedLoss
 
 
 class NumberedCommand(NamedTuple):
@@ -82,8 +83,9 @@ class Commands:
 
 class SessionEvent(BaseModel):
     """A line of `sessions`: a session was sealed, cleaned or verified, a cleanup has begun
-    (`cleaning`), or somebody gave a reason for looking at what might be done and nothing of it went
-    to the stream (`asked`). Counts are of results.
+    (`cleaning`), somebody gave a reason for looking at what might be done and nothing of it went
+    to the stream (`asked`), or has accepted that input is lost for good (`accepted`). Counts are of
+    results.
 
     Readers take a session's *last* event of a kind.
     """
@@ -91,7 +93,7 @@ class SessionEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str
-    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked"]
+    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked", "accepted"]
     expected: int | None = None
     run_time: int | None = None
     cleanup: int | None = None
@@ -173,6 +175,12 @@ class Sessions:
     def cleaned(self) -> set[str]:
         """Return the sessions that cleanup has finished."""
         return {date for date, outcome in self.history().outcomes().items() if outcome.cleaned}
+
+    def accepted_loss(self, session: str) -> AcceptedLoss | None:
+        """Return what the session has lost for good, as somebody accepted it last."""
+        events = self.history().events([session])
+        found = [each.details["loss"] for each in events if each.event == "accepted"]
+        return LOSS.validate_python(found[-1]) if found else None
 
     def history(self) -> SessionHistory:
         """Return all that the table says, the newest included."""

@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.decode import compile_streams
-from spillway.kafka.client import KafkaCluster, cluster, demand_listener
-from spillway.kafka.held import input_gone
+from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.held import InputLoss, input_losses
 from spillway.policy.batches import (
     BYTES,
     ROWS,
@@ -41,7 +41,7 @@ from spillway.policy.batches import (
 )
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
-from spillway.protocol.seal import not_sealed
+from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query
 from spillway.stream.pins import salts
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -54,7 +54,8 @@ from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.windowed import WindowedFrames
 from spillway.verify.workers import FEW_KEYS, TOTALS, Timing
-from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets, Sealed, Topic
+from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
+from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 
@@ -79,17 +80,19 @@ class VerifyReport:
     """The verdict on one session. Counts are of results."""
 
     session: str
-    expected: int
+    expected: int | None
+    """None, as `missing` and `doubled`: input is lost, and nobody can know."""
     run_time: int
     cleanup: int
-    missing: int
-    doubled: int
+    missing: int | None
+    doubled: int | None
     """Too many: repeated, altered, or of no input row. An altered result is also `missing`."""
     complete: bool
     details: dict[str, Any] = field(default_factory=dict)
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
     `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
-    the pairs of leaves whose keys were combined."""
+    the pairs of leaves whose keys were combined. Where input is lost: `problems`, `cleaned`,
+    `seconds`, and `loss` (`AcceptedLoss`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `spillway verify --json` prints it."""
@@ -139,8 +142,15 @@ def verify(
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
+    loss = warehouse.sessions.accepted_loss(session)
     with cluster(bootstrap, client) as view:
-        check_input(view, state.topics, source, session)
+        gone = input_losses(view, state.topics, start, sealed.end)
+        if gone and loss is not None and loss.covers(each.lost for each in gone):
+            report = _of_lost_input(warehouse, sealed, loss, time.monotonic() - began)
+            if record:
+                _record(warehouse, report, sealed, report.details["seconds"])
+            return report
+        check_input(gone, session)
     told.step("starting Spark")
     salt = secrets.randbits(63) if salt is None else salt
     spark = start_spark()
@@ -153,13 +163,44 @@ def verify(
             report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception:
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
-            check_input(view, state.topics, source, session)
+            check_input(input_losses(view, state.topics, start, sealed.end), session)
         raise
     seconds = round(time.monotonic() - began, 3)
     report.details["seconds"] = seconds
     if record:
         _record(warehouse, report, sealed, seconds)
     return report
+
+
+def _of_lost_input(
+    warehouse: Warehouse, sealed: Sealed, loss: AcceptedLoss, seconds: float
+) -> VerifyReport:
+    """The verdict on a session whose input is lost: it is not complete, and that is all."""
+    results = sum(
+        file.rows
+        for file in warehouse.files("results")
+        if file.partition["session_date"] == sealed.session
+    )
+    ranges = "; ".join(map(str, loss.ranges))
+    return VerifyReport(
+        session=sealed.session,
+        expected=None,
+        run_time=sealed.results,
+        cleanup=results - sealed.results,
+        missing=None,
+        doubled=None,
+        complete=False,
+        details={
+            "differences": [],
+            "problems": [
+                f"input is lost, so nothing can be proved: {ranges}. {loss.by} has accepted that: "
+                f"{loss.reason}"
+            ],
+            "cleaned": sealed.session in warehouse.sessions.cleaned(),
+            "loss": loss.model_dump(),
+            "seconds": round(seconds, 3),
+        },
+    )
 
 
 def timing_of(
@@ -180,17 +221,6 @@ def timing_of(
     )
 
 
-def carried_from(
-    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
-) -> Offsets:
-    """Where the rows begin that the session's results have: its own, or those that it carries."""
-    if sealed.carried is None:
-        return sealed.start
-    since = sealed.carried.since
-    ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
-    return genesis.start if since < 0 else ends[since]
-
-
 def batches_of(entries: Iterable[Genesis | Claim | Epoch]) -> Batching:
     """How the session's messages are handed to Python: by their number alone, where so many of them
     in a row are known to be small."""
@@ -202,17 +232,13 @@ def batches_of(entries: Iterable[Genesis | Claim | Epoch]) -> Batching:
     return Batching(ROWS, UNLIMITED if small else BYTES)
 
 
-def check_input(
-    view: KafkaCluster, topics: Iterable[Topic], source: TopicRanges, session: str
-) -> None:
-    """Raise `InputGone` unless Kafka holds all of the session's input.
-
-    `topics`: as the journal knows them.
-    """
-    if problem := input_gone(view, topics, source.start, source.end):
+def check_input(losses: Sequence[InputLoss], session: str) -> None:
+    """Raise `InputGone` where Kafka does not hold all of the session's input."""
+    if losses:
         raise InputGone(
-            f"{problem}. Whether {session} is complete cannot be known. Keep input longer "
-            "(`retention.ms`, `retention.bytes`) than until its `verify`"
+            f"{losses[0].why}. Whether {session} is complete cannot be known. Keep input longer "
+            "(`retention.ms`, `retention.bytes`) than until its `verify`. Where nobody has these "
+            f"rows any more, end the day without them: spillway accept-loss --session {session}"
         )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+from spillway.report.words import count_text
+
 
 def verdict_table(report: dict[str, Any]) -> Table:
     """The report for people: counts, then what is wrong, with coordinates."""
@@ -25,9 +27,10 @@ def verdict_table(report: dict[str, Any]) -> Table:
         ("missing", "missing"),
         ("doubled or altered", "doubled"),
     ):
-        found.add_row(label, f"{report[name]:,}")
-    found.add_row("keys", f"{details['keys']:,}")
-    found.add_row("input rows in quarantine", f"{details['quarantined']:,}")
+        found.add_row(label, count_text(report[name]))
+    if "loss" not in details:
+        found.add_row("keys", f"{details['keys']:,}")
+        found.add_row("input rows in quarantine", f"{details['quarantined']:,}")
     found.add_row("took", f"{details['seconds']:.1f} s")
     for problem in details["problems"]:
         found.add_row("[red]problem[/red]", problem)

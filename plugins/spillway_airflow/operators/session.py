@@ -157,7 +157,11 @@ class CleanupOperator(SessionOperator):
 
 
 class VerifyOperator(SessionOperator):
-    """Prove a session complete; fails without a retry when it is not, and says what is missing."""
+    """Prove a session complete; fails without a retry when it is not, and says what is missing.
+
+    Is skipped where input is lost and somebody has accepted that: then no day is complete, and
+    `outlets` hear of none.
+    """
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Verify."""
@@ -166,6 +170,10 @@ class VerifyOperator(SessionOperator):
         if verdict is None or code not in (0, 1):
             raise self.failed(code)
         details = verdict.pop("details", {})
+        if "loss" in details:
+            # Somebody knows, and nothing can be done: the run ends, but no day is complete.
+            (problem,) = details["problems"]
+            raise AirflowSkipException(f"{self.session} cannot be proved complete: {problem}")
         if not verdict["complete"]:
             for line in what_is_wrong(details):
                 self.log.error("%s", line)

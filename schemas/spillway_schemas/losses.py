@@ -1,0 +1,52 @@
+"""Input that nobody has any more, and who has accepted that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import TypeAdapter
+
+from spillway_schemas.journal import Record
+
+
+class LostRange(Record):
+    """Offsets of a topic partition that Kafka does not hold any more: from `begin` to before
+    `end`."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        """For people: `stock/0 from offset 0 to 4,711`."""
+        return f"{self.topic}/{self.partition} from offset {self.begin:,} to {self.end:,}"
+
+
+class AcceptedLoss(Record):
+    """What a session has lost, as a person has accepted it."""
+
+    ranges: list[LostRange]
+    reason: str
+    by: str
+
+    def covers(self, lost: Iterable[LostRange]) -> bool:
+        """Whether all of this was accepted."""
+        return all(
+            any(
+                (mine.topic, mine.partition) == (each.topic, each.partition)
+                and mine.begin <= each.begin
+                and each.end <= mine.end
+                for mine in self.ranges
+            )
+            for each in lost
+        )
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are lost: rows, at most."""
+        return sum(each.end - each.begin for each in self.ranges)
+
+
+LOSS: TypeAdapter[AcceptedLoss] = TypeAdapter(AcceptedLoss)
+"""Validates what an event of the `sessions` table has of a loss."""
