@@ -39,7 +39,11 @@ MORE = {
     "stream": ("quickstart.md#the-same-step-by-step", "runbook.md#the-stream-has-ended"),
     "seal": ("runbook.md#the-normal-close", "runbook.md#a-seal-was-a-mistake"),
     "rebalance": ("relocation.md", "relocation.md#by-a-policy"),
-    "cleanup": ("runbook.md#the-normal-close", "runbook.md#cleanup-was-killed"),
+    "cleanup": (
+        "runbook.md#the-normal-close",
+        "runbook.md#how-long-will-cleanup-take",
+        "runbook.md#cleanup-was-killed",
+    ),
     "verify": ("runbook.md#the-normal-close", "runbook.md#verify-says-1"),
     "accept-loss": ("runbook.md#input-is-gone-for-good", "runbook.md#offsets-are-lost"),
     "maintain": ("runbook.md#every-night",),

@@ -349,7 +349,7 @@ def test_rows_that_cannot_be_read_again_stop_a_cleanup_before_spark_starts(
 ) -> None:
     first, entries = day(ONE, epoch(3, 1, ends(5, 5, 5), deferred=[cut(2, 0)]))
     again = deferred_rows(first, sealed(ends(5, 5, 5), 1), entries)
-    monkeypatch.setattr("spillway.cleanup.job._deferred", lambda *_: again)
+    monkeypatch.setattr("spillway.cleanup.work._deferred", lambda *_: again)
     spilled = make_day(str(tmp_path / "w"), random_rows(1, 60, 10, 2))
 
     def never() -> None:

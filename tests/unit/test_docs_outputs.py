@@ -25,6 +25,7 @@ import pyarrow as pa
 import pytest
 
 from spillway import doctor, mended, sealing
+from spillway.cleanup.ahead import CleanupAhead, ahead_text
 from spillway.cleanup.job import Cleaned
 from spillway.cleanup.progress import outcome_sentence
 from spillway.cli import main
@@ -361,6 +362,14 @@ def verify_incomplete(stage: Stage) -> None:
     }
     report = VerifyReport(DAY, 13, 6, 6, 1, 0, False, DETAILS | {"differences": [lost]})
     stage.show(verdict_table(report.to_dict()))
+
+
+@makes("cleanup-plan")
+def cleanup_plan(_: Stage) -> None:
+    size = 731 * 2**20
+    ahead = CleanupAhead(DAY, False, 64, 64, 420, 11907, 76, 25567817, size, 0, 44632420, 29.1)
+    for line in ahead_text(ahead):
+        print(line)
 
 
 @makes("accept-loss")

@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spillway import cli
-from spillway.cleanup import job as cleanup_job
+from spillway.cleanup import work as cleanup_work
 from spillway.cleanup.job import run_cleanup
 from spillway.engine.join.results import file_schema
 from spillway.engine.spill.spillfile import write_spill
@@ -636,16 +636,16 @@ def test_a_cleanup_that_another_has_overtaken_asks_for_no_spilled_rows(
 ) -> None:
     """It looked before; the other has finished, the day is proved and its rows are dropped."""
     day = make_day(str(tmp_path), random_rows(7, 60, 9, 2), depth=3)
-    wait = cleanup_job._wait_for_tables
+    wait = cleanup_work._wait_for_tables
 
     def overtaken(*given: Any) -> None:
-        monkeypatch.setattr(cleanup_job, "_wait_for_tables", wait)
+        monkeypatch.setattr(cleanup_work, "_wait_for_tables", wait)
         wait(*given)
         run_cleanup(Here, day.warehouse(), SPEC, DAY)
         prove(opened(tmp_path))
         tidy(tmp_path)
 
-    monkeypatch.setattr(cleanup_job, "_wait_for_tables", overtaken)
+    monkeypatch.setattr(cleanup_work, "_wait_for_tables", overtaken)
     assert run_cleanup(Here, day.warehouse(), SPEC, DAY).already
     assert not opened(tmp_path).files("spill")
 

@@ -39,36 +39,25 @@ from spillway.cleanup.plan import (
     TASK_BYTES,
     CleanupRefused,
     Share,
-    generations_of,
-    owed,
-    sealed_session,
     shares,
-    spill_files,
     stages,
     stored_files,
 )
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
+from spillway.cleanup.work import WAIT_S, cleaned_event, spilled_now, work_of
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
 from spillway.protocol.deferral import (
-    deferred_cuts_of,
-    deferred_rows,
     rows_to_read,
-    without_lost,
 )
 from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
-from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import EventTime, Genesis, Prefix, Sealed, Topic
-
-WAIT_S = 60.0
-"""How long to wait for a running stream to apply the seal's epoch to the tables."""
-
-_POLL_S = 0.25
+from spillway_schemas.journal import EventTime, Prefix, Sealed, Topic
 
 
 @dataclass(frozen=True)
@@ -133,31 +122,11 @@ def run_cleanup(
     `InputChanged` (rows that slots had lost are in Kafka no more), `OutcomeUnknown`.
     """
     began = time.monotonic()
-    warehouse.journal.refresh()
-    state = warehouse.journal.state()
-    if state is None:
-        raise NothingYet(warehouse.place.path())
-    sealed = sealed_session(state, session, fingerprint, warehouse.commands.unseen(state))
-    if event := _cleaned_event(warehouse, session):
-        return _summary(sealed, event, already=True)
-    entries = warehouse.journal.read_session(sealed)
-    _wait_for_tables(warehouse, entries, sealed, wait_s)
-    in_table = _spilled(warehouse, session)
-    # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
-    if event := _cleaned_event(warehouse, session):
-        return _summary(sealed, event, already=True)
-    files = spill_files(entries, in_table, session)
-    windowed = state.genesis.event_time is not None
-    ends, voided = generations_of(entries, sealed, windowed=windowed)
-    again = _deferred(warehouse, state.genesis, sealed, entries)
-    loss = warehouse.sessions.accepted_loss(session)
-    if again is not None and loss is not None:
-        again = without_lost(again, loss.ranges)
-    if sealed.ranges and not files and again is None:
-        raise CleanupRefused(
-            f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
-            "spill file of it: restore the journal"
-        )
+    work = work_of(warehouse, session, fingerprint, wait_s)
+    sealed = work.sealed
+    if work.cleaned is not None:
+        return _summary(sealed, work.cleaned, already=True)
+    state, files, again = work.state, work.files, work.again
     if again is not None and warehouse.deferred_applied(session) < 0:
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
@@ -172,8 +141,8 @@ def run_cleanup(
             sealed,
             files,
             state.topics,
-            ends,
-            voided,
+            work.ends,
+            work.voided,
             lease,
             began=began,
             on_progress=on_progress,
@@ -189,7 +158,7 @@ def run_cleanup(
             tell(f"{other}. This one waits for it.")
             if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
                 tell(f"It has made no progress for {stalled_s:g} s: taking over.")
-            elif event := _cleaned_event(warehouse, session):
+            elif event := cleaned_event(warehouse, session):
                 return _summary(sealed, event, already=True)
     results = sum(
         file.rows
@@ -216,43 +185,19 @@ def run_cleanup(
             "spilled_files": len(files),
             "spilled_bytes": sum(file.bytes for file in files),
             **({"deferred_rows": _rows_read_again(warehouse, session)} if again else {}),
-            **({"loss": loss.model_dump()} if loss else {}),
+            **({"loss": work.loss.model_dump()} if work.loss else {}),
         },
     )
     # Another cleanup may have finished at the same time: one row is enough.
-    if _cleaned_event(warehouse, session) is None:
+    if cleaned_event(warehouse, session) is None:
         warehouse.sessions.append(event)
     return _summary(sealed, event, already=False)
 
 
-def _deferred(
-    warehouse: Warehouse, genesis: Genesis, sealed: Sealed, entries: Sequence[Any]
-) -> Restore | None:
-    """What must be read again in Kafka first; None: nothing."""
-    if not deferred_cuts_of(sealed.session, entries):
-        return None
-    # With the session's base: there it begins.
-    return deferred_rows(genesis, sealed, warehouse.journal.read_after(sealed.base - 1))
-
-
-def _spilled(warehouse: Warehouse, session: str) -> dict[str, int]:
-    """Path and bytes of the session's files in the `spill` table now."""
-    return {
-        file.path: file.bytes
-        for file in warehouse.files("spill")
-        if file.partition["session_date"] == session
-    }
-
-
 def _rows_read_again(warehouse: Warehouse, session: str) -> int:
     """Rows of the session in `spill` that slots had lost (of one join: a tree's are restored)."""
-    stored = {file.path for file in stored_files(_spilled(warehouse, session))}
+    stored = {file.path for file in stored_files(spilled_now(warehouse, session))}
     return sum(file.rows for file in warehouse.files("spill") if file.path in stored)
-
-
-def _cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:
-    events = [e for e in warehouse.sessions.read() if (e.event, e.session) == ("cleaned", session)]
-    return events[-1] if events else None
 
 
 def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
@@ -268,22 +213,6 @@ def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
         seconds=event.seconds or 0.0,
         deferred_rows=event.details.get("deferred_rows", 0),
     )
-
-
-def _wait_for_tables(
-    warehouse: Warehouse, entries: Sequence[Any], sealed: Sealed, wait_s: float
-) -> None:
-    """Until every table holds what the journal names up to the seal."""
-    until = time.monotonic() + wait_s
-    while behind := owed(entries, warehouse.applied_all(), sealed.epoch):
-        if time.monotonic() >= until:
-            tables = ", ".join(sorted({apply.table for apply in behind}))
-            raise CleanupRefused(
-                f"session {sealed.session} is sealed, but {tables} is behind the journal by "
-                f"{len(behind)} commit(s) since {wait_s:.0f} s. Start `spillway stream` once: it "
-                "begins by making up for them"
-            )
-        time.sleep(_POLL_S)
 
 
 class _Run:
@@ -422,7 +351,7 @@ class _Run:
     def _survey(self) -> SpillIndex:
         """Verify every file, in parallel, that was not verified before; what all of them hold."""
         place = self._warehouse.folder("spill")
-        stored = stored_files(_spilled(self._warehouse, self._sealed.session))
+        stored = stored_files(spilled_now(self._warehouse, self._sealed.session))
         files = [file for file in (*self._files, *stored) if file not in self._surveyed]
         tasks = [SurveyTask(place, file) for file in files]
         total = sum(file.bytes for file in files)

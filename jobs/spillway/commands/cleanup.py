@@ -7,6 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
+import typer
+
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import out, say, say_json
@@ -15,8 +17,15 @@ from spillway.commands.terminal import out, say, say_json
 def cleanup(
     session: Annotated[str, dated("The sealed session's date.")],
     json_: AsJson = False,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Only say what there is to do, and about how long it takes."),
+    ] = False,
 ) -> None:
     """Append a sealed session's missing results, each once. It may be killed and run again."""
+    if plan:
+        _show_plan(session, json_=json_)
+        return
     from spillway.cleanup.deferred import TopicSource
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
@@ -52,3 +61,24 @@ def cleanup(
         say_json(asdict(cleaned))
     elif swept:
         say(f"{swept:,} files that no table names were removed.")
+
+
+def _show_plan(session: str, *, json_: bool) -> None:
+    from spillway.cleanup.ahead import ahead_text, cores_of, look_ahead
+    from spillway.decode import tree_spec
+
+    settings = given.settings()
+    query = given.query(settings)
+    ahead = look_ahead(
+        given.warehouse(settings),
+        tree_spec(query),
+        session,
+        fingerprint=query.fingerprint,
+        cores=cores_of(settings.spark.master),
+        tell=lambda line: print(f"cleanup {session}: {line}", file=sys.stderr),
+    )
+    if json_:
+        say_json(asdict(ahead))
+        return
+    for line in ahead_text(ahead):
+        say(line)

@@ -331,7 +331,7 @@ def load(
     parts = []
     for file, _, table in tables:
         if source.voided is not None:
-            table = _alive(source.voided, table)
+            table = alive(source.voided, table)
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         # Our own row groups have one epoch and one input; others are exact, too, only slower.
@@ -368,7 +368,7 @@ def _distinct(numbers: npt.NDArray[np.integer[Any]]) -> list[int]:
     return found
 
 
-def _alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
+def alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
     """The rows that no cut which was taken back had written."""
     hashes = table["key_hash"].to_numpy().view(np.uint64)
     void = voided.hold(hashes, table["epoch"].to_numpy())

@@ -1,0 +1,154 @@
+"""`spillway cleanup --plan`: what a cleanup has before it, and about how long it will take.
+
+Reads the journal, the tables' logs, and hashes and epochs of what was spilled; changes nothing and
+starts no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spillway.cleanup.plan import stored_files
+from spillway.cleanup.work import spilled_now, work_of
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.cleanup import SpillIndex, SpillSource
+from spillway.engine.spill.counting import missing_results
+from spillway.engine.spill.spillfile import row_groups
+from spillway.protocol.deferral import rows_to_read
+from spillway.report.words import bytes_text, count_text, span_text
+from spillway.tables import Warehouse
+
+START_S = 8.0
+"""Until Spark runs and its workers have started, whatever there is to do."""
+CORE_US = 0.6
+"""Of one core, for a spilled row as for a missing result: 25,567,817 and 44,632,420 of them took
+two cores 24.7 s, start included (`docs/measured.md`)."""
+
+
+@dataclass(frozen=True)
+class CleanupAhead:
+    """What is left to do. Counts are of rows; None: it is known only when it is done."""
+
+    session: str
+    cleaned: bool
+    """Then nothing is left."""
+    ranges_total: int
+    ranges_left: int
+    groups: int
+    """Different ranges of hashes that were cut."""
+    generations: int
+    """Cuts of the session."""
+    files: int
+    spilled_rows: int
+    spilled_bytes: int
+    """As they lie on disk."""
+    rows_in_kafka: int
+    """To be read there again, for slots had lost them."""
+    missing: int | None
+    """Results that will be added. Not known of trees, of joins with windows, and where rows must be
+    read in Kafka first."""
+    seconds: float | None
+    """About how long it will take; None, too, where the cluster says how many cores there are."""
+
+
+def look_ahead(
+    warehouse: Warehouse,
+    spec: TreeSpec,
+    session: str,
+    *,
+    fingerprint: str,
+    cores: int | None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> CleanupAhead:
+    """See what a cleanup has before it.
+
+    `cores`: that Spark will have (`cores_of`); `tell` hears of what takes long.
+
+    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind) and `SpillDamaged`.
+    """
+    work = work_of(warehouse, session, fingerprint)
+    sealed = work.sealed
+    ranges = sealed.ranges
+    left = [] if work.cleaned else ranges[warehouse.cleanup_applied(session) + 1 :]
+    files = work.files
+    if not work.cleaned:
+        files = (*files, *stored_files(spilled_now(warehouse, session)))
+    again = 0
+    if work.again is not None and warehouse.deferred_applied(session) < 0:
+        again = rows_to_read(work.again)
+    missing: int | None = 0
+    if left and (again or work.ends is not None or len(spec.joins) > 1):
+        missing = None
+    elif left:
+        tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
+        place = warehouse.folder("spill")
+        index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
+        source = SpillSource(place, index, spec, voided=work.voided)
+        missing = sum(missing_results(source, left))
+    share = len(left) / len(ranges) if ranges else 0.0
+    return CleanupAhead(
+        session=session,
+        cleaned=work.cleaned is not None,
+        ranges_total=len(ranges),
+        ranges_left=len(left),
+        groups=work.cut_ranges,
+        generations=sealed.generations,
+        files=len(files),
+        spilled_rows=sealed.spilled_rows,
+        spilled_bytes=sum(file.bytes for file in files),
+        rows_in_kafka=again,
+        missing=missing,
+        seconds=_seconds(share * sealed.spilled_rows, missing, cores),
+    )
+
+
+def cores_of(master: str) -> int | None:
+    """The cores that Spark has with this `spark.master`; None: those of a cluster."""
+    found = re.fullmatch(r"local\[(\d+|\*)(?:,.*)?\]|local-cluster\[(\d+),(\d+),.*\]", master)
+    if found is None:
+        return None
+    threads, workers, cores = found.groups()
+    if workers:
+        return int(workers) * int(cores)
+    return len(os.sched_getaffinity(0)) if threads == "*" else int(threads)
+
+
+def _seconds(rows: float, missing: int | None, cores: int | None) -> float | None:
+    """About how long so many spilled rows and missing results take."""
+    if missing is None or cores is None:
+        return None
+    if not rows and not missing:
+        return 0.0
+    return round(START_S + (rows + missing) * CORE_US / 1e6 / cores, 1)
+
+
+def ahead_lines(ahead: CleanupAhead) -> list[tuple[str, str]]:
+    """The plan for people: labels and values."""
+    if ahead.cleaned:
+        return [("to do", "nothing: the session is cleaned")]
+    if not ahead.ranges_left:
+        return [("to do", "nothing was spilled, so nothing is missing")]
+    rows = [
+        ("ranges to do", f"{ahead.ranges_left:,} of {ahead.ranges_total:,}"),
+        ("groups that were spilled", f"{ahead.groups:,}"),
+        ("generations", f"{ahead.generations:,}"),
+        ("spilled rows", f"{ahead.spilled_rows:,}"),
+        ("in files", f"{ahead.files:,}, {bytes_text(ahead.spilled_bytes)}"),
+    ]
+    if ahead.rows_in_kafka:
+        rows.append(("rows to read again in Kafka", f"{ahead.rows_in_kafka:,}"))
+    known = "known when it is done" if ahead.missing is None else count_text(ahead.missing)
+    rows.append(("missing results", known))
+    if ahead.seconds is not None:
+        rows.append(("takes about", span_text(ahead.seconds)))
+    return rows
+
+
+def ahead_text(ahead: CleanupAhead) -> list[str]:
+    """The same as lines, the values below each other."""
+    lines = ahead_lines(ahead)
+    width = max(len(label) for label, _ in lines)
+    return [f"{label:<{width}}  {value}" for label, value in lines]

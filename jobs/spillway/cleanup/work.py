@@ -1,0 +1,128 @@
+"""What a cleanup has before it: read from the journal and the tables, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spillway.cleanup.plan import (
+    CleanupRefused,
+    generations_of,
+    owed,
+    sealed_session,
+    spill_files,
+)
+from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
+from spillway.engine.spill.spillfile import SpillFile
+from spillway.protocol.deferral import deferred_cuts_of, deferred_rows, without_lost
+from spillway.protocol.recovery import Restore
+from spillway.protocol.state import JournalState
+from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway_schemas.journal import Epoch, Genesis, Sealed
+from spillway_schemas.losses import AcceptedLoss
+
+WAIT_S = 60.0
+"""How long to wait for a running stream to apply the seal's epoch to the tables."""
+
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class CleanupWork:
+    """A sealed session as its cleanup finds it."""
+
+    state: JournalState
+    sealed: Sealed
+    cleaned: SessionEvent | None
+    """Set when it has been cleaned: then there is nothing of what follows."""
+    files: tuple[SpillFile, ...] = ()
+    """That the stream has written."""
+    ends: GenerationEnds | None = None
+    voided: VoidedCuts | None = None
+    again: Restore | None = None
+    """What must be read again in Kafka first."""
+    loss: AcceptedLoss | None = None
+    cut_ranges: int = 0
+    """Different ranges of hashes that were cut: partition groups, mostly."""
+
+
+def work_of(
+    warehouse: Warehouse, session: str, fingerprint: str, wait_s: float = WAIT_S
+) -> CleanupWork:
+    """See what a cleanup has to do. `fingerprint`: the query's; an empty one is not compared.
+
+    Raises `NothingYet`, `CleanupRefused` when the session is not sealed, or tables stay behind the
+    journal for `wait_s` or do not agree with it.
+    """
+    warehouse.journal.refresh()
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    sealed = sealed_session(state, session, fingerprint, warehouse.commands.unseen(state))
+    if event := cleaned_event(warehouse, session):
+        return CleanupWork(state, sealed, event)
+    entries = warehouse.journal.read_session(sealed)
+    _wait_for_tables(warehouse, entries, sealed, wait_s)
+    in_table = spilled_now(warehouse, session)
+    # Another cleanup may have finished meanwhile: from then on spilled rows may be dropped.
+    if event := cleaned_event(warehouse, session):
+        return CleanupWork(state, sealed, event)
+    files = spill_files(entries, in_table, session)
+    windowed = state.genesis.event_time is not None
+    ends, voided = generations_of(entries, sealed, windowed=windowed)
+    again = _deferred(warehouse, state.genesis, sealed, entries)
+    loss = warehouse.sessions.accepted_loss(session)
+    if again is not None and loss is not None:
+        again = without_lost(again, loss.ranges)
+    if sealed.ranges and not files and again is None:
+        raise CleanupRefused(
+            f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
+            "spill file of it: restore the journal"
+        )
+    groups = {cut.range for each in entries if isinstance(each, Epoch) for cut in each.cuts}
+    return CleanupWork(
+        state, sealed, None, files, ends, voided, again, loss, cut_ranges=len(groups)
+    )
+
+
+def _deferred(
+    warehouse: Warehouse, genesis: Genesis, sealed: Sealed, entries: Sequence[Any]
+) -> Restore | None:
+    """What must be read again in Kafka first; None: nothing."""
+    if not deferred_cuts_of(sealed.session, entries):
+        return None
+    # With the session's base: there it begins.
+    return deferred_rows(genesis, sealed, warehouse.journal.read_after(sealed.base - 1))
+
+
+def spilled_now(warehouse: Warehouse, session: str) -> dict[str, int]:
+    """Path and bytes of the session's files in the `spill` table now."""
+    return {
+        file.path: file.bytes
+        for file in warehouse.files("spill")
+        if file.partition["session_date"] == session
+    }
+
+
+def cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:
+    """The event of a session that is cleaned."""
+    events = [e for e in warehouse.sessions.read() if (e.event, e.session) == ("cleaned", session)]
+    return events[-1] if events else None
+
+
+def _wait_for_tables(
+    warehouse: Warehouse, entries: Sequence[Any], sealed: Sealed, wait_s: float
+) -> None:
+    """Until every table holds what the journal names up to the seal."""
+    until = time.monotonic() + wait_s
+    while behind := owed(entries, warehouse.applied_all(), sealed.epoch):
+        if time.monotonic() >= until:
+            tables = ", ".join(sorted({apply.table for apply in behind}))
+            raise CleanupRefused(
+                f"session {sealed.session} is sealed, but {tables} is behind the journal by "
+                f"{len(behind)} commit(s) since {wait_s:.0f} s. Start `spillway stream` once: it "
+                "begins by making up for them"
+            )
+        time.sleep(_POLL_S)

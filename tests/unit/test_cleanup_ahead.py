@@ -1,0 +1,154 @@
+"""What a cleanup has before it, told without doing it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.cleanup import ahead as module
+from spillway.cleanup.ahead import CleanupAhead, ahead_lines, cores_of, look_ahead
+from spillway.cleanup.job import CleanupProgress, run_cleanup
+from spillway.cleanup.plan import CleanupRefused
+from spillway.engine.spill import counting
+from spillway.engine.spill.counting import missing_of
+from tests.integration.spilled_day import (
+    DAY,
+    NEXT,
+    SPEC,
+    Here,
+    SpilledDay,
+    brute_force,
+    make_day,
+    random_rows,
+)
+
+
+@given(
+    rows=st.lists(st.tuples(*[st.integers(0, n) for n in (3, 3, 2)]), max_size=30),
+    inputs=st.integers(1, 3),
+    most=st.sampled_from([0.0, counting.MOST]),
+)
+def test_missing_results_against_all_combinations(
+    rows: list[tuple[int, int, int]], inputs: int, most: float
+) -> None:
+    rows = [(hash_, epoch, i % inputs) for hash_, epoch, i in rows]
+    expected = sum(
+        len({epoch for _, epoch, _ in some}) > 1 and len({hash_ for hash_, _, _ in some}) == 1
+        for some in itertools.product(
+            *([row for row in rows if row[2] == i] for i in range(inputs))
+        )
+    )
+    hashes, epochs, of = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "MOST", most)  # as Python's integers, too
+        assert missing_of(hashes.astype(np.uint64), epochs, of, range(inputs)) == expected
+
+
+def test_a_hot_key_is_counted_beyond_64_bits() -> None:
+    n = 3_000_000
+    inputs = np.repeat(np.arange(3), n)
+    epochs = np.tile(np.arange(n) % 2, 3)
+    found = missing_of(np.zeros(3 * n, np.uint64), epochs, inputs, range(3))
+    assert found == n**3 - 2 * (n // 2) ** 3 > 2**63
+
+
+def look(day: SpilledDay, cores: int | None = 2) -> CleanupAhead:
+    return look_ahead(day.warehouse(), SPEC, DAY, fingerprint="", cores=cores)
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> SpilledDay:
+    return make_day(str(tmp_path / "w"), random_rows(3, 300, 40, 4), depth=3)
+
+
+def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
+    late = sum(n for key, n in brute_force(day.rows).items() if key[0] == "cleanup")
+    before = day.warehouse().table("results").version
+    found = look(day)
+    assert day.warehouse().table("results").version == before
+    assert (found.missing, found.spilled_rows) == (late, len(day.rows))
+    assert (found.ranges_left, found.ranges_total) == (8, 8)
+    assert found.groups <= found.generations == day.sealed.generations
+    assert found.spilled_bytes == sum(f.bytes for f in day.warehouse().files("spill"))
+    assert found.seconds == pytest.approx(module.START_S, abs=0.1)
+    told: list[CleanupProgress] = []
+
+    def stop_half_way(progress: CleanupProgress) -> None:
+        if progress.ranges_done >= 4:
+            told.append(progress)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_cleanup(Here, day.warehouse(), SPEC, DAY, on_progress=stop_half_way, task_bytes=1)
+    rest = look(day)
+    assert rest.ranges_left == 8 - told[0].ranges_done
+    assert rest.missing == late - told[0].rows
+    run_cleanup(Here, day.warehouse(), SPEC, DAY)
+    last = look(day)
+    assert (last.cleaned, last.ranges_left, last.missing, last.seconds) == (True, 0, 0, 0.0)
+    assert ahead_lines(last) == [("to do", "nothing: the session is cleaned")]
+
+
+def test_a_session_that_is_open_has_no_plan(day: SpilledDay) -> None:
+    with pytest.raises(CleanupRefused, match=f"{NEXT} is not sealed"):
+        look_ahead(day.warehouse(), SPEC, NEXT, fingerprint="", cores=2)
+
+
+def test_without_spills_nothing_is_to_do(day: SpilledDay) -> None:
+    nothing = replace(look(day), ranges_left=0)
+    assert ahead_lines(nothing) == [("to do", "nothing was spilled, so nothing is missing")]
+
+
+def test_rows_that_only_kafka_has_are_told_and_nothing_is_guessed(
+    day: SpilledDay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = module.work_of(day.warehouse(), DAY, "")
+    lost = replace(work, again=object())  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "rows_to_read", lambda _: 1234)
+    monkeypatch.setattr(module, "work_of", lambda *_: lost)
+    found = look(day)
+    assert (found.rows_in_kafka, found.missing, found.seconds) == (1234, None, None)
+    lines = dict(ahead_lines(found))
+    assert lines["rows to read again in Kafka"] == "1,234"
+    assert lines["missing results"] == "known when it is done"
+    assert "takes about" not in lines
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing", "cores", "seconds"),
+    [
+        (25_567_817, 44_632_420, 2, 29.1),
+        (10_000_000, 0, 4, 9.5),
+        (1, 1, None, None),
+        (1, None, 2, None),
+        (0, 0, 2, 0.0),
+    ],
+)
+def test_the_time_it_takes(
+    rows: int, missing: int | None, cores: int | None, seconds: float | None
+) -> None:
+    assert module._seconds(rows, missing, cores) == seconds
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local[3]", 3),
+        ("local[3,4]", 3),
+        ("local-cluster[2,3,1024]", 6),
+        ("spark://host:7077", None),
+        ("k8s://https://host", None),
+    ],
+)
+def test_the_cores_of_a_master(master: str, cores: int | None) -> None:
+    assert cores_of(master) == cores
+
+
+def test_all_cores_of_this_machine() -> None:
+    assert (cores_of("local[*]") or 0) >= 1
