@@ -209,7 +209,7 @@ def topic_problems(
     wanted = {row.topic for row in rows}
     there = sorted(wanted & set(view.existing_topics()))
     limits = {
-        name: min(int(config["max.message.bytes"]), max_request)
+        name: min(int(config.get("max.message.bytes", max_request)), max_request)
         for name, config in (view.topic_configs(there) if there else {}).items()
     }
     problems = []

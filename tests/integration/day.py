@@ -109,6 +109,8 @@ class Day:
     partitions: int = 2
     broken: frozenset[bytes | None] = frozenset()
     """Values that must not be joined, though `accepted` would take them."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """kafka-python's options of the tests' own clients."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +141,10 @@ class Day:
     ) -> Iterator[Callable[[Sequence[tuple[str, bytes | None]]], None]]:
         """`produce` for many batches, over one connection."""
         producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap, max_request_size=16 << 20, linger_ms=20
+            bootstrap_servers=self.bootstrap,
+            max_request_size=16 << 20,
+            linger_ms=20,
+            **self.client,
         )
 
         def send(made: Sequence[tuple[str, bytes | None]]) -> None:
@@ -165,6 +170,7 @@ class Day:
                 isolation_level="read_committed",
                 max_partition_fetch_bytes=16 << 20,
                 enable_auto_commit=False,
+                **self.client,
             )
             parts = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
             consumer.assign(parts)

@@ -125,6 +125,14 @@ def test_a_topic_must_keep_a_session(config, statuses):
     assert all(check.mend for check in checks if check.status != "ok")
 
 
+def test_settings_that_are_not_shown_are_not_guessed() -> None:
+    (found,) = judge_topic("stock", 3, {}, SPANS, 300_000)
+    assert found.status == "warn"
+    assert "is not known" in found.what
+    assert "grant DescribeConfigs" in found.mend
+    assert judge_times("stock", {}, "calendar") == []
+
+
 @pytest.mark.parametrize(
     ("boundary", "kind", "ahead_ms", "says"),
     [

@@ -14,6 +14,7 @@ from spillway.doctor.check import Check, days, size
 from spillway.kafka import broker
 from spillway.kafka.client import (
     KafkaCluster,
+    KafkaRefuses,
     KafkaUnavailable,
     TopicProblem,
     absent_remedy,
@@ -80,6 +81,8 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
         view = KafkaCluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
     except OptionError as error:
         return [Check("broker", "fail", str(error), "mend kafka.options")]
+    except KafkaRefuses as error:
+        return [Check("broker", "fail", error.what, error.remedy)]
     except KafkaUnavailable as error:
         return [_absent(settings, error.what)]
     try:
@@ -158,9 +161,22 @@ def judge_topic(
 
     `spans`: milliseconds from close to close of the sessions ahead. Compaction is refused: it
     removes rows that a join must see. Retention must reach over the shortest session at least;
-    below the longest one (a weekend and holidays) plus grace plus a day for cleanup it warns.
+    below the longest one (a weekend and holidays) plus grace plus a day for cleanup it warns. An
+    empty `config` is one that Kafka does not show to this user.
     """
     title = f"topic {name}"
+    enough = max(spans, default=0) + grace_ms + DAY_MS
+    if not config:
+        return [
+            Check(
+                title,
+                "warn",
+                f"{partitions} partitions; this user is not shown its settings, so how long rows "
+                "are kept is not known",
+                "grant DescribeConfigs on the topic, or see that its cleanup.policy is delete and "
+                f"its retention.ms {enough} ({days(enough)}) or more",
+            )
+        ]
     if "compact" in config.get("cleanup.policy", ""):
         return [
             Check(
@@ -173,7 +189,6 @@ def judge_topic(
     kept_ms = int(config.get("retention.ms", "-1"))
     checks = []
     least = min(spans, default=0) + grace_ms
-    enough = max(spans, default=0) + grace_ms + DAY_MS
     remedy = f"set the topic's retention.ms to {enough} ({days(enough)}) or more"
     if 0 <= kept_ms < least:
         what = f"rows are kept for {days(kept_ms)}; a session takes {days(least)}"

@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spillway.kafka.options import python_options
+from spillway.kafka.options import check_files, python_options
+from spillway.kafka.refusals import Refusals
 from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, hide
 
 TIMEOUT_S = 30.0
+REFUSED_S = 6.0
+"""So long a client may take to hear that it is refused: brokers answer a wrong password late."""
 
 _UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY = 3, 17, 29, 9
 """Kafka's error codes: unknown topic or partition, invalid topic, topic authorization failed,
@@ -43,6 +46,11 @@ class _Explained(RuntimeError):
 
 class KafkaUnavailable(_Explained):
     """No broker answered in time, or it gave up; trying again later may help."""
+
+
+class KafkaRefuses(KafkaUnavailable):
+    """A broker is there and does not take this client: TLS, a certificate, a password. One that is
+    starting may do so, too, so that whoever waits goes on waiting."""
 
 
 class TopicProblem(_Explained):
@@ -121,18 +129,31 @@ class KafkaCluster:
         from kafka.errors import KafkaError
 
         self._timeout_s = timeout_s
+        check_files(options or {})
         config: dict[str, Any] = {
             "request_timeout_ms": int(max(timeout_s, 1.0) * 1000),
-            "bootstrap_timeout_ms": int(timeout_s * 1000),
             "metadata_max_age_ms": 30_000,
             "client_id": "spillway-admin",
         } | python_options(options or {}, "admin")
         self._bootstrap = bootstrap
         self._options = options or {}
-        try:
-            self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
-        except (KafkaError, OSError) as error:
-            raise self._unavailable(error) from error
+        # A client does not give up before its time, even where its password is wrong.
+        first_s = min(timeout_s, REFUSED_S)
+        with Refusals() as refusals:
+            for part_s in (first_s, timeout_s - first_s):
+                config["bootstrap_timeout_ms"] = int(part_s * 1000)
+                try:
+                    self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
+                    return
+                except (KafkaError, OSError) as error:
+                    failure = error
+                    if part_s == timeout_s or refusals.is_certain:
+                        break
+        if why := refusals.why(self._options):
+            raise KafkaRefuses(
+                f"Kafka at {bootstrap} does not take this client: {why}", "mend kafka.options"
+            ) from failure
+        raise self._unavailable(failure) from failure
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,6 +11,7 @@ translation is refused: leaving it out could mean to talk to the wrong party or 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -65,6 +66,16 @@ def python_options(options: Options, role: Role) -> dict[str, Any]:
                 "GSSAPI), sasl.jaas.config with username and password, ssl.* with PEM files"
             )
     return found
+
+
+def check_files(options: Options) -> None:
+    """Raise OptionError where a store that the options name cannot be read."""
+    opened = revealed(options)
+    for name in ("ssl.truststore.location", "ssl.keystore.location"):
+        path = opened.get(name)
+        if path is not None and not os.access(path, os.R_OK):
+            is_there = "cannot be read by this user" if os.path.exists(path) else "is not there"
+            raise OptionError(f"kafka.options: {name} = {path!r} {is_there}")
 
 
 def _defaults(role: Role) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Why a broker does not take a client: kafka-python tells its log, and raises a timeout.
+
+While a client connects, its log is listened to. What it says of each failed attempt is told apart:
+a certificate that one side does not trust, a password, a mechanism, a listener that speaks TLS.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from types import TracebackType
+
+from spillway_schemas.secret import Options, hide, revealed
+
+_FAILED = re.compile(r"connection to \S+ failed: (.*?)(?: \(backoff .*)?$", re.DOTALL)
+_KINDS = (
+    (r"CERTIFICATE_VERIFY_FAILED", "its certificate is of no authority that this client trusts"),
+    (r"alert|bad certificate", "it does not take this client's certificate, or wants one"),
+    (r"SaslAuthenticationFailed", "the user or the password is wrong"),
+    (r"UnsupportedSaslMechanism", "it has no such sasl.mechanism"),
+    (r"WRONG_VERSION_NUMBER", "it speaks no TLS"),
+    (r"socket disconnected", "it ends the connection, as one does that wants {}"),
+)
+"""In the order in which they are believed: who has a wrong password is sent away, too."""
+_MORE = {
+    "PLAINTEXT": "TLS or a login (security.protocol)",
+    "SSL": "a login (security.protocol = SASL_SSL) or a client's certificate",
+}
+_OTHER = "TLS, or another user or password"
+_ANY_CASE = re.IGNORECASE
+OFTEN = 4
+
+
+class Refusals(logging.Handler):
+    """Hears what kafka-python logs of failed connections. A context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: list[str] = []
+
+    def __enter__(self) -> Refusals:
+        logging.getLogger("kafka").addHandler(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        logging.getLogger("kafka").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take over a line of the log."""
+        if found := _FAILED.search(record.getMessage()):
+            self._said.append(found[1])
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether trying again does not help: a broker has said what it does not take, or has ended
+        connection after connection (of a wrong password the client often sees no more)."""
+        kinds = [
+            next((n for n, (each, _) in enumerate(_KINDS) if re.search(each, said, _ANY_CASE)), -1)
+            for said in self._said
+        ]
+        sent_away = len(_KINDS) - 1
+        return bool(set(kinds) - {-1, sent_away}) or kinds.count(sent_away) == max(
+            len(kinds), OFTEN
+        )
+
+    def why(self, options: Options) -> str:
+        """Why the broker did not take the client, with the library's own words; empty where nobody
+        answered. Without the secrets in `options`."""
+        protocol = revealed(options).get("security.protocol", "PLAINTEXT").upper()
+        for pattern, meaning in _KINDS:
+            for said in self._said:
+                if re.search(pattern, said, _ANY_CASE):
+                    wants = meaning.format(_MORE.get(protocol, _OTHER))
+                    return hide(f"{wants} ({said})", options)
+        return ""

@@ -1,0 +1,192 @@
+"""A broker as companies have them: TLS, logins, and permissions for each user; on loopback.
+
+The embedded broker's own folder, jars and processes, with other properties. Certificates are of an
+authority that is made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from spillway.kafka import broker as embedded
+from spillway.kafka.properties import HOST, LOG4J, server_properties
+
+ROOT_USER = "operator"
+PASSWORDS = {ROOT_USER: "operator's own", "reader": 'r"ead\\er', "writer": "writer-secret"}
+"""A quote and a backslash in one: login modules have an escape for both."""
+MECHANISM = "SCRAM-SHA-512"
+START_S = 60.0
+
+
+@dataclass(frozen=True)
+class SecuredBroker:
+    """A running broker and how each user speaks to it."""
+
+    sasl: str
+    """`host:port` of the listener with logins."""
+    mutual: str
+    """`host:port` of the listener that asks for a client's certificate."""
+    folder: Path
+
+    def login(self, user: str) -> dict[str, str]:
+        """The Java client's options of a user with a password."""
+        password = PASSWORDS[user].replace("\\", "\\\\").replace('"', '\\"')
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="{user}" password="{password}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.folder / "authority.pem"),
+        }
+
+    def certificate(self, user: str) -> dict[str, str]:
+        """The options of a user with a certificate."""
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.folder / "authority.pem"),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.folder / f"{user}.pem"),
+        }
+
+
+@contextlib.contextmanager
+def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
+    """Start it; its one administrator is `ROOT_USER`."""
+    authority = _Authority("Test Authority")
+    (folder / "authority.pem").write_bytes(authority.certificate)
+    (folder / "server.pem").write_bytes(authority.signed("localhost", server=True))
+    (folder / "reader.pem").write_bytes(authority.signed("reader"))
+    sasl, mutual, controller = (embedded.free_port() for _ in range(3))
+    (folder / "log4j2.yaml").write_text(LOG4J)
+    properties = folder / "server.properties"
+    text = server_properties(folder / "data", sasl, controller)
+    properties.write_text(text + _properties(folder, sasl, mutual, controller))
+    java = embedded._java(folder, 512, None)
+    users = [f"{MECHANISM}=[name={user},password={word}]" for user, word in _stored()]
+    subprocess.run(
+        [
+            *(*java, "kafka.tools.StorageTool", "format", "--standalone"),
+            *("-t", embedded._new_cluster_id(), "-c", str(properties)),
+            *(word for user in users for word in ("--add-scram", user)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log, cwd=folder
+        )
+    try:
+        found = SecuredBroker(f"{HOST}:{sasl}", f"{HOST}:{mutual}", folder)
+        _wait(found, process)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _stored() -> list[tuple[str, str]]:
+    """The storage tool reads a password to the next comma or bracket, in quotes as it is."""
+    return [
+        (user, f'"{password}"' if '"' not in password else password)
+        for user, password in PASSWORDS.items()
+    ]
+
+
+def _properties(folder: Path, sasl: int, mutual: int, controller: int) -> str:
+    lines: Mapping[str, Any] = {
+        "listeners": f"SASL_SSL://{HOST}:{sasl},SSL://{HOST}:{mutual},"
+        f"CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"SASL_SSL://{HOST}:{sasl},SSL://{HOST}:{mutual}",
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "SSL",
+        "sasl.enabled.mechanisms": MECHANISM,
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security"
+        ".scram.ScramLoginModule required;",
+        "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": folder / "server.pem",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": folder / "authority.pem",
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ROOT_USER};User:localhost;User:ANONYMOUS",
+    }
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+def _wait(broker: SecuredBroker, process: subprocess.Popen[bytes]) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    from spillway.kafka.options import python_options
+
+    until = time.monotonic() + START_S
+    while True:
+        if process.poll() is not None or time.monotonic() > until:
+            raise AssertionError((broker.folder / "broker.log").read_text()[-3000:])
+        try:
+            options = python_options(broker.login(ROOT_USER), "admin")
+            KafkaAdminClient(
+                bootstrap_servers=broker.sasl, bootstrap_timeout_ms=3000, **options
+            ).close()
+            return
+        except (KafkaError, OSError):
+            time.sleep(0.2)
+
+
+class _Authority:
+    """Signs certificates for a day."""
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        made = self._of(self._name, self._key).add_extension(constraints, critical=True)
+        self.certificate = made.sign(self._key, hashes.SHA256()).public_bytes(
+            serialization.Encoding.PEM
+        )
+
+    def signed(self, name: str, *, server: bool = False) -> bytes:
+        """A private key and its certificate, as PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        made = self._of(subject, key)
+        if server:
+            address = x509.IPAddress(ipaddress.ip_address(HOST))
+            names = x509.SubjectAlternativeName([x509.DNSName("localhost"), address])
+            made = made.add_extension(names, critical=False)
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        certificate = made.sign(self._key, hashes.SHA256())
+        return private + certificate.public_bytes(serialization.Encoding.PEM)
+
+    def _of(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> Any:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )

@@ -1,0 +1,104 @@
+"""Why a broker does not take a client, from what kafka-python logs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spillway.kafka.options import OptionError, check_files
+from spillway.kafka.refusals import Refusals
+
+SENT_AWAY = "KafkaConnectionError: socket disconnected"
+PASSWORD = "[Error 58] SaslAuthenticationFailedError: invalid credentials"
+ALERT = "KafkaConnectionError: [SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"
+UNTRUSTED = "Handshake failed: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+REFUSED = "KafkaConnectionError: 111 ECONNREFUSED"
+
+
+def heard(*said: str) -> Refusals:
+    with Refusals() as refusals:
+        for each in said:
+            logging.getLogger("kafka.net.manager").warning(
+                "Bootstrap connection to bootstrap-0 failed: %s (backoff 0.04 secs)", each
+            )
+        logging.getLogger("kafka.net.manager").warning("Bootstrap failed: it took too long")
+    return refusals
+
+
+def why(*said: str, **options: str) -> str:
+    return heard(*said).why({name.replace("_", "."): value for name, value in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ([SENT_AWAY, PASSWORD, SENT_AWAY], "the user or the password is wrong"),
+        ([SENT_AWAY, "UnsupportedSaslMechanismError"], "no such sasl.mechanism"),
+        ([SENT_AWAY, ALERT], "does not take this client's certificate, or wants one"),
+        ([UNTRUSTED], "of no authority that this client trusts"),
+        (["[SSL: WRONG_VERSION_NUMBER] wrong version number"], "speaks no TLS"),
+    ],
+)
+def test_what_was_said_is_told_in_words(said: list[str], meaning: str) -> None:
+    found = why(*said)
+    assert meaning in found
+    assert "backoff" not in found
+
+
+@pytest.mark.parametrize(
+    ("protocol", "wants"),
+    [
+        ("PLAINTEXT", "TLS or a login"),
+        ("ssl", "a login (security.protocol = SASL_SSL) or a client's certificate"),
+        ("SASL_SSL", "TLS, or another user or password"),
+    ],
+)
+def test_who_is_sent_away_without_a_word(protocol: str, wants: str) -> None:
+    assert f"as one does that wants {wants}" in why(SENT_AWAY, security_protocol=protocol)
+    assert "wants TLS or a login" in why(SENT_AWAY)
+
+
+def test_where_nobody_answers_nobody_refuses() -> None:
+    assert why(REFUSED) == ""
+    assert why() == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "certain"),
+    [
+        ([], False),
+        ([REFUSED] * 9, False),
+        ([SENT_AWAY] * 3, False),
+        ([SENT_AWAY] * 4, True),
+        ([SENT_AWAY] * 5, True),
+        ([*[SENT_AWAY] * 4, REFUSED], False),  # it may be starting
+        ([SENT_AWAY, PASSWORD], True),
+        ([REFUSED, UNTRUSTED], True),
+    ],
+)
+def test_only_who_was_told_stops_trying(said: list[str], certain: bool) -> None:
+    assert heard(*said).is_certain == certain
+
+
+def test_secrets_are_not_repeated() -> None:
+    login = 'Module required username="me" password="hunter22";'
+    found = why(f"SaslAuthenticationFailedError: hunter22 {SENT_AWAY}", sasl_jaas_config=login)
+    assert "hunter22" not in found
+
+
+def test_the_log_is_listened_to_only_while_it_connects() -> None:
+    before = list(logging.getLogger("kafka").handlers)
+    with Refusals():
+        assert logging.getLogger("kafka").handlers != before
+    assert logging.getLogger("kafka").handlers == before
+
+
+def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
+    there = tmp_path / "ca.pem"
+    there.write_text("")
+    check_files({"ssl.truststore.location": str(there), "security.protocol": "SSL"})
+    for name in ("ssl.truststore.location", "ssl.keystore.location"):
+        with pytest.raises(OptionError, match=rf"{name} = '.*none\.pem' is not there"):
+            check_files({name: str(tmp_path / "none.pem")})
