@@ -1,8 +1,9 @@
 """The exchange's calendar, or every day: which day is a session, when it closes, which comes next.
 
 Dates are `YYYY-MM-DD` strings, times are milliseconds since 1970 (UTC); the present is an argument,
-but for how far ahead the calendar reaches. The calendar's library imports pandas, so it is imported
-on first use.
+but for how far ahead the calendar reaches. A calendar is named as the library names it, and days
+that are different may follow: `XNYS; 2026-07-06 closed; 2026-11-27 12:00`. The calendar's library
+imports pandas, so it is imported on first use.
 
 Known limitation: the calendar reaches about a year ahead (it is made anew every day); a date
 beyond it is refused with a message that says so.
@@ -10,7 +11,9 @@ beyond it is refused with a message that says so.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,6 +27,9 @@ BACK_YEARS = 4
 """How far back every day of a zone is known: rules of its clocks from before do not matter."""
 EVERY_DAY = "24/7"
 """The calendar without holidays: every day of UTC, or of a time zone that is named after it."""
+
+
+_OVERRIDE = re.compile(r"(\d{4}-\d\d-\d\d) (closed|\d\d:\d\d)")
 
 
 class CalendarError(ValueError):
@@ -50,6 +56,9 @@ def _made(name: str, today: str) -> Any:
     import exchange_calendars
 
     end = datetime.fromisoformat(today).date() + timedelta(days=AHEAD_DAYS)
+    name, *overrides = (part.strip() for part in name.split(";"))
+    if overrides := [each for each in overrides if each]:
+        return _overridden(_made(name, today), overrides, end.isoformat())
     if name.startswith(f"{EVERY_DAY} "):
         return _every_day(name, end.isoformat())
     try:
@@ -60,6 +69,53 @@ def _made(name: str, today: str) -> Any:
             f"session.calendar = {name!r} is not an exchange calendar; for example: {known}, ... "
             f"Where there is no exchange write {EVERY_DAY!r}, or {EVERY_DAY + ' Europe/Berlin'!r}"
         ) from None
+
+
+def _overridden(base: Any, overrides: Sequence[str], end: str) -> Any:
+    """A calendar in which some days are different."""
+    import pandas as pd
+
+    if base.name.startswith(EVERY_DAY):
+        raise CalendarError(f"the calendar {base.name} has no day that could be different")
+    closed: list[Any] = []
+    early: list[tuple[time, Any]] = []
+    for each in overrides:
+        found = _OVERRIDE.fullmatch(each)
+        if found is None:
+            raise CalendarError(
+                f"session.overrides: {each!r} is no day that is different; write for example "
+                "2026-07-06 closed, or 2026-11-27 12:00"
+            )
+        day = _check(base, found[1])
+        if not base.is_session(day):
+            raise CalendarError(
+                f"session.overrides: {found[1]} is no trading day of {base.name} anyway"
+            )
+        if found[2] == "closed":
+            closed.append(day)
+            continue
+        at = _time(each, found[2])
+        opens = base.session_open(day).tz_convert(base.tz).time()
+        if at <= opens:
+            raise CalendarError(
+                f"session.overrides: {each!r}: {base.name} opens at {opens:%H:%M} that day"
+            )
+        early.append((at, pd.DatetimeIndex([day])))
+    kind = type(base)
+    changed = {
+        "adhoc_holidays": property(lambda self: [*kind.adhoc_holidays.fget(self), *closed]),
+        "special_closes_adhoc": property(
+            lambda self: [*kind.special_closes_adhoc.fget(self), *early]
+        ),
+    }
+    return type("Overridden", (kind,), changed)(end=end)
+
+
+def _time(override: str, text: str) -> time:
+    try:
+        return time.fromisoformat(text)
+    except ValueError:
+        raise CalendarError(f"session.overrides: {override!r}: {text} is no time of day") from None
 
 
 def _every_day(name: str, end: str) -> Any:

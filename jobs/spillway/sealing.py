@@ -59,7 +59,7 @@ def request_seal(
     warehouse, state = _opened(settings)
     if done := already(state, _pending(warehouse, state, settings), session):
         return done
-    next_session = calendar.session_after(settings.session.calendar, state.session.date)
+    next_session = calendar.session_after(settings.session.days, state.session.date)
     if problem := not_sealable(state, session, next_session):
         raise SealRefused(f"{session} cannot be sealed: {problem}")
     now_ms = clock()
@@ -125,7 +125,7 @@ def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
 
 def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> SealRequest | None:
     """The seal that is pending once the stream has read every command that there is."""
-    after = calendar.session_after(settings.session.calendar, state.session.date)
+    after = calendar.session_after(settings.session.days, state.session.date)
     return pending_after(state, warehouse.commands.unseen(state), after)
 
 
@@ -142,7 +142,7 @@ def _moment(settings: Settings, session: str, at: str, now_ms: int) -> int | Non
     if at == "now":
         return None
     if at == "close":
-        name = settings.session.calendar
+        name = settings.session.days
         at_ms = calendar.close_ms(name, session) + int(settings.session.grace_s * 1000)
         there = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(ZoneInfo(calendar.zone(name)))
         what = (

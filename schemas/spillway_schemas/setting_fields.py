@@ -746,6 +746,19 @@ class SessionSettings(Section):
         ),
         json_schema_extra=_about("calendar", "The New York Stock Exchange, early closes included."),
     )
+    overrides: str = Field(
+        default="",
+        description=(
+            "Days of the calendar that are different this time, such as `2026-07-06 closed; "
+            "2026-11-27 12:00`: no session, or one that closes then, by the exchange's clock. "
+            "Airflow's `calendar` of `[spillway]` takes them, too: `XNYS; 2026-07-06 closed`."
+        ),
+        json_schema_extra=_about(
+            "dates",
+            "A holiday that is announced a week ahead is in no package yet, and a day that nobody "
+            "trades on would wait for a close.",
+        ),
+    )
     carry: bool = Field(
         default=False,
         description=(
@@ -784,6 +797,11 @@ class SessionSettings(Section):
             "outage of the scheduler puts no evening row into the day.",
         ),
     )
+
+    @property
+    def days(self) -> str:
+        """The calendar with the overrides, as `spillway.calendar` takes it."""
+        return "; ".join(filter(None, (self.calendar, self.overrides.strip())))
 
 
 RecoveryMode = Literal["auto", "restore", "defer"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from spillway import calendar
+from spillway_schemas.setting_fields import SessionSettings
 
 
 def ms(text: str) -> int:
@@ -78,3 +79,49 @@ def test_every_day_of_utc_or_of_a_zone() -> None:
 def test_days_that_there_are_not(name: str, problem: str) -> None:
     with pytest.raises(calendar.CalendarError, match=problem):
         calendar.session_after(name, "2026-01-05")
+
+
+DIFFERENT = "XNYS; 2026-07-06 closed; 2026-07-08 12:00; 2026-11-27 11:30"
+
+
+def test_days_that_are_different_this_time() -> None:
+    assert calendar.is_trading_day("XNYS", "2026-07-06")
+    assert not calendar.is_trading_day(DIFFERENT, "2026-07-06")
+    assert calendar.session_after(DIFFERENT, "2026-07-03") == "2026-07-07"
+    assert calendar.close_ms(DIFFERENT, "2026-07-07") == ms("2026-07-07T20:00:00")
+    assert calendar.close_ms(DIFFERENT, "2026-07-08") == ms("2026-07-08T16:00:00")
+    # An early close that is known is made earlier.
+    assert calendar.close_ms("XNYS", "2026-11-27") == ms("2026-11-27T18:00:00")
+    assert calendar.close_ms(DIFFERENT, "2026-11-27") == ms("2026-11-27T16:30:00")
+    assert calendar.zone(DIFFERENT) == calendar.zone("XNYS")
+    with pytest.raises(calendar.CalendarError, match="2026-07-06 is not a trading day"):
+        calendar.close_ms(DIFFERENT, "2026-07-06")
+    found = calendar.first_closing(DIFFERENT, ms("2026-07-08T15:59:00"))
+    assert found is not None
+    assert found.close_ms == ms("2026-07-08T16:00:00")
+    assert calendar.session_after("XNYS; ", "2026-07-02") == "2026-07-06"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("XNYS; 2026-07-06", "'2026-07-06' is no day that is different; write for example"),
+        ("XNYS; 6 July closed", "is no day that is different"),
+        ("XNYS; 2026-07-04 closed", "2026-07-04 is no trading day of XNYS anyway"),
+        ("XNYS; 2026-13-01 closed", "is not a date"),
+        ("XNYS; 2039-07-06 closed", "knows .* not 2039-07-06"),
+        ("XNYS; 2026-07-06 25:00", "25:00 is no time of day"),
+        ("XNYS; 2026-07-06 09:30", "XNYS opens at 09:30 that day"),
+        ("24/7; 2026-07-06 closed", "24/7 has no day that could be different"),
+        ("24/7 Europe/Berlin; 2026-07-06 closed", "has no day that could be different"),
+        ("NOWHERE; 2026-07-06 closed", "is not an exchange calendar"),
+    ],
+)
+def test_what_is_no_different_day_is_said(name: str, problem: str) -> None:
+    with pytest.raises(calendar.CalendarError, match=problem):
+        calendar.session_after(name, "2026-07-02")
+
+
+def test_the_settings_say_both_together() -> None:
+    assert SessionSettings().days == "XNYS"
+    assert SessionSettings(overrides=" 2026-07-06 closed ").days == "XNYS; 2026-07-06 closed"

@@ -33,7 +33,7 @@ CONNECT_S = 10.0
 
 def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
     """Milliseconds from each close to the next, for the sessions ahead."""
-    name = settings.session.calendar
+    name = settings.session.days
     try:
         date = calendar.open_or_next(name, now_ms)
         closes = [calendar.close_ms(name, date)]

@@ -211,7 +211,7 @@ class Watch:
             cleaning=self._cleaning(status, lambda date: cleaning(warehouse, date)),
             closes_ms=self._closes(settings, status),
             calendar=settings.session.calendar,
-            zone=calendar.zone(settings.session.calendar),
+            zone=calendar.zone(settings.session.days),
             trigger_s=settings.stream.trigger_s,
             policy=settings.rebalance.policy,
             groups=groups,
@@ -234,7 +234,7 @@ class Watch:
         for date in (status.session, *(s.session for s in status.sessions[:MOST_CLEANED])):
             if date not in self._closes_ms:
                 try:
-                    self._closes_ms[date] = calendar.close_ms(settings.session.calendar, date)
+                    self._closes_ms[date] = calendar.close_ms(settings.session.days, date)
                 except calendar.CalendarError:  # a date that is no trading day has no close
                     continue
         return dict(self._closes_ms)

@@ -126,7 +126,7 @@ def _busy(seen: WarehouseLook) -> Advice | None:
 
 def _close_ms(settings: Settings, session: str) -> int | None:
     with contextlib.suppress(calendar.CalendarError):
-        return calendar.close_ms(settings.session.calendar, session)
+        return calendar.close_ms(settings.session.days, session)
     return None  # a date that is no trading day has no close
 
 

@@ -56,7 +56,7 @@ def first_entry(
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
     """
-    name = settings.session.calendar
+    name = settings.session.days
     date = session_date(session) if session else calendar.open_or_next(name, now_ms)
     if settings.session.boundary == "calendar" and not calendar.is_trading_day(name, date):
         raise StartRefused(
@@ -183,7 +183,7 @@ def _start(
         return cluster.end_offsets(topics), rule
     if rule == "previous-close":
         # The day before ends at its close plus grace; so this one begins there.
-        at_ms = calendar.previous_close_ms(settings.session.calendar, date)
+        at_ms = calendar.previous_close_ms(settings.session.days, date)
         at_ms += int(settings.session.grace_s * 1000)
         if at_ms > now_ms:
             return cluster.beginning_offsets(topics), f"earliest ({rfc3339(at_ms)} is to come)"

@@ -200,7 +200,7 @@ class Stream:
         session = self.settings.session
         if session.boundary != "calendar":
             return
-        if problem := never_closes(self.driver.state, session.calendar):
+        if problem := never_closes(self.driver.state, session.days):
             self.watcher.on_trouble(problem)
 
     def _kafka(self) -> Options:
@@ -229,7 +229,7 @@ class Stream:
             end,
             batch,
             commands,
-            calendar.session_after(self.settings.session.calendar, date),
+            calendar.session_after(self.settings.session.days, date),
             limit_rows=self.supervised.max_rows,
             commands_n=self.commands.read_n,
         )

@@ -50,7 +50,7 @@ def open_journal(
                 event_time=query.event_time,
                 carry=carrying(settings, query),
             )
-        calendar.session_after(settings.session.calendar, genesis.session)
+        calendar.session_after(settings.session.days, genesis.session)
         try:
             warehouse.journal.append(genesis)
         except JournalConflict:
@@ -145,7 +145,7 @@ def job_settings(
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=victims,
         reactivation=reactivation_for(settings.spill.reactivation, victims),
-        calendar=settings.session.calendar if settings.session.boundary == "calendar" else "",
+        calendar=settings.session.days if settings.session.boundary == "calendar" else "",
         kafka=kafka,
         traced_rows=settings.spill.traced_rows,
     )
