@@ -24,6 +24,7 @@ from spillway.jars import (
     problems,
 )
 from spillway.places import var_folder
+from spillway_schemas.memory import memory_limit
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -206,12 +207,8 @@ def _bytes_below(root: Path) -> int:
 def _available_memory() -> int:
     """Bytes of memory that can be had: the machine's, or less where a container is limited."""
     available = int(psutil.virtual_memory().available)
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        current = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        return available if limit == "max" else min(available, int(limit) - current)
-    except (OSError, ValueError):
-        return available  # no limit that we know of
+    limit = memory_limit()
+    return min(available, limit.free) if limit else available
 
 
 def judge_memory(
