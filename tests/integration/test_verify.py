@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from spillway.protocol.state import AnotherQuery
 from spillway.tables import SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress
 from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
+from spillway.verify.sums import ResultsDamaged
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
 from spillway_schemas.query import Query, load_query
@@ -384,6 +386,18 @@ def test_another_query_is_refused(spark: Any, day: HandMadeDay) -> None:
     w = day.warehouse([])
     with pytest.raises(AnotherQuery, match="another query"):
         verify(lambda: spark, w, load_query("symbol_minute"), DAY, bootstrap=day.broker)
+
+
+def test_a_damaged_file_of_results_is_named(spark: Any, day: HandMadeDay) -> None:
+    w = day.warehouse(day.results())
+    (file, *_) = w.files("results")
+    path = Path(w.folder("results").path(file.path))
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ResultsDamaged, match=rf"{re.escape(path.name)} is not what was written"):
+        proved(spark, day, w)
+    assert [e.event for e in w.sessions.read()] == ["cleaned"]
 
 
 def test_input_that_kafka_lost_is_not_guessed(

@@ -46,10 +46,11 @@ from spillway.cleanup.plan import (
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.cleanup.work import WAIT_S, cleaned_event, spilled_now, work_of
 from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
-from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile
+from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, spill_schema
 from spillway.protocol.deferral import (
     rows_to_read,
 )
@@ -118,11 +119,12 @@ def run_cleanup(
     `source`: the query's topics, where slots were lost whose rows were left to cleanup.
     `tell` hears of what takes long, and of another cleanup of the session at the same time; when
     that stands still for `stalled_s`, this one takes over.
-    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
+    Raises `NothingYet`, `WrongTable`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
     `InputChanged` (rows that slots had lost are in Kafka no more), `OutcomeUnknown`.
     """
     began = time.monotonic()
     work = work_of(warehouse, session, fingerprint, wait_s)
+    warehouse.compare_columns(result_schema(spec), spill_schema(spec))
     sealed = work.sealed
     if work.cleaned is not None:
         return _summary(sealed, work.cleaned, already=True)

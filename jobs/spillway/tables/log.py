@@ -146,10 +146,7 @@ class Table:
         except (DeltaError, OSError) as error:
             if explained := storage_error("read", path, error):
                 raise explained from error
-            raise DamagedTable(
-                f"the log of {self.name!r} at {path} cannot be read ({error}): stop everything "
-                "that uses the warehouse and run `spillway doctor --repair`"
-            ) from error
+            raise self._unreadable(error) from error
         if definition.schema is None:
             self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
         else:
@@ -158,6 +155,12 @@ class Table:
         self._checkpoint = last_checkpoint(place)
         self._synced = self._checkpoint
         self.sync_log()
+
+    def _unreadable(self, error: Exception) -> DamagedTable:
+        return DamagedTable(
+            f"the log of {self.name!r} at {self.place.path()} cannot be read ({error}): stop "
+            "everything that uses the warehouse and run `spillway doctor --repair`"
+        )
 
     @property
     def version(self) -> int:
@@ -174,12 +177,15 @@ class Table:
     def transaction(self, app: str) -> int:
         """Return the last version of an application transaction as seen; -1 when none.
 
-        Raises `TableConflict` when what this process sees is so old that its log is pruned.
+        Raises `TableConflict` when what this process sees is so old that its log is pruned, and
+        `DamagedTable` for a log entry that is none.
         """
         if app not in self._transactions:
             try:  # delta-rs reads the log for it
                 version = self._handle.transaction_version(app)
             except DeltaError as error:
+                if "json" in str(error).lower():
+                    raise self._unreadable(error) from error
                 raise TableConflict(
                     f"{self.name}: others have committed so much since this process looked "
                     f"last (version {self.version}) that it must look again ({error})"
@@ -188,7 +194,8 @@ class Table:
         return self._transactions[app]
 
     def files(self) -> list[ActiveFile]:
-        """Return the table's files as seen."""
+        """Return the table's files as seen. Raises `DamagedTable` for one without its number of
+        rows, which every writer of ours gives."""
         actions = pa.table(self._handle.get_add_actions(flatten=True))
         columns = set(actions.column_names)
         by = self.definition.partition_by
@@ -197,6 +204,12 @@ class Table:
         bounds = [f"{end}.{column}" for column in told for end in ("min", "max")]
         wanted = ["path", "size_bytes", "num_records", *(f"partition.{p}" for p in by)]
         rows = actions.select([c for c in (*wanted, *bounds) if c in columns]).to_pylist()
+        if uncounted := [row["path"] for row in rows if row.get("num_records") is None]:
+            raise DamagedTable(
+                f"the table {self.name!r} is damaged: its log at {self.place.path(LOG)} does not "
+                f"say how many rows {min(uncounted)} has. Something other than spillway has "
+                "changed it: restore the log from a backup"
+            )
         return [
             ActiveFile(
                 path=row["path"],

@@ -49,7 +49,7 @@ from spillway.verify.difference import Difference
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.rows import TopicRanges, input_rows, quarantined_rows, result_rows
 from spillway.verify.single import SingleFrames, read_and_summed, sum_plan
-from spillway.verify.sums import buckets_for
+from spillway.verify.sums import ResultsDamaged, buckets_for
 from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.windowed import WindowedFrames
@@ -119,8 +119,8 @@ def verify(
     is something to prove. `client`: Java client options. `salt`:
     for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
     each step.
-    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, and
-    KafkaUnavailable when no broker answers.
+    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, `ResultsDamaged`,
+    and KafkaUnavailable when no broker answers.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
@@ -161,7 +161,9 @@ def verify(
         ):
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
             report = proof.report(entries, sealed, exhaustive, examples, told)
-    except Exception:
+    except Exception as error:
+        if damaged := ResultsDamaged.told_by(error):
+            raise damaged from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             check_input(input_losses(view, state.topics, start, sealed.end), session)
         raise

@@ -13,6 +13,7 @@ they are `COLLAPSE_ROWS`; `buckets_for` makes as many as keep that small.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -30,6 +31,7 @@ from spillway.storage import Folder
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.weights import I64, U64, Column, Weigher, mixed, words_of
 from spillway.verify.workers import decoded, judged
+from spillway_schemas.exits import FAILED
 
 BLOCKS = pa.schema([("bucket", pa.int32()), ("sums", pa.binary())])
 """What goes between the tasks."""
@@ -40,6 +42,28 @@ ROWS_A_BUCKET = 2_000_000
 
 _MEASURED = ("n", "late", "a", "b")
 """Of each key and source: rows, or results at run time; results by cleanup; sums of residues."""
+
+
+class ResultsDamaged(Exception):
+    """A file of the results is not what was written. The message names it."""
+
+    exit_code = FAILED
+
+    @classmethod
+    def of(cls, where: str, why: Exception) -> ResultsDamaged:
+        """With what was wrong with the file `where`."""
+        said = " ".join(str(why).split())
+        return cls(
+            f"{where} is not what was written ({said}). Bring the file back from a backup of the "
+            "warehouse, and verify again; the results can be made again, too, see the runbook, "
+            "`Make a day again`"
+        )
+
+    @classmethod
+    def told_by(cls, error: BaseException) -> ResultsDamaged | None:
+        """The one that a task raised, in the text of the error of its job; None: it is another."""
+        found = re.search(rf"{cls.__name__}: (.*)", str(error))
+        return cls(found[1].strip()) if found else None
 
 
 @dataclass(frozen=True)
@@ -154,10 +178,25 @@ def read_files(
     names: Sequence[str],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of files of a table. `batches`: in their one column which of the lists of files."""
+    """Rows of files of a table. `batches`: in their one column which of the lists of files.
+
+    Raises `ResultsDamaged`.
+    """
     for path in [p for batch in batches for n in batch.column(0).to_pylist() for p in files[n]]:
-        with folder.open(path) as source:
-            yield from _pieces(source, names)
+        rows = _rows_of(folder, path, names)
+        while True:
+            try:
+                piece = next(rows, None)
+            except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+                raise ResultsDamaged.of(folder.path(path), error) from error
+            if piece is None:
+                break
+            yield piece
+
+
+def _rows_of(folder: Folder, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with folder.open(path) as source:
+        yield from _pieces(source, names)
 
 
 def _pieces(source: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
