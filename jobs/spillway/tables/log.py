@@ -184,7 +184,7 @@ class Table:
             try:  # delta-rs reads the log for it
                 version = self._handle.transaction_version(app)
             except DeltaError as error:
-                if "json" in str(error).lower():
+                if "json error" in str(error).lower():
                     raise self._unreadable(error) from error
                 raise TableConflict(
                     f"{self.name}: others have committed so much since this process looked "
