@@ -87,18 +87,16 @@ def _overridden(base: Any, overrides: Sequence[str], end: str) -> Any:
                 "2026-07-06 closed, or 2026-11-27 12:00"
             )
         day = _check(base, found[1])
-        if not base.is_session(day):
-            raise CalendarError(
-                f"session.overrides: {found[1]} is no trading day of {base.name} anyway"
-            )
+        if not base.is_session(day):  # a newer package may know it by now
+            continue
         if found[2] == "closed":
             closed.append(day)
             continue
         at = _time(each, found[2])
-        opens = base.session_open(day).tz_convert(base.tz).time()
-        if at <= opens:
+        opens = base.session_open(day).tz_convert(base.tz)
+        if pd.Timestamp.combine(day.date(), at).tz_localize(base.tz) <= opens:
             raise CalendarError(
-                f"session.overrides: {each!r}: {base.name} opens at {opens:%H:%M} that day"
+                f"session.overrides: {each!r}: {base.name} opens at {opens:%Y-%m-%d %H:%M}"
             )
         early.append((at, pd.DatetimeIndex([day])))
     kind = type(base)

@@ -2,8 +2,8 @@
 
 Asks Kafka which of the session's rows it does not hold any more, and appends that, with the reason,
 to `sessions`. From then on cleanup does without these rows (`spillway.protocol.deferral`), and
-`verify` ends the session as not complete where it would otherwise say that nobody can know.
-Accepting again, when more is gone, takes the place of what was accepted before.
+`verify` ends the session as not complete, whatever Kafka holds by then. Accepting again, when more
+is gone, takes the place of what was accepted before.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def accept_loss(
 ) -> AcceptedLoss:
     """Note what the session's input has lost. `fingerprint`: the query's.
 
-    Raises `LossRefused` for a session that is not sealed or is proved complete, and where Kafka
-    holds everything; `NothingYet`, `AnotherQuery`, KafkaUnavailable when no broker answers.
+    Nothing is lost any more where Kafka holds everything again: then what was accepted before is
+    taken back. Raises `LossRefused` for a session that is not sealed or is proved complete, where
+    Kafka holds everything, and for another cluster; `NothingYet`, `AnotherQuery`, `TopicProblem`
+    for a topic that this user may not see, KafkaUnavailable when no broker answers.
     """
     state = warehouse.journal.state()
     if state is None:
@@ -56,9 +58,17 @@ def accept_loss(
         raise LossRefused(f"{session} is proved complete: it needs its input no more")
     demand_listener(bootstrap)
     with cluster(bootstrap, client) as view:
+        if view.cluster_id() != state.genesis.cluster_id:
+            raise LossRefused(
+                f"{bootstrap} is another Kafka cluster than the one that {session} was read from "
+                f"({state.genesis.cluster_id}): it cannot say what is gone. Check "
+                "kafka.bootstrap_servers"
+            )
         losses = _losses(view, warehouse, state, state.sealed[session])
-    if not losses:
+    before = warehouse.sessions.accepted_loss(session)
+    if not losses and before is None:
         raise LossRefused(f"Kafka holds all of the input of {session}: nothing is lost")
+    # Where it holds everything again, what was accepted is taken back.
     loss = AcceptedLoss(ranges=[each.lost for each in losses], reason=reason, by=by)
     warehouse.sessions.append(
         SessionEvent(session=session, event="accepted", details={"loss": loss.model_dump()})

@@ -36,14 +36,18 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def memory_limit(of_process: Path = OF_PROCESS, mounted: Path = MOUNTED) -> MemoryLimit | None:
-    """The limit that leaves least; None: there is none that we know of."""
+def memory_limits(of_process: Path = OF_PROCESS, mounted: Path = MOUNTED) -> list[MemoryLimit]:
+    """Of the process's group and of those above it, as far as they have one."""
     try:
         lines = of_process.read_text().splitlines()
     except OSError:
-        return None
-    found = [limit for line in lines for limit in _limits(line, mounted)]
-    return min(found, key=lambda each: each.free, default=None)
+        return []
+    return [limit for line in lines for limit in _limits(line, mounted)]
+
+
+def most_memory() -> int:
+    """Bytes that this process may have at the most, whoever uses them now."""
+    return min([physical_memory(), *(limit.most for limit in memory_limits())])
 
 
 def _limits(line: str, mounted: Path) -> Iterator[MemoryLimit]:

@@ -29,7 +29,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from spillway_schemas.memory import memory_limit, physical_memory
+from spillway_schemas.memory import most_memory
 from spillway_schemas.secret import hide_before_at
 
 ENV_PREFIX = "SPILLWAY_"
@@ -194,8 +194,7 @@ def _cores() -> int:
 
 def _budget_bytes(data: dict[str, Any]) -> int:
     """1 GiB a slot, or less where all slots together would take over a quarter of memory."""
-    limit = memory_limit()
-    memory = min(physical_memory(), limit.most) if limit else physical_memory()
+    memory = most_memory()
     slots = int(data.get("slots") or 1)
     return max(64 << 20, min(GIB, memory // 4 // slots) // (1 << 20) * (1 << 20))
 

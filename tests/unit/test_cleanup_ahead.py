@@ -16,7 +16,9 @@ from spillway.cleanup.ahead import CleanupAhead, ahead_lines, cores_of, look_ahe
 from spillway.cleanup.job import CleanupProgress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.engine.spill import counting
+from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.counting import missing_of
+from spillway.engine.spill.spillfile import row_groups
 from tests.integration.spilled_day import (
     DAY,
     NEXT,
@@ -93,6 +95,21 @@ def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
     last = look(day)
     assert (last.cleaned, last.ranges_left, last.missing, last.seconds) == (True, 0, 0, 0.0)
     assert ahead_lines(last) == [("to do", "nothing: the session is cleaned")]
+
+
+@pytest.mark.parametrize("piece_bytes", [1.0, 3_000.0, 1e9])
+@pytest.mark.parametrize("which", [slice(None), slice(2, 7), slice(0, 8, 3)])
+def test_pieces_of_any_size_count_the_same(
+    day: SpilledDay, piece_bytes: float, which: slice
+) -> None:
+    work = module.work_of(day.warehouse(), DAY, "")
+    place = day.warehouse().folder("spill")
+    index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in work.files])
+    source = SpillSource(place, index, SPEC)
+    ranges = day.sealed.ranges[which]
+    found = counting.missing_results(source, ranges, piece_bytes=piece_bytes)
+    made = sum(batch.table.num_rows for _, batch in clean_ranges(source, ranges))
+    assert found == made > 0
 
 
 def test_a_session_that_is_open_has_no_plan(day: SpilledDay) -> None:

@@ -26,7 +26,7 @@ from spillway.cleanup.plan import CleanupRefused
 from spillway.cleanup.progress import outcome_sentence
 from spillway.engine.spill.generations import DeferredGenerations
 from spillway.engine.wire.blocks import RESTORED, Block, encode_counts, to_batch
-from spillway.kafka.client import TopicProblem
+from spillway.kafka.client import TopicMissing, TopicProblem
 from spillway.kafka.held import input_gone, input_losses
 from spillway.policy.restoring import RESTORED_PER_CORE_S, most_restored_rows, rate_shown
 from spillway.protocol.deferral import (
@@ -34,6 +34,7 @@ from spillway.protocol.deferral import (
     deferred_cuts,
     deferred_rows,
     not_deferrable,
+    rows_to_read,
     without_lost,
 )
 from spillway.protocol.entry import entry_of
@@ -379,7 +380,7 @@ class View:
 
     def topics(self, names: list[str]) -> list[Topic]:
         if not self.id:
-            raise TopicProblem("no topic a")
+            raise TopicMissing("no topic a")
         return [Topic(name=name, id=self.id, partitions=1) for name in names]
 
     def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
@@ -433,6 +434,15 @@ def test_what_is_lost_by_offsets(
     assert all((each.lost.topic, each.lost.partition) == ("a", 0) for each in found)
 
 
+def test_a_topic_that_this_user_may_not_see_is_not_lost() -> None:
+    class Forbidden(View):
+        def topics(self, names: list[str]) -> list[Topic]:
+            raise TopicProblem("does not let this user see topic a")
+
+    with pytest.raises(TopicProblem, match="does not let"):
+        input_losses(Forbidden(), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+
+
 def test_lost_topics_come_first() -> None:
     class Both(View):
         def topics(self, names: list[str]) -> list[Topic]:
@@ -463,13 +473,16 @@ def test_without_what_is_lost_the_rest_is_read() -> None:
     some = without_lost(again, [lost("a", 1, 0, 3), lost("b", 0, 0, 9)])
     assert some.read_from == {"a": [0, 3], "b": [4]}
     assert some.read_to == again.read_to
-    assert [(each.topic, each.partition) for each in some.expected] == [("a", 0)]
+    assert some.lossy == {("a", 1), ("b", 0)}
+    assert rows_to_read(again) == 12
+    assert rows_to_read(some) == 4 + 1 + 0
     assert [each.deferred and each.deferred.held for each in some.sessions] == [()]
     assert some.sessions[0].deferred is not None
     assert again.sessions[0].deferred is not None
     assert some.sessions[0].deferred.deferred == again.sessions[0].deferred.deferred
     # What is not read anyway changes nothing.
-    assert without_lost(again, [lost("a", 1, 4, 5), lost("other", 0, 0, 9)]) is again
+    others = [lost("a", 1, 4, 5), lost("other", 0, 0, 9), lost("a", 7, 0, 9)]
+    assert without_lost(again, others) is again
     part = PartWritten(counts=READ[:1], files=[], rows={})
     check_written(some, [part])
     with pytest.raises(InputChanged, match="cannot be read again in Kafka"):

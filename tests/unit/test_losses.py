@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from spillway.commands.losses import accepted_lines
 from spillway.engine.join.results import result_schema
 from spillway.losses import LossRefused, accept_loss
 from spillway.protocol.state import AnotherQuery
 from spillway.tables import NothingYet, SessionEvent, Warehouse
-from spillway.verify.proof import InputGone, verify
+from spillway.tables.retention import proved
+from spillway.verify.proof import InputGone, VerifyReport, verify
 from spillway_schemas.journal import Topic
 from spillway_schemas.losses import AcceptedLoss
 from tests.integration.spilled_day import (
@@ -30,8 +32,11 @@ ROWS = 60
 class View:
     """A cluster whose one topic begins at an offset."""
 
-    def __init__(self, oldest: int) -> None:
-        self.oldest = oldest
+    def __init__(self, oldest: int, name: str = "c") -> None:
+        self.oldest, self.name = oldest, name
+
+    def cluster_id(self) -> str:
+        return self.name
 
     def topics(self, names: list[str]) -> list[Topic]:
         return [Topic(name=name, id="x", partitions=1) for name in names]
@@ -82,6 +87,38 @@ def test_what_is_gone_is_noted_and_the_last_word_counts(
     assert w.sessions.accepted_loss(NEXT) is None
 
 
+def test_what_is_there_again_is_taken_back(day: SpilledDay, kafka: Callable[[int], None]) -> None:
+    w = day.warehouse()
+    kafka(7)
+    accept(w)
+    kafka(0)
+    back = accept(w, reason="a replica had it")
+    assert accepted_lines(DAY, back) == [
+        f"Kafka holds all of {DAY} again: what was accepted is taken back"
+    ]
+    assert w.sessions.accepted_loss(DAY) is None
+
+
+def test_another_cluster_is_not_asked(day: SpilledDay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spillway.losses.demand_listener", lambda _: None)
+    monkeypatch.setattr("spillway.losses.cluster", lambda *_: nullcontext(View(7, "other")))
+    with pytest.raises(LossRefused, match="b:1 is another Kafka cluster"):
+        accept(day.warehouse())
+
+
+def test_a_day_that_is_as_complete_as_it_can_be_needs_nobody(day: SpilledDay) -> None:
+    w = day.warehouse()
+    loss = {"loss": {"ranges": [], "reason": "", "by": ""}}
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    w.sessions.append(SessionEvent(session=DAY, event="accepted", details=loss))
+    w.sessions.append(SessionEvent(session=DAY, event="verified", complete=False))
+    assert proved(w.sessions.read()) == {}
+    w.sessions.append(SessionEvent(session=DAY, event="verified", complete=False, details=loss))
+    assert set(proved(w.sessions.read())) == {DAY}
+    outcome = w.sessions.history().outcomes()[DAY]
+    assert (outcome.complete, outcome.accepted) == (False, True)
+
+
 def test_nothing_is_accepted_that_is_not_lost(
     day: SpilledDay, kafka: Callable[[int], None], tmp_path: Path
 ) -> None:
@@ -115,15 +152,15 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     def never() -> None:
         pytest.fail("Spark was started")
 
-    def proved() -> object:
+    def proved_() -> VerifyReport:
         return verify(never, w, OfAny(), DAY, bootstrap="b:1")  # type: ignore[arg-type]
 
     kafka(7)
     with pytest.raises(InputGone, match=f"spillway accept-loss --session {DAY}"):
-        proved()
+        proved_()
     accept(w)
-    report = proved()
-    assert report.to_dict() == {  # type: ignore[attr-defined]
+    report = proved_()
+    assert report.to_dict() == {
         "session": DAY,
         "expected": None,
         "run_time": day.sealed.results,
@@ -139,11 +176,13 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
             ],
             "cleaned": True,
             "loss": w.sessions.accepted_loss(DAY).model_dump(),  # type: ignore[union-attr]
-            "seconds": report.details["seconds"],  # type: ignore[attr-defined]
+            "seconds": report.details["seconds"],
         },
     }
     last = w.sessions.read()[-1]
     assert (last.event, last.complete, last.expected) == ("verified", False, None)
+    kafka(0)  # other rows may have these offsets by now
+    assert proved_().complete is False
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
-        proved()
+        proved_()

@@ -629,8 +629,12 @@ def test_the_history_of_sessions_says_how_each_ended(tmp_path: Path) -> None:
         w.sessions.append(SessionEvent(session=session, event=event, **complete))
     history = w.sessions.history()
     w.sessions.append(SessionEvent(session="c", event="verified", complete=False))
-    assert history.outcomes() == {"b": (True, None), "a": (True, None), "c": (False, True)}
-    assert w.sessions.history().outcomes()["c"] == (False, False)
+    assert history.outcomes() == {
+        "b": (True, None, False),
+        "a": (True, None, False),
+        "c": (False, True, False),
+    }
+    assert w.sessions.history().outcomes()["c"] == (False, False, False)
     assert [(e.session, e.event) for e in history.events()] == said
     assert [(e.session, e.event) for e in history.events({"a", "c"})] == [
         said[k] for k in (0, 2, 3)

@@ -27,6 +27,7 @@ from spillway.verify.sums import (
     BLOCKS,
     buckets_for,
     buckets_of,
+    is_damage,
     judged_sums,
     numbered,
     read_files,
@@ -384,3 +385,20 @@ def test_files_are_read_with_texts_as_dictionaries(tmp_path: Any) -> None:
         for each in (found[0], batch)
     )
     assert one == other
+
+
+@pytest.mark.parametrize(
+    ("error", "damaged"),
+    [
+        (OSError("Couldn't deserialize thrift"), True),
+        (pa.ArrowInvalid("a page"), True),
+        (KeyError("volume_shares"), True),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "no"), True),
+        (FileNotFoundError(2, "gone"), True),
+        (OSError(24, "too many open files"), False),
+        (PermissionError(13, "no"), False),
+        (pa.ArrowMemoryError("no memory"), False),
+    ],
+)
+def test_what_is_damage_and_what_is_the_machine(error: Exception, damaged: bool) -> None:
+    assert is_damage(error) == damaged

@@ -87,7 +87,7 @@ def look_ahead(
         place = warehouse.folder("spill")
         index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
         source = SpillSource(place, index, spec, voided=work.voided)
-        missing = sum(missing_results(source, left))
+        missing = missing_results(source, left)
     share = len(left) / len(ranges) if ranges else 0.0
     return CleanupAhead(
         session=session,

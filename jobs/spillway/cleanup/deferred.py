@@ -154,6 +154,13 @@ def read_deferred(
 ) -> list[FileRecord]:
     """Read what `again` says and write it as spilled rows, not committed. Raises `InputChanged`,
     `StorageError`."""
+    if not any(
+        begin < stop
+        for topic, stops in again.read_to.items()
+        for begin, stop in zip(again.read_from[topic], stops, strict=True)
+    ):  # all of it is lost
+        check_written(again, [])
+        return []
     groups = parts_of(rows_to_read(again))
     parts = len(groups)
     salt = salts(spark, parts)

@@ -41,6 +41,8 @@ def accept_loss(
 
 def accepted_lines(session: str, loss: AcceptedLoss) -> list[str]:
     """What was accepted, and what comes next."""
+    if not loss.ranges:
+        return [f"Kafka holds all of {session} again: what was accepted is taken back"]
     return [
         *(f"lost: {each}" for each in loss.ranges),
         f"{session}: {loss.offsets:,} offsets are accepted as lost",

@@ -24,7 +24,7 @@ from spillway.jars import (
     problems,
 )
 from spillway.places import var_folder
-from spillway_schemas.memory import memory_limit
+from spillway_schemas.memory import memory_limits
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -207,8 +207,7 @@ def _bytes_below(root: Path) -> int:
 def _available_memory() -> int:
     """Bytes of memory that can be had: the machine's, or less where a container is limited."""
     available = int(psutil.virtual_memory().available)
-    limit = memory_limit()
-    return min(available, limit.free) if limit else available
+    return min([available, *(limit.free for limit in memory_limits())])
 
 
 def judge_memory(

@@ -57,6 +57,10 @@ class TopicProblem(_Explained):
     """A topic does not exist or cannot be used as asked; trying again does not help."""
 
 
+class TopicMissing(TopicProblem):
+    """There is no such topic."""
+
+
 @contextlib.contextmanager
 def cluster(
     bootstrap: str, options: Options | None = None, timeout_s: float = TIMEOUT_S
@@ -138,7 +142,7 @@ class KafkaCluster:
         self._bootstrap = bootstrap
         self._options = options or {}
         # A client does not give up before its time, even where its password is wrong.
-        first_s = min(timeout_s, REFUSED_S)
+        first_s = REFUSED_S if timeout_s > 2 * REFUSED_S else timeout_s
         with Refusals() as refusals:
             for part_s in (first_s, timeout_s - first_s):
                 config["bootstrap_timeout_ms"] = int(part_s * 1000)
@@ -178,7 +182,7 @@ class KafkaCluster:
             )
         missing = [name for name in names if name not in by_name]
         if missing:
-            raise TopicProblem(
+            raise TopicMissing(
                 f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}",
                 "run 'spillway topics --create', or name another one in the query",
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from spillway.kafka.client import KafkaCluster, TopicProblem
+from spillway.kafka.client import KafkaCluster, TopicMissing
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.losses import LostRange
 
@@ -26,7 +26,7 @@ def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end:
     """What Kafka does not hold any more of the rows from `start` to `end`, in words; empty: it has
     all of them, or had a moment ago.
 
-    `topics`: as the journal knows them.
+    `topics`: as the journal knows them. Raises `TopicProblem`.
     """
     losses = input_losses(view, topics, start, end)
     return losses[0].why if losses else ""
@@ -35,7 +35,8 @@ def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end:
 def input_losses(
     view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end: Offsets
 ) -> list[InputLoss]:
-    """The same, range by range, those of lost topics first.
+    """The same, range by range, those of lost topics first. Raises `TopicProblem` for a topic that
+    this user may not see: nobody knows what that holds.
 
     Of a topic that is another one now, and of a partition that ends before the rows do, all is
     lost: what has these offsets there are other rows.
@@ -62,7 +63,7 @@ def _losses(
     try:
         (found,) = view.topics([name])
         first, last = view.beginning_offsets([name])[name], view.end_offsets([name])[name]
-    except TopicProblem as error:
+    except TopicMissing as error:
         yield from (InputLoss(each, f"the input is gone: {error}", True) for each in wanted)
         return
     if known not in (None, found.id):

@@ -85,8 +85,18 @@ def _greatest_us(session: OpenSession) -> int | None:
 
 
 def rows_to_read(restore: Restore) -> int:
-    """How many rows are read again."""
-    return sum(part.rows for part in restore.expected)
+    """How many rows are read again, at most."""
+    left = {
+        (topic, partition): end - begin
+        for topic, ends in restore.read_to.items()
+        for partition, (begin, end) in enumerate(zip(restore.read_from[topic], ends, strict=True))
+    }
+    return sum(
+        min(part.rows, left[part.topic, part.partition])
+        if (part.topic, part.partition) in restore.lossy
+        else part.rows
+        for part in restore.expected
+    )
 
 
 def deferred_cuts_of(session: str, entries: Iterable[Genesis | Claim | Epoch]) -> list[Cut]:
@@ -160,7 +170,7 @@ def without_lost(again: Restore, lost: Iterable[LostRange]) -> Restore:
     gone = [
         each
         for each in lost
-        if each.topic in again.read_to
+        if each.partition < len(again.read_to.get(each.topic, ()))
         and each.begin < again.read_to[each.topic][each.partition]
         and each.end > again.read_from[each.topic][each.partition]
     ]
@@ -172,13 +182,12 @@ def without_lost(again: Restore, lost: Iterable[LostRange]) -> Restore:
         read_from[each.topic][each.partition] = min(
             begin, again.read_to[each.topic][each.partition]
         )
-    places = {(each.topic, each.partition) for each in gone}
+    lossy = frozenset((each.topic, each.partition) for each in gone)
     sessions = tuple(
         replace(each, deferred=replace(each.deferred, held=()) if each.deferred else None)
         for each in again.sessions
     )
-    expected = tuple(p for p in again.expected if (p.topic, p.partition) not in places)
-    return replace(again, read_from=read_from, sessions=sessions, expected=expected)
+    return replace(again, read_from=read_from, sessions=sessions, lossy=lossy)
 
 
 def _since(

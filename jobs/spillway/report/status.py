@@ -256,7 +256,11 @@ def _left_out(history: SessionHistory, model: ReadModel, newest: int) -> dict[st
     older = sorted(model.tally.sessions, reverse=True)[newest:]
     known = history.outcomes() if older else {}
     ended = {date: known[date] for date in older if date in known}
-    return {d: each for d, each in ended.items() if each.cleaned and each.complete is not False}
+    return {
+        date: each
+        for date, each in ended.items()
+        if each.cleaned and (each.complete is not False or each.accepted)
+    }
 
 
 def _cleanup_done(

@@ -8,7 +8,7 @@ writes before it runs the batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,17 @@ def kafka_options(
     return ours
 
 
-def spark_offsets(offsets: Offsets) -> str:
-    """Offsets in the JSON form of Spark's `startingOffsets` and `endingOffsets`."""
+def spark_offsets(offsets: Offsets, of: Mapping[str, Collection[int]] | None = None) -> str:
+    """Offsets in the JSON form of Spark's `startingOffsets` and `endingOffsets`. `of`: these
+    partitions alone."""
     return json.dumps(
-        {topic: {str(p): end for p, end in enumerate(ends)} for topic, ends in offsets.items()}
+        {
+            topic: {
+                str(p): end for p, end in enumerate(ends) if of is None or p in of.get(topic, ())
+            }
+            for topic, ends in offsets.items()
+            if of is None or topic in of
+        }
     )
 
 
@@ -69,14 +76,20 @@ def stream_rows(spark: Any, options: Options, start: Offsets, max_rows: int) -> 
 def batch_rows(spark: Any, options: Options, start: Offsets, end: Offsets) -> Any:
     """The rows from `start` up to (not including) `end`, as a batch frame of `COLUMNS`.
 
-    Of the partitions that the offsets name: with `subscribe` Spark refuses offsets that lack one
-    which a topic has gained since.
+    Of the partitions that the offsets name and that have such rows: with `subscribe` Spark refuses
+    offsets that lack one which a topic has gained since, and a topic may be gone of which none are
+    wanted.
     """
-    named = {topic: list(range(len(ends))) for topic, ends in end.items()}
+    every = {topic: list(range(len(ends))) for topic, ends in end.items()}
+    named = {
+        topic: wanted
+        for topic, all_ in every.items()
+        if (wanted := [p for p in all_ if start[topic][p] < end[topic][p]])
+    } or every
     own = {name: value for name, value in options.items() if name != "subscribe"}
     reader = spark.read.format("kafka").options(**revealed(own)).option("assign", json.dumps(named))
-    reader = reader.option("startingOffsets", spark_offsets(start))
-    return reader.option("endingOffsets", spark_offsets(end)).load().select(*COLUMNS)
+    reader = reader.option("startingOffsets", spark_offsets(start, named))
+    return reader.option("endingOffsets", spark_offsets(end, named)).load().select(*COLUMNS)
 
 
 def batch_end(checkpoint: Path, batch: int) -> Offsets:

@@ -114,6 +114,8 @@ class Outcome(NamedTuple):
     cleaned: bool
     complete: bool | None
     """What `verify` said last; None: nothing yet."""
+    accepted: bool = False
+    """Somebody has accepted that input is lost: it will not be complete, and needs nobody."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,17 @@ class SessionHistory:
         """What became of each session that was cleaned or verified."""
         cleaned: set[str] = set()
         verdicts: dict[str, bool] = {}
+        accepted: set[str] = set()
         columns = self.rows.select(["session_date", "event", "complete"]).to_pydict().values()
         for session, event, complete in zip(*columns, strict=True):
             if event == "cleaned":
                 cleaned.add(session)
+            elif event == "accepted":
+                accepted.add(session)
             elif event == "verified":
                 verdicts[session] = bool(complete)
         return {
-            session: Outcome(session in cleaned, verdicts.get(session))
+            session: Outcome(session in cleaned, verdicts.get(session), session in accepted)
             for session in cleaned | verdicts.keys()
         }
 
@@ -180,7 +185,8 @@ class Sessions:
         """Return what the session has lost for good, as somebody accepted it last."""
         events = self.history().events([session])
         found = [each.details["loss"] for each in events if each.event == "accepted"]
-        return LOSS.validate_python(found[-1]) if found else None
+        loss = LOSS.validate_python(found[-1]) if found else None
+        return loss if loss is not None and loss.ranges else None
 
     def history(self) -> SessionHistory:
         """Return all that the table says, the newest included."""

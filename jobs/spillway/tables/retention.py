@@ -1,6 +1,7 @@
 """Retention: which days are over for good, and which files hold rows of such days only. Pure.
 
-A session is *proved* when it is cleaned and its last verdict since then says complete. Its
+A session is *proved* when it is cleaned and its last verdict since then says complete, or that its
+input is lost and somebody has accepted that: it needs nothing more. Its
 spilled rows and its statistics are dropped when it was cleaned so many days ago. No other
 session's are, however old: not an open one's, not that of a day that waits for its cleanup or
 its proof, not that of a day that was found wanting.
@@ -32,7 +33,7 @@ from spillway_schemas.journal import Sealed
 
 
 def proved(events: Iterable[SessionEvent]) -> dict[str, datetime]:
-    """When each session was cleaned that has been proved complete since.
+    """When each session was cleaned that has been proved complete since, or as good as that can be.
 
     `events`: the `sessions` table, in order.
     """
@@ -42,7 +43,7 @@ def proved(events: Iterable[SessionEvent]) -> dict[str, datetime]:
         if event.event == "cleaned":
             cleaned.setdefault(event.session, datetime.fromisoformat(event.written_at))
         elif event.event == "verified" and event.session in cleaned:
-            complete[event.session] = bool(event.complete)
+            complete[event.session] = bool(event.complete) or "loss" in event.details
     return {session: at for session, at in cleaned.items() if complete.get(session)}
 
 

@@ -145,7 +145,7 @@ def verify(
     loss = warehouse.sessions.accepted_loss(session)
     with cluster(bootstrap, client) as view:
         gone = input_losses(view, state.topics, start, sealed.end)
-        if gone and loss is not None and loss.covers(each.lost for each in gone):
+        if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, time.monotonic() - began)
             if record:
                 _record(warehouse, report, sealed, report.details["seconds"])

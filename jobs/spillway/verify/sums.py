@@ -188,10 +188,20 @@ def read_files(
             try:
                 piece = next(rows, None)
             except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+                if not is_damage(error):
+                    raise
                 raise ResultsDamaged.of(folder.path(path), error) from error
             if piece is None:
                 break
             yield piece
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether a file that gave this error is not what was written. What the system could not do
+    (memory, permissions, open files) has a number, or a class of its own."""
+    if isinstance(error, OSError):
+        return error.errno is None or isinstance(error, FileNotFoundError)
+    return not isinstance(error, pa.ArrowMemoryError)
 
 
 def _rows_of(folder: Folder, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

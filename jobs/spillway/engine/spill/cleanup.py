@@ -354,7 +354,8 @@ def _within(
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         after = hashes > np.uint64(hi - 1)
         if after.any():
-            straddling.keep(file, group, where(table, after))
+            # A copy: a slice would hold the whole row group, and count as little.
+            straddling.keep(file, group, table.filter(pa.array(after)))
         inside = ~after & (hashes >= np.uint64(lo))
         if inside.any():
             yield file, group, table if inside.all() else where(table, inside)

@@ -12,7 +12,8 @@ hashes are equal have equal keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -20,15 +21,39 @@ from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.spill.cleanup import SpillSource, alive
 from spillway_schemas.journal import Prefix
 
+PIECE_BYTES = 256 * 2**20
+"""Some four million rows, of each of which 24 bytes are held."""
 MOST = 2.0**62
 """Products and sums up to this are made in int64, larger ones as Python's integers."""
 
 
-def missing_results(source: SpillSource, ranges: Sequence[Prefix]) -> Iterator[int]:
-    """The number of missing results of each range. Holds 24 bytes a row of one range."""
-    for each in ranges:
-        hashes, epochs, inputs = _rows(source, each.lo, each.hi)
-        yield missing_of(hashes, epochs, inputs, source.inputs)
+def missing_results(
+    source: SpillSource, ranges: Sequence[Prefix], *, piece_bytes: float = PIECE_BYTES
+) -> int:
+    """The number of missing results of disjoint ranges in ascending order.
+
+    Ranges are read together as long as they have about `piece_bytes` of rows, as spilled: a row
+    group that several pieces share is read for each.
+    """
+    found, first, held = 0, 0, 0.0
+    sizes = [source.index.groups.bytes_within(each.lo, each.hi) for each in ranges]
+    for last, size in enumerate([*sizes, inf]):
+        if last > first and held + size > piece_bytes:
+            hashes, epochs, inputs = _rows(source, ranges[first].lo, ranges[last - 1].hi)
+            wanted = _within(hashes, ranges[first:last])
+            found += missing_of(hashes[wanted], epochs[wanted], inputs[wanted], source.inputs)
+            first, held = last, 0.0
+        held += size
+    return found
+
+
+def _within(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
+    """Which hashes are of one of the ranges, bool (n,)."""
+    lows = np.array([each.lo for each in ranges], dtype=np.uint64)
+    lasts = np.array([each.hi - 1 for each in ranges], dtype=np.uint64)
+    at = np.searchsorted(lows, hashes, side="right") - 1
+    found: Bool = (at >= 0) & (hashes <= lasts[at])
+    return found
 
 
 def _rows(source: SpillSource, lo: int, hi: int) -> tuple[U64, I64, I64]:
