@@ -45,7 +45,8 @@ def sessions(settings: Settings, now_ms: int) -> tuple[list[int], Check]:
             "calendar",
             "fail",
             str(error),
-            "set session.calendar to an exchange calendar's name, or to 24/7 and a zone",
+            "set session.calendar to an exchange calendar's name, or to 24/7 and a zone; "
+            "session.overrides holds its days that are different",
         )
     spans = [after - before for before, after in itertools.pairwise(closes)]
     return spans, Check("calendar", "ok", f"{name} knows its closes up to {calendar.horizon(name)}")
