@@ -97,7 +97,7 @@ def read(warehouse: Warehouse) -> Counter[object] | None:
     """The results as somebody else's reader gives them; None: it gives an error."""
     try:
         return results_of(warehouse)
-    except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError):
+    except (OSError, pa.ArrowException, KeyError, ValueError):
         return None
 
 

@@ -172,7 +172,7 @@ class Numbered:
         """Say what to do about a file that cannot be read."""
         try:
             yield
-        except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise DamagedTable(
                 f"{self._table.place.path(path)} of the table {self._app!r} cannot be read "
                 f"({error}): stop everything that uses the warehouse and run "

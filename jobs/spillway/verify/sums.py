@@ -187,7 +187,7 @@ def read_files(
         while True:
             try:
                 piece = next(rows, None)
-            except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+            except (OSError, pa.ArrowException, KeyError, ValueError) as error:
                 if not is_damage(error):
                     raise
                 raise ResultsDamaged.of(folder.path(path), error) from error
