@@ -61,7 +61,7 @@ PIECE_BYTES = 32 * 2**20
 """Rows loaded at a time, as spilled. When all of them join, they take 4.3 times this in memory
 (read, sorted, merged), and 27 MiB beside: 46 MiB for pieces of 4, 95 for 16, 234 for 48,
 where 122 MiB of spilled rows in one piece took 492 (`tests/integration/test_cleanup_memory.py`
-measures it)."""
+measures it). Of row groups that reach into the next piece as much as this may be kept beside it."""
 
 HASH_END = 1 << 64
 """The end of all hashes."""
