@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,10 +55,7 @@ def test_brokers_go_away_one_after_the_other(
             produce_and_wait("rows of a whole cluster")
             led = three.leader(names["stock"], 0)
             three.kill(led)
-            began = time.monotonic()
             produce_and_wait("rows while a broker is dead")
-            # Kafka takes nine seconds to see it, and a client a minute at its defaults.
-            assert time.monotonic() - began < 45
             assert three.leader(names["stock"], 0) != led
             three.start(led)
             three.wait(topics=topics)

@@ -172,16 +172,6 @@ def test_errors_of_flags_repeat_none(flag: str, capsys: pytest.CaptureFixture[st
     assert is_free_of_it(printed(capsys, "--set", flag, "config", "show"))
 
 
-@pytest.mark.parametrize("name", ["default.api.timeout.ms", "request.timeout.ms"])
-def test_a_dead_broker_is_not_asked_for_a_minute(name: str) -> None:
-    """Clients refuse a pair that does not go together: a user's own time stands alone."""
-    names = {"kafka.default.api.timeout.ms", "kafka.request.timeout.ms"}
-    ours = kafka_options("h:1", ["a"], {})
-    assert {ours[each] for each in names} == {"12000"}
-    own = kafka_options("h:1", ["a"], {name: "40000"})
-    assert {each: own[each] for each in names & own.keys()} == {f"kafka.{name}": "40000"}
-
-
 def test_what_the_stream_hands_to_spark_shows_none() -> None:
     options = kafka_options("h:1", ["a"], {"sasl.jaas.config": SecretStr(JAAS)})
     assert is_free_of_it(repr(options))

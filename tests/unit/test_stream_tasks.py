@@ -260,8 +260,6 @@ def test_kafka_is_read_so_that_lost_rows_are_an_error() -> None:
         "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
         "kafka.security.protocol": "SSL",
-        "kafka.default.api.timeout.ms": "12000",
-        "kafka.request.timeout.ms": "12000",
     }
 
 

@@ -18,11 +18,6 @@ from spillway.decode.chunks import COLUMNS
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options, revealed
 
-TIMEOUTS = ("default.api.timeout.ms", "request.timeout.ms")
-ANSWER_MS = 12_000
-"""Longer than the nine seconds after which Kafka takes a silent broker for dead. At the defaults (a
-minute) a stream stood still for 55 s after another broker had taken over, and now for 10 s."""
-
 
 class OffsetLogError(RuntimeError):
     """Spark's offset log is not what this version of Spark writes."""
@@ -43,10 +38,6 @@ def kafka_options(
         "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
     }
-    # A question to a broker that has died waits so long, though another leads by then; Spark asks
-    # anew through a client that knows. Clients refuse an odd pair: the user's own stand alone.
-    if not client.keys() & set(TIMEOUTS):
-        ours |= {f"kafka.{name}": str(ANSWER_MS) for name in TIMEOUTS}
     for name, value in client.items():
         ours[f"kafka.{name}"] = value if isinstance(value, SecretStr) else str(value)
     return ours
