@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import TypeAdapter
-
 from spillway_schemas.journal import Record
 
 
@@ -46,7 +44,3 @@ class AcceptedLoss(Record):
     def offsets(self) -> int:
         """How many offsets are lost: rows, at most."""
         return sum(each.end - each.begin for each in self.ranges)
-
-
-LOSS: TypeAdapter[AcceptedLoss] = TypeAdapter(AcceptedLoss)
-"""Validates what an event of the `sessions` table has of a loss."""

@@ -188,7 +188,8 @@ def _state_root() -> str:
     return str(shared / f"spillway-{os.geteuid()}") if usable else "var/state"
 
 
-def _cores() -> int:
+def own_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -307,7 +308,7 @@ class StateSettings(Section):
         ),
     )
     slots: int = Field(
-        default_factory=_cores,
+        default_factory=own_cores,
         ge=1,
         le=1024,
         description="Shares of the join that work at the same time, each with its own memory. "

@@ -117,6 +117,11 @@ def test_a_day_that_is_as_complete_as_it_can_be_needs_nobody(day: SpilledDay) ->
     assert set(proved(w.sessions.read())) == {DAY}
     outcome = w.sessions.history().outcomes()[DAY]
     assert (outcome.complete, outcome.accepted) == (False, True)
+    # Taken back, and found wanting: it needs somebody again.
+    w.sessions.append(SessionEvent(session=DAY, event="accepted", details=loss))
+    w.sessions.append(SessionEvent(session=DAY, event="verified", complete=False))
+    assert w.sessions.history().outcomes()[DAY].accepted is False
+    assert proved(w.sessions.read()) == {}
 
 
 def test_nothing_is_accepted_that_is_not_lost(

@@ -6,13 +6,11 @@ starts no Spark.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spillway.cleanup.plan import stored_files
-from spillway.cleanup.work import spilled_now, work_of
+from spillway.cleanup.work import work_of
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource
 from spillway.engine.spill.counting import missing_results
@@ -20,6 +18,7 @@ from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.deferral import rows_to_read
 from spillway.report.words import bytes_text, count_text, span_text
 from spillway.tables import Warehouse
+from spillway_schemas.setting_fields import own_cores
 
 START_S = 8.0
 """Until Spark runs and its workers have started, whatever there is to do."""
@@ -73,9 +72,7 @@ def look_ahead(
     sealed = work.sealed
     ranges = sealed.ranges
     left = [] if work.cleaned else ranges[warehouse.cleanup_applied(session) + 1 :]
-    files = work.files
-    if not work.cleaned:
-        files = (*files, *stored_files(spilled_now(warehouse, session)))
+    files = (*work.files, *work.stored)
     again = 0
     if work.again is not None and warehouse.deferred_applied(session) < 0:
         again = rows_to_read(work.again)
@@ -113,7 +110,7 @@ def cores_of(master: str) -> int | None:
     threads, workers, cores = found.groups()
     if workers:
         return int(workers) * int(cores)
-    return len(os.sched_getaffinity(0)) if threads == "*" else int(threads)
+    return own_cores() if threads == "*" else int(threads)
 
 
 def _seconds(rows: float, missing: int | None, cores: int | None) -> float | None:

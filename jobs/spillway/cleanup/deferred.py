@@ -37,6 +37,7 @@ from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import input_gone
 from spillway.policy.batches import BYTES, ROWS, Batching
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
+from spillway.protocol.offsets import rows_between
 from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_restored
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_batches
@@ -154,11 +155,7 @@ def read_deferred(
 ) -> list[FileRecord]:
     """Read what `again` says and write it as spilled rows, not committed. Raises `InputChanged`,
     `StorageError`."""
-    if not any(
-        begin < stop
-        for topic, stops in again.read_to.items()
-        for begin, stop in zip(again.read_from[topic], stops, strict=True)
-    ):  # all of it is lost
+    if not rows_between(again.read_from, again.read_to):  # all of it is lost
         check_written(again, [])
         return []
     groups = parts_of(rows_to_read(again))

@@ -44,21 +44,18 @@ from spillway.cleanup.plan import (
     stored_files,
 )
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
-from spillway.cleanup.work import WAIT_S, cleaned_event, spilled_now, work_of
+from spillway.cleanup.work import WAIT_S, CleanupWork, cleaned_event, spilled_now, work_of
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
-from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, spill_schema
-from spillway.protocol.deferral import (
-    rows_to_read,
-)
+from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import EventTime, Prefix, Sealed, Topic
+from spillway_schemas.journal import Prefix, Sealed
 
 
 @dataclass(frozen=True)
@@ -128,11 +125,11 @@ def run_cleanup(
     sealed = work.sealed
     if work.cleaned is not None:
         return _summary(sealed, work.cleaned, already=True)
-    state, files, again = work.state, work.files, work.again
+    again = work.again
     if again is not None and warehouse.deferred_applied(session) < 0:
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
-        source.check(state.topics, again)
+        source.check(work.state.topics, again)
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -140,11 +137,7 @@ def run_cleanup(
             start_spark(),
             warehouse,
             spec,
-            sealed,
-            files,
-            state.topics,
-            work.ends,
-            work.voided,
+            work,
             lease,
             began=began,
             on_progress=on_progress,
@@ -154,7 +147,7 @@ def run_cleanup(
         )
         try:
             if again is not None and source is not None:
-                run.read_deferred(source, again, state.genesis.event_time, tell)
+                run.read_deferred(source, again, tell)
             committed = run.all(first)
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
@@ -184,8 +177,8 @@ def run_cleanup(
         details={
             "ranges": len(sealed.ranges),
             "spilled_rows": sealed.spilled_rows,
-            "spilled_files": len(files),
-            "spilled_bytes": sum(file.bytes for file in files),
+            "spilled_files": len(work.files),
+            "spilled_bytes": sum(file.bytes for file in work.files),
             **({"deferred_rows": _rows_read_again(warehouse, session)} if again else {}),
             **({"loss": work.loss.model_dump()} if work.loss else {}),
         },
@@ -225,11 +218,7 @@ class _Run:
         spark: Any,
         warehouse: Warehouse,
         spec: TreeSpec,
-        sealed: Sealed,
-        files: Sequence[SpillFile],
-        topics: Sequence[Topic],
-        ends: GenerationEnds | None,
-        voided: VoidedCuts | None,
+        work: CleanupWork,
         lease: Lease,
         *,
         began: float,
@@ -242,11 +231,8 @@ class _Run:
         self._context = spark.sparkContext
         self._warehouse = warehouse
         self._spec = spec
-        self._sealed = sealed
-        self._files = files
-        self._topics = topics
-        self._ends = ends
-        self._voided = voided
+        self._work = work
+        self._sealed = work.sealed
         self._lease = lease
         self._began = began
         self._on_progress = on_progress
@@ -254,17 +240,13 @@ class _Run:
         self._batch_bytes = batch_bytes
         self._task_bytes = task_bytes
         self._cores = max(1, int(self._context.defaultParallelism))
-        self._job_group = f"cleanup/{sealed.session}/{uuid.uuid4().hex[:8]}"
+        self._job_group = f"cleanup/{work.sealed.session}/{uuid.uuid4().hex[:8]}"
         self._surveyed: dict[SpillFile, RowGroups] = {}
         self._applied = -1
         """The last range that is known to be committed, by whomever. Read by the pool's threads."""
 
     def read_deferred(
-        self,
-        source: TopicSource,
-        again: Restore,
-        event_time: EventTime | None,
-        tell: Callable[[str], None],
+        self, source: TopicSource, again: Restore, tell: Callable[[str], None]
     ) -> None:
         """Make spilled rows of what slots had lost, unless that was done. Of two cleanups the one
         that is done first commits, whichever has the lease: both read the same."""
@@ -273,10 +255,12 @@ class _Run:
             return
         tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
         place = self._warehouse.folder("spill")
+        state = self._work.state
+        times = state.genesis.event_time
         try:
-            files = read_deferred(self._spark, self._spec, source, again, event_time, place)
+            files = read_deferred(self._spark, self._spec, source, again, times, place)
         except Exception:
-            source.check(self._topics, again)  # it may have gone while it was read
+            source.check(state.topics, again)  # it may have gone while it was read
             raise
         self._warehouse.apply_deferred(session, files)
 
@@ -354,7 +338,7 @@ class _Run:
         """Verify every file, in parallel, that was not verified before; what all of them hold."""
         place = self._warehouse.folder("spill")
         stored = stored_files(spilled_now(self._warehouse, self._sealed.session))
-        files = [file for file in (*self._files, *stored) if file not in self._surveyed]
+        files = [file for file in (*self._work.files, *stored) if file not in self._surveyed]
         tasks = [SurveyTask(place, file) for file in files]
         total = sum(file.bytes for file in files)
         parts = max(1, min(len(tasks), max(self._cores, total // (256 * 2**20))))
@@ -381,8 +365,8 @@ class _Run:
             spill=self._warehouse.folder("spill"),
             results=self._warehouse.folder("results"),
             committed_us=time.time_ns() // 1000,
-            ends=self._ends,
-            voided=self._voided,
+            ends=self._work.ends,
+            voided=self._work.voided,
             piece_bytes=self._piece_bytes,
             batch_bytes=self._batch_bytes,
         )

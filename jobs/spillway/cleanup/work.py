@@ -13,6 +13,7 @@ from spillway.cleanup.plan import (
     owed,
     sealed_session,
     spill_files,
+    stored_files,
 )
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
@@ -39,6 +40,8 @@ class CleanupWork:
     """Set when it has been cleaned: then there is nothing of what follows."""
     files: tuple[SpillFile, ...] = ()
     """That the stream has written."""
+    stored: tuple[SpillFile, ...] = ()
+    """What a cleanup that did not end has made for the joins above."""
     ends: GenerationEnds | None = None
     voided: VoidedCuts | None = None
     again: Restore | None = None
@@ -81,9 +84,18 @@ def work_of(
             f"session {session} was cut in {len(sealed.ranges)} range(s), but the journal names no "
             "spill file of it: restore the journal"
         )
-    groups = {cut.range for each in entries if isinstance(each, Epoch) for cut in each.cuts}
+    cuts = [cut for each in entries if isinstance(each, Epoch) for cut in each.cuts]
     return CleanupWork(
-        state, sealed, None, files, ends, voided, again, loss, cut_ranges=len(groups)
+        state,
+        sealed,
+        None,
+        files,
+        stored_files(in_table),
+        ends,
+        voided,
+        again,
+        loss,
+        cut_ranges=len({cut.range for cut in cuts if cut.session == session}),
     )
 
 

@@ -142,16 +142,18 @@ class KafkaCluster:
         self._bootstrap = bootstrap
         self._options = options or {}
         # A client does not give up before its time, even where its password is wrong.
-        first_s = REFUSED_S if timeout_s > 2 * REFUSED_S else timeout_s
+        parts = [timeout_s]
+        if timeout_s > 2 * REFUSED_S:
+            parts = [REFUSED_S, timeout_s - REFUSED_S]
         with Refusals() as refusals:
-            for part_s in (first_s, timeout_s - first_s):
+            for part_s in parts:
                 config["bootstrap_timeout_ms"] = int(part_s * 1000)
                 try:
                     self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
                     return
                 except (KafkaError, OSError) as error:
                     failure = error
-                    if part_s == timeout_s or refusals.is_certain:
+                    if refusals.is_certain:
                         break
         if why := refusals.why(self._options):
             raise KafkaRefuses(

@@ -27,7 +27,7 @@ _MORE = {
     "SSL": "a login (security.protocol = SASL_SSL) or a client's certificate",
 }
 _OTHER = "TLS, or another user or password"
-_ANY_CASE = re.IGNORECASE
+_SENT_AWAY, _NONE = len(_KINDS) - 1, len(_KINDS)
 OFTEN = 4
 
 
@@ -59,22 +59,23 @@ class Refusals(logging.Handler):
     def is_certain(self) -> bool:
         """Whether trying again does not help: a broker has said what it does not take, or has ended
         connection after connection (of a wrong password the client often sees no more)."""
-        kinds = [
-            next((n for n, (each, _) in enumerate(_KINDS) if re.search(each, said, _ANY_CASE)), -1)
-            for said in self._said
-        ]
-        sent_away = len(_KINDS) - 1
-        return bool(set(kinds) - {-1, sent_away}) or kinds.count(sent_away) == max(
-            len(kinds), OFTEN
-        )
+        kinds = [_kind(said) for said in self._said]
+        if set(kinds) - {_SENT_AWAY, _NONE}:
+            return True
+        return kinds.count(_SENT_AWAY) == max(len(kinds), OFTEN)
 
     def why(self, options: Options) -> str:
         """Why the broker did not take the client, with the library's own words; empty where nobody
         answered. Without the secrets in `options`."""
+        said = min(self._said, key=_kind, default="")
+        if (kind := _kind(said)) == _NONE:
+            return ""
         protocol = revealed(options).get("security.protocol", "PLAINTEXT").upper()
-        for pattern, meaning in _KINDS:
-            for said in self._said:
-                if re.search(pattern, said, _ANY_CASE):
-                    wants = meaning.format(_MORE.get(protocol, _OTHER))
-                    return hide(f"{wants} ({said})", options)
-        return ""
+        meaning = _KINDS[kind][1].format(_MORE.get(protocol, _OTHER))
+        return hide(f"{meaning} ({said})", options)
+
+
+def _kind(said: str) -> int:
+    """Which of `_KINDS` a line of the log is of; `_NONE`: of none."""
+    found = (n for n, (each, _) in enumerate(_KINDS) if re.search(each, said, re.IGNORECASE))
+    return next(found, _NONE)

@@ -149,10 +149,7 @@ def lag_of(model: ReadModel, backlog: Backlog, now_ms: int) -> Lag:
 
 def days_of(model: ReadModel, events: Iterable[SessionEvent]) -> Days:
     """Which sealed sessions are not proved complete. `events`: of the table `sessions`."""
-    # A day whose input is lost, and somebody has accepted that, needs nobody any more.
-    verdicts = {
-        e.session: bool(e.complete) or "loss" in e.details for e in events if e.event == "verified"
-    }
+    verdicts = {e.session: e.settles for e in events if e.event == "verified"}
     sealed = {date: _unix(s.sealed_at) for date, s in model.tally.sessions.items() if s.sealed_at}
     unproved = {date: at for date, at in sealed.items() if not verdicts.get(date, False)}
     return Days(

@@ -17,6 +17,7 @@ from typing import Any
 from spillway.jars import demand_java, jar_paths
 from spillway.places import var_folder
 from spillway_schemas.exits import USAGE
+from spillway_schemas.setting_fields import own_cores
 
 REQUIRED = {
     "spark.locality.wait": "1h",
@@ -130,7 +131,7 @@ def spark_session(
     wanted = {**_ALL, **(_STREAMING if streaming else {}), **(_DELTA if delta else {})}
     java = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
     wanted["spark.executor.extraJavaOptions"] = java
-    if master.startswith("local[") and len(os.sched_getaffinity(0)) <= FEW_CORES:
+    if master.startswith("local[") and own_cores() <= FEW_CORES:
         java = " ".join([java, *_FEW_CORES_JVM])
     if class_archive().exists():
         # The JVM compares it with itself and its class path, and goes on without it otherwise.

@@ -17,7 +17,7 @@ from spillway.protocol.state import JournalState
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway_schemas.commands import Command, CommandLine, SessionCommand, command_from
-from spillway_schemas.losses import LOSS, AcceptedLoss
+from spillway_schemas.losses import AcceptedLoss
 
 
 class NumberedCommand(NamedTuple):
@@ -107,6 +107,12 @@ class SessionEvent(BaseModel):
     written_at: str = ""
     """RFC 3339; the time of appending when empty."""
 
+    @property
+    def settles(self) -> bool:
+        """Of a verdict: whether the session needs nothing more. It is complete, or its input is
+        lost and somebody has accepted that."""
+        return bool(self.complete) or "loss" in self.details
+
 
 class Outcome(NamedTuple):
     """What became of a session after its seal."""
@@ -115,7 +121,7 @@ class Outcome(NamedTuple):
     complete: bool | None
     """What `verify` said last; None: nothing yet."""
     accepted: bool = False
-    """Somebody has accepted that input is lost: it will not be complete, and needs nobody."""
+    """What it said is that input is lost, and that somebody has accepted that."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +134,17 @@ class SessionHistory:
         """What became of each session that was cleaned or verified."""
         cleaned: set[str] = set()
         verdicts: dict[str, bool] = {}
-        accepted: set[str] = set()
-        columns = self.rows.select(["session_date", "event", "complete"]).to_pydict().values()
-        for session, event, complete in zip(*columns, strict=True):
+        lost: dict[str, bool] = {}
+        wanted = ["session_date", "event", "complete", "details"]
+        columns = self.rows.select(wanted).to_pydict().values()
+        for session, event, complete, details in zip(*columns, strict=True):
             if event == "cleaned":
                 cleaned.add(session)
-            elif event == "accepted":
-                accepted.add(session)
             elif event == "verified":
                 verdicts[session] = bool(complete)
+                lost[session] = not complete and "loss" in json.loads(details)
         return {
-            session: Outcome(session in cleaned, verdicts.get(session), session in accepted)
+            session: Outcome(session in cleaned, verdicts.get(session), lost.get(session, False))
             for session in cleaned | verdicts.keys()
         }
 
@@ -185,7 +191,7 @@ class Sessions:
         """Return what the session has lost for good, as somebody accepted it last."""
         events = self.history().events([session])
         found = [each.details["loss"] for each in events if each.event == "accepted"]
-        loss = LOSS.validate_python(found[-1]) if found else None
+        loss = AcceptedLoss.model_validate(found[-1]) if found else None
         return loss if loss is not None and loss.ranges else None
 
     def history(self) -> SessionHistory:

@@ -43,7 +43,7 @@ def proved(events: Iterable[SessionEvent]) -> dict[str, datetime]:
         if event.event == "cleaned":
             cleaned.setdefault(event.session, datetime.fromisoformat(event.written_at))
         elif event.event == "verified" and event.session in cleaned:
-            complete[event.session] = bool(event.complete) or "loss" in event.details
+            complete[event.session] = event.settles
     return {session: at for session, at in cleaned.items() if complete.get(session)}
 
 

@@ -425,12 +425,10 @@ def productive(
     """
     order = np.argsort(hashes, kind="stable")
     hashes, epochs, input_ = hashes[order], epochs[order], input_[order]
-    begins = np.ones(len(hashes), dtype=np.bool_)
-    begins[1:] = hashes[1:] != hashes[:-1]
-    starts = np.flatnonzero(begins)
+    of_hash, of_generation = begins(hashes, epochs)
+    starts = np.flatnonzero(of_hash)
     lengths = np.append(starts[1:], len(hashes)) - starts
-    begins[1:] |= epochs[1:] != epochs[:-1]
-    number = np.cumsum(begins)
+    number = np.cumsum(of_generation)
     generation: I64 = number - np.repeat(number[starts], lengths)
     gives: Bool = generation[starts + lengths - 1] > 0
     for i in inputs:
@@ -441,6 +439,18 @@ def productive(
         at = np.flatnonzero(wanted & (input_ == i))
         found.append((order[at], generation[at]))
     return hashes[starts[gives]], found
+
+
+def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
+    """Where the rows of a hash begin, and where those of one of its generations do, bool (n,) each.
+
+    Rows (n,) come in the order of hashes, then epochs.
+    """
+    of_hash: Bool = np.ones(len(hashes), dtype=np.bool_)
+    of_hash[1:] = hashes[1:] != hashes[:-1]
+    of_generation = of_hash.copy()
+    of_generation[1:] |= epochs[1:] != epochs[:-1]
+    return of_hash, of_generation
 
 
 def missing(

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.spill.cleanup import SpillSource, alive
+from spillway.engine.spill.cleanup import SpillSource, alive, begins
 from spillway_schemas.journal import Prefix
 
 PIECE_BYTES = 256 * 2**20
@@ -80,13 +80,8 @@ def missing_of(hashes: U64, epochs: I64, inputs: I64, of: range) -> int:
         return 0
     order = np.lexsort((epochs, hashes))
     hashes, epochs, inputs = hashes[order], epochs[order], inputs[order]
-    other: Bool = np.ones(len(hashes), dtype=np.bool_)
-    other[1:] = hashes[1:] != hashes[:-1]
-    both = other.copy()
-    both[1:] |= epochs[1:] != epochs[:-1]
-    return _combinations(inputs, np.flatnonzero(other), of) - _combinations(
-        inputs, np.flatnonzero(both), of
-    )
+    whole, apart = (np.flatnonzero(each) for each in begins(hashes, epochs))
+    return _combinations(inputs, whole, of) - _combinations(inputs, apart, of)
 
 
 def _combinations(inputs: I64, starts: I64, of: range) -> int:
