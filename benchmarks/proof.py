@@ -1,16 +1,16 @@
-"""What the proof of a tree costs beside that of a single join, and beside the batch join.
+"""What the proof of a tree costs beside the batch join.
 
     python -m benchmarks.proof [--rows 1000000] [--runs 3] [--query tree] [--exhaustive] [--json]
 
 Five inputs of so many rows each, as `verify` has them once they are decoded, and their results:
 
-* `single`: one join of all five on one key;
 * `tree`: the papers' `((A B C on a1) D on c2 = d1) E on d2 = e1`;
 * `branches`: `((A B on a1) C on a2 = c1) D on b2 = d1) E on d2 = e1`: two leaves of one join give
   later keys.
 
-Seconds are of the clock and of the CPU (the JVM's and its workers': these make the sums of a single
-join).
+Seconds are of the clock and of the CPU (the JVM's and its workers'). What a single join costs is
+part of `make bench`.
+
 Each key has as many values as there are rows, so there are about as many results as rows of one
 input. Rows lie in Parquet files in the page cache: neither Kafka nor decoding is measured.
 """
@@ -29,12 +29,10 @@ import numpy as np
 import polars as pl
 import psutil
 
-from spillway.decode import StreamPlan, compile_streams
-from spillway.stream.pins import salts
+from spillway.decode import StreamPlan
 from spillway.stream.session import spark_on_demand
 from spillway.verify.proof import ProofFrames
-from spillway.verify.rows import hashed_rows, result_columns
-from spillway.verify.single import SingleFrames, frames_summed, sum_plan
+from spillway.verify.rows import hashed_rows
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
@@ -46,11 +44,6 @@ STREAMS = "\n".join(
     for name in "abcde"
 )
 JOINS = {
-    "single": """
-[join]
-inputs = ["a", "b", "c", "d", "e"]
-on = [{ name = "k", columns = { a = "a1", b = "b1", c = "c1", d = "d1", e = "e1" } }]
-""",
     "tree": """
 [join.abc]
 inputs = ["a", "b", "c"]
@@ -142,14 +135,6 @@ def frames(spark: Any, name: str, rows: int, folder: Path) -> tuple[Callable[[],
     found.write_parquet(path, row_group_size=max(1, len(found) // 8))
     table = spark.read.parquet(str(path))
     nothing = spark.createDataFrame([], "topic string, partition int, offset long")
-    if of.is_single:
-        plans = compile_streams(of)
-        decoded = [decoded_frame(spark, plan, rows, folder) for plan in plans]
-        inputs = [hashed_rows(f, p, SALT) for f, p in zip(decoded, plans, strict=True)]
-        results = result_columns(table, plans, SALT)
-        sums = sum_plan(plans, SALT, salts(spark, 4))
-        blocks = frames_summed(sums, plans, decoded, table, nothing)
-        return lambda: SingleFrames(plans, inputs, results, sums, blocks), len(found)
     values = values_of(of)
     plans = leaf_plans(of, values)
     leaves = [
@@ -172,10 +157,9 @@ def measured(spark: Any, name: str, rows: int, runs: int, exhaustive: bool) -> d
         for _ in range(runs):
             made = make()
             begin = clocks.read()
-            found = made.judged().toArrow().to_pylist()
+            found = made.judged().totals
             taken["sums"].append(clocks.since(begin))
-            assert sum(each["failing"] or 0 for each in found) == 0
-            assert sum(int(each["expected"] or 0) for each in found) == results
+            assert (found["failing"], found["expected"]) == (0, results)
             if exhaustive:
                 begin = clocks.read()
                 different = made.difference(None, 10)

@@ -29,7 +29,7 @@ from spillway.protocol.state import AnotherQuery
 from spillway.tables import SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress
 from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
-from spillway.verify.sums import ResultsDamaged
+from spillway.verify.tasks import ResultsDamaged
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
 from spillway_schemas.query import Query, load_query

@@ -21,7 +21,7 @@ from spillway.engine.join.results import file_schema
 from spillway.engine.spill.spillfile import SpillDamaged
 from spillway.tables import Warehouse
 from spillway.tables.errors import WarehouseError
-from spillway.verify.sums import ResultsDamaged, read_files
+from spillway.verify.tasks import ResultsDamaged, read_files
 from tests.fresh import fresh_seed
 from tests.integration.spilled_day import (
     DAY,
@@ -105,9 +105,8 @@ def is_noticed_by_the_proof(warehouse: Warehouse) -> bool:
     """Whether the results cannot be read as `verify` does, which asks each page's checksum, or
     there are fewer of them than the log says."""
     paths = [file.path for file in warehouse.files("results")]
-    one = [pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])]
     try:
-        found = read_files(warehouse.folder("results"), [paths], file_schema(SPEC).names, one)
+        found = read_files(warehouse.folder("results"), paths, file_schema(SPEC).names)
         rows = sum(batch.num_rows for batch in found)
     except ResultsDamaged:
         return True

@@ -39,7 +39,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.jars": ({"spillway.places"}, set()),
     "spillway.kafka": (
         {"spillway_schemas", "spillway.jars", "spillway.places", "spillway.private"},
-        {"kafka", "psutil"},
+        PURE | {"kafka", "psutil", "lz4", "crc32c"},
     ),
     "spillway.allocators": (set(), {"pyarrow"}),
     "spillway.processes": (set(), set()),

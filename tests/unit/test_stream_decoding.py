@@ -32,7 +32,7 @@ from spillway.engine.wire.blocks import (
 from spillway.protocol.recovery import Restore, SessionRestore, Since
 from spillway.stream.decoding import DecodeTask, decode_batches, since_offsets
 from spillway.stream.process import keep_freed_memory
-from spillway.verify.workers import decoded as verified
+from spillway.verify.workers import decoded_rows as verified
 from spillway_schemas.journal import Offsets, PartitionCount, Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Decimal
 from math import nan, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +22,21 @@ from spillway.decode import compile_streams
 from spillway.storage import folder
 from spillway.verify import sums
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.rows import decoded_schema
-from spillway.verify.single import sum_plan
 from spillway.verify.sums import (
-    BLOCKS,
+    Counted,
+    RowsApart,
+    Spool,
+    SpooledRows,
+    Summing,
+    SumPlan,
+    added,
+    bucket_of,
     buckets_for,
-    buckets_of,
-    is_damage,
-    judged_sums,
-    numbered,
-    read_files,
-    result_names,
-    summed_input,
-    summed_quarantine,
-    summed_results,
+    judged_bucket,
 )
-from spillway.verify.weights import Weigher, mixed, residues_of, words_of
-from spillway.verify.workers import TOTALS
+from spillway.verify.tasks import distinct, is_damage, read_files
+from spillway.verify.weights import RowHash, Weigher, mixed, residues_of, words_of
+from spillway.verify.workers import decoded_schema
 from spillway_schemas.query import load_query
 
 PLANS = compile_streams(load_query("symbol"))
@@ -145,45 +144,26 @@ def test_zeros_and_what_is_no_number_are_one_each_and_nulls_lie_in_their_column(
     assert weigher.residues(*place, [empty, empty])[0].tolist() == nothing.tolist()
 
 
-def test_equal_keys_have_one_number() -> None:
-    one = pa.array(["a", "b", "a", "b", "a"])
-    two = pa.chunked_array([pa.array([1, 1, 2]), pa.array([1, 1])])
-    number, first = numbered([one, two])
-    assert number.tolist() == [0, 2, 1, 2, 0]
-    assert first.tolist() == [0, 2, 1]
-    for column in (one, one.dictionary_encode(), pa.chunked_array([one.slice(0, 2), one.slice(2)])):
-        number, first = numbered([column])
-        assert (number.tolist(), first.tolist()) == ([0, 1, 0, 1, 0], [0, 1])
-    unused = pa.DictionaryArray.from_arrays(pa.array([3, 1, 3]), pa.array(["a", "b", "c", "d"]))
-    number, first = numbered([unused])
-    assert (number.tolist(), first.tolist()) == ([1, 0, 1], [1, 0])
+KEYS = [pa.array(["a", "b", "a", None, "aa"]), pa.array([1, 1, 2, 1, None])]
 
 
-def test_many_columns_of_a_key_are_numbered_without_overflow() -> None:
-    draw = np.random.default_rng(4)
-    keys = [pa.array(draw.permutation(256)) for _ in range(9)]
-    keys[1] = pa.concat_arrays([keys[1].slice(0, 255), keys[1].slice(0, 1)])
-    number, first = numbered(keys)
-    assert len(first) == 256
-    assert len(set(number.tolist())) == 256
-    twice = [pa.concat_arrays([key, key]) for key in keys]
-    again, _ = numbered(twice)
-    assert again.tolist()[:256] == again.tolist()[256:]
+def test_a_key_has_one_hash_however_it_comes() -> None:
+    """In chunks, as a slice, as a dictionary: a null is a value of its own."""
+    found = RowHash(SALT, 9, 2).words(KEYS)
+    assert len(set(found.tolist())) == 5
+    chunked = [pa.chunked_array([key.slice(0, 2), key.slice(2)]) for key in KEYS]
+    coded = [KEYS[0].dictionary_encode(), KEYS[1]]
+    for other in (chunked, coded):
+        assert RowHash(SALT, 9, 2).words(other).tolist() == found.tolist()
+    assert RowHash(SALT, 9, 2).words([k.slice(3, 2) for k in KEYS]).tolist() == found[3:].tolist()
+    assert RowHash(SALT, 9, 2).words(KEYS[::-1]).tolist() != found.tolist()
+    assert RowHash(SALT + 1, 9, 2).words(KEYS).tolist() != found.tolist()
 
 
-def test_a_key_that_is_null_has_a_number_of_its_own() -> None:
-    column = pa.array(["a", None, "b", None])
-    for key in (column, column.dictionary_encode()):
-        number, first = numbered([key])
-        assert (number[1] == number[3], len(set(number.tolist()))) == (True, 3)
-        assert key.take(pa.array(first)).null_count == 1
-
-
-def test_a_key_is_of_one_bucket_whatever_it_comes_with() -> None:
-    keys = [pa.array([f"S{i}" for i in range(200)]), pa.array(list(range(200)))]
-    found = buckets_of(keys, 7)
-    assert set(found.tolist()) == set(range(7))
-    assert buckets_of([key.slice(50, 9) for key in keys], 7).tolist() == found[50:59].tolist()
+def test_hashes_are_spread_over_buckets() -> None:
+    found = bucket_of(RowHash(SALT, 9, 1).words([pa.array(range(70_000))]), 7)
+    assert np.bincount(found).min() > 9_500
+    assert bucket_of(np.array([0, 2**64 - 1], np.uint64), 7).tolist() == [0, 6]
     assert buckets_for(10, 2) == 4
     assert buckets_for(18_000_001, 2) == 10
 
@@ -231,44 +211,54 @@ def results(made: Sequence[tuple[Row, ...]], phases: Sequence[str]) -> pa.Record
     return pa.RecordBatch.from_pydict(columns)
 
 
+def quarantined(held: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([PLANS[1].topic] * len(held), pa.string()),
+            "partition": pa.array([p for p, _ in held], pa.int32()),
+            "offset": pa.array([o for _, o in held], pa.int64()),
+        }
+    )
+
+
 def proof(
     inputs: Sequence[Sequence[Row]],
     made: Sequence[tuple[Row, ...]],
     rejected: Sequence[tuple[int, int]] = (),
     held: Sequence[tuple[int, int]] = (),
     buckets: int = 3,
-) -> tuple[defaultdict[str, int], set[str]]:
-    """Totals over all keys, and the failing keys."""
-    plan = sum_plan(PLANS, SALT, range(buckets))
-    blocks: list[pa.RecordBatch] = []
-    for i, rows in enumerate(inputs):
-        half = len(rows) // 2
-        bad = rejected if i == 1 else ()
-        parts = [decoded(i, rows[:half]), decoded(i, rows[half:], bad), decoded(i, [])]
-        blocks += summed_input(plan, PLANS[i], parts)
-    phases = ["cleanup" if n % 3 else "run-time" for n in range(len(made))]
-    blocks += summed_results(plan, PLANS, [results(made, phases)])
-    topic = PLANS[1].topic
-    quarantine = {
-        "topic": pa.array([topic] * len(held), pa.string()),
-        "partition": pa.array([p for p, _ in held], pa.int32()),
-        "offset": pa.array([o for _, o in held], pa.int64()),
-    }
-    blocks += summed_quarantine(plan, [pa.RecordBatch.from_pydict(quarantine)])
-    assert all(block.schema == BLOCKS for block in blocks)
-    schema = pa.schema([*plan.keys, *TOTALS])
-    totals: dict[str, int] = defaultdict(int)
-    failing: set[str] = set()
-    for bucket in range(buckets):
-        mine = [b for b in blocks if b.column(0)[0].as_py() == bucket]
-        for batch in judged_sums(plan, schema, mine):
-            for line in batch.to_pylist():
-                if line["expected"] is None:
-                    failing.add(line["k0"])
-                else:
-                    for name in TOTALS.names:
-                        totals[name] += int(line[name])
-    return totals, failing
+) -> tuple[dict[str, int], set[str]]:
+    """Totals over all keys, and the failing keys. Two tasks, as of two processes."""
+    with tempfile.TemporaryDirectory() as place:
+        plan = SumPlan(tuple(PLANS), SALT, buckets)
+        one, other = (Summing(plan, Spool(Path(place), buckets)) for _ in range(2))
+        for i, rows in enumerate(inputs):
+            half = len(rows) // 2
+            one.add_input(PLANS[i], decoded(i, rows[:half]))
+            other.add_input(PLANS[i], decoded(i, rows[half:], rejected if i == 1 else ()))
+            other.add_input(PLANS[i], decoded(i, []))
+        phases = ["cleanup" if n % 3 else "run-time" for n in range(len(made))]
+        one.add_results(results(made, phases))
+        other.add_quarantine(quarantined(held))
+        for each in (one, other):
+            each._spool.flush()
+        found = [judged_bucket(plan, Path(place), bucket) for bucket in range(buckets)]
+        counted = one.counted.plus(other.counted)
+        names = sorted({row[0] for rows in inputs for row in rows} | {r[0][0] for r in made})
+        hashes = dict(zip(one.hashes([pa.array(names, pa.string())]).tolist(), names, strict=True))
+        failing = {hashes[h] for each in found for h in each.hashes.tolist()}
+        assert len(failing) == sum(each.failing for each in found)
+        totals = {
+            "expected": sum(each.expected for each in found),
+            "run_time": counted.run_time,
+            "cleanup": counted.cleanup,
+            "keys": sum(each.keys for each in found),
+            "failing": len(failing),
+            "rejected": counted.rejected.rows,
+            "quarantined": counted.quarantined.rows,
+            "rejected_wrong": int(counted.rejected != counted.quarantined),
+        }
+        return totals, failing
 
 
 keys = st.sampled_from(["a", "b", "c"])
@@ -315,31 +305,41 @@ def test_what_is_missing_doubled_or_altered_is_found_in_its_key(
         assert proof(inputs, [*without, data.draw(st.sampled_from(others))])[1] == {one[0][0]}
 
 
-def test_results_without_a_key_or_a_phase_are_found() -> None:
+def summed(*batches: pa.RecordBatch) -> tuple[Counted, list[SpooledRows]]:
+    """What is counted and spooled of results."""
+    with tempfile.TemporaryDirectory() as place:
+        summing = Summing(SumPlan(tuple(PLANS), SALT, 1), Spool(Path(place), 1))
+        for batch in batches:
+            summing.add_results(batch)
+        summing._spool.flush()
+        files = sorted(Path(place).iterdir())
+        return summing.counted, [rows for path in files for _, rows in sums._blocks(path)]
+
+
+def test_a_result_without_a_key_fails_and_one_without_a_phase_is_of_run_time() -> None:
     inputs = rows_of([["a"], ["a"], ["a"]])
-    plan = sum_plan(PLANS, SALT, (0,))
-    blocks = [
-        b for i, rows in enumerate(inputs) for b in summed_input(plan, PLANS[i], [decoded(i, rows)])
-    ]
     good = results(all_results(inputs), ["run-time"])
     nameless = good.set_column(0, "symbol", pa.nulls(1, pa.string()))
     unsaid = good.set_column(good.num_columns - 1, "phase", pa.nulls(1, pa.string()))
-    schema = pa.schema([*plan.keys, *TOTALS])
-    for batch, field, value in ((nameless, "rejected_wrong", 1), (unsaid, "run_time", 1)):
-        mine = [*blocks, *summed_results(plan, PLANS, [batch])]
-        (found, *_) = judged_sums(plan, schema, mine)
-        assert found.to_pylist()[0][field] == value
+    assert summed(unsaid)[0] == Counted(run_time=1)
+    with tempfile.TemporaryDirectory() as place:
+        plan = SumPlan(tuple(PLANS), SALT, 1)
+        summing = Summing(plan, Spool(Path(place), 1))
+        for i, rows in enumerate(inputs):
+            summing.add_input(PLANS[i], decoded(i, rows))
+        summing.add_results(nameless)
+        summing._spool.flush()
+        assert judged_bucket(plan, Path(place), 0).failing == 2  # its own, and that without
 
 
-def test_payload_is_read_as_it_is_decoded() -> None:
+def test_what_is_read_is_of_the_types_that_it_is_decoded_to() -> None:
     """Whoever rewrites files may write other types."""
     made = all_results(rows_of([["a"], ["a"], ["a"]]))
     batch = results(made, ["run-time"])
-    plan = sum_plan(PLANS, SALT, (0,))
     wide = pa.RecordBatch.from_arrays(
         [
             column.cast(pa.large_string())
-            if pa.types.is_string(column.type) and name not in ("symbol", "phase")
+            if pa.types.is_string(column.type) and name != "phase"
             else column.cast(pa.timestamp("ns", "UTC"))
             if pa.types.is_timestamp(column.type)
             else column
@@ -348,43 +348,82 @@ def test_payload_is_read_as_it_is_decoded() -> None:
         names=batch.schema.names,
     )
     assert wide.schema != batch.schema
-    one, other = ([*summed_results(plan, PLANS, [each])] for each in (batch, wide))
-    assert one == other
+    assert same(summed(batch)[1], summed(wide)[1])
+
+
+def same(one: list[SpooledRows], other: list[SpooledRows]) -> bool:
+    return [[c.tolist() for c in rows] for rows in one] == [
+        [c.tolist() for c in rows] for rows in other
+    ]
 
 
 def test_sums_of_many_rows_of_one_key_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces of a few rows, added up again and again."""
+    """Written in blocks of a few rows, added up before and after."""
     inputs = [[("a", 0, n) for n in range(40)], [("a", 0, 50)], [("a", 1, 60), ("b", 1, 61)]]
     made = all_results(inputs)
     whole = proof(inputs, made)
     assert whole[0]["failing"] == 0
-    monkeypatch.setattr(sums, "PIECE_ROWS", 7)
-    monkeypatch.setattr(sums, "COLLAPSE_ROWS", 2)
+    monkeypatch.setattr(sums, "SPOOLED_ROWS", 7)
+    monkeypatch.setattr(sums, "EXACT_ROWS", 5)
     assert proof(inputs, made) == whole
     assert proof(inputs, made[1:])[1] == {"a"}
+
+
+def test_rows_of_few_keys_are_added_up_before_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(5)
+    monkeypatch.setattr(sums, "SPOOLED_ROWS", 1_000)
+    a, b = draw.integers(0, min(PRIMES), (2, 1_000))
+    for keys, rows in ((3, 3), (900_000, 1_000)):
+        hashes = mixed(draw.integers(0, keys, 1_000).astype(np.uint64))
+        monkeypatch.setattr(sums, "CELLS_BITS", 6)
+        found = sums._collapsed(hashes, a.astype(np.uint32), b.astype(np.uint32))
+        assert (len(found.keys), int(found.rows.sum())) == (rows, 1_000)
+        for column, values, prime in ((found.a, a, PRIMES[0]), (found.b, b, PRIMES[1])):
+            slow = dict.fromkeys(hashes.tolist(), 0)
+            for key, value in zip(hashes.tolist(), values.tolist(), strict=True):
+                slow[key] = (slow[key] + value) % prime
+            if keys == 3:
+                assert dict(zip(found.keys.tolist(), column.tolist(), strict=True)) == slow
+
+
+def test_the_largest_residues_are_added_exactly() -> None:
+    most = np.full(9, 2**31 - 2, np.uint32)
+    assert added(np.array([0, 1] * 4 + [0]), most, 2).tolist() == [5 * (2**31 - 2), 4 * (2**31 - 2)]
+    places = RowsApart()
+    places.add(np.array([PRIMES[0] - 1, 5]), np.array([PRIMES[1] - 1, 7]))
+    assert (places.rows, places.a, places.b) == (2, 4, 6)
+    assert places.plus(places) == RowsApart(4, 8, 12)
+
+
+def test_a_bucket_without_rows_has_no_keys(tmp_path: Path) -> None:
+    found = judged_bucket(SumPlan(tuple(PLANS), SALT, 1), tmp_path, 0)
+    assert (found.expected, found.keys, found.failing, len(found.hashes)) == (0, 0, 0, 0)
 
 
 def test_files_are_read_with_texts_as_dictionaries(tmp_path: Any) -> None:
     made = all_results(rows_of([["a", "a"], ["a"], ["a", "a"]]))
     batch = results(made, ["run-time"] * len(made))
-    names = result_names(PLANS)
+    names = SumPlan(tuple(PLANS), SALT, 1).result_names
     for n in range(3):
         pq.write_table(pa.Table.from_batches([batch]), tmp_path / f"{n}.parquet")
-    which = pa.RecordBatch.from_pydict({"id": [1, 0]})
     place = folder(str(tmp_path))
-    found = list(read_files(place, [["0.parquet"], ["1.parquet", "2.parquet"]], names, [which]))
+    found = list(read_files(place, ["0.parquet", "1.parquet", "2.parquet"], names))
     assert len(found) == 3
     assert pa.types.is_dictionary(found[0].schema.field("symbol").type)
     plain = pl.DataFrame(pl.from_arrow(pa.Table.from_batches(found[:1])))
     assert plain.cast({pl.Categorical: pl.String}).equals(
         pl.DataFrame(pl.from_arrow(batch)).select(names)
     )
-    plan = sum_plan(PLANS, SALT, (0, 1))
-    one, other = (
-        b"".join(b.column(1)[0].as_py() for b in summed_results(plan, PLANS, [each]))
-        for each in (found[0], batch)
+    assert same(summed(found[0])[1], summed(batch)[1])
+
+
+def test_each_key_is_named_once() -> None:
+    table = pa.table({"k0": ["a", "b", "a"], "k1": [1, 1, 1]})
+    assert sorted(map(str, distinct(table).to_pylist())) == sorted(
+        map(str, table.slice(0, 2).to_pylist())
     )
-    assert one == other
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from spillway.protocol.seal import carried_from
 from spillway.verify import workers
 from spillway.verify.arithmetic import CERTAIN, PRIMES
 from spillway.verify.proof import timing_of
-from spillway.verify.workers import FOLDED, TIMED, TOTALS, Timing, decoded, judged, judged_tree
+from spillway.verify.verdicts import TOTALS
+from spillway.verify.workers import FOLDED, TIMED, Timing, decoded_rows, judged_tree
 from spillway_schemas.journal import Carried
 from spillway_schemas.query import load_query
 from spillway_schemas.windows import Judging
@@ -21,15 +22,7 @@ from tests.carrying import Carrying
 from tests.protocol_entries import NEXT, ends, sealed
 
 KEY = pa.field("symbol", pa.string())
-MEASURES = ("n0", "a0", "b0", "n1", "a1", "b1", "run_time", "cleanup", "a", "b")
 SCHEMA = pa.schema([KEY, *TOTALS])
-
-
-def batch(*rows: tuple[str | None, list[int]]) -> pa.RecordBatch:
-    """One row a key, the null key among them: measures of two inputs and of the results."""
-    columns: list[Any] = [pa.array([key for key, _ in rows], KEY.type)]
-    columns += [pa.array([numbers[i] for _, numbers in rows]) for i in range(len(MEASURES))]
-    return pa.RecordBatch.from_arrays(columns, names=["symbol", *MEASURES])
 
 
 def totals(found: list[pa.RecordBatch]) -> dict[str, Any]:
@@ -37,72 +30,6 @@ def totals(found: list[pa.RecordBatch]) -> dict[str, Any]:
     first = found[0].slice(0, 1).to_pylist()[0]
     assert first.pop("symbol") is None
     return dict(first)
-
-
-GOOD = ("A", [2, 30, 40, 3, 5, 7, 4, 2, 150, 280])
-"""2 x 3 results, of which cleanup gave 2; sums of hashes 30 x 5 and 40 x 7."""
-
-
-def test_keys_and_rejected_rows_are_judged_apart() -> None:
-    rejected = (None, [3, 11, 12, 0, 0, 0, 3, 0, 11, 12])
-    other = ("B", [1, 30, 40, 1, 5, 7, 1, 0, 150, 280])
-    found = list(judged(2, 1, SCHEMA, [batch(), batch(GOOD, rejected, other), batch()]))
-    assert len(found) == 1
-    assert list(totals(found).values()) == ["7", 5, 2, 2, 0, 3, 3, 0]
-
-
-@pytest.mark.parametrize(
-    ("quarantined", "why"),
-    [
-        ([2, 0, 11, 12], "one too few"),
-        ([3, 0, 13, 12], "as many, but others by the first prime"),
-        ([3, 0, 11, 13], "as many, but others by the second prime"),
-    ],
-)
-def test_the_quarantine_must_hold_just_the_rejected_rows(quarantined: list[int], why: str) -> None:
-    found = list(judged(2, 1, SCHEMA, [batch(GOOD, (None, [3, 11, 12, 0, 0, 0, *quarantined]))]))
-    assert len(found) == 1, "the null key is no failing key"
-    assert list(totals(found).values()) == ["6", 4, 2, 1, 0, 3, quarantined[0], 1], why
-
-
-@pytest.mark.parametrize("wrong", [[3, 2, 150, 280], [4, 2, 151, 280], [4, 2, 150, 281]])
-def test_a_key_that_fails_is_named(wrong: list[int]) -> None:
-    found = list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", [2, 30, 40, 3, 5, 7, *wrong]))]))
-    assert totals(found)[TOTALS[4].name] == 1
-    assert found[1].column(0).to_pylist() == ["B"]
-
-
-def test_no_more_keys_are_named_than_show_that_there_are_too_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "FEW_KEYS", 2)
-    bad = [(name, [2, 30, 40, 3, 5, 7, 3, 2, 150, 280]) for name in "BCDEF"]
-    found = list(judged(2, 1, SCHEMA, [batch(GOOD, *bad)]))
-    assert totals(found)["failing"] == 5
-    assert found[1].to_pylist() == [
-        {"symbol": name} | dict.fromkeys(TOTALS.names) for name in "BCD"
-    ]
-
-
-def test_a_measure_that_is_missing_is_not_taken_for_a_number() -> None:
-    given: Any = [2, None, 40, 3, 5, 7, 4, 2, 150, 280]
-    with pytest.raises(pa.ArrowInvalid, match="with 1 null"):
-        list(judged(2, 1, SCHEMA, [batch(GOOD, ("B", given))]))
-
-
-def test_one_failing_key_more_than_are_joined_by_themselves_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "FEW_KEYS", 2)
-    wrong = [2, 30, 40, 3, 5, 7, 3, 2, 150, 280]
-    keys = [(name, wrong) for name in "ABCDE"]
-    for failing, named in ((2, 2), (3, 3), (5, 3)):
-        found = list(judged(2, 1, SCHEMA, [batch(*keys[:failing])]))
-        assert totals(found)[TOTALS[4].name] == failing
-        assert found[1].column(0).to_pylist() == list("ABCDE"[:named])
-
-
-# --- the root's keys of a tree ---------------------------------------------------------------
 
 
 def tree_batch(*rows: tuple[str | None, list[Any]]) -> pa.RecordBatch:
@@ -134,6 +61,25 @@ def test_a_key_of_a_tree_that_differs_in_anything_is_named(at: int) -> None:
     found = list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), ("B", wrong))]))
     assert totals(found)["failing"] == 1
     assert found[1].column(0).to_pylist() == ["B"]
+
+
+def test_no_more_keys_are_named_than_show_that_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "FEW_KEYS", 2)
+    wrong = [7, *OF_TREE[1:]]
+    for failing, named in ((2, 2), (3, 3), (5, 3)):
+        keys = [(name, wrong) for name in "BCDEF"[:failing]]
+        found = list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), *keys)]))
+        assert totals(found)["failing"] == failing
+        assert found[1].to_pylist() == [
+            {"symbol": name} | dict.fromkeys(TOTALS.names) for name in "BCDEF"[:named]
+        ]
+
+
+def test_a_measure_that_is_missing_is_not_taken_for_a_number() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="with 1 null"):
+        list(judged_tree(1, SCHEMA, [tree_batch(("A", OF_TREE), ("B", [None, *OF_TREE[1:]]))]))
 
 
 def test_a_key_of_a_tree_without_results_or_without_rows_is_named() -> None:
@@ -184,7 +130,7 @@ def test_rows_of_an_earlier_session_are_carried_and_what_it_rejected_is_not_look
             pa.field("kept", pa.bool_()),
         ]
     )
-    found = pa.Table.from_batches(decoded(PLAN, schema, timing, [raw])).select(
+    found = pa.Table.from_batches(decoded_rows(PLAN, schema, timing, [raw])).select(
         ["offset", "kept", "carried"]
     )
     assert sorted(tuple(row.values()) for row in found.to_pylist()) == [

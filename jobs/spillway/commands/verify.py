@@ -10,6 +10,7 @@ from spillway.commands import given
 from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import out, say_json
 from spillway_schemas.exits import NOT_COMPLETE
+from spillway_schemas.setting_fields import own_cores
 
 
 def verify(
@@ -30,6 +31,7 @@ def verify(
     with VerifyProgress(session, to_stderr) as progress:
         progress.step("reading the journal")
         # After the first line: what this imports takes seconds.
+        from spillway.cleanup.ahead import cores_of
         from spillway.stream.session import spark_on_demand
         from spillway.verify.proof import verify as prove
 
@@ -47,6 +49,7 @@ def verify(
                 client=settings.kafka.options,
                 exhaustive=exhaustive,
                 progress=progress,
+                cores=cores_of(settings.spark.master) or own_cores(),
             ).to_dict()
     if json_:
         say_json(report)

@@ -44,8 +44,8 @@ _EXACT = 2.0**62
 class Verdicts:
     """What the test says of g keys."""
 
-    expected: npt.NDArray[np.object_]
-    """How many results each key should have: Python integers (g,)."""
+    expected: npt.NDArray[np.object_] | I64
+    """How many results each key should have (g,): int64, or Python integers where one is larger."""
     wrong: Mask
     """Keys that fail the test (g,)."""
 
@@ -58,7 +58,7 @@ def judge(counts: I64, sums: I64, found: I64, found_sums: I64) -> Verdicts:
     residues. All int64; sums may be reduced or not.
     """
     expected = products(counts)
-    wrong = np.array(expected != found.astype(object), dtype=np.bool_)
+    wrong = np.array(expected != found, dtype=np.bool_)
     for prime, of_inputs, of_results in zip(PRIMES, sums, found_sums, strict=True):
         wrong |= residue_product(of_inputs, prime) != of_results % prime
     return Verdicts(expected, wrong)
@@ -90,13 +90,20 @@ def named_by(residues: I64, roughly: npt.NDArray[np.float64]) -> npt.NDArray[np.
     return np.asarray(named, dtype=object)
 
 
-def products(counts: I64) -> npt.NDArray[np.object_]:
+def products(counts: I64) -> npt.NDArray[np.object_] | I64:
     """Products over the first axis of (m, g) counts, exact whatever their size."""
     if not counts.shape[1]:
-        return np.zeros(0, dtype=object)
+        return np.zeros(0, dtype=np.int64)
     if counts.astype(np.float64).prod(axis=0).max() < _EXACT:
-        return np.asarray(counts.prod(axis=0).astype(object), dtype=object)
+        return np.asarray(counts.prod(axis=0), dtype=np.int64)
     return np.asarray(counts.astype(object).prod(axis=0), dtype=object)
+
+
+def exact_sum(numbers: npt.NDArray[np.object_] | I64) -> int:
+    """The sum of non-negative numbers, whatever its size."""
+    if numbers.dtype != object and float(numbers.sum(dtype=np.float64)) < _EXACT:
+        return int(numbers.sum())
+    return sum(numbers.tolist())
 
 
 def residue_product(sums: I64, prime: int) -> I64:

@@ -16,15 +16,7 @@ from typing import Any
 
 from pyspark.sql import functions as sql
 
-
-@dataclass(frozen=True)
-class Difference:
-    """How the results differ from what they should be."""
-
-    missing: int
-    doubled: int
-    """Results that are too many: repeated, altered, or of no input row."""
-    examples: list[dict[str, Any]]
+from spillway.verify.verdicts import Difference
 
 
 @dataclass(frozen=True)

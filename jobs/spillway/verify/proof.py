@@ -3,8 +3,9 @@
 What is proved, from the sealed entry's offsets, the raw topics and the `results` table: the
 results of the session are the join of its input, each exactly once, with the payload of their
 input rows. The test per key is in `arithmetic`, its cost linear in input and results. What one join
-should give is summed in one pass (`single`), what a tree should give is folded leaf into leaf
-(`trees`). Keys that fail are joined (`difference`), which names what is missing or too many.
+should give is summed in one pass, without Spark (`single`); what a tree should give is folded leaf
+into leaf (`trees`). Keys that fail are joined (`difference`), which names what is missing or too
+many.
 
 Also held against each other: results at run time with what the journal counted; rejected input
 with the `quarantine` table (so that nothing was dropped on the way).
@@ -20,15 +21,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from spillway.decode import compile_streams
+from spillway.decode import StreamPlan, compile_streams
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.policy.batches import (
@@ -43,17 +41,13 @@ from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query
-from spillway.stream.pins import salts
 from spillway.tables import NothingYet, SessionEvent, Warehouse
-from spillway.verify.difference import Difference
 from spillway.verify.progress import VerifyProgress, tasks_of
-from spillway.verify.rows import TopicRanges, input_rows, quarantined_rows, result_rows
-from spillway.verify.single import SingleFrames, read_and_summed, sum_plan
-from spillway.verify.sums import ResultsDamaged, buckets_for
-from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
+from spillway.verify.single import SingleProof
+from spillway.verify.tasks import ResultsDamaged
 from spillway.verify.values import leaf_plans, values_of
-from spillway.verify.windowed import WindowedFrames
-from spillway.verify.workers import FEW_KEYS, TOTALS, Timing
+from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
+from spillway.verify.workers import Timing, TopicRanges
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.query import Query
@@ -112,13 +106,14 @@ def verify(
     salt: int | None = None,
     record: bool = True,
     progress: VerifyProgress | None = None,
+    cores: int = 1,
 ) -> VerifyReport:
     """Prove a session complete, or say what is wrong with it.
 
-    `start_spark` gives a session in UTC with Spark's Kafka source; it is called only when there
-    is something to prove. `client`: Java client options. `salt`:
-    for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is told
-    each step.
+    `start_spark` gives a session in UTC with Spark's Kafka source; it is called only where Spark
+    proves (trees, windows), and where differences are to be named. `client`: Java client options.
+    `salt`: for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is
+    told each step. `cores`: of this host, for what is proved without Spark.
     Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, `ResultsDamaged`,
     and KafkaUnavailable when no broker answers.
     """
@@ -151,18 +146,23 @@ def verify(
                 _record(warehouse, report, sealed, report.details["seconds"])
             return report
         check_input(gone, session)
-    told.step("starting Spark")
     salt = secrets.randbits(63) if salt is None else salt
-    spark = start_spark()
     try:
-        with (
-            _settings_of_the_proof(spark, batches_of(entries)),
-            closing(frames_of(spark, warehouse, query, source, session, salt)) as frames,
-        ):
+        with ExitStack() as ended:
+
+            @cache
+            def spark() -> Any:
+                told.step("starting Spark")
+                started = start_spark()
+                ended.enter_context(_settings_of_the_proof(started, batches_of(entries)))
+                return started
+
+            asked = _Asked(spark, warehouse, query, source, session, salt, cores)
+            frames = ended.enter_context(closing(frames_of(asked)))
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
             report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception as error:
-        if damaged := ResultsDamaged.told_by(error):
+        if not isinstance(error, ResultsDamaged) and (damaged := ResultsDamaged.told_by(error)):
             raise damaged from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             check_input(input_losses(view, state.topics, start, sealed.end), session)
@@ -245,30 +245,62 @@ def check_input(losses: Sequence[InputLoss], session: str) -> None:
 
 
 class ProofFrames(Protocol):
-    """What the proof is made from: the frames of a query, of one join or of a tree."""
+    """What the proof is made from, of a query of one join or of a tree."""
 
     @property
     def joined(self) -> tuple[tuple[str, str], ...]:
         """Leaves whose keys had to be combined (`fold`)."""
 
-    def judged(self) -> Any:
-        """Rows of `TOTALS`, and one for each of the first `FEW_KEYS` failing keys."""
+    def judged(self) -> JudgedKeys:
+        """Totals, and the keys that fail."""
 
     def difference(self, only: Any | None, examples: int) -> Difference:
         """What is missing or too many, of these keys or of all."""
+
+    def how_far(self) -> str:
+        """How far it is, in words; empty: nobody knows."""
 
     def close(self) -> None:
         """Give back what is held."""
 
 
-def frames_of(
-    spark: Any, warehouse: Warehouse, query: Query, source: TopicRanges, session: str, salt: int
-) -> ProofFrames:
-    """The frames of a session's proof. Raises QueryError."""
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be proved, and with what."""
+
+    spark: Callable[[], Any]
+    warehouse: Warehouse
+    query: Query
+    source: TopicRanges
+    session: str
+    salt: int
+    cores: int
+
+
+def frames_of(asked: _Asked) -> ProofFrames:
+    """What a session's proof is made from. Raises QueryError."""
+    warehouse, query, source, salt = asked.warehouse, asked.query, asked.source, asked.salt
     held = {
-        name: [f for f in warehouse.files(name) if f.partition["session_date"] == session]
+        name: [f for f in warehouse.files(name) if f.partition["session_date"] == asked.session]
         for name in ("results", "quarantine")
     }
+    if query.is_single and query.spans[0] is None:
+        plans = compile_streams(query)
+        return SingleProof(
+            plans,
+            source,
+            (warehouse.folder("results"), [(file.path, file.rows) for file in held["results"]]),
+            (warehouse.folder("quarantine"), [file.path for file in held["quarantine"]]),
+            salt,
+            asked.cores,
+            partial(_single_frames, asked, plans, [file.path for file in held["results"]]),
+        )
+    # Only now: what this imports takes a second.
+    from spillway.verify.rows import input_rows, quarantined_rows, result_rows
+    from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
+    from spillway.verify.windowed import WindowedFrames
+
+    spark = asked.spark()
     files = {
         name: [warehouse.folder(name).path(file.path) for file in some]
         for name, some in held.items()
@@ -276,18 +308,12 @@ def frames_of(
     schemas = {name: warehouse.table(name).definition.file_schema for name in files}
     quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
     if query.is_single:
+        span = query.spans[0]
+        assert span is not None
         plans = compile_streams(query)
         inputs = [input_rows(spark, plan, source, salt) for plan in plans]
         results = result_rows(spark, plans, schemas["results"], files["results"], salt)
-        if (span := query.spans[0]) is not None:
-            return WindowedFrames(span, plans, inputs, results, quarantine, salt)
-        rows = rows_between(source.start, source.end) + sum(f.rows for f in held["results"])
-        buckets = buckets_for(rows, spark.sparkContext.defaultParallelism)
-        plan = sum_plan(plans, salt, salts(spark, buckets))
-        paths = [file.path for file in sorted(held["results"], key=lambda file: -file.bytes)]
-        place = warehouse.folder("results")
-        blocks = read_and_summed(spark, plans, source, (place, paths), quarantine, plan)
-        return SingleFrames(plans, inputs, results, plan, blocks)
+        return WindowedFrames(spark, span, plans, inputs, results, quarantine, salt)
     values = values_of(query)
     plans = leaf_plans(query, values)
     leaves = [
@@ -304,10 +330,25 @@ def frames_of(
     return TreeFrames(spark, values, plans, leaves, results, quarantine, salt, windows)
 
 
+def _single_frames(
+    asked: _Asked, plans: Sequence[StreamPlan], paths: Sequence[str]
+) -> tuple[list[Any], Any]:
+    """Frames of the inputs and of the results of one join, for its differences."""
+    from spillway.verify.rows import input_rows, result_rows
+
+    table, spark = asked.warehouse.table("results"), asked.spark()
+    place = asked.warehouse.folder("results")
+    inputs = [input_rows(spark, plan, asked.source, asked.salt) for plan in plans]
+    files = [place.path(path) for path in paths]
+    return inputs, result_rows(spark, plans, table.definition.file_schema, files, asked.salt)
+
+
 class _Proof:
     """One run of the proof."""
 
-    def __init__(self, spark: Any, frames: ProofFrames, session: str, cleaned: bool) -> None:
+    def __init__(
+        self, spark: Callable[[], Any], frames: ProofFrames, session: str, cleaned: bool
+    ) -> None:
         self._spark = spark
         self._frames = frames
         self._session = session
@@ -321,19 +362,22 @@ class _Proof:
         examples: int,
         told: VerifyProgress,
     ) -> VerifyReport:
-        how_far = partial(tasks_of, self._spark)
+        how_far = self._frames.how_far
         told.step(
             f"reading {rows_between(sealed.start, sealed.end):,} input rows and the results",
             how_far,
         )
-        totals, failing = self._judged()
+        judged = self._frames.judged()
+        totals = judged.totals
         found = Difference(0, 0, [])
         if totals["failing"] or exhaustive:
+            spark = self._spark()
+            how_far = partial(tasks_of, spark)
             which = "all" if exhaustive else f"the {totals['failing']:,} that fail"
             told.step(f"{totals['keys']:,} keys tested; joining {which}", how_far)
             few = not exhaustive and totals["failing"] <= FEW_KEYS
             found = self._frames.difference(
-                self._spark.createDataFrame(failing) if few else None, examples
+                spark.createDataFrame(judged.failing) if few else None, examples
             )
         problems = []
         if totals["failing"] and not (found.missing or found.doubled):
@@ -371,15 +415,6 @@ class _Proof:
                 **({"joined_keys": joined} if (joined := self._frames.joined) else {}),
             },
         )
-
-    def _judged(self) -> tuple[dict[str, int], pa.Table]:
-        """Totals over all keys, and the first `FEW_KEYS` failing keys."""
-        rows = self._frames.judged().toArrow()
-        counted = rows.filter(pc.is_valid(rows["expected"]))
-        parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
-        totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
-        keys = rows.column_names[: -len(TOTALS)]
-        return totals, rows.filter(pc.is_null(rows["expected"])).select(keys)
 
 
 def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:

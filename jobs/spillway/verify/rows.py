@@ -4,8 +4,8 @@ Every frame has the columns `k0, k1, ...`: the join key, as it is, so that keys 
 exactly. Input rows that were rejected when they were decoded, and rows of `quarantine`, have a null
 key, which no join key is: they meet in one group of their own.
 
-The proof of one join without a window sums other numbers, where rows are read (`sums`); these
-frames name its differences. Where frames are summed, the hash of an input row is Spark's `xxhash64`
+The proof of one join without a window reads and sums without Spark (`single`); these frames name
+its differences. Where frames are summed, the hash of an input row is Spark's `xxhash64`
 (the engine has one of its own) of the salt, the input's number, the coordinate, the payload columns
 that results carry, and which of them are null (`xxhash64` passes over nulls).
 """
@@ -13,7 +13,6 @@ that results carry, and which of them are null (`xxhash64` passes over nulls).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,28 +24,8 @@ from spillway.decode import StreamPlan
 from spillway.decode.chunks import COLUMNS
 from spillway.stream.source import kafka_options, spark_offsets
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.workers import TIMED, Timing, decoded
-from spillway_schemas.journal import Offsets
-from spillway_schemas.secret import Options, revealed
-
-
-@dataclass(frozen=True)
-class TopicRanges:
-    """Where a session's input is: Kafka, and its ranges of offsets."""
-
-    bootstrap: str
-    client: Options
-    """Java client options."""
-    start: Offsets
-    end: Offsets
-    timing: Timing | None = None
-    """Of a query with windows."""
-
-
-def key_names(plan: StreamPlan) -> list[str]:
-    """Names of the key columns in the frames."""
-    return [f"k{i}" for i in range(len(plan.keys))]
-
+from spillway.verify.workers import TIMED, TopicRanges, decoded_rows, decoded_schema, key_names
+from spillway_schemas.secret import revealed
 
 # --- rows with their coordinates and hashes --------------------------------------------------
 
@@ -65,30 +44,11 @@ def input_rows(
     `p0`, `p1`, ...
     """
     schema = decoded_schema(plan)
-    raw = messages(spark, plan, source)
-    rows = raw.mapInArrow(partial(decoded, plan, schema, source.timing), from_arrow_schema(schema))
-    return hashed_rows(rows, plan, salt, hashed)
-
-
-def messages(spark: Any, plan: StreamPlan, source: TopicRanges) -> Any:
-    """The messages of one input as they are."""
-    return _kafka(spark, plan.topic, source).select(*COLUMNS)
-
-
-def decoded_schema(plan: StreamPlan) -> pa.Schema:
-    """Columns of decoded rows: `k0`, ..., `p0`, ..., `TIMED` where the plan has a time,
-    `partition`, `offset`, `kept`."""
-    payload = [f"p{i}" for i in range(len(plan.payload))]
-    return pa.schema(
-        [
-            *(pa.field(n, f.type) for n, f in zip(key_names(plan), plan.keys, strict=True)),
-            *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
-            *(list(TIMED) if plan.time is not None else []),
-            pa.field("partition", pa.int32()),
-            pa.field("offset", pa.int64()),
-            pa.field("kept", pa.bool_()),
-        ]
+    raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
+    rows = raw.mapInArrow(
+        partial(decoded_rows, plan, schema, source.timing), from_arrow_schema(schema)
     )
+    return hashed_rows(rows, plan, salt, hashed)
 
 
 def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | None = None) -> Any:

@@ -1,146 +1,173 @@
-"""A query of one join as frames: what `proof` asks of it.
+"""A query of one join without a window: what `proof` asks of it.
 
-Inputs, results and quarantine are summed by the join's key where they are read, in one pass, with
-no join of frames; Spark moves the sums to those who judge them (`sums`).
+Input, results and quarantine are read once, by several processes of this host (`processes`), and
+summed by the join's key (`sums`): no Spark, which takes longer to start than most days to prove. It
+is started when differences must be named, for that is a join.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial, reduce
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
+from spillway.kafka.reading import TopicRange
+from spillway.protocol.offsets import rows_between
 from spillway.storage import Folder
-from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
-from spillway.verify.rows import TopicRanges, decoded_schema, key_names, messages
-from spillway.verify.sums import (
-    BLOCKS,
-    SumPlan,
-    decoded_sums,
-    file_sums,
-    judged_sums,
-    summed_input,
-    summed_quarantine,
-    summed_results,
+from spillway.verify.processes import ProofProcesses, processes_for
+from spillway.verify.sums import Counted, SumPlan, buckets_for
+from spillway.verify.tasks import (
+    Part,
+    ProofSource,
+    ProofTasks,
+    QuarantineFiles,
+    ResultFiles,
+    distinct,
 )
-from spillway.verify.workers import TOTALS
+from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
+from spillway.verify.workers import TopicRanges, key_names
+
+ROWS_A_PART = 1_000_000
+"""Messages that a task reads: so many that a task costs nothing, and so few that processes end
+together."""
+PARTS_A_PROCESS = 8
+"""Tasks for the files of results, at least, where there are as many."""
 
 
-class SingleFrames:
-    """The frames of one join of several streams."""
+class SingleProof:
+    """The proof of one join of several streams."""
 
     joined: tuple[tuple[str, str], ...] = ()
 
     def __init__(
         self,
         plans: Sequence[StreamPlan],
-        inputs: Sequence[Any],
-        results: Any,
-        plan: SumPlan,
-        blocks: Sequence[Any],
+        source: TopicRanges,
+        results: tuple[Folder, Sequence[tuple[str, int]]],
+        quarantine: tuple[Folder, Sequence[str]],
+        salt: int,
+        cores: int,
+        frames: Callable[[], tuple[Sequence[Any], Any]],
     ) -> None:
-        """`inputs`: frames of `rows.input_rows`; `results`: of `rows.result_rows`; both for the
-        difference alone. `blocks`: the sums of all inputs, of the results and of the quarantine
-        (`sums.BLOCKS`)."""
+        """`results`: the table's folder, and path and rows of the session's files in it.
+        `quarantine`: the same without rows. `frames`: of `rows.input_rows` and `rows.result_rows`,
+        for the difference."""
         self._plans = plans
-        self._inputs = inputs
-        self._results = results
-        self._plan = plan
-        self._blocks = blocks
-        self._keys = key_names(plans[0])
+        self._frames = frames
+        rows = rows_between(source.start, source.end) + sum(n for _, n in results[1])
+        processes = processes_for(rows, cores)
+        self._parts: list[Part] = [
+            *input_parts(source),
+            *file_parts(results[1], processes),
+            *([QuarantineFiles(tuple(quarantine[1]))] if quarantine[1] else []),
+        ]
+        self._spool = Path(tempfile.mkdtemp(prefix="spillway-verify-"))
+        self._buckets = buckets_for(rows, processes)
+        self._plan = SumPlan(tuple(plans), salt, self._buckets)
+        where = ProofSource(source.bootstrap, source.client, results[0], quarantine[0], self._spool)
+        self._processes = ProofProcesses(self._plan, where, processes)
 
-    def judged(self) -> Any:
-        """The rows of `workers.judged`: totals, and the keys that fail."""
-        union = reduce(lambda one, other: one.unionAll(other), self._blocks)
-        schema = pa.schema([*self._plan.keys, *TOTALS])
-        return union.repartition(self._plan.buckets, "bucket").mapInArrow(
-            partial(judged_sums, self._plan, schema), from_arrow_schema(schema)
-        )
+    def judged(self) -> JudgedKeys:
+        """Totals, and the keys that fail."""
+        counted = Counted()
+        for each in self._processes.each(ProofTasks.summed, self._parts):
+            counted = counted.plus(each)
+        expected = keys = failing = 0
+        hashes: list[Any] = []
+        for bucket in self._processes.each(ProofTasks.judged, range(self._buckets)):
+            expected += bucket.expected
+            keys += bucket.keys
+            failing += bucket.failing
+            hashes += bucket.hashes.tolist()
+        totals = {
+            "expected": expected,
+            "run_time": counted.run_time,
+            "cleanup": counted.cleanup,
+            "keys": keys,
+            "failing": failing,
+            "rejected": counted.rejected.rows,
+            "quarantined": counted.quarantined.rows,
+            "rejected_wrong": int(counted.rejected != counted.quarantined),
+        }
+        named = self._plan.keys.empty_table()
+        if 0 < failing <= FEW_KEYS:
+            named = self._named(hashes)
+        return JudgedKeys(totals, named)
+
+    def _named(self, hashes: Sequence[int]) -> pa.Table:
+        """The keys of these hashes: whatever has them is read again."""
+        wanted = np.sort(np.array(hashes, np.uint64))
+        parts = [each for each in self._parts if not isinstance(each, QuarantineFiles)]
+        found = list(self._processes.each(partial(_named, hashes=wanted), parts))
+        return distinct(pa.concat_tables(found))
 
     def difference(self, only: Any | None, examples: int) -> Difference:
         """What is missing or too many, of these keys or of all."""
+        from pyspark.sql import functions as sql
+
+        from spillway.verify.difference import JoinSide, difference, joined_rows
+
+        inputs, results = self._frames()
+        keys = key_names(self._plans[0])
         sides = [
-            JoinSide(i, rows, [(key, sql.col(key)) for key in self._keys])
-            for i, rows in enumerate(self._inputs)
+            JoinSide(i, rows, [(key, sql.col(key)) for key in keys])
+            for i, rows in enumerate(inputs)
         ]
         return difference(
-            joined_rows(sides, self._keys, only),
-            self._results,
-            self._keys,
+            joined_rows(sides, keys, only),
+            results,
+            keys,
             self._plans[0].keys.names,
             [plan.name for plan in self._plans],
             only=only,
             examples=examples,
         )
 
+    def how_far(self) -> str:
+        """`12 of 40 tasks`."""
+        return self._processes.how_far()
+
     def close(self) -> None:
-        """Nothing is held."""
+        """End the processes, and remove what they spooled."""
+        self._processes.close()
+        shutil.rmtree(self._spool, ignore_errors=True)
 
 
-def sum_plan(plans: Sequence[StreamPlan], salt: int, places: Sequence[int]) -> SumPlan:
-    """What the tasks of a proof have in common. `places`: of as many buckets (`pins.salts`)."""
-    fields = zip(key_names(plans[0]), plans[0].keys, strict=True)
-    keys = pa.schema([pa.field(name, field.type) for name, field in fields])
-    return SumPlan(keys, len(plans), salt, len(places), tuple(places))
+def _named(tasks: ProofTasks, part: Part, hashes: Any) -> pa.Table:
+    return tasks.named(part, hashes)
 
 
-def summed(frame: Any, function: Any) -> Any:
-    """The sums that a worker's function makes of a frame's rows."""
-    return frame.mapInArrow(function, from_arrow_schema(BLOCKS))
+def input_parts(source: TopicRanges) -> list[TopicRange]:
+    """The session's messages in ranges of at most `ROWS_A_PART` offsets."""
+    parts = []
+    for topic, ends in sorted(source.end.items()):
+        for partition, (begin, end) in enumerate(zip(source.start[topic], ends, strict=True)):
+            for at in range(begin, end, ROWS_A_PART):
+                parts.append(TopicRange(topic, partition, at, min(at + ROWS_A_PART, end)))
+    return parts
 
 
-def frames_summed(
-    plan: SumPlan,
-    plans: Sequence[StreamPlan],
-    inputs: Sequence[Any],
-    results: Any,
-    quarantine: Any,
-) -> list[Any]:
-    """The blocks of frames that there are already: of each input's decoded rows, of rows of the
-    results table, and of the quarantine."""
-    return [
-        *(
-            summed(rows, partial(summed_input, plan, each))
-            for rows, each in zip(inputs, plans, strict=True)
-        ),
-        summed(results, partial(summed_results, plan, plans)),
-        summed(quarantine, partial(summed_quarantine, plan)),
-    ]
-
-
-def read_and_summed(
-    spark: Any,
-    plans: Sequence[StreamPlan],
-    source: TopicRanges,
-    results: tuple[Folder, Sequence[str]],
-    quarantine: Any,
-    plan: SumPlan,
-) -> list[Any]:
-    """The blocks of a session: of its messages, of the results' files, and of the quarantine.
-
-    `results`: the table's folder and the paths of the session's files in it.
-    """
-    frames = []
-    for each in plans:
-        frames.append(
-            summed(
-                messages(spark, each, source),
-                partial(decoded_sums, plan, each, decoded_schema(each)),
-            )
-        )
-    folder, paths = results
-    lists = [paths[k :: plan.buckets] for k in range(min(plan.buckets, len(paths)))]
-    if lists:
-        frames.append(
-            summed(
-                spark.range(0, len(lists), 1, len(lists)),
-                partial(file_sums, plan, plans, folder, lists),
-            )
-        )
-    frames.append(summed(quarantine, partial(summed_quarantine, plan)))
-    return frames
+def file_parts(files: Sequence[tuple[str, int]], processes: int) -> list[ResultFiles]:
+    """Files (path, rows) in lists of about as many rows, at most `ROWS_A_PART` where files are
+    smaller."""
+    rows = sum(n for _, n in files)
+    most = max(1, min(ROWS_A_PART, rows // (processes * PARTS_A_PROCESS)))
+    parts: list[ResultFiles] = []
+    held: list[str] = []
+    size = 0
+    for path, n in sorted(files, key=lambda each: -each[1]):
+        held.append(path)
+        size += n
+        if size >= most:
+            parts.append(ResultFiles(tuple(held)))
+            held, size = [], 0
+    if held:
+        parts.append(ResultFiles(tuple(held)))
+    return parts

@@ -24,20 +24,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
+from spillway.verify.difference import JoinSide, difference, joined_rows
 from spillway.verify.fold import fold_of, fold_sql
+from spillway.verify.progress import tasks_of
 from spillway.verify.rows import (
-    TopicRanges,
     identity_columns,
     input_rows,
-    key_names,
     place_hash,
     result_weights,
     table_rows,
 )
 from spillway.verify.times import in_time, is_own
 from spillway.verify.values import ProofLeaf, TreeValues, outwards
-from spillway.verify.workers import FOLDED, TOTALS, judged_tree
+from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
+from spillway.verify.workers import FOLDED, TopicRanges, collected, judged_tree, key_names
 from spillway_schemas.windows import Span
 
 
@@ -95,8 +95,8 @@ class TreeFrames:
         """Leaves whose keys had to be combined."""
         return () if self._windows else self._fold.joined
 
-    def judged(self) -> Any:
-        """The rows of `workers.judged_tree`: totals, and the keys that fail."""
+    def judged(self) -> JudgedKeys:
+        """Totals, and the keys that fail."""
         # Two branches read them. A plan that is cached by `persist` is not found again behind the
         # views of a statement, and would be made, and its input decoded, twice.
         self._sums = [
@@ -109,9 +109,10 @@ class TreeFrames:
         for frame in frames[1:]:
             union = union.unionAll(frame)
         summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in FOLDED))
-        return summed.mapInArrow(
+        rows = summed.mapInArrow(
             partial(judged_tree, len(self._keys), schema), from_arrow_schema(schema)
         )
+        return collected(rows.toArrow())
 
     def _key_fields(self) -> list[pa.Field]:
         """The root's key as each row has it: null for rejected rows."""
@@ -231,6 +232,10 @@ class TreeFrames:
             keys = [(f"v{value}", sql.col(f"k{source}")) for value, source in first.items()]
             sides.append(JoinSide(n, rows, keys))
         return sides
+
+    def how_far(self) -> str:
+        """`12 of 40 tasks` of Spark's."""
+        return tasks_of(self._spark)
 
     def close(self) -> None:
         """Forget the leaves' sums, which Spark then gives back."""

@@ -29,31 +29,43 @@ Column = Any
 """An Arrow array, in chunks or not."""
 
 
-class Weigher:
-    """The numbers of one input's rows, modulo both primes. `columns`: how many the payload has."""
+class RowHash:
+    """Hashes of rows of several columns, salted. `of`: what the rows are, so that rows of different
+    kinds have different numbers."""
 
-    def __init__(self, salt: int, input_: int, columns: int) -> None:
-        draw = np.random.default_rng([salt, input_])
-        words = draw.integers(0, 1 << 64, size=(3, columns + 2), dtype=np.uint64)
+    def __init__(self, salt: int, of: int, columns: int) -> None:
+        draw = np.random.default_rng([salt, of])
+        words = draw.integers(0, 1 << 64, size=(3, columns), dtype=np.uint64)
         self._factors: U64 = words[0] | np.uint64(1)
         self._nulls: U64 = words[1]
         self._secrets: U64 = words[2]
         self._seed = int(draw.integers(0, 1 << 63))
 
-    def residues(
-        self, partition: Column, offset: Column, payload: Sequence[Column]
-    ) -> tuple[I64, I64]:
-        """Of n rows, int64 (n,) both."""
-        summed: U64 = np.zeros(len(partition), dtype=np.uint64)
-        for at, column in enumerate((partition, offset, *payload)):
+    def words(self, columns: Sequence[Column]) -> U64:
+        """Of n rows, uint64 (n,)."""
+        summed: U64 = np.zeros(len(columns[0]), dtype=np.uint64)
+        for at, column in enumerate(columns):
             summed += mixed(self._words(column, at) ^ self._secrets[at]) * self._factors[at]
-        return residues_of(mixed(summed))
+        return mixed(summed)
 
     def _words(self, column: Column, at: int) -> U64:
         found = words_of(column, self._seed)
         if column.null_count:
             found = np.where(_are_null(column), self._nulls[at], found)
         return found
+
+
+class Weigher:
+    """The numbers of one input's rows, modulo both primes. `columns`: how many the payload has."""
+
+    def __init__(self, salt: int, input_: int, columns: int) -> None:
+        self._hash = RowHash(salt, input_, columns + 2)
+
+    def residues(
+        self, partition: Column, offset: Column, payload: Sequence[Column]
+    ) -> tuple[I64, I64]:
+        """Of n rows, int64 (n,) both."""
+        return residues_of(self._hash.words([partition, offset, *payload]))
 
 
 def words_of(column: Column, seed: int) -> U64:

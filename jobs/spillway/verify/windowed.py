@@ -19,10 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.difference import Difference, JoinSide, difference, joined_rows
-from spillway.verify.rows import key_names, place_hash, result_weights
+from spillway.verify.difference import JoinSide, difference, joined_rows
+from spillway.verify.progress import tasks_of
+from spillway.verify.rows import place_hash, result_weights
 from spillway.verify.times import in_time, is_own
-from spillway.verify.workers import FOLDED, TOTALS, judged_tree, swept_keys
+from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
+from spillway.verify.workers import FOLDED, collected, judged_tree, key_names, swept_keys
 from spillway_schemas.windows import Span
 
 
@@ -41,6 +43,7 @@ class WindowedFrames:
 
     def __init__(
         self,
+        spark: Any,
         span: Span,
         plans: Sequence[StreamPlan],
         inputs: Sequence[Any],
@@ -50,6 +53,7 @@ class WindowedFrames:
     ) -> None:
         """`inputs`: frames of `rows.input_rows`, with times. `results`: of `rows.result_rows`.
         `quarantine`: of `rows.quarantined_rows`."""
+        self._spark = spark
         self._span = span
         self._plans = plans
         self._inputs = inputs
@@ -58,8 +62,8 @@ class WindowedFrames:
         self._salt = salt
         self._keys = key_names(plans[0])
 
-    def judged(self) -> Any:
-        """The rows of `workers.judged_tree`: totals, and the keys that fail."""
+    def judged(self) -> JudgedKeys:
+        """Totals, and the keys that fail."""
         key_fields = [
             pa.field(name, field.type)
             for name, field in zip(self._keys, self._plans[0].keys, strict=True)
@@ -74,9 +78,10 @@ class WindowedFrames:
             union = union.unionAll(frame)
         summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in FOLDED))
         schema = pa.schema([*key_fields, *TOTALS])
-        return summed.mapInArrow(
+        rows = summed.mapInArrow(
             partial(judged_tree, len(self._keys), schema), from_arrow_schema(schema)
         )
+        return collected(rows.toArrow())
 
     def _swept(self, key_fields: pa.Schema) -> Any:
         """For each key what there should be."""
@@ -131,6 +136,10 @@ class WindowedFrames:
             only=only,
             examples=examples,
         )
+
+    def how_far(self) -> str:
+        """`12 of 40 tasks` of Spark's."""
+        return tasks_of(self._spark)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -14,25 +14,12 @@ from spillway.decode import StreamPlan, decode
 from spillway.decode.chunks import Chunk, chunks
 from spillway.decode.lateness import judged as judged_in_time
 from spillway.stream.process import keep_freed_memory
-from spillway.verify.arithmetic import I64, Mask, Verdicts, judge, judge_folded
+from spillway.verify.arithmetic import I64, Mask, Verdicts, judge_folded
 from spillway.verify.sweep import TimedRows, swept_without
+from spillway.verify.verdicts import FEW_KEYS, TOTALS, JudgedKeys
+from spillway_schemas.journal import Offsets
+from spillway_schemas.secret import Options
 from spillway_schemas.windows import Judging, Span
-
-FEW_KEYS = 10_000
-"""Up to so many failing keys are named and joined by themselves; beyond it all are joined."""
-
-TOTALS = pa.schema(
-    [
-        ("expected", pa.string()),  # it may be larger than 64 bits
-        ("run_time", pa.int64()),
-        ("cleanup", pa.int64()),
-        ("keys", pa.int64()),
-        ("failing", pa.int64()),
-        ("rejected", pa.int64()),
-        ("quarantined", pa.int64()),
-        ("rejected_wrong", pa.int64()),
-    ]
-)
 
 FOLDED = {
     **dict.fromkeys(("c", "d"), "long"),
@@ -47,36 +34,13 @@ TIMED = pa.schema([("time_us", pa.int64()), ("carried", pa.bool_())])
 """Columns of rows that have a time: that, and whether they are of an earlier session."""
 
 
-def judged(
-    m: int, keys: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Judge the keys of each batch: one row of totals, and a row for each failing key."""
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        columns = batch.columns
-        numbers = np.stack([c.to_numpy() for c in columns[keys:]])  # raises where one is null
-        sums = np.stack([numbers[1 : 3 * m : 3], numbers[2 : 3 * m : 3]])
-        counts, (run_time, cleanup), found_sums = (
-            numbers[0 : 3 * m : 3],
-            numbers[-4:-2],
-            numbers[-2:],
-        )
-        outside = columns[0].is_null().to_numpy(zero_copy_only=False)
-        verdicts = judge(counts, sums, run_time + cleanup, found_sums)
-        # Rejected input and quarantine meet in the null key; see `rows`.
-        apart = outside & (
-            (counts[0] != run_time) | (sums[0, 0] != found_sums[0]) | (sums[1, 0] != found_sums[1])
-        )
-        yield from _told(
-            schema, columns[:keys], verdicts, (run_time, cleanup), counts[0], outside, apart
-        )
-
-
 def judged_tree(
     keys: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same for the root's keys of a tree: their columns, then those of `FOLDED`."""
+    """Judge the keys of each batch: one row of totals, and a row for each failing key.
+
+    A batch has the columns of the keys (of a tree: of its root's), then those of `FOLDED`.
+    """
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -93,7 +57,7 @@ def judged_tree(
             of["run_time"] + of["cleanup"],
             found_sums,
         )
-        # Rejected input and quarantine meet in the null key, not as residues; see `trees`.
+        # Rejected input and quarantine meet in the null key, not as residues; see `rows`.
         apart = outside & (
             (of["c"] != of["run_time"]) | (of["a"] != found_sums[0]) | (of["b"] != found_sums[1])
         )
@@ -139,6 +103,15 @@ def _told(
         yield pa.RecordBatch.from_arrays([*named, *blank], schema=schema)
 
 
+def collected(rows: pa.Table) -> JudgedKeys:
+    """All that `judged_tree` gave."""
+    counted = rows.filter(pc.is_valid(rows["expected"]))
+    parts = counted.select(TOTALS.names).to_pylist()  # no keys: they may be of any year
+    totals = {name: sum(int(part[name]) for part in parts) for name in TOTALS.names}
+    keys = rows.column_names[: -len(TOTALS)]
+    return JudgedKeys(totals, rows.filter(pc.is_null(rows["expected"])).select(keys))
+
+
 @dataclass(frozen=True)
 class Timing:
     """How the rows of a session were judged by their times."""
@@ -150,20 +123,63 @@ class Timing:
     """The offset of the session's first row; those before it are carried."""
 
 
-def decoded(
+def decoded_rows(
     plan: StreamPlan,
     schema: pa.Schema,
     timing: Timing | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Kafka rows (`spillway.decode.chunks.COLUMNS`) to decoded rows with their coordinates.
+    """The same of Kafka rows (`spillway.decode.chunks.COLUMNS`) that Spark has read."""
+    return decoded(plan, schema, timing, chunks(batches))
 
-    `schema`: keys, payload, `TIMED` where the plan has a time, `partition`, `offset`, `kept`. A
-    rejected row has a coordinate only; those of an earlier session are passed over. `timing`: of a
-    query with windows.
+
+def key_names(plan: StreamPlan) -> list[str]:
+    """Names of the key columns in the frames."""
+    return [f"k{i}" for i in range(len(plan.keys))]
+
+
+def decoded_schema(plan: StreamPlan) -> pa.Schema:
+    """Columns of decoded rows: `k0`, ..., `p0`, ..., `TIMED` where the plan has a time,
+    `partition`, `offset`, `kept`."""
+    payload = [f"p{i}" for i in range(len(plan.payload))]
+    return pa.schema(
+        [
+            *(pa.field(n, f.type) for n, f in zip(key_names(plan), plan.keys, strict=True)),
+            *(pa.field(n, f.type) for n, f in zip(payload, plan.payload, strict=True)),
+            *(list(TIMED) if plan.time is not None else []),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("kept", pa.bool_()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class TopicRanges:
+    """Where a session's input is: Kafka, and its ranges of offsets."""
+
+    bootstrap: str
+    client: Options
+    """Java client options."""
+    start: Offsets
+    end: Offsets
+    timing: Timing | None = None
+    """Of a query with windows."""
+
+
+def decoded(
+    plan: StreamPlan,
+    schema: pa.Schema,
+    timing: Timing | None,
+    chunks: Iterable[Chunk],
+) -> Iterator[pa.RecordBatch]:
+    """Messages to decoded rows with their coordinates.
+
+    `schema`: `decoded_schema`. A rejected row has a coordinate only; those of an earlier session
+    are passed over. `timing`: of a query with windows.
     """
     keep_freed_memory()
-    for chunk in chunks(batches):
+    for chunk in chunks:
         found = decode(plan, chunk.values)
         times: list[pa.Array] = []
         begins = 0 if timing is None else timing.begins[chunk.topic, chunk.partition]
