@@ -35,7 +35,7 @@ def install() -> None:
 
     if hasattr(worker.step_batches, "stopwatch"):
         return
-    decoding.decode_batches = _timed("decode", decoding.decode_batches)  # type: ignore[assignment]
+    decoding.decode_chunks = _timed("decode", decoding.decode_chunks)  # type: ignore[assignment]
     worker.step_batches = _timed("step", worker.step_batches)  # type: ignore[assignment]
 
 

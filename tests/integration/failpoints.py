@@ -278,11 +278,11 @@ def pausing_step_batches(job: Any, batches: Iterable[Any]) -> Iterator[Any]:
     yield from worker.step_batches(job, came)
 
 
-def decode_batches(task: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    """`spillway.stream.decoding.decode_batches` with a failpoint."""
+def decode_chunks(task: Any, chunks: Iterable[Any]) -> Iterator[Any]:
+    """`spillway.stream.decoding.decode_chunks` with a failpoint."""
     from spillway.stream import decoding
 
-    for batch in decoding.decode_batches(task, batches):
+    for batch in decoding.decode_chunks(task, chunks):
         yield batch
         _once("in-decode", 0)  # a decode task does not know its epoch
 
@@ -300,7 +300,7 @@ def arm() -> None:
         from spillway.stream import job
 
         job.step_batches = step_batches
-        job.decode_batches = decode_batches
+        job.decode_chunks = decode_chunks
         job.extract_batches = extract_batches
         job.probe_batches = probe_batches
     if os.environ.get("WORKER_PAUSE_S"):

@@ -289,10 +289,8 @@ def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None
     rows = sum(map(sum, day.end.values())) - sum(map(sum, day.start.values()))
     assert steps == [
         f"verify {DAY}: asking Kafka whether it still has the input",
-        f"verify {DAY}: starting Spark",
         f"verify {DAY}: reading {rows:,} input rows and the results",
     ]
-    assert any("tasks, " in line for line in told)
 
 
 def test_exhaustive_agrees(spark: Any, day: HandMadeDay) -> None:

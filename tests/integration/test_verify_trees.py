@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import StreamPlan, compile_streams
-from spillway.decode.chunks import COLUMNS
 from spillway.verify.rows import hashed_rows
 from spillway.verify.sums import Spool, Summing, SumPlan, judged_bucket
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import TreeValues, leaf_plans, values_of
 from spillway.verify.verdicts import Difference
-from spillway.verify.workers import decoded_rows, decoded_schema
+from spillway.verify.workers import decoded, decoded_schema
 from spillway_schemas.query import Query
+from tests.chunked import COLUMNS, chunks
 from tests.property.test_query_trees import text_of
 from tests.property.test_verify_trees import CIRCLE, all_results, query, stream_rows
 
@@ -133,7 +133,7 @@ def leaf_table(plan: StreamPlan, rows: list[Row]) -> pa.Table:
         schema=RAW,
     )
     schema = decoded_schema(plan)
-    return pa.Table.from_batches(decoded_rows(plan, schema, None, [raw]), schema=schema)
+    return pa.Table.from_batches(decoded(plan, schema, None, chunks([raw])), schema=schema)
 
 
 def frames(

@@ -38,6 +38,7 @@ from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import DecodeTask, _by_session, were_held
+from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.journal import (
     Claim,
@@ -160,7 +161,7 @@ class Slots:
             victims=DEFAULT,
             reactivation="off",
             calendar="XNYS",
-            kafka={},
+            kafka=MessageSource("", {}),
         )
         genesis = Genesis(
             warehouse_id=WAREHOUSE,

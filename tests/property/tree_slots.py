@@ -46,8 +46,9 @@ from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
-from spillway.stream.decoding import decode_batches
+from spillway.stream.decoding import decode_chunks
 from spillway.stream.genesis import placed_out
+from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, all_traced, decode_task, step_tasks
 from spillway_schemas.join_tree import KeySource
 from spillway_schemas.journal import (
@@ -62,6 +63,7 @@ from spillway_schemas.journal import (
     TracedGroup,
 )
 from spillway_schemas.query import Query
+from tests.chunked import chunks
 from tests.commands import command_of
 from tests.property.window_reference import Arrival, kept, rejected, time_of
 
@@ -147,7 +149,7 @@ class TreeSlots:
             victims=str(self.options.get("victims", DEFAULT)),
             reactivation="off",
             calendar="XNYS",
-            kafka={},
+            kafka=MessageSource("", {}),
         )
         self.warehouse = folder(self.root).child("warehouse")
         tree = Tree(self.spec.parents, self.query.tree.own_leaves, {})
@@ -347,7 +349,9 @@ class TreeSlots:
             first, last = start[topic][partition], end[topic][partition]
             if first < last:
                 batches.append(batch_of(topic, partition, first, values[first:last]))
-        return [block for batch in decode_batches(task, batches) for block in from_batch(batch)]
+        return [
+            block for batch in decode_chunks(task, chunks(batches)) for block in from_batch(batch)
+        ]
 
     # --- after the close ------------------------------------------------------------------
 

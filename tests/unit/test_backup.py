@@ -122,7 +122,7 @@ def run_to(stream: Stream, last: int) -> None:
     for number in range(stream.state.epoch + 1, last + 1):
         end = ends(number + 1, number + 1, number + 1)
         commands = [closing(end)] if number == SEALS else []
-        stream.epoch(end, None, commands, NEXT, limit_rows=10)
+        stream.epoch(end, commands, NEXT, limit_rows=10)
 
 
 def rows(root: Path) -> dict[str, Counter[int]]:

@@ -729,55 +729,11 @@ def test_rows_are_read_in_chunks_of_so_many_and_so_many_bytes(
     assert cut([]) == []
 
 
-def test_a_chunk_takes_no_more_when_its_values_have_so_many_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(chunks, "MOST_BYTES", 100)
-
-    def batch(size: int) -> Any:
-        row = [
-            pa.array(["t"], pa.string()),
-            pa.array([0], pa.int32()),
-            pa.array([size], pa.int64()),
-            pa.array([b"x" * size], pa.binary()),
-            pa.array([0], pa.timestamp("us", tz="UTC")),
-        ]
-        return pa.RecordBatch.from_arrays(row, names=list(chunks.COLUMNS))
-
-    sizes = [60, 20, 30, 5, 5, 200, 1]
-    room = [int(batch(size).column(3).nbytes) for size in sizes]
-    expected: list[list[int]] = []
-    held = 0
-    for size, bytes_ in zip(sizes, room, strict=True):
-        if not expected or held >= 100:
-            expected.append([])
-            held = 0
-        expected[-1].append(size)
-        held += bytes_
-    found = [chunk.offsets.tolist() for chunk in chunks.chunks(map(batch, sizes))]
-    assert found == expected
-    assert len(found) > 2
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_values_of_two_types_are_one_chunk(size: int) -> None:
-    """Batches of one partition may hold their values differently."""
-    table = pa.chunked_array([pa.array([b"a"], pa.binary()), pa.array([b"b"], pa.binary())])
-    parts = [
-        pa.RecordBatch.from_arrays(
-            [
-                pa.array(["t"], pa.string()),
-                pa.array([3], pa.int32()),
-                pa.array([i], pa.int64()),
-                table.chunk(i),
-                pa.array([5_999 + i], pa.timestamp("us", tz="UTC")),
-            ],
-            names=list(chunks.COLUMNS),
-        )
-        for i in range(size)
-    ]
-    [chunk] = chunks.chunks(parts)
-    assert (chunk.topic, chunk.partition) == ("t", 3)
-    assert chunk.values.to_pylist() == [b"a", b"b"][:size]
-    assert chunk.offsets.tolist() == list(range(size))
-    assert chunk.kafka_ms.tolist() == [5, 6][:size]
+def test_a_chunk_is_cut_into_parts_of_so_many_messages() -> None:
+    values = pa.array([b"%d" % n for n in range(5)], pa.large_binary())
+    whole = chunks.Chunk("t", 3, values, np.arange(10, 15), np.arange(5))
+    parts = list(whole.parts(2))
+    assert [part.offsets.tolist() for part in parts] == [[10, 11], [12, 13], [14]]
+    assert [part.values.to_pylist() for part in parts] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    assert [part.kafka_ms.tolist() for part in parts] == [[0, 1], [2, 3], [4]]
+    assert {(part.topic, part.partition) for part in parts} == {("t", 3)}

@@ -43,6 +43,7 @@ from spillway.protocol.recovery import Deferred, InputChanged
 from spillway.protocol.state import JournalState, replay
 from spillway.storage import StorageError
 from spillway.stream.decoding import cut_epochs
+from spillway.stream.messages import MessageSource
 from spillway_schemas.journal import HASH_BITS, Epoch, EventTime, Genesis, Prefix, SlotTotals, Topic
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.windows import BEGINNING_US
@@ -358,7 +359,7 @@ def test_rows_that_cannot_be_read_again_stop_a_cleanup_before_spark_starts(
 
     with pytest.raises(CleanupRefused, match="only in Kafka, and nobody has said where"):
         run_cleanup(never, spilled.warehouse(), SPEC, DAY)
-    source = TopicSource((), "127.0.0.1:1", {})
+    source = TopicSource((), MessageSource("127.0.0.1:1", {}))
     monkeypatch.setattr(job, "demand_listener", lambda _: None)
     monkeypatch.setattr(job, "cluster", lambda *_: nullcontext(View(3)))
     gone = r"the input is gone|cannot be read again in Kafka: .* from offset 3 on"

@@ -17,9 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spillway.decode import chunks as chunking
 from spillway.decode import compile_streams, partition_digest, tree_spec, value_digest
-from spillway.decode.chunks import COLUMNS, chunks
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.wire.blocks import (
@@ -30,12 +28,13 @@ from spillway.engine.wire.blocks import (
     from_batch,
 )
 from spillway.protocol.recovery import Restore, SessionRestore, Since
-from spillway.stream.decoding import DecodeTask, decode_batches, since_offsets
+from spillway.stream.decoding import DecodeTask, decode_chunks, since_offsets
 from spillway.stream.process import keep_freed_memory
-from spillway.verify.workers import decoded_rows as verified
+from spillway.verify.workers import decoded as verified
 from spillway_schemas.journal import Offsets, PartitionCount, Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
+from tests.chunked import COLUMNS, chunks
 from tests.two_joins import TEXT, TWO_JOINS
 
 QUERY = query_of(
@@ -112,7 +111,7 @@ def found(given: DecodeTask, rows: Sequence[Row], size: int = 4) -> tuple[Counte
     """(what blocks hold, one entry a row; counts in the order of their blocks)."""
     seen: Counter[Any] = Counter()
     counts: list[Any] = []
-    for batch in decode_batches(given, batches(rows, size)):
+    for batch in decode_chunks(given, chunks(batches(rows, size))):
         for block in from_batch(batch):
             assert block.operator == 0
             slot = SALTS.index(block.slot)
@@ -220,7 +219,7 @@ def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.Mon
     monkeypatch.setattr("spillway.stream.process.keep_freed_memory", lambda: asked.append("stream"))
     monkeypatch.setattr("spillway.stream.process._freezes", 0)
     for _ in range(2):
-        assert list(decode_batches(task(), [])) == []
+        assert list(decode_chunks(task(), [])) == []
     assert asked == ["proof", "stream"]
 
 
@@ -240,8 +239,8 @@ def test_what_is_freed_is_large_and_no_more_than_glibc_learns_from(
 
 
 def test_no_rows_give_no_blocks() -> None:
-    assert list(decode_batches(task(), [])) == []
-    assert list(decode_batches(task(), [batches(ROWS, 4)[1]])) == []
+    assert list(decode_chunks(task(), [])) == []
+    assert list(decode_chunks(task(), chunks([batches(ROWS, 4)[1]]))) == []
 
 
 @pytest.mark.parametrize("bound", range(2, 17))
@@ -328,53 +327,6 @@ def test_an_edge_of_a_range_belongs_to_the_range_above_it() -> None:
     assert since_offsets(last, "t", 0)(edges).tolist() == [3, 3, 3, 3, 3, 8]
 
 
-# --------------------------------------------------------------------------------------- chunks
-
-
-def shown(rows: Sequence[Row], size: int) -> list[tuple[str, int, list[int], list[Any], list[int]]]:
-    return [
-        (c.topic, c.partition, c.offsets.tolist(), c.values.to_pylist(), c.kafka_ms.tolist())
-        for c in chunks(batches(rows, size))
-    ]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_a_chunk_is_consecutive_rows_of_one_topic_partition(size: int) -> None:
-    # The same partition number in two topics, and a partition that comes back.
-    rows = [*ROWS, *rows_of("u", 5, [1, 2]), *rows_of("t", 5, [20])]
-    order = [*SLOT_OF_PARTITION, ("u", 5)]
-    whole = []
-    for topic, partition in order:
-        mine = [row for row in rows[:-1] if row[:2] == (topic, partition)]
-        offsets = [offset for _, _, offset, _ in mine]
-        whole.append((topic, partition, offsets, [value for *_, value in mine], offsets))
-    last = rows[-1]
-    assert shown(rows, size) == [*whole, ("t", 5, [20], [last[3]], [20])]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize("most", [1, 3, 9])
-def test_a_chunk_has_no_more_rows_than_a_call_may_have(
-    monkeypatch: pytest.MonkeyPatch, size: int, most: int
-) -> None:
-    monkeypatch.setattr(chunking, "MOST_ROWS", most)
-    rows = rows_of("t", 0, range(40))
-    sizes = [len(offsets) for _, _, offsets, _, _ in shown(rows, size)]
-    assert max(sizes) <= most
-    assert sum(sizes) == 40
-    if size == 1:
-        assert sizes == [most] * (40 // most) + [40 % most] * (40 % most > 0)
-
-
-def test_a_chunk_that_has_its_bytes_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "MOST_BYTES", 1)
-    assert [len(offsets) for _, _, offsets, _, _ in shown(rows_of("t", 0, range(6)), 2)] == [
-        2,
-        2,
-        2,
-    ]
-
-
 def test_a_tree_s_rows_go_to_the_joins_that_read_them() -> None:
     """By the hash of that join's key, in its space; what is no row goes to the root's step."""
     query = query_of(parse_toml(TEXT, Path("q.toml")))
@@ -389,7 +341,7 @@ def test_a_tree_s_rows_go_to_the_joins_that_read_them() -> None:
     rows = [(topic, 0, n, value) for topic, each in values.items() for n, value in enumerate(each)]
     rows += [("b", 0, 20, b"oops")]
     seen: Counter[str] = Counter()
-    for batch in decode_batches(given, batches(rows, 7)):
+    for batch in decode_chunks(given, chunks(batches(rows, 7))):
         for block in from_batch(batch):
             if block.kind != "new":
                 assert block.operator == 1
@@ -420,7 +372,7 @@ def test_verify_decodes_as_the_stream_does() -> None:
         ("partition", pa.int32()), ("offset", pa.int64()), ("kept", pa.bool_()),
     ])  # fmt: skip
     made = pa.Table.from_batches(
-        verified(stream, schema, None, batches(rows, 4)), schema
+        verified(stream, schema, None, chunks(batches(rows, 4))), schema
     ).to_pylist()
     seen: Counter[Any] = Counter()
     for symbol, n, partition, offset, kept in (tuple(row.values()) for row in made):

@@ -38,6 +38,7 @@ from spillway.stream.boundary import left_ms as left_ms_of
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.failures import beyond_mending
 from spillway.stream.job import Placement
+from spillway.stream.messages import MessageSource
 from spillway.stream.pins import least_values
 from spillway.stream.process import rehearse_batches
 from spillway.stream.progress import epoch_line, start_line
@@ -87,7 +88,7 @@ SETTINGS = JobSettings(
     victims="largest",
     reactivation="off",
     calendar="XNYS",
-    kafka={},
+    kafka=MessageSource("", {}),
 )
 BEFORE = ((Prefix(1, 0), 0), (Prefix(1, 1), 0))
 AFTER = ((Prefix(1, 0), 0), (Prefix(1, 1), 1))
@@ -256,8 +257,6 @@ def test_kafka_is_read_so_that_lost_rows_are_an_error() -> None:
         "subscribe": "a,b",
         "kafka.fetch.max.wait.ms": "9",
         "kafka.isolation.level": "read_committed",
-        "kafka.max.partition.fetch.bytes": "8388608",
-        "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
         "kafka.security.protocol": "SSL",
     }
@@ -334,6 +333,12 @@ def thrown(*names: str) -> Failed:
         (RuntimeError("[KAFKA_DATA_LOSS.PARTITIONS_DELETED] x"), 0.0, "Kafka no longer gives the"),
         (RuntimeError("[KAFKA_DATA_LOSS] x"), 0.0, "Kafka no longer gives the rows"),
         (RuntimeError(f"{LATE}, {GONE}"), 0.0, "Kafka no longer gives the rows"),
+        (
+            RuntimeError("thrown\n Traceback\n spillway.kafka.reading.OffsetsGone: 'a' 3\n at x"),
+            0.0,
+            "Kafka no longer gives .*: thrown . spillway.kafka.reading.OffsetsGone: 'a' 3$",
+        ),
+        (RuntimeError("thrown\nspillway.kafka.client.KafkaUnavailable: no"), 0.0, None),
         (RuntimeError("[KAFKA_DATA_LOSSES] x"), 0.0, "the stream failed"),
         (RuntimeError("KeyError: 'Some data may have been lost'"), 0.0, "the stream failed"),
         (RuntimeError("KeyError: 'TimeoutException'"), 0.0, "the stream failed"),

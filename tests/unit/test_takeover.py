@@ -107,7 +107,7 @@ def driver(
 def run_epoch(one: StreamDriver) -> None:
     """An epoch of one more row of every partition."""
     at = one.state.epoch + 2
-    one.epoch(ends(at, at, at), None, [], NEXT, limit_rows=10)
+    one.epoch(ends(at, at, at), [], NEXT, limit_rows=10)
 
 
 def epochs(root: str) -> list[tuple[int, int]]:
@@ -289,13 +289,11 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("spillway.stream.driver.slot_figures", figures)
     job = Noting()
     one = driver(opened(root), job)
-    batch: Any = object()
     span = statistics_every_s(len(one.state.groups))
     for after in (0.0, span - 0.125, 0.125, 0.125):
         now[0] += after
         at = one.state.epoch + 2
-        one.epoch(ends(at, at, at), batch, [], NEXT, limit_rows=10)
-    assert [given for given, _ in job.given] == [(batch,)] * 4
+        one.epoch(ends(at, at, at), [], NEXT, limit_rows=10)
     told = [(named["attempt"], named["now_ms"], named["statistics"]) for _, named in job.given]
     # Statistics are due at once, and then after some time.
     assert told == [(1, 0, True), (1, 0, False), (1, 0, True), (1, 0, False)]
@@ -339,7 +337,7 @@ def test_an_epoch_is_planned_with_what_was_offered(root: str) -> None:
         closing(ends(9, 9, 9)),
         *(command_of("move", f"d/{i}", move=move) for i, move in enumerate(moves)),
     ]
-    one.epoch(ends(1, 1, 1), None, commands, NEXT, limit_rows=10)
+    one.epoch(ends(1, 1, 1), commands, NEXT, limit_rows=10)
     (plan,) = plans
     assert plan.accepted == seal(ends(9, 9, 9))
     assert [move.decision for move in plan.moved] == ["d"]
@@ -503,7 +501,7 @@ def test_a_seal_is_kept_at_once(root: str) -> None:
     run_epoch(one)
     assert kept_n(root) == 1
     at = ends(2, 2, 2)
-    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    one.epoch(at, [closing(at)], NEXT, limit_rows=10)
     assert one.state.session.date == NEXT
     assert kept_n(root) == 3
 
@@ -512,10 +510,10 @@ def test_a_session_knows_the_epoch_before_its_first(root: str) -> None:
     one = driver(opened(root))
     run_epoch(one)
     at = ends(2, 2, 2)
-    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    one.epoch(at, [closing(at)], NEXT, limit_rows=10)
     run_epoch(one)
     again = closing(ends(3, 3, 3), "again", session=NEXT)
-    one.epoch(ends(3, 3, 3), None, [again], "2026-01-07", limit_rows=10)
+    one.epoch(ends(3, 3, 3), [again], "2026-01-07", limit_rows=10)
     assert [(date, each.base) for date, each in one.state.sealed.items()] == [(DAY, -1), (NEXT, 0)]
     entries = opened(root).journal.read_session(one.state.sealed[NEXT])
     assert [each.epoch for each in entries if isinstance(each, Epoch)][-3:] == [1, 2, 3]
@@ -525,7 +523,7 @@ def test_what_a_snapshot_stands_for_is_settled(root: str) -> None:
     one = driver(opened(root))
     run_epoch(one)
     at = ends(2, 2, 2)
-    one.epoch(at, None, [closing(at)], NEXT, limit_rows=10)
+    one.epoch(at, [closing(at)], NEXT, limit_rows=10)
     assert opened(root).journal.read_on()[1] == [], "nothing but the snapshot is read"
     assert opened(root).settled().epoch == 1
 

@@ -16,6 +16,8 @@ from spillway.decode import compile_streams
 from spillway.kafka.reading import TopicRange
 from spillway.kafka.wire import Records
 from spillway.storage import folder
+from spillway.stream import messages
+from spillway.stream.messages import MessageSource
 from spillway.verify import single
 from spillway.verify.processes import ProofProcesses, processes_for
 from spillway.verify.single import SingleProof, file_parts, input_parts
@@ -51,16 +53,14 @@ class Topics:
     def __init__(self, messages: dict[tuple[str, int], list[Message]]) -> None:
         self.messages = messages
 
-    def read(self, wanted: TopicRange) -> Iterator[Records]:
+    def read(self, ranges: list[TopicRange]) -> Iterator[tuple[TopicRange, Records]]:
+        (wanted,) = ranges
         all_ = self.messages[wanted.topic, wanted.partition]
         for at in range(wanted.begin, wanted.end, 2):
             some = all_[at : min(at + 2, wanted.end)]
             values = [b"no" if m is None else json.dumps(m).encode() for m in some]
             offsets = np.arange(at, at + len(some))
-            yield Records(offsets, offsets * 0, pa.array(values, pa.large_binary()))
-
-    def close(self) -> None:
-        """Nothing is held."""
+            yield wanted, Records(offsets, offsets * 0, pa.array(values, pa.large_binary()))
 
     @property
     def begins(self) -> dict[str, list[int]]:
@@ -69,8 +69,8 @@ class Topics:
     @property
     def ends(self) -> dict[str, list[int]]:
         ends: dict[str, list[int]] = {}
-        for (topic, _), messages in sorted(self.messages.items()):
-            ends.setdefault(topic, []).append(len(messages))
+        for (topic, _), some in sorted(self.messages.items()):
+            ends.setdefault(topic, []).append(len(some))
         return ends
 
 
@@ -139,18 +139,16 @@ def proved(
     away = written(place, "quarantine", held, 1)
     proof = SingleProof(
         PLANS,
-        TopicRanges(
-            "nowhere:1", {}, {t: [0] * len(e) for t, e in topics.ends.items()}, topics.ends
-        ),
+        TopicRanges(MessageSource("nowhere:1", {}), topics.begins, topics.ends),
         (folder(str(place / "results")), files),
         (folder(str(place / "quarantine")), [path for path, _ in away]),
         SALT,
         1,
         lambda: pytest.fail("nothing is joined here"),
     )
-    assert proof._processes._own is not None
-    proof._processes._own._reader = topics  # type: ignore[assignment]
-    found = proof.judged()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(messages._readers, "nowhere:1", topics)
+        found = proof.judged()
     spool = proof._spool
     assert spool.exists()
     proof.close()
@@ -206,7 +204,7 @@ def test_more_failing_keys_than_are_joined_by_themselves_are_not_named(
 
 def test_parts_cover_the_input_and_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single, "ROWS_A_PART", 10)
-    source = TopicRanges("h:1", {}, {"t": [3, 7, 5]}, {"t": [25, 7, 6]})
+    source = TopicRanges(MessageSource("h:1", {}), {"t": [3, 7, 5]}, {"t": [25, 7, 6]})
     assert input_parts(source) == [
         TopicRange("t", 0, 3, 13),
         TopicRange("t", 0, 13, 23),
@@ -229,7 +227,7 @@ def test_processes_give_what_one_gives_and_raise_what_a_task_raises(tmp_path: Pa
     spool = tmp_path / "spool"
     spool.mkdir()
     place = folder(str(tmp_path / "results"))
-    source = ProofSource("nowhere:1", {}, place, place, spool)
+    source = ProofSource(MessageSource("nowhere:1", {}), place, place, spool)
     parts = [ResultFiles((path,)) for path, _ in files]
     processes = ProofProcesses(plan, source, 2)
     try:

@@ -14,11 +14,12 @@ from spillway.verify import workers
 from spillway.verify.arithmetic import CERTAIN, PRIMES
 from spillway.verify.proof import timing_of
 from spillway.verify.verdicts import TOTALS
-from spillway.verify.workers import FOLDED, TIMED, Timing, decoded_rows, judged_tree
+from spillway.verify.workers import FOLDED, TIMED, Timing, decoded, judged_tree
 from spillway_schemas.journal import Carried
 from spillway_schemas.query import load_query
 from spillway_schemas.windows import Judging
 from tests.carrying import Carrying
+from tests.chunked import chunks
 from tests.protocol_entries import NEXT, ends, sealed
 
 KEY = pa.field("symbol", pa.string())
@@ -130,7 +131,7 @@ def test_rows_of_an_earlier_session_are_carried_and_what_it_rejected_is_not_look
             pa.field("kept", pa.bool_()),
         ]
     )
-    found = pa.Table.from_batches(decoded_rows(PLAN, schema, timing, [raw])).select(
+    found = pa.Table.from_batches(decoded(PLAN, schema, timing, chunks([raw]))).select(
         ["offset", "kept", "carried"]
     )
     assert sorted(tuple(row.values()) for row in found.to_pylist()) == [

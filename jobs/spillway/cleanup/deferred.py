@@ -35,15 +35,14 @@ from spillway.engine.wire.blocks import (
 )
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import input_gone
-from spillway.policy.batches import BYTES, ROWS, Batching
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_restored
 from spillway.storage import Folder, StorageError
-from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.decoding import DecodeTask, decode_chunks
+from spillway.stream.messages import MessageSource, ranges_of, reading_frame, shares
 from spillway.stream.pins import salts
 from spillway.stream.process import freeze
-from spillway.stream.source import batch_rows, kafka_options
 from spillway_schemas.filenames import cleanup_name
 from spillway_schemas.journal import (
     EventTime,
@@ -53,10 +52,11 @@ from spillway_schemas.journal import (
     Record,
     Topic,
 )
-from spillway_schemas.secret import Options
 
 PART_ROWS = 250_000
 """Rows, as read, for each part of the hashes: what a task holds."""
+READERS_PER_CORE = 4
+"""Tasks that read and decode."""
 MOST_BITS = 12
 """4,096 parts, for a thousand million rows."""
 
@@ -66,26 +66,19 @@ class TopicSource:
     """Where a query's topics are, and how their messages are read."""
 
     streams: tuple[StreamPlan, ...]
-    bootstrap: str
-    client: Options
-    """Java client options."""
+    messages: MessageSource
 
     def check(self, topics: Iterable[Topic], again: Restore) -> None:
         """Raise `InputChanged` unless Kafka holds all that is to be read. `topics`: as the journal
         knows them."""
-        demand_listener(self.bootstrap)
-        with cluster(self.bootstrap, self.client) as view:
+        demand_listener(self.messages.bootstrap)
+        with cluster(self.messages.bootstrap, self.messages.client) as view:
             problem = input_gone(view, topics, again.read_from, again.read_to)
         if problem:
             raise InputChanged(
                 f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's messages back "
                 "and run it again. Where nobody has them any more: spillway accept-loss"
             )
-
-    @property
-    def options(self) -> Options:
-        """For Spark's source."""
-        return kafka_options(self.bootstrap, {each.topic for each in self.streams}, self.client)
 
 
 class PartWritten(Record):
@@ -162,10 +155,16 @@ def read_deferred(
     parts = len(groups)
     salt = salts(spark, parts)
     task, work = tasks_for(spec, source.streams, again, event_time, spill, groups, salt)
-    for name, value in Batching(ROWS, BYTES).settings.items():
-        spark.conf.set(name, value)
-    rows = batch_rows(spark, source.options, again.read_from, again.read_to)
-    blocks = rows.mapInArrow(lambda batches: decode_batches(task, batches), _schema(BLOCK_SCHEMA))
+    blocks = reading_frame(
+        spark,
+        source.messages,
+        shares(
+            ranges_of(again.read_from, again.read_to),
+            READERS_PER_CORE * spark.sparkContext.defaultParallelism,
+        ),
+        lambda chunks: decode_chunks(task, chunks),
+        _schema(BLOCK_SCHEMA),
+    )
     written = blocks.repartition(parts, "slot").mapInArrow(
         lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)
     )

@@ -30,6 +30,7 @@ def cleanup(
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
     from spillway.decode import compile_streams, tree_spec
+    from spillway.stream.messages import MessageSource
     from spillway.stream.session import spark_on_demand
 
     settings = given.settings()
@@ -52,7 +53,9 @@ def cleanup(
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
-            source=TopicSource(compile_streams(query), kafka.bootstrap_servers, kafka.options),
+            source=TopicSource(
+                compile_streams(query), MessageSource(kafka.bootstrap_servers, kafka.options)
+            ),
         )
     if not json_:
         say(outcome_sentence(cleaned))

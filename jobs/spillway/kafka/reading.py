@@ -9,8 +9,9 @@ Known limitation: that reaches into kafka-python (`Fetcher.PartitionRecords`), w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -19,15 +20,22 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from spillway.kafka.client import TIMEOUT_S, KafkaUnavailable, TopicProblem, absent_remedy, told
+from spillway.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
 from spillway.kafka.options import check_files, python_options
 from spillway.kafka.wire import BatchDamaged, BatchHeader, Records, committed, headers, read_records
 from spillway_schemas.secret import Options
 
-FETCH_BYTES = 16 << 20
-"""Asked for at a time; a larger batch comes whole."""
+MOST_FETCHED_BYTES = 16 << 20
+LEAST_FETCHED_BYTES = 64 << 10
+"""Asked for at a time, of all partitions and of one; a larger batch comes whole."""
+FIRST_FETCHED_BYTES = 1 << 20
+"""The same while nothing is known of a topic's records."""
 SILENT_S = 60.0
-"""So long a partition may give nothing before it is given up: an election takes less."""
+"""So long nothing may come before a read is given up: an election takes less."""
+
+
+class OffsetsGone(TopicProblem):
+    """A partition does not hold rows that are wanted: retention took them, or it was made anew."""
 
 
 class _Answer(NamedTuple):
@@ -42,13 +50,25 @@ class _Answer(NamedTuple):
 class _Answers(Fetcher.PartitionRecords):  # type: ignore[misc]
     """An answer of a broker, handed over as one record."""
 
-    def _unpack_records(self, _: Any, records: Any, *__: Any) -> Iterator[_Answer]:
+    def __init__(self, came_to: Callable[[Any, int], None], *given: Any, **named: Any) -> None:
+        """`came_to` is told to which offset a partition comes, before more of it is asked for."""
+        self._came_to = came_to
+        super().__init__(*given, **named)
+
+    def take(self, _: int | None = None) -> list[_Answer]:
+        """All there is: the fetcher does not always come back to what is left of a partition that
+        was told to wait meanwhile."""
+        found: list[_Answer] = super().take()
+        return found
+
+    def _unpack_records(self, tp: Any, records: Any, *_: Any) -> Iterator[_Answer]:
         data = records._buffer
         found = list(headers(data))
         if found:
             aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
             self.next_fetch_offset = found[-1].last_offset + 1
             self.bytes_read += found[-1].end
+            self._came_to(tp, self.next_fetch_offset)
             yield _Answer(found[-1].last_offset, data, committed(found, data, aborted))
         self.drain()
 
@@ -66,8 +86,9 @@ class TopicRange:
 class TopicReader:
     """Reads ranges, one after another. A context manager."""
 
-    def __init__(self, bootstrap: str, options: Options) -> None:
-        """Raises KafkaUnavailable when no broker answers."""
+    def __init__(self, bootstrap: str, options: Options, silent_s: float = SILENT_S) -> None:
+        """`silent_s`: so long brokers may be silent. Raises KafkaUnavailable when none answers."""
+        self._silent_s = silent_s
         check_files(options)
         config: dict[str, Any] = python_options(options, "consumer") | {
             "client_id": "spillway-reader",
@@ -79,18 +100,20 @@ class TopicReader:
             "allow_auto_create_topics": False,
             "fetch_max_wait_ms": 20,
             "retry_backoff_ms": 20,  # it sleeps so long where a leader is not known yet
-            "fetch_max_bytes": FETCH_BYTES,
-            "max_partition_fetch_bytes": FETCH_BYTES,
-            "bootstrap_timeout_ms": int(TIMEOUT_S * 1000),
+            "fetch_max_bytes": MOST_FETCHED_BYTES,
+            "bootstrap_timeout_ms": int(silent_s * 1000),
             "metrics_enabled": False,
         }
         self._bootstrap = bootstrap
         self._options = options
+        self._ends: dict[Any, int] = {}
+        self._record_bytes: dict[str, float] = {}
+        """By topic, as they come from the broker."""
         try:
             self._consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
             raise self._unavailable(error) from error
-        self._consumer._fetcher.PartitionRecords = _Answers
+        self._consumer._fetcher.PartitionRecords = partial(_Answers, self._came_to)
 
     def __enter__(self) -> TopicReader:
         return self
@@ -107,51 +130,100 @@ class TopicReader:
         """Close the connection."""
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def read(self, wanted: TopicRange, *, silent_s: float = SILENT_S) -> Iterator[Records]:
-        """The messages of a range that count, in their order.
+    def read(self, wanted: Iterable[TopicRange]) -> Iterator[tuple[TopicRange, Records]]:
+        """The messages of ranges that count, of each partition in their order; each partition once.
 
-        Raises `TopicProblem` where the range is gone or may not be read, `KafkaUnavailable` when
-        nothing has come for `silent_s`, `BatchDamaged`.
+        Raises `OffsetsGone`, `TopicProblem` where a topic may not be read, `KafkaUnavailable` when
+        nothing has come for too long, `BatchDamaged`. After that, make a new one.
         """
-        place = TopicPartition(wanted.topic, wanted.partition)
+        ranges = {
+            TopicPartition(each.topic, each.partition): each
+            for each in wanted
+            if each.begin < each.end
+        }
         consumer = self._consumer
-        consumer.assign([place])
-        consumer.seek(place, wanted.begin)
-        at, since = wanted.begin, time.monotonic()
-        while at < wanted.end:
-            try:
-                came = consumer.poll(timeout_ms=1000)
-                for answer in came.get(place, ()):
-                    for records in read_records(answer.batches, answer.data):
-                        part = _within(records, wanted)
-                        if len(part.offsets):
-                            yield part
-                position = consumer.position(place)
-            except OffsetOutOfRangeError as error:
-                raise TopicProblem(
-                    f"{wanted.topic!r} partition {wanted.partition} does not hold offset {at} any "
-                    "more",
-                    "keep input longer (retention.ms, retention.bytes)",
-                ) from error
-            except TopicAuthorizationFailedError as error:
-                raise TopicProblem(
-                    f"{self._bootstrap} does not let this user read topic {wanted.topic!r}",
-                    "grant Describe and Read on it, or check the credentials in kafka.options",
-                ) from error
-            except BatchDamaged as error:
-                raise BatchDamaged(
-                    f"{wanted.topic!r} partition {wanted.partition}: {error}"
-                ) from error
-            except (KafkaError, OSError) as error:
-                raise self._unavailable(error) from error
-            if position > at:
-                at, since = position, time.monotonic()
-            elif time.monotonic() - since > silent_s:
+        consumer.assign(list(ranges))
+        consumer.resume(*ranges)  # who came to an end before is still told to wait
+        for place, each in ranges.items():
+            consumer.seek(place, each.begin)
+        self._ends = {place: each.end for place, each in ranges.items()}
+        self._ask_for(ranges.values())
+        position = {place: each.begin for place, each in ranges.items()}
+        since = time.monotonic()
+        while position:
+            # One answer at a time: the next are asked for meanwhile, and held by the client.
+            came = self._polled(ranges)
+            for place, answers in came.items():
+                for answer in answers:
+                    yield from (
+                        (ranges[place], part) for part in self._parts(ranges[place], answer)
+                    )
+            before = dict(position)
+            position = {place: consumer.position(place) for place in position}
+            if position != before:
+                since = time.monotonic()
+            position = {place: at for place, at in position.items() if at < self._ends[place]}
+            if time.monotonic() - since > self._silent_s:
+                place = next(iter(position))
                 raise KafkaUnavailable(
-                    f"{wanted.topic!r} partition {wanted.partition} at {self._bootstrap} has given "
-                    f"nothing for {silent_s:.0f} s, though it should hold offset {at}",
+                    f"{place.topic!r} partition {place.partition} at {self._bootstrap} has given "
+                    f"nothing for {self._silent_s:.0f} s, though it should hold offset "
+                    f"{position[place]}",
                     "see that all brokers run",
                 )
+
+    def _polled(self, ranges: Mapping[Any, TopicRange]) -> dict[Any, list[_Answer]]:
+        try:
+            found: dict[Any, list[_Answer]] = self._consumer.poll(timeout_ms=1000, max_records=1)
+            return found
+        except OffsetOutOfRangeError as error:
+            place, at = next(iter(error.args[0].items()))
+            raise OffsetsGone(
+                f"{place.topic!r} partition {place.partition} does not hold offset {at} any more",
+                "keep input longer (retention.ms, retention.bytes)",
+            ) from error
+        except TopicAuthorizationFailedError as error:
+            topics = ", ".join(sorted({repr(each.topic) for each in ranges}))
+            raise TopicProblem(
+                f"{self._bootstrap} does not let this user read topic {topics}",
+                "grant Describe and Read on it, or check the credentials in kafka.options",
+            ) from error
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def _parts(self, wanted: TopicRange, answer: _Answer) -> Iterator[Records]:
+        held = [each for each in answer.batches if each.base_offset < wanted.end]
+        held = [each for each in held if each.last_offset >= wanted.begin]
+        if rows := sum(each.records for each in held):
+            size = sum(each.end - each.begin for each in held)
+            self._record_bytes[wanted.topic] = size / rows
+        try:
+            for records in read_records(held, answer.data):
+                part = _within(records, wanted)
+                if len(part.offsets):
+                    yield part
+        except BatchDamaged as error:
+            raise BatchDamaged(f"{wanted.topic!r} partition {wanted.partition}: {error}") from error
+
+    def _came_to(self, place: Any, offset: int) -> None:
+        """Ask for no more of a partition that has come to its end."""
+        if offset >= self._ends.get(place, 0):
+            self._consumer.pause(place)
+
+    def _ask_for(self, ranges: Iterable[TopicRange]) -> None:
+        """Fetch about as much as the ranges have: what comes beyond them is thrown away."""
+        most = max(
+            (
+                1.1 * (each.end - each.begin) * self._record_bytes[each.topic]
+                if each.topic in self._record_bytes
+                else FIRST_FETCHED_BYTES
+                for each in ranges
+            ),
+            default=0,
+        )
+        self._consumer._fetcher.config["max_partition_fetch_bytes"] = int(
+            min(max(most, LEAST_FETCHED_BYTES), MOST_FETCHED_BYTES)
+        )
 
     def _unavailable(self, error: Exception) -> KafkaUnavailable:
         return KafkaUnavailable(

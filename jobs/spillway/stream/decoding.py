@@ -1,6 +1,6 @@
-"""Decoding, the half of an epoch before the shuffle: rows of Kafka in, blocks for slots out.
+"""Decoding, the half of an epoch before the shuffle: messages in, blocks for slots out.
 
-A generator over Arrow batches for `mapInArrow`. It imports no Spark and no deltalake (whose
+It imports no Spark and no deltalake (whose
 runtime does not survive the fork that makes a worker). Everything that it knows comes in the
 pickled task.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.decode import Decoded, StreamPlan, decode, partition_digest, value_digest
-from spillway.decode.chunks import Chunk, chunks
+from spillway.decode.chunks import Chunk
 from spillway.decode.lateness import judged
 from spillway.engine.groups import U64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
@@ -71,13 +71,13 @@ class DecodeTask:
         return partition % (int(self.groups.slots.max()) + 1)
 
 
-def decode_batches(task: DecodeTask, batches: Iterable[Any]) -> Iterator[Any]:
-    """Kafka rows (`topic, partition, offset, value, timestamp`) to blocks."""
+def decode_chunks(task: DecodeTask, chunks: Iterable[Chunk]) -> Iterator[Any]:
+    """Messages to batches of blocks."""
     freeze()
     by_topic: dict[str, list[StreamPlan]] = {}
     for stream in task.streams:
         by_topic.setdefault(stream.topic, []).append(stream)
-    for chunk in chunks(batches):
+    for chunk in chunks:
         slot = task.slot_of_partition(chunk.partition)
         blocks: list[Block] = []
         counts: list[PartitionCount] = []

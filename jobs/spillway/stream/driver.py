@@ -30,7 +30,7 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
-from spillway.stream.job import EpochJob, MicroBatch
+from spillway.stream.job import EpochJob
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
@@ -73,7 +73,6 @@ class StreamDriver:
         self._most_per_s = 0.0
         """The greatest `rate_shown` of this term."""
         self._job: EpochJob | None = None
-        self._batch: MicroBatch | None = None
         self._limit_rows = 0
         self._began = 0.0
         self._statistics_at = -math.inf
@@ -98,7 +97,6 @@ class StreamDriver:
     def epoch(
         self,
         end: Offsets,
-        batch: MicroBatch | None,
         commands: Sequence[CommandLine],
         next_session: str,
         *,
@@ -111,7 +109,6 @@ class StreamDriver:
 
         Raises `Ended` when this driver must stop.
         """
-        self._batch = batch
         self._limit_rows = limit_rows
         self._began = time.monotonic()
         readers = min(self._cores, sum(topic.partitions for topic in self.state.topics))
@@ -242,7 +239,6 @@ class StreamDriver:
         try:
             reports = self._job.run(
                 plan,
-                self._batch,
                 attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,
@@ -300,6 +296,7 @@ def dated(report: SlotReport, now_ms: int) -> SlotReport:
     return report.model_copy(update={"recent_input_ms": newest})
 
 
+_TELLING = re.compile(r"(?:Error|Exception): |^spillway[a-z_.]*\.[A-Z]\w*: ")
 _STORAGE = re.compile(r"StorageError: (cannot .*)")
 FULL = (
     "StorageError: ",
@@ -327,7 +324,7 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
     if told := _STORAGE.search(text):
         return told[1][:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [ln for ln in lines if "Error: " in ln or "Exception: " in ln]
+    telling = [line for line in lines if _TELLING.search(line)]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
 
 

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from spillway.kafka.client import KafkaUnavailable
+from spillway.kafka.reading import OffsetsGone
 from spillway.stream.driver import FULL, first_lines
 from spillway.stream.run import StreamFailed
 from spillway_schemas.secret import Options, hide
@@ -26,6 +27,7 @@ LOST_DATA = frozenset(
         "KAFKA_DATA_LOSS",
         "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
         "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+        f"{OffsetsGone.__module__}.{OffsetsGone.__name__}",
     }
 )
 """Rows that the journal's offsets name are gone."""
@@ -43,6 +45,7 @@ AWAY = frozenset(
                 "Timeout",
             )
         ),
+        f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}",
         "java.net.ConnectException",
         "java.net.NoRouteToHostException",
     }
@@ -64,11 +67,11 @@ def beyond_mending(
     said = str(failure)
     text = hide(said, secrets)
     names = frozenset(_names(failure))
-    if names & LOST_DATA:
+    if failure is not None and names & LOST_DATA:
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "
             "short, or a topic was made anew). Nothing wrong was written. Check with "
-            f"`spillway doctor`. Spark says: {text.splitlines()[0]}"
+            f"`spillway doctor`. Spark says: {first_lines(failure, secrets)}"
         )
     if not (isinstance(failure, KafkaUnavailable) or names & AWAY or UNRESOLVED in said):
         where = ""

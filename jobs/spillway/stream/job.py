@@ -1,8 +1,8 @@
 """One epoch as one Spark job: decode, shuffle by slot, union with the anchors, step, collect.
 
-    Kafka rows --> decode_batches --> blocks --+
-    rows, read again -------> decode_batches --+--> repartition(slot) --> union(anchors) --> step
-    anchors --> extract_batches --> state -----+
+    ranges --> read and decode --> blocks --+
+    ranges, again --> read and decode ------+--> repartition(slot) --> union(anchors) --> step
+    anchors --> extract_batches --> state --+
 
 A tree of joins has a shuffle and a probe more for each level below the root's. What the probe of a
 slot gives goes to the slots that own it in the joins above; the step gets everything that came:
@@ -26,15 +26,14 @@ from typing import Any
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.wire.blocks import BLOCK_SCHEMA, PROBED, UNSTEPPED
-from spillway.policy.batches import batching
+from spillway.kafka.reading import TopicRange
 from spillway.policy.sampling import SlotFigures
-from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import Plan
 from spillway.stream.day_before import DayBefore
-from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.decoding import DecodeTask, decode_chunks
+from spillway.stream.messages import ranges_of, reading_frame, shares
 from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
-from spillway.stream.source import batch_rows
 from spillway.stream.tasks import (
     JobSettings,
     all_traced,
@@ -61,16 +60,6 @@ SETTLED_S = 1.5
 DECODERS_PER_CORE = 2
 """Tasks of an epoch that read and decode, each several topic partitions one after another. A
 task costs about 60 ms of a core however few rows it has."""
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """A batch of the query, as Spark has planned it."""
-
-    rows: Any
-    """The Kafka rows, a frame of `spillway.decode.chunks.COLUMNS`."""
-    hosts: frozenset[str]
-    """Where executors were then or just before: Spark holds the batch's tasks back for them."""
 
 
 @dataclass
@@ -131,8 +120,8 @@ class Placement:
         return {slot: kept[slot] for slot in slots}
 
     @contextlib.contextmanager
-    def watched(self, wanted: frozenset[str], cancel: Callable[[], None]) -> Iterator[None]:
-        """Cancel the block's job when a host that it wants, or a pinned one, stays away too long.
+    def watched(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Cancel the block's job when a host to which slots are pinned stays away too long.
 
         Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
         usually runs the task elsewhere at once; but not while a task of another pinned host
@@ -145,7 +134,7 @@ class Placement:
             here = time.monotonic()
             while not over.wait(LOOK_S):
                 alive = set(self.executors())
-                if alive.issuperset(self.hosts.values()) and alive >= wanted:
+                if alive.issuperset(self.hosts.values()):
                     here = time.monotonic()
                 elif time.monotonic() - here >= self.away_s:
                     cancel()
@@ -172,7 +161,6 @@ class EpochJob:
         self.spark = spark
         self.settings = settings
         self.placement = placement
-        self._bytes_per_row: float | None = None
         self._traced: dict[int, dict[str, list[TracedGroup]]] = {}
         """By epoch, what its slots get to know of results of the epoch before. Lost with this
         process: then groups count as less productive than they were, until they are spilled."""
@@ -198,14 +186,13 @@ class EpochJob:
     def run(
         self,
         plan: Plan,
-        batch: MicroBatch | None,
         *,
         attempt: int,
         now_ms: int,
         statistics: bool,
         recent: Sequence[SlotFigures],
     ) -> list[SlotReport]:
-        """Run the epoch on the batch given (None: an epoch without rows); its reports.
+        """Run the epoch; its reports.
 
         `recent`: what each slot did since statistics were last written; empty when that is not
         known.
@@ -237,10 +224,7 @@ class EpochJob:
             warehouse_root=self.settings.warehouse_root,
             hand_over=attempt == 1,
         )
-        rows, wanted = self._rows(plan, batch, attempt)
-        # A batch's frame belongs to a session of its own, which Spark cloned for the query.
-        spark = self.spark if rows is None else rows.sparkSession
-        self._bound_batches(spark, plan, attempt)
+        spark = self.spark
         anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
         blocks = []
         if any(task.leaving for task in tasks.values()):
@@ -248,29 +232,24 @@ class EpochJob:
             blocks.append(
                 anchors.mapInArrow(lambda batches: extract_batches(job, batches), self.block_type)
             )
-        if rows is not None:
-            blocks.append(self._decoded(rows, decode_task(self.settings, plan, groups, salt)))
+        if ranges := ranges_of(plan.start, plan.end):
+            blocks.append(self._decoded(ranges, decode_task(self.settings, plan, groups, salt)))
         for again, carries in ((plan.restore, False), (plan.carry, True)):
-            if again is not None:
-                span = again.read_from, again.read_to
-                old = batch_rows(self.spark, self.settings.kafka, *span)
+            if again is not None and (ranges := ranges_of(again.read_from, again.read_to)):
                 task = decode_task(self.settings, plan, groups, salt, again, carries=carries)
-                blocks.append(self._decoded(old, task))
+                blocks.append(self._decoded(ranges, task))
         frame = anchors
         if blocks:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
             frame = self._with_levels(spark, anchors, arriving, job, parts)
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
-        with self.placement.watched(wanted, self.spark.sparkContext.cancelAllJobs):
+        with self.placement.watched(self.spark.sparkContext.cancelAllJobs):
             rows_found = reports.collect()
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
-        read = [part for report in found for part in report.read]
         self._traced = {
             plan.epoch: self._traced.get(plan.epoch, {}),
             plan.epoch + 1: all_traced(found),
         }
-        if total := sum(part.rows for part in read):
-            self._bytes_per_row = sum(part.bytes for part in read) / total
         return [hosted(report, hosts) for report in found]
 
     def _with_levels(self, spark: Any, anchors: Any, came: Any, job: StepJob, parts: int) -> Any:
@@ -294,34 +273,14 @@ class EpochJob:
             self._known_salts[slots] = salts(self.spark, slots)
         return self._known_salts[slots]
 
-    def _rows(
-        self, plan: Plan, batch: MicroBatch | None, attempt: int
-    ) -> tuple[Any | None, frozenset[str]]:
-        """The epoch's Kafka rows, and the hosts that their tasks are held back for.
-
-        A batch knows the executors of the moment at which Spark planned it, and its tasks wait
-        for those (`spark.locality.wait`) even when they are gone. Then, and in every repeated
-        attempt, the same offsets are read without the query, which names no executor.
-        """
-        if batch is None:
-            return None, frozenset()
-        if attempt == 1 and batch.hosts <= set(self.placement.executors()):
-            return batch.rows, batch.hosts
-        return batch_rows(self.spark, self.settings.kafka, plan.start, plan.end), frozenset()
-
-    def _bound_batches(self, spark: Any, plan: Plan, attempt: int) -> None:
-        limits = batching(
-            rows_between(plan.start, plan.end),
-            self._bytes_per_row,
-            again=attempt > 1 or bool(plan.restore or plan.carry),
-            moved_bytes=sum(move.bytes for move in plan.moved),
+    def _decoded(self, ranges: Sequence[TopicRange], task: DecodeTask) -> Any:
+        return reading_frame(
+            self.spark,
+            self.settings.kafka,
+            shares(ranges, self.decoders),
+            lambda chunks: decode_chunks(task, chunks),
+            self.block_type,
         )
-        for name, value in limits.settings.items():
-            spark.conf.set(name, value)
-
-    def _decoded(self, rows: Any, task: DecodeTask) -> Any:
-        few = rows.coalesce(self.decoders)
-        return few.mapInArrow(lambda batches: decode_batches(task, batches), self.block_type)
 
 
 def _prober(job: StepJob, level: int) -> Callable[[Iterable[Any]], Iterator[Any]]:

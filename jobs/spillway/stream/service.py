@@ -39,7 +39,7 @@ from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
 from spillway.stream.failures import beyond_mending
 from spillway.stream.genesis import check_same, state_of_query
-from spillway.stream.job import EpochJob, MicroBatch, Placement
+from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.source import kafka_options
 from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
@@ -120,9 +120,9 @@ class Stream:
         self.watcher.on_progress(f"starting Spark ({self.settings.spark.master})")
         spark = start_spark(self.settings)
         try:
-            if placement := self._claim(spark, state):
+            if self._claim(spark, state):
                 try:
-                    self._loop(spark, placement)
+                    self._loop(spark)
                 finally:
                     self._remove_checkpoints()
         finally:
@@ -130,22 +130,20 @@ class Stream:
 
     # ------------------------------------------------------------------ beginning
 
-    def _claim(self, spark: Any, state: JournalState) -> Placement | None:
+    def _claim(self, spark: Any, state: JournalState) -> bool:
         """Take over the journal: a new term, with the topics as they are now.
 
-        None when it was asked to stop before: then the journal is as it was.
+        False when it was asked to stop before: then the journal is as it was.
         """
         if self.watcher.stop.is_set():
-            return None
+            return False
         self.watcher.on_progress("trying an epoch without rows")
         master = self.settings.spark.master
         wait_s = self.settings.recovery.wait_s
         hosts = dict(state.hosts)
         placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
         placement.settle(wait_s)
-        told = job_settings(
-            self.settings, self.query, self.spec, self.warehouse, state, self._kafka()
-        )
+        told = job_settings(self.settings, self.query, self.spec, self.warehouse, state)
         job = EpochJob(spark, told, placement)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
             rehearsal = pool.submit(job.rehearse, len(state.slots))
@@ -157,7 +155,7 @@ class Stream:
                 topics = check_same(state, self.query.fingerprint, view, self.query.topics)
             rehearsal.result()
         if self.watcher.stop.is_set():
-            return None
+            return False
         self.driver = StreamDriver(
             self.warehouse,
             topics,
@@ -181,7 +179,7 @@ class Stream:
         why = not_deferrable(state.genesis)
         if why and self.settings.recovery.mode == "defer":
             self.watcher.on_trouble(f"recovery.mode = defer, but {why}: lost state is restored")
-        return placement
+        return True
 
     def _look_at_the_day_before(self) -> None:
         """For what groups are to expect. Not knowing it is no reason to stop."""
@@ -221,13 +219,12 @@ class Stream:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _epoch(self, end: Offsets, batch: MicroBatch | None) -> int:
+    def _epoch(self, end: Offsets) -> int:
         """Run one; how many rows it has read."""
         commands = self.commands.waiting(self.driver.state)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
         self.driver.epoch(
             end,
-            batch,
             commands,
             calendar.session_after(self.settings.session.days, date),
             limit_rows=self.supervised.max_rows,
@@ -272,12 +269,12 @@ class Stream:
             if int(folder.name) <= self.driver.state.term:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _loop(self, spark: Any, placement: Placement) -> None:
+    def _loop(self, spark: Any) -> None:
         self.supervised = query = SupervisedQuery(
             spark,
             self._kafka(),
             self._checkpoints() / str(self.driver.state.term),
-            EpochHooks(self._epoch, self._is_sealed, self._is_over, placement.executors),
+            EpochHooks(self._epoch, self._is_sealed, self._is_over),
             trigger_s=self.settings.stream.trigger_s,
             available_now=self.wanted.available_now,
         )
@@ -313,7 +310,7 @@ class Stream:
             try:
                 self.driver.look()
                 if waits(self.driver.state, self.commands.waiting(self.driver.state)):
-                    self._epoch(self.driver.state.end, None)
+                    self._epoch(self.driver.state.end)
                 self._told_away = False
             except KafkaUnavailable as error:
                 # Only the calendar asks Kafka here. Its seal is by time: later it is the same.

@@ -50,13 +50,12 @@ _STREAMING = {
 _ALL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Blocks are few and large; a batch of Arrow holds at most 2 GiB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-    # Spark's list without kafka, whose older batch source makes an object of each field of each
-    # message.
-    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Spark's own lists know of passwords and tokens, not of login modules.
     "spark.redaction.regex": SECRET_NAMES,
     "spark.sql.redaction.options.regex": SECRET_NAMES,

@@ -1,4 +1,4 @@
-"""The Kafka source: options for Spark, and where a batch ends.
+"""Spark's Kafka source, which plans epochs: its options, and where a batch ends.
 
 Spark's checkpoint is disposable: every start of the query uses a new folder and starts at the
 journal's end offsets. Where a batch ends is read from that folder's offset log, which Spark
@@ -8,13 +8,12 @@ writes before it runs the batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from spillway.decode.chunks import COLUMNS
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options, revealed
 
@@ -26,16 +25,11 @@ class OffsetLogError(RuntimeError):
 def kafka_options(
     bootstrap: str, topics: Iterable[str], client: Options
 ) -> dict[str, str | SecretStr]:
-    """Options that stream and batch reading share. `client`: Java client names and values."""
+    """Options of the source. `client`: Java client names and values."""
     ours: dict[str, str | SecretStr] = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": ",".join(sorted(set(topics))),
-        # At a topic's end each partition would wait half a second for more.
-        "kafka.fetch.max.wait.ms": "20",
         "kafka.isolation.level": "read_committed",
-        "kafka.max.partition.fetch.bytes": str(8 << 20),
-        # After every poll Spark asks the broker twice where the partition begins and ends.
-        "kafka.max.poll.records": "20000",
         "failOnDataLoss": "true",
     }
     for name, value in client.items():
@@ -43,44 +37,19 @@ def kafka_options(
     return ours
 
 
-def spark_offsets(offsets: Offsets, of: Mapping[str, Collection[int]] | None = None) -> str:
-    """Offsets in the JSON form of Spark's `startingOffsets` and `endingOffsets`. `of`: these
-    partitions alone."""
+def spark_offsets(offsets: Offsets) -> str:
+    """Offsets in the JSON form of Spark's `startingOffsets`."""
     return json.dumps(
-        {
-            topic: {
-                str(p): end for p, end in enumerate(ends) if of is None or p in of.get(topic, ())
-            }
-            for topic, ends in offsets.items()
-            if of is None or topic in of
-        }
+        {topic: {str(p): end for p, end in enumerate(ends)} for topic, ends in offsets.items()}
     )
 
 
 def stream_rows(spark: Any, options: Options, start: Offsets, max_rows: int) -> Any:
-    """The streaming frame of `COLUMNS`, from `start`, at most `max_rows` rows a batch."""
+    """The streaming frame that plans epochs, from `start`, at most `max_rows` rows a batch. Nobody
+    reads it: an epoch's tasks read Kafka themselves (`spillway.stream.messages`)."""
     reader = spark.readStream.format("kafka").options(**revealed(options))
     reader = reader.option("startingOffsets", spark_offsets(start))
-    return reader.option("maxOffsetsPerTrigger", str(max_rows)).load().select(*COLUMNS)
-
-
-def batch_rows(spark: Any, options: Options, start: Offsets, end: Offsets) -> Any:
-    """The rows from `start` up to (not including) `end`, as a batch frame of `COLUMNS`.
-
-    Of the partitions that the offsets name and that have such rows: with `subscribe` Spark refuses
-    offsets that lack one which a topic has gained since, and a topic may be gone of which none are
-    wanted.
-    """
-    every = {topic: list(range(len(ends))) for topic, ends in end.items()}
-    named = {
-        topic: wanted
-        for topic, all_ in every.items()
-        if (wanted := [p for p in all_ if start[topic][p] < end[topic][p]])
-    } or every
-    own = {name: value for name, value in options.items() if name != "subscribe"}
-    reader = spark.read.format("kafka").options(**revealed(own)).option("assign", json.dumps(named))
-    reader = reader.option("startingOffsets", spark_offsets(start, named))
-    return reader.option("endingOffsets", spark_offsets(end, named)).load().select(*COLUMNS)
+    return reader.option("maxOffsetsPerTrigger", str(max_rows)).load()
 
 
 def batch_end(checkpoint: Path, batch: int) -> Offsets:

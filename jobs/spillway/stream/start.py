@@ -14,12 +14,12 @@ from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.state import JournalState, check_query, fold
 from spillway.stream.genesis import carrying, check_carry, first_entry
+from spillway.stream.messages import MessageSource
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
 from spillway.stream.session import spark_session
 from spillway.stream.tasks import JobSettings
 from spillway.tables import JournalConflict, Warehouse
 from spillway_schemas.query import Query
-from spillway_schemas.secret import Options
 from spillway_schemas.settings import Settings
 
 
@@ -127,7 +127,6 @@ def job_settings(
     spec: TreeSpec,
     warehouse: Warehouse,
     state: JournalState,
-    kafka: Options,
 ) -> JobSettings:
     """What is the same for all epochs of this driver."""
     victims = victims_for(settings.spill.victims, len(spec.joins))
@@ -146,7 +145,7 @@ def job_settings(
         victims=victims,
         reactivation=reactivation_for(settings.spill.reactivation, victims),
         calendar=settings.session.days if settings.session.boundary == "calendar" else "",
-        kafka=kafka,
+        kafka=MessageSource(settings.kafka.bootstrap_servers, settings.kafka.options),
         traced_rows=settings.spill.traced_rows,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 
 from spillway.allocators import give_back
 from spillway.private import private_folder
-from spillway.stream.job import MicroBatch
 from spillway.stream.source import batch_end, stream_rows
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options
@@ -30,14 +29,12 @@ POLL_S = 0.1
 class EpochHooks:
     """What a batch asks of the stream."""
 
-    epoch: Callable[[Offsets, MicroBatch], int]
+    epoch: Callable[[Offsets], int]
     """Run an epoch up to these offsets; how many rows it has read."""
     is_done: Callable[[], bool]
     """Whether no further epoch is wanted."""
     is_ending: Callable[[], bool]
     """Whether the stream is to end soon: then nobody waits for more rows."""
-    executors: Callable[[], Iterable[str]]
-    """Where executors are now."""
 
 
 class SupervisedQuery:
@@ -65,8 +62,6 @@ class SupervisedQuery:
         self._failure: BaseException | None = None
         self._query: Any = None
         self._starts = 0
-        self._hosts = frozenset[str]()
-        """Where executors were when the last batch came."""
         self.checkpoint = folder
         self.max_rows = 0
 
@@ -123,20 +118,16 @@ class SupervisedQuery:
         finally:
             self._lock.release()
 
-    def _on_batch(self, rows: Any, batch: int) -> None:
-        """Spark's thread: one batch is one epoch."""
+    def _on_batch(self, _: Any, batch: int) -> None:
+        """Spark's thread: one batch is one epoch, whose rows its tasks read themselves."""
         began = time.monotonic()
-        # One that goes between Spark's plan and this look was there at the look before.
-        hosts = frozenset(self._hooks.executors())
-        planned = MicroBatch(rows, hosts | self._hosts)
-        self._hosts = hosts
         while not self._lock.acquire(timeout=POLL_S):
             if self._stopping:
                 return
         try:
             if self._stopping or self._hooks.is_done():
                 return
-            read = self._hooks.epoch(batch_end(self.checkpoint, batch), planned)
+            read = self._hooks.epoch(batch_end(self.checkpoint, batch))
         except BaseException as error:
             self._failure = error
             raise

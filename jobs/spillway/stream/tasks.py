@@ -25,8 +25,8 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
 from spillway.stream.boundary import left_ms
 from spillway.stream.decoding import DecodeTask
+from spillway.stream.messages import MessageSource
 from spillway_schemas.journal import Offsets, Prefix, SlotReport, TracedGroup
-from spillway_schemas.secret import Options
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class JobSettings:
     calendar: str
     """By which it is known how long a session goes on; empty: a command ends it, nobody knows
     when."""
-    kafka: Options
+    kafka: MessageSource
     traced_rows: int = 0
     """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
 

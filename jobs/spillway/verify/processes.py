@@ -69,8 +69,6 @@ class ProofProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        if self._own is not None:
-            self._own.close()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from typing import Any, Protocol
@@ -29,18 +29,11 @@ from typing import Any, Protocol
 from spillway.decode import StreamPlan, compile_streams
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
-from spillway.policy.batches import (
-    BYTES,
-    ROWS,
-    SMALL_EPOCH_BYTES,
-    UNLIMITED,
-    Batching,
-    most_bytes,
-)
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query
+from spillway.stream.messages import MessageSource
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.single import SingleProof
@@ -133,7 +126,8 @@ def verify(
     entries = warehouse.journal.read_after(min(since, sealed.base))
     start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
     timing = timing_of(state.genesis, sealed, entries)
-    source = TopicRanges(bootstrap, client or {}, start, sealed.end, timing)
+    messages = MessageSource(bootstrap, client or {})
+    source = TopicRanges(messages, start, sealed.end, timing)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
@@ -154,7 +148,7 @@ def verify(
             def spark() -> Any:
                 told.step("starting Spark")
                 started = start_spark()
-                ended.enter_context(_settings_of_the_proof(started, batches_of(entries)))
+                ended.enter_context(_few_partitions(started))
                 return started
 
             asked = _Asked(spark, warehouse, query, source, session, salt, cores)
@@ -221,17 +215,6 @@ def timing_of(
         {(topic, p): judging(marks, topic, p) for topic, p in places},
         {(topic, p): begins[topic][p] for topic, p in places},
     )
-
-
-def batches_of(entries: Iterable[Genesis | Claim | Epoch]) -> Batching:
-    """How the session's messages are handed to Python: by their number alone, where so many of them
-    in a row are known to be small."""
-    parts: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for part in [count for entry in entries if isinstance(entry, Epoch) for count in entry.read]:
-        parts.setdefault((part.topic, part.partition), []).append((part.rows, part.bytes))
-    most = [most_bytes(each) for each in parts.values()]
-    small = all(each is not None and each <= SMALL_EPOCH_BYTES for each in most)
-    return Batching(ROWS, UNLIMITED if small else BYTES)
 
 
 def check_input(losses: Sequence[InputLoss], session: str) -> None:
@@ -426,25 +409,16 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
         )
 
 
-class _settings_of_the_proof:  # noqa: N801 - used like a function
+@contextmanager
+def _few_partitions(spark: Any) -> Iterator[None]:
     """Shuffle into few partitions while the proof runs, for keys are small."""
-
-    def __init__(self, spark: Any, batches: Batching) -> None:
-        self._conf = spark.conf
-        partitions = max(4, 2 * spark.sparkContext.defaultParallelism)
-        self._wanted = {
-            "spark.sql.shuffle.partitions": str(partitions),
-            **batches.settings,
-        }
-
-    def __enter__(self) -> None:
-        self._before = {name: self._conf.get(name) for name in self._wanted}
-        for name, value in self._wanted.items():
-            self._conf.set(name, value)
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            self._conf.set(name, value)
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(max(4, 2 * spark.sparkContext.defaultParallelism)))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:

@@ -21,11 +21,12 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from spillway.decode import StreamPlan
-from spillway.decode.chunks import COLUMNS
-from spillway.stream.source import kafka_options, spark_offsets
+from spillway.stream.messages import ranges_of, reading_frame, shares
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.workers import TIMED, TopicRanges, decoded_rows, decoded_schema, key_names
-from spillway_schemas.secret import revealed
+from spillway.verify.workers import TIMED, TopicRanges, decoded, decoded_schema, key_names
+
+READERS_PER_CORE = 4
+"""Tasks that read and decode an input."""
 
 # --- rows with their coordinates and hashes --------------------------------------------------
 
@@ -44,9 +45,14 @@ def input_rows(
     `p0`, `p1`, ...
     """
     schema = decoded_schema(plan)
-    raw = _kafka(spark, plan.topic, source).select(*COLUMNS)
-    rows = raw.mapInArrow(
-        partial(decoded_rows, plan, schema, source.timing), from_arrow_schema(schema)
+    topic = {plan.topic: source.end[plan.topic]}
+    ranges = ranges_of({plan.topic: source.start[plan.topic]}, topic)
+    rows = reading_frame(
+        spark,
+        source.messages,
+        shares(ranges, READERS_PER_CORE * spark.sparkContext.defaultParallelism),
+        partial(decoded, plan, schema, source.timing),
+        from_arrow_schema(schema),
     )
     return hashed_rows(rows, plan, salt, hashed)
 
@@ -131,18 +137,3 @@ def place_hash(salt: int, topic: Any) -> Any:
 
 def _spark_type(type_: pa.DataType) -> Any:
     return from_arrow_type(type_)
-
-
-# --- reading ---------------------------------------------------------------------------------
-
-
-def _kafka(spark: Any, topic: str, source: TopicRanges) -> Any:
-    """The session's range of one topic. `assign`, so that partitions made later do not matter."""
-    options = kafka_options(source.bootstrap, [topic], source.client)
-    del options["subscribe"]
-    ends = source.end[topic]
-    partitions = ",".join(str(p) for p in range(len(ends)))
-    reader = spark.read.format("kafka").options(**revealed(options))
-    reader = reader.option("assign", f'{{"{topic}":[{partitions}]}}')
-    reader = reader.option("startingOffsets", spark_offsets({topic: source.start[topic]}))
-    return reader.option("endingOffsets", spark_offsets({topic: ends})).load()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from spillway.decode import StreamPlan
 from spillway.kafka.reading import TopicRange
 from spillway.protocol.offsets import rows_between
 from spillway.storage import Folder
+from spillway.stream.messages import ranges_of
 from spillway.verify.processes import ProofProcesses, processes_for
 from spillway.verify.sums import Counted, SumPlan, buckets_for
 from spillway.verify.tasks import (
@@ -71,7 +73,7 @@ class SingleProof:
         self._spool = Path(tempfile.mkdtemp(prefix="spillway-verify-"))
         self._buckets = buckets_for(rows, processes)
         self._plan = SumPlan(tuple(plans), salt, self._buckets)
-        where = ProofSource(source.bootstrap, source.client, results[0], quarantine[0], self._spool)
+        where = ProofSource(source.messages, results[0], quarantine[0], self._spool)
         self._processes = ProofProcesses(self._plan, where, processes)
 
     def judged(self) -> JudgedKeys:
@@ -146,12 +148,11 @@ def _named(tasks: ProofTasks, part: Part, hashes: Any) -> pa.Table:
 
 def input_parts(source: TopicRanges) -> list[TopicRange]:
     """The session's messages in ranges of at most `ROWS_A_PART` offsets."""
-    parts = []
-    for topic, ends in sorted(source.end.items()):
-        for partition, (begin, end) in enumerate(zip(source.start[topic], ends, strict=True)):
-            for at in range(begin, end, ROWS_A_PART):
-                parts.append(TopicRange(topic, partition, at, min(at + ROWS_A_PART, end)))
-    return parts
+    return [
+        replace(each, begin=at, end=min(at + ROWS_A_PART, each.end))
+        for each in ranges_of(source.start, source.end)
+        for at in range(each.begin, each.end, ROWS_A_PART)
+    ]
 
 
 def file_parts(files: Sequence[tuple[str, int]], processes: int) -> list[ResultFiles]:

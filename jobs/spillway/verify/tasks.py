@@ -15,16 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spillway.decode import MOST_ROWS, StreamPlan
-from spillway.decode.chunks import Chunk
-from spillway.kafka.reading import TopicRange, TopicReader
+from spillway.decode import StreamPlan
+from spillway.kafka.reading import TopicRange
 from spillway.storage import Folder
+from spillway.stream.messages import MessageSource, read_messages
 from spillway.stream.process import keep_freed_memory
 from spillway.verify.sums import Counted, JudgedBucket, Spool, Summing, SumPlan, judged_bucket
 from spillway.verify.weights import U64, Column
 from spillway.verify.workers import decoded, decoded_schema
 from spillway_schemas.exits import FAILED
-from spillway_schemas.secret import Options
 
 PIECE_ROWS = 65_536
 """Rows of a file that are read at a time."""
@@ -58,9 +57,7 @@ class ResultsDamaged(Exception):
 class ProofSource:
     """Where a session's input and tables are. Picklable."""
 
-    bootstrap: str
-    client: Options
-    """Java client options."""
+    messages: MessageSource
     results: Folder
     quarantine: Folder
     spool: Path
@@ -91,7 +88,6 @@ class ProofTasks:
     def __init__(self, plan: SumPlan, source: ProofSource) -> None:
         self._plan = plan
         self._source = source
-        self._reader: TopicReader | None = None
 
     def summed(self, part: Part) -> Counted:
         """Read a part and spool its sums. Raises `ResultsDamaged`, KafkaUnavailable."""
@@ -133,12 +129,6 @@ class ProofTasks:
                 found.append(distinct(named))
         return distinct(pa.concat_tables(found))
 
-    def close(self) -> None:
-        """Close the connection to Kafka."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
     def _keys(self, part: Part, of: Summing) -> Iterator[list[Column]]:
         if isinstance(part, TopicRange):
             for stream, batch in self._decoded(part):
@@ -153,19 +143,12 @@ class ProofTasks:
 
     def _decoded(self, part: TopicRange) -> Iterator[tuple[StreamPlan, pa.RecordBatch]]:
         """What each stream that reads this topic makes of its messages."""
-        if self._reader is None:
-            self._reader = TopicReader(self._source.bootstrap, self._source.client)
         streams = [each for each in self._plan.streams if each.topic == part.topic]
         schemas = [decoded_schema(each) for each in streams]
-        for records in self._reader.read(part):
-            for begin in range(0, len(records.offsets), MOST_ROWS):
-                rows = slice(begin, begin + MOST_ROWS)
-                values = records.values.slice(begin, MOST_ROWS)
-                place = part.topic, part.partition
-                chunk = Chunk(*place, values, records.offsets[rows], records.kafka_ms[rows])
-                for stream, schema in zip(streams, schemas, strict=True):
-                    for batch in decoded(stream, schema, None, [chunk]):
-                        yield stream, batch
+        for chunk in read_messages(self._source.messages, [part]):
+            for stream, schema in zip(streams, schemas, strict=True):
+                for batch in decoded(stream, schema, None, [chunk]):
+                    yield stream, batch
 
 
 def distinct(keys: pa.Table) -> pa.Table:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.decode import StreamPlan, decode
-from spillway.decode.chunks import Chunk, chunks
+from spillway.decode.chunks import Chunk
 from spillway.decode.lateness import judged as judged_in_time
+from spillway.stream.messages import MessageSource
 from spillway.stream.process import keep_freed_memory
 from spillway.verify.arithmetic import I64, Mask, Verdicts, judge_folded
 from spillway.verify.sweep import TimedRows, swept_without
 from spillway.verify.verdicts import FEW_KEYS, TOTALS, JudgedKeys
 from spillway_schemas.journal import Offsets
-from spillway_schemas.secret import Options
 from spillway_schemas.windows import Judging, Span
 
 FOLDED = {
@@ -123,16 +123,6 @@ class Timing:
     """The offset of the session's first row; those before it are carried."""
 
 
-def decoded_rows(
-    plan: StreamPlan,
-    schema: pa.Schema,
-    timing: Timing | None,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """The same of Kafka rows (`spillway.decode.chunks.COLUMNS`) that Spark has read."""
-    return decoded(plan, schema, timing, chunks(batches))
-
-
 def key_names(plan: StreamPlan) -> list[str]:
     """Names of the key columns in the frames."""
     return [f"k{i}" for i in range(len(plan.keys))]
@@ -158,9 +148,7 @@ def decoded_schema(plan: StreamPlan) -> pa.Schema:
 class TopicRanges:
     """Where a session's input is: Kafka, and its ranges of offsets."""
 
-    bootstrap: str
-    client: Options
-    """Java client options."""
+    messages: MessageSource
     start: Offsets
     end: Offsets
     timing: Timing | None = None

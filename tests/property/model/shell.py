@@ -33,6 +33,7 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
 from spillway.protocol.state import JournalState, replay
 from spillway.stream.decoding import made_again
+from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import (
@@ -86,7 +87,7 @@ SETTINGS = JobSettings(
     victims=DEFAULT,
     reactivation="off",
     calendar="XNYS",
-    kafka={},
+    kafka=MessageSource("", {}),
 )
 
 

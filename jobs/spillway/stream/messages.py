@@ -1,0 +1,88 @@
+"""Messages of Kafka, read in Python workers and not by Spark's source.
+
+Spark's source plans an epoch: where it begins and ends. Reading through it costs more than decoding
+and joining together: a Java object for each record, a row of Spark's, and a batch of Arrow that
+crosses to the worker. Here a worker reads its ranges itself (`spillway.kafka.reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spillway.decode.chunks import Chunk
+from spillway.kafka.reading import TopicRange, TopicReader
+from spillway.protocol.offsets import padded
+from spillway_schemas.journal import Offsets
+from spillway_schemas.secret import Options
+
+SILENT_S = 120.0
+"""Brokers may be silent for so long while an epoch is read: as long as Spark's source waits."""
+
+
+@dataclass(frozen=True)
+class MessageSource:
+    """Where messages are. Picklable."""
+
+    bootstrap: str
+    client: Options
+    """Java client options."""
+
+
+_readers: dict[str, TopicReader] = {}
+"""This process's connections, by the brokers' address. A worker reads epoch after epoch."""
+
+
+def ranges_of(start: Offsets, end: Offsets) -> list[TopicRange]:
+    """What lies between, by topic and partition. A partition that `start` lacks begins at 0."""
+    begins = padded(start, end)
+    return [
+        TopicRange(topic, partition, begins[topic][partition], stop)
+        for topic, ends in sorted(end.items())
+        for partition, stop in enumerate(ends)
+        if begins[topic][partition] < stop
+    ]
+
+
+def shares(ranges: Sequence[TopicRange], tasks: int) -> list[tuple[TopicRange, ...]]:
+    """The ranges for at most so many tasks: the largest first, each to the task that has least."""
+    found: list[list[TopicRange]] = [[] for _ in range(min(tasks, len(ranges)))]
+    rows = [0] * len(found)
+    for each in sorted(ranges, key=lambda r: r.begin - r.end):
+        least = rows.index(min(rows))
+        found[least].append(each)
+        rows[least] += each.end - each.begin
+    return [tuple(each) for each in found]
+
+
+def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterator[Chunk]:
+    """The messages of ranges as chunks, of each partition in their order.
+
+    Raises `TopicProblem`, `KafkaUnavailable`, `BatchDamaged`.
+    """
+    reader = _readers.pop(source.bootstrap, None)
+    if reader is None:
+        reader = TopicReader(source.bootstrap, source.client, SILENT_S)
+    for of, records in reader.read(ranges):
+        whole = Chunk(of.topic, of.partition, records.values, records.offsets, records.kafka_ms)
+        yield from whole.parts()
+    _readers[source.bootstrap] = reader  # one that failed is not used again
+
+
+def reading_frame(
+    spark: Any,
+    source: MessageSource,
+    shares: Sequence[tuple[TopicRange, ...]],
+    work: Callable[[Iterable[Chunk]], Iterator[Any]],
+    schema: Any,
+) -> Any:
+    """A frame of what `work` makes of the messages, a task for each share."""
+    numbers = spark.range(0, len(shares), 1, len(shares))
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from work(read_messages(source, shares[number]))
+
+    return numbers.mapInArrow(task, schema)
