@@ -117,6 +117,16 @@ def run(kind: str, plan: PeerPlan) -> None:
         spark.stop()
 
 
+READING = {
+    # At a topic's end each partition would wait half a second for more.
+    "kafka.fetch.max.wait.ms": "20",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    # After every poll Spark asks the broker twice where the partition begins and ends.
+    "kafka.max.poll.records": "20000",
+}
+"""With these Spark's source reads faster than with its defaults."""
+
+
 def _values(spark: Any, plan: PeerPlan, topics: str, max_rows: int) -> Any:
     from spillway.stream.source import kafka_options
     from spillway_schemas.secret import revealed
@@ -124,6 +134,7 @@ def _values(spark: Any, plan: PeerPlan, topics: str, max_rows: int) -> Any:
     return (
         spark.readStream.format("kafka")
         .options(**revealed(kafka_options(plan.bootstrap, topics.split(","), {})))
+        .options(**READING)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(max_rows))
         .load()
