@@ -14,8 +14,7 @@ import contextlib
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from spillway.decode import StreamPlan, compile_streams, decode
 from spillway.decode.reasons import LATE, kind_of
 from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster, demand_listener, told
 from spillway.kafka.options import python_options
+from spillway.kafka.patience import within as _within
 from spillway_schemas.exits import USAGE
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
@@ -34,7 +34,7 @@ from spillway_schemas.settings import Settings
 SHOWN = 10
 """Problems that a refusal names; the rest is counted."""
 TIMEOUT_S = 60.0
-"""How long a transaction may take to begin or to end: kafka-python would wait for ever."""
+"""How long a row may take to be acknowledged."""
 ABORT_S = 10.0
 MAX_REQUEST_BYTES = 16 << 20
 TOO_LATE = (
@@ -292,24 +292,3 @@ def _acknowledged(row: Mended, future: Any) -> None:
         future.get(timeout=TIMEOUT_S)
     except KafkaError as error:
         raise KafkaError(f"line {row.line}: {error}") from error
-
-
-def _within(act: Callable[[], object], seconds: float = TIMEOUT_S) -> None:
-    """Do it. Raises KafkaTimeoutError when it takes too long: kafka-python may never end."""
-    from kafka.errors import KafkaTimeoutError
-
-    failed: list[Exception] = []
-
-    def run() -> None:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits
-            failed.append(error)
-
-    worker = threading.Thread(target=run, daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if failed:
-        raise failed[0]
-    if worker.is_alive():
-        raise KafkaTimeoutError(f"no answer within {seconds:.0f} s")

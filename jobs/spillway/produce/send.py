@@ -29,6 +29,8 @@ BATCH_BYTES = 256 * 1024
 OUTSTANDING_BYTES = 64 * 1024 * 1024
 """kafka-python bounds no memory: beyond this much unacknowledged the sender waits."""
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
+TRANSACTION_MS = 5 * 60 * 1000
+"""After so long a broker aborts a transaction whose producer is gone. Brokers allow 15 min."""
 
 
 class Sender:
@@ -41,8 +43,13 @@ class Sender:
         *,
         compression: str | None = "lz4",
         timeout_s: float = 30.0,
+        client_id: str = "spillway-produce",
+        transactional_id: str | None = None,
     ):
-        """Raises KafkaUnavailable when no broker answers."""
+        """`transactional_id`: see `spillway.produce.transactions`.
+
+        Raises KafkaUnavailable when no broker answers.
+        """
         from kafka import KafkaProducer
         from kafka.errors import KafkaError
 
@@ -53,9 +60,10 @@ class Sender:
             "bootstrap_timeout_ms": int(timeout_s * 1000),
             "metrics_enabled": False,
             "allow_auto_create_topics": False,
-            "client_id": "spillway-produce",
+            "client_id": client_id,
+            "transaction_timeout_ms": TRANSACTION_MS,
         } | python_options(options or {}, "producer")
-        config["enable_idempotence"] = True
+        config |= {"enable_idempotence": True, "transactional_id": transactional_id}
         self._options = options or {}
         try:
             self._producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), **config)
@@ -109,9 +117,10 @@ class Sender:
         keys: Any,
         values: Any,
         timestamps_ms: npt.NDArray[np.int64],
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         """Send rows, in batches; see `spillway.produce.records.batches` for their shapes."""
-        for batch in batches(partitions, keys, values, timestamps_ms, BATCH_BYTES):
+        for batch in batches(partitions, keys, values, timestamps_ms, batch_bytes):
             self.send(topic, batch)
 
     def flush(self) -> None:
@@ -137,10 +146,14 @@ class Sender:
             # is silent only about a batch that it cut in two because the broker refused its size.
             future.get(timeout=180)
         except KafkaError as error:
-            raise KafkaUnavailable(
-                f"a batch was not written ({told(error, self._options)}). What was sent before it "
-                "is in the topics; what came after may not be"
-            ) from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: Exception) -> Exception:
+        """What is raised for a batch that was given up."""
+        return KafkaUnavailable(
+            f"a batch was not written ({told(error, self._options)}). What was sent before it "
+            "is in the topics; what came after may not be"
+        )
 
 
 def _hand_over(producer: Any, topic: str, batch: PartitionRecords) -> Any:
@@ -155,6 +168,8 @@ def _hand_over(producer: Any, topic: str, batch: PartitionRecords) -> Any:
     future = FutureRecordMetadata(
         queued.produce_future, batch.count - 1, batch.max_ms, None, -1, len(batch.body), -1
     )
+    if (manager := producer._transaction_manager) is not None and manager.is_transactional():
+        manager.maybe_add_partition_to_transaction(place)
     accumulator = producer._accumulator
     accumulator._appends_in_progress.increment()
     try:

@@ -1,4 +1,4 @@
-"""How `spillway stream` is asked to stop: SIGTERM, Ctrl-C, Ctrl-C again.
+"""How `spillway stream` (and `relay`) is asked to stop: SIGTERM, Ctrl-C, Ctrl-C again.
 
 Model: the first signal sets an event, which the stream looks at between two epochs. A second
 Ctrl-C ends the process on the spot. That is a crash like any other, so nothing is lost; Spark's
@@ -20,15 +20,18 @@ from types import FrameType
 
 from spillway_schemas.exits import INTERRUPTED
 
-_FIRST = b"stopping after the epoch under way; Ctrl-C again ends at once\n"
-_SECOND = b"ended at once; nothing is lost, the epoch under way is read again at the next start\n"
+_FIRST = "stopping after the {} under way; Ctrl-C again ends at once\n"
+_SECOND = "ended at once; nothing is lost, the {} under way is read again at the next start\n"
 _STDERR = 2
 HUSH_S = 2.0
 """How long a JVM that does not answer may hold up the end."""
 
 
-def stop_on_signals(stop: threading.Event) -> None:
-    """Set `stop` on SIGTERM and Ctrl-C; end this process on the second Ctrl-C. Main thread only."""
+def stop_on_signals(stop: threading.Event, what: str = "epoch") -> None:
+    """Set `stop` on SIGTERM and Ctrl-C; end this process on the second Ctrl-C. Main thread only.
+
+    `what`: the piece of work that is finished before the end.
+    """
 
     own = os.getpid()
 
@@ -36,7 +39,7 @@ def stop_on_signals(stop: threading.Event) -> None:
         if os.getpid() != own:
             return  # a child between fork and exec, which the terminal's Ctrl-C reaches, too
         if number == signal.SIGINT and stop.is_set():
-            _say(_SECOND)
+            _say(_SECOND.format(what).encode())
             # On a thread of its own: this one may be in the middle of a call to the JVM.
             hushing = threading.Thread(target=_hush, daemon=True)
             hushing.start()
@@ -44,7 +47,7 @@ def stop_on_signals(stop: threading.Event) -> None:
             os._exit(INTERRUPTED)
         if not stop.is_set():
             stop.set()
-            _say(_FIRST)
+            _say(_FIRST.format(what).encode())
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

@@ -1,0 +1,253 @@
+"""Which rows of `results` a follower has, and which ones it takes next. Pure.
+
+Model: a row is told by what it says, not by the file or the table version that holds it. Rows of
+run time have an epoch; an epoch appears whole, in one commit, and epochs appear in their order.
+Rows of cleanup belong to a session, and all of them are there once `sessions` says `cleaned`. So
+two numbers say what a follower has: the *epoch* up to which it has run time, and the *event* of
+`sessions` up to which it has cleanup. A `Step` is a range of epochs, or one session's cleanup.
+
+What follows from it:
+
+* Compaction, vacuum, checkpoints and a pruned log change no row, so they mean nothing to a
+  position, and a position never grows too old. A version of the table would: the log reaches back
+  some minutes on a busy day, and after a repair its numbers are given again.
+* Within a step no order is needed: whoever takes it takes all of it together with the new position,
+  or nothing. A step that is too large for that is cut into parts by a hash of each row's
+  coordinates, so that a row is in the same part whatever file it is read from.
+
+Failure paths:
+
+* *Killed before the position was kept*: the step is taken again, from whatever files hold it now.
+* *Another history* (the warehouse was restored from a backup, and epochs were given again): a
+  position remembers one row, and when its last event was written. `another_history` compares.
+
+Known limitation: the weight of a range of epochs inside one compacted file is estimated, as if
+rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
+from spillway.tables import ActiveFile, SessionEvent
+
+STEP_ROWS, STEP_BYTES = 1_000_000, 256 * 2**20
+"""What a step holds at most: rows, and bytes of the files that hold them."""
+
+Phase = Literal["run-time", "cleanup"]
+EVENTS: dict[str, Phase] = {"cleaned": "cleanup"}
+"""Events of `sessions` after which all rows of a phase are there. `run-time` goes by epochs."""
+
+
+class Newest(NamedTuple):
+    """A row of run time that a follower has, of the last epoch of which it has any."""
+
+    epoch: int
+    committed_us: int
+    """Its `committed_at`, in us since 1970. Of the same epoch in another history it is another."""
+
+
+class UnderWay(BaseModel):
+    """A step of which a follower has some parts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    phase: Phase
+    upto: NonNegativeInt
+    parts: PositiveInt
+    done: PositiveInt
+
+
+class Position(BaseModel):
+    """Which rows a follower has. Kept with them, or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epoch: int = -1
+    """All rows of run time up to this epoch."""
+    event: int = -1
+    """All rows of cleanup of sessions that were cleaned with this event of `sessions` or before."""
+    event_at: str = ""
+    """When that event was written."""
+    newest: Newest | None = None
+    under_way: UnderWay | None = None
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A session whose rows of cleanup are all there."""
+
+    event: int
+    """Its number in `sessions`."""
+    session: str
+    written_at: str
+    rows: int | None
+    """How many there are; None: not known."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The table at one moment."""
+
+    epoch: int
+    """The last epoch whose rows are there; -1: none."""
+    files: Sequence[ActiveFile]
+    cleaned: Sequence[Cleaned]
+    """In the order of their events, each session once."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows that are taken together: of `files` those of `phase` after epoch `after` up to `upto`;
+    of cleanup those of `session`, whatever their epoch; of these the ones of part `part`."""
+
+    phase: Phase
+    upto: int
+    """The last epoch; of cleanup the event's number."""
+    files: tuple[ActiveFile, ...]
+    after: int = -1
+    session: str = ""
+    written_at: str = ""
+    part: int = 0
+    parts: int = 1
+
+
+def cleaned(events: Iterable[SessionEvent]) -> list[Cleaned]:
+    """The sessions that are cleaned. `events`: all of the table `sessions`, in order.
+
+    Two cleanups of one session at once may both say that it is cleaned; the first one counts.
+    """
+    found: dict[str, Cleaned] = {}
+    for n, event in enumerate(events):
+        if event.event in EVENTS:
+            found.setdefault(
+                event.session, Cleaned(n, event.session, event.written_at, event.cleanup)
+            )
+    return list(found.values())
+
+
+def now(seen: Seen) -> Position:
+    """The position of a follower that wants what comes from now on."""
+    position = Position(epoch=seen.epoch)
+    if seen.cleaned:
+        last = seen.cleaned[-1]
+        position = position.model_copy(update={"event": last.event, "event_at": last.written_at})
+    return position
+
+
+def next_step(
+    position: Position,
+    seen: Seen,
+    *,
+    most_rows: int = STEP_ROWS,
+    most_bytes: int = STEP_BYTES,
+) -> Step | None:
+    """What is taken next of what was seen; None: nothing.
+
+    Run time comes first, so that a session's cleanup is never ahead of its day.
+    """
+    under_way = position.under_way
+    if under_way is not None:
+        whole = _whole(position, seen, under_way.phase, under_way.upto)
+        return replace(whole, part=under_way.done, parts=under_way.parts)
+
+    def weight(files: Iterable[ActiveFile]) -> float:
+        return sum(max(file.rows / most_rows, file.bytes / most_bytes) for file in files)
+
+    new = _files_after(position, seen)
+    if new and seen.epoch > position.epoch:
+        ends = sorted({min(_greatest(file, seen.epoch), seen.epoch) for file in new})
+        weights = zip(ends, _weights(new, ends, weight), strict=True)
+        fits = [end for end, heavy in weights if heavy <= 1]
+        if len(fits) == len(ends):
+            return _whole(position, seen, "run-time", seen.epoch)
+        if fits:
+            return _whole(position, seen, "run-time", fits[-1])
+        # Not even the first file: a part of its epochs, or of its one epoch a part of the rows.
+        heavy = weight(file for file in new if _least(file) <= ends[0])
+        first = max(position.epoch + 1, min(map(_least, new)))
+        upto = first - 1 + max(1, int((ends[0] - first + 1) / heavy))
+        parts = math.ceil(heavy) if upto == first else 1
+        return replace(_whole(position, seen, "run-time", upto), parts=parts)
+    waiting = next((each for each in seen.cleaned if each.event > position.event), None)
+    if waiting is None:
+        return None
+    step = _whole(position, seen, "cleanup", waiting.event)
+    rows = sum(file.rows for file in step.files)
+    share = 1.0 if waiting.rows is None else min(1.0, waiting.rows / max(rows, 1))
+    return replace(step, parts=max(1, math.ceil(weight(step.files) * share)))
+
+
+def _weights(
+    files: Sequence[ActiveFile], ends: Sequence[int], weight: Callable[[list[ActiveFile]], float]
+) -> Iterator[float]:
+    """What the files weigh that may hold rows up to each of `ends`, which ascend."""
+    begun = sorted(files, key=_least)
+    at, heavy = 0, 0.0
+    for end in ends:
+        before = at
+        while at < len(begun) and _least(begun[at]) <= end:
+            at += 1
+        heavy += weight(begun[before:at])
+        yield heavy
+
+
+def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> Step:
+    if phase == "run-time":
+        files = [file for file in _files_after(position, seen) if _least(file) <= upto]
+        return Step(phase, upto, tuple(files), after=position.epoch)
+    [of] = [each for each in seen.cleaned if each.event == upto]
+    files = [
+        file
+        for file in seen.files
+        if file.sessions is None or file.sessions[0] <= of.session <= file.sessions[1]
+    ]
+    return Step(phase, upto, tuple(files), session=of.session, written_at=of.written_at)
+
+
+def taken(position: Position, step: Step, newest: Newest | None) -> Position:
+    """The position after a step. `newest`: of the rows that were taken so far; None: none."""
+    update: dict[str, object] = {"newest": newest, "under_way": None}
+    if step.part + 1 < step.parts:
+        update["under_way"] = UnderWay(
+            phase=step.phase, upto=step.upto, parts=step.parts, done=step.part + 1
+        )
+    elif step.phase == "run-time":
+        update["epoch"] = step.upto
+    else:
+        update |= {"event": step.upto, "event_at": step.written_at}
+    return position.model_copy(update=update)
+
+
+def another_history(position: Position, seen: Seen, has_newest: bool) -> str | None:
+    """Why this table is not the one that the position is of; None: it is.
+
+    `has_newest`: whether the table has the row that `position.newest` describes.
+    """
+    if seen.epoch < position.epoch:
+        return f"its results end at epoch {seen.epoch}, and epoch {position.epoch} was taken before"
+    if not has_newest:
+        assert position.newest is not None
+        return f"epoch {position.newest.epoch} has other rows than those that were taken before"
+    events = {each.event: each.written_at for each in seen.cleaned}
+    if position.event >= 0 and events.get(position.event) != position.event_at:
+        return f"event {position.event} of sessions is another than when its cleanup was taken"
+    return None
+
+
+def _files_after(position: Position, seen: Seen) -> list[ActiveFile]:
+    """Files that may hold rows of epochs after the position."""
+    return [file for file in seen.files if _greatest(file, seen.epoch) > position.epoch]
+
+
+def _least(file: ActiveFile) -> int:
+    return 0 if file.least is None else int(file.least)
+
+
+def _greatest(file: ActiveFile, last: int) -> int:
+    return last if file.greatest is None else int(file.greatest)

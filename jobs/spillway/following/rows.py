@@ -1,0 +1,167 @@
+"""The tables' edge of a follower: what is there, and the rows of a step.
+
+Model: a `Follower` reads the newest version of `results` and never an older one, so it needs no
+log entry that was pruned. `sessions` is read before `results`: what a session's `cleaned` says is
+in `results` by then.
+
+Memory: some batches of one row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spillway.engine.join.hashing import xxhash64
+from spillway.following.position import Newest, Position, Seen, Step, another_history, cleaned
+from spillway.protocol.state import JournalState
+from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
+from spillway.tables.definitions import SESSION_DATE
+from spillway_schemas.exits import FAILED
+
+BATCH_ROWS = 65_536
+_CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
+
+
+class HistoryChanged(WarehouseError):
+    """The table is not the one that the position is of: it cannot be gone on from there."""
+
+    exit_code = FAILED
+
+
+class Follower:
+    """Looks at `results` and reads from it. For one thread.
+
+    `identity`: the columns that tell rows of a session apart, those of the coordinates.
+    """
+
+    def __init__(self, open_warehouse: Callable[[], Warehouse], identity: Sequence[str]) -> None:
+        """Open the warehouse. Raises what `open_warehouse` does."""
+        self._open = open_warehouse
+        self._identity = list(identity)
+        self._warehouse = open_warehouse()
+        self._versions = (-1, -1)
+        """Of `sessions` and `results`, when they were looked at last."""
+        self._seen = Seen(-1, (), ())
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The table's columns, as seen."""
+        schema = self._warehouse.table("results").definition.schema
+        assert schema is not None
+        return schema
+
+    def journal_state(self) -> JournalState:
+        """What the journal adds up to. Raises `NothingYet`."""
+        state = self._warehouse.journal.state()
+        if state is None:
+            raise NothingYet(self._warehouse.place.path())
+        return state
+
+    def look(self) -> Seen:
+        """See what is there now."""
+        try:
+            return self._look()
+        except WarehouseError:
+            # A process that was suspended sees versions whose log entries are gone.
+            self._warehouse, self._versions = self._open(), (-1, -1)
+            return self._look()
+
+    def _look(self) -> Seen:
+        sessions, results = map(self._warehouse.table, ("sessions", "results"))
+        sessions.refresh()
+        ended = self._seen.cleaned
+        if sessions.version != self._versions[0]:
+            ended = cleaned(self._warehouse.sessions.read())
+        at = sessions.version
+        epoch = self._warehouse.applied("results")
+        if (at, results.version) != self._versions:
+            self._seen = Seen(epoch, results.files(), ended)
+            self._versions = (at, results.version)
+        return self._seen
+
+    def check(self, position: Position, seen: Seen) -> None:
+        """Raise `HistoryChanged` where the position is of another history of the table."""
+        if why := another_history(position, seen, self._has(position.newest, seen)):
+            raise HistoryChanged(
+                f"results at {self._warehouse.place.path('results')} is not the table that was "
+                f"followed so far: {why}. A warehouse that was restored from a backup gives "
+                "results again, in other epochs: follow it from the beginning, into another place, "
+                "and let consumers change over"
+            )
+
+    def read(self, step: Step) -> Iterator[pa.Table]:
+        """The rows of a step, some at a time, with the table's columns.
+
+        Columns that a file does not have, because they came later, are null. Raises `DamagedTable`
+        for a file that is gone or cannot be read.
+        """
+        wanted = pc.field("phase") == step.phase
+        if step.phase == "run-time":
+            wanted &= (pc.field("epoch") > step.after) & (pc.field("epoch") <= step.upto)
+        for file in step.files:
+            for rows in self._rows(file, wanted):
+                yield self._part(rows, step) if step.parts > 1 else rows
+
+    def _part(self, rows: pa.Table, step: Step) -> pa.Table:
+        hashes = xxhash64([rows[name] for name in self._identity])
+        return rows.filter(pa.array(hashes % np.uint64(step.parts) == step.part))
+
+    def _has(self, newest: Newest | None, seen: Seen) -> bool:
+        if newest is None:
+            return True
+        at = pa.scalar(newest.committed_us, pa.timestamp("us", "UTC"))
+        wanted = (
+            (pc.field("phase") == "run-time")
+            & (pc.field("epoch") == newest.epoch)
+            & (pc.field("committed_at") == at)
+        )
+        files = (f for f in seen.files if f.least is None or f.least <= newest.epoch <= f.greatest)
+        return any(rows.num_rows for file in files for rows in self._rows(file, wanted))
+
+    def _rows(self, file: ActiveFile, wanted: pc.Expression) -> Iterator[pa.Table]:
+        table = self._warehouse.table("results")
+        try:
+            with table.place.open(file.path) as source:
+                batches = (
+                    ds.ParquetFileFormat()
+                    .make_fragment(source)
+                    .to_batches(
+                        schema=table.definition.file_schema,
+                        filter=wanted,
+                        batch_size=BATCH_ROWS,
+                        batch_readahead=1,
+                        use_threads=False,
+                        fragment_scan_options=_CHECKED,
+                    )
+                )
+                for batch in batches:
+                    if batch.num_rows:
+                        yield self._whole(pa.Table.from_batches([batch]), file)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedTable(
+                f"{table.place.path(file.path)} of the table 'results' cannot be read ({error}). "
+                "Try again; if that does not help run `spillway doctor`"
+            ) from error
+
+    def _whole(self, rows: pa.Table, file: ActiveFile) -> pa.Table:
+        """With the column that is in the file's folder alone."""
+        name = SESSION_DATE.name
+        days = pa.repeat(pa.scalar(file.partition[name], pa.string()), rows.num_rows)
+        return rows.append_column(SESSION_DATE, days).select(self.columns.names)
+
+
+def newest_of(rows: pa.Table, known: Newest | None) -> Newest | None:
+    """The newest row of run time that is known after more rows."""
+    mine = rows.filter(pc.equal(rows["phase"], "run-time")).select(["epoch", "committed_at"])
+    if not mine.num_rows:
+        return known
+    epoch = pc.max(mine["epoch"]).as_py()
+    if known is not None and known.epoch > epoch:
+        return known
+    times = mine.filter(pc.equal(mine["epoch"], epoch))["committed_at"].cast(pa.int64())
+    return Newest(epoch, pc.max(times).as_py())
