@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from spillway.kafka.client import KafkaUnavailable, told
 from spillway.kafka.patience import WAIT_S, within
+from spillway.produce.records import PartitionRecords
 from spillway.produce.send import Sender
 from spillway_schemas.exits import FAILED
 from spillway_schemas.secret import Options
@@ -56,6 +57,15 @@ class TransactionalSender(Sender):
     def begin(self) -> None:
         """Begin a transaction. Raises as `begin_session` does."""
         self._do(self._producer.begin_transaction, "Kafka began no transaction")
+
+    def send(self, topic: str, batch: PartitionRecords) -> None:
+        """Hand over one batch, which belongs to the transaction. Raises as `begin_session` does."""
+        from kafka.errors import KafkaError
+
+        try:
+            super().send(topic, batch)
+        except KafkaError as error:
+            raise self._not_written(error) from error
 
     def commit(self) -> None:
         """Make what was sent since `begin` visible, all of it. Raises as `begin_session` does: of

@@ -1,0 +1,268 @@
+"""A follower under random histories of its table: each row once, whatever is done to files.
+
+The table is a list of files of rows, in memory; the reference is the list of all rows that were
+ever given. Kills: a range that leaves out or repeats an epoch, a cleanup that is taken before it is
+whole or twice, a part that depends on the file, a step that is not repeated after a death.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from spillway.following.position import (
+    Newest,
+    Position,
+    Seen,
+    Step,
+    another_history,
+    cleaned,
+    next_step,
+    now,
+    taken,
+)
+from spillway.tables import ActiveFile, SessionEvent
+from tests.followed import day
+from tests.lanes import explored
+
+
+class Row(NamedTuple):
+    number: int
+    session: str
+    phase: str
+    epoch: int
+
+
+@dataclass
+class Table:
+    """`results` and `sessions`, as random steps make them."""
+
+    random: random.Random
+    files: dict[str, list[Row]] = field(default_factory=dict)
+    gone: dict[str, list[Row]] = field(default_factory=dict)
+    """Files that the table does not name any more, and that nobody has deleted."""
+    events: list[SessionEvent] = field(default_factory=list)
+    epoch: int = -1
+    applied: int = -1
+    session: int = 0
+    seals: dict[int, int] = field(default_factory=dict)
+    cleanups: dict[int, list[Row]] = field(default_factory=dict)
+    wanted: list[Row] = field(default_factory=list)
+    count: int = 0
+
+    def _rows(self, count: int, session: int, phase: str, epoch: int) -> list[Row]:
+        self.count += count
+        numbers = range(self.count - count, self.count)
+        return [Row(number, day(session), phase, epoch) for number in numbers]
+
+    def _add(self, rows: list[Row]) -> None:
+        if rows:
+            self.files[f"{len(self.files) + len(self.gone)}-{self.count}"] = rows
+
+    def run_epoch(self) -> None:
+        self.epoch += self.random.choice((1, 1, 1, 40))
+        for _ in range(self.random.randrange(3)):
+            rows = self._rows(
+                self.random.choice((0, 1, 3, 12)), self.session, "run-time", self.epoch
+            )
+            self._add(rows)
+            self.wanted += rows
+            if rows:
+                self.applied = self.epoch
+
+    def seal(self) -> None:
+        self.run_epoch()
+        self.seals[self.session], self.cleanups[self.session] = self.epoch, []
+        self.session += 1
+
+    def clean(self) -> None:
+        if self.cleanups:
+            session = self.random.choice(sorted(self.cleanups))
+            size = self.random.choice((1, 4, 30))
+            rows = self._rows(size, session, "cleanup", self.seals[session])
+            self._add(rows)
+            self.cleanups[session] += rows
+
+    def finish(self) -> None:
+        if self.seals:
+            session = self.random.choice(sorted(self.seals))
+            rows = self.cleanups.pop(session, [])  # a second cleanup finds nothing to do
+            counted = self.random.choice((None, len(rows)))
+            self.events.append(
+                SessionEvent(
+                    session=day(session),
+                    event="cleaned",
+                    cleanup=counted,
+                    written_at=f"{len(self.events)}",
+                )
+            )
+            self.wanted += rows
+
+    def verify(self) -> None:
+        self.events.append(SessionEvent(session=day(0), event="verified"))
+
+    def compact(self) -> None:
+        session = day(self.random.randrange(self.session + 1))
+        mine = [path for path, rows in self.files.items() if rows[0].session == session]
+        if len(mine) > 1:
+            some = self.random.sample(mine, self.random.randint(2, len(mine)))
+            self.gone |= {path: self.files.pop(path) for path in some}
+            merged = [row for path in some for row in self.gone[path]]
+            self.random.shuffle(merged)
+            self._add(merged)
+
+    def vacuum(self) -> None:
+        self.gone = {path: [] for path in self.gone}
+
+    def seen(self, *, knows: bool) -> Seen:
+        """`knows`: whether files say which epochs they have."""
+        files = [
+            ActiveFile(
+                path=path,
+                bytes=40 * len(rows),
+                rows=len(rows),
+                partition={"session_date": rows[0].session},
+                least=min(row.epoch for row in rows) if knows else None,
+                greatest=max(row.epoch for row in rows) if knows else None,
+                sessions=(rows[0].session, rows[0].session),
+            )
+            for path, rows in self.files.items()
+        ]
+        self.random.shuffle(files)
+        return Seen(self.applied, files, cleaned(self.events))
+
+    def read(self, step: Step) -> list[Row] | None:
+        """The rows of a step; None when a file is gone."""
+        found: list[Row] = []
+        for file in step.files:
+            rows = self.files.get(file.path) or self.gone.get(file.path)
+            if not rows:
+                return None
+            found += rows
+        return [row for row in found if _in(step, row)]
+
+
+def _in(step: Step, row: Row) -> bool:
+    if row.phase != step.phase or hash(row.number) % step.parts != step.part:
+        return False
+    if step.phase == "cleanup":
+        return row.session == step.session
+    return step.after < row.epoch <= step.upto
+
+
+MADE = {"run_epoch": 5, "seal": 1, "clean": 2, "finish": 2, "verify": 1, "compact": 3}
+STEPS = {**MADE, "vacuum": 1, "look": 3, "take": 6, "die": 1}
+"""What happens, and how often."""
+
+
+@explored(
+    120,
+    160,
+    st.randoms(use_true_random=False),
+    st.integers(1, 40),
+    st.integers(1, 2_000),
+    st.booleans(),
+)
+def test_each_row_is_taken_once(
+    choices: random.Random, most_rows: int, most_bytes: int, knows: bool
+) -> None:
+    table = Table(choices)
+    limits = {"most_rows": most_rows, "most_bytes": most_bytes}
+    position, seen = Position(), table.seen(knows=knows)
+    got: list[Row] = []
+
+    def take() -> bool:
+        """One step, if what was seen has one."""
+        nonlocal position, seen
+        step = next_step(position, seen, **limits)
+        rows = None if step is None else table.read(step)
+        if step is not None and rows is None:  # vacuumed since: look again
+            seen = table.seen(knows=knows)
+            step = next_step(position, seen, **limits)
+            rows = None if step is None else table.read(step)
+        if step is None:
+            return False
+        assert rows is not None
+        got.extend(rows)
+        # As it is kept, and read by another process.
+        position = Position.model_validate_json(taken(position, step, None).model_dump_json())
+        return True
+
+    for name in _some(table, STEPS, table.random.randrange(60)):
+        if name == "look":
+            seen = table.seen(knows=knows)
+        elif name == "take":
+            take()
+        elif name == "die":  # inside a step: what it has read is nobody's
+            seen = table.seen(knows=knows)
+        else:
+            getattr(table, name)()
+    seen = table.seen(knows=knows)
+    while take():
+        pass
+    assert Counter(got) == Counter(table.wanted)
+    assert another_history(position, seen, has_newest=True) is None
+
+
+@explored(40, 60, st.randoms(use_true_random=False), st.integers(0, 30))
+def test_who_begins_now_takes_what_comes_later(choices: random.Random, before: int) -> None:
+    table = Table(choices)
+    for name in _some(table, MADE, before):
+        getattr(table, name)()
+    known = list(table.wanted)
+    position = now(table.seen(knows=True))
+    for name in _some(table, MADE, 15):
+        getattr(table, name)()
+    got: list[Row] = []
+    while (step := next_step(position, table.seen(knows=True), most_rows=9)) is not None:
+        rows = table.read(step)
+        assert rows is not None
+        got += rows
+        position = taken(position, step, None)
+    assert Counter(got) == Counter(table.wanted) - Counter(known)
+
+
+def _some(table: Table, steps: Mapping[str, int], count: int) -> list[str]:
+    return table.random.choices(list(steps), list(steps.values()), k=count)
+
+
+def file(path: str, rows: int, least: int, greatest: int) -> ActiveFile:
+    return ActiveFile(path, 8 * rows, rows, {}, least, greatest, (day(0), day(0)))
+
+
+def test_a_step_takes_as_many_epochs_as_it_may_hold() -> None:
+    files = [file("a", 10, 0, 4), file("b", 10, 5, 9), file("c", 10, 10, 14)]
+    seen = Seen(14, files, ())
+    cases = {
+        30: (14, 1, "abc"),
+        29: (9, 1, "ab"),
+        10: (4, 1, "a"),
+        5: (1, 1, "a"),  # half of the file's epochs, estimated
+        1: (0, 10, "a"),  # one epoch, which may have all of them
+    }
+    for most, (upto, parts, names) in cases.items():
+        step = next_step(Position(), seen, most_rows=most)
+        assert step is not None
+        assert (step.upto, step.parts) == (upto, parts), most
+        assert "".join(each.path for each in step.files) == names
+    step = next_step(Position(), seen, most_bytes=80)
+    assert step is not None
+    assert step.upto == 4
+
+
+def test_another_history_is_noticed() -> None:
+    ended = cleaned([SessionEvent(session=day(0), event="cleaned", written_at="then")])
+    seen = Seen(7, (), ended)
+    position = Position(epoch=7, event=0, event_at="then", newest=Newest(7, 1))
+    assert another_history(position, seen, has_newest=True) is None
+    behind = Seen(6, (), ended)
+    assert "end at epoch 6, and epoch 7" in str(another_history(position, behind, has_newest=True))
+    assert "epoch 7 has other rows" in str(another_history(position, seen, has_newest=False))
+    for events in ((), cleaned([SessionEvent(session=day(0), event="cleaned", written_at="now")])):
+        other = Seen(7, (), events)
+        assert "event 0 of sessions" in str(another_history(position, other, has_newest=True))
