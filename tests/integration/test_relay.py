@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class Scene:
         return Outlet(self.bootstrap, {}, self.topic, ["symbol"], IDENTITY, create, -1)
 
     def follower(self) -> Follower:
-        return Follower(partial(Warehouse, str(self.results.root), fsync=False), IDENTITY)
+        return Follower(Warehouse(str(self.results.root), fsync=False), IDENTITY)
 
     def relay(self, **given: Any) -> None:
         telling = given.pop("telling", Telling())

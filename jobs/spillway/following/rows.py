@@ -9,7 +9,7 @@ Memory: some batches of one row group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +39,9 @@ class Follower:
     `identity`: the columns that tell rows of a session apart, those of the coordinates.
     """
 
-    def __init__(self, open_warehouse: Callable[[], Warehouse], identity: Sequence[str]) -> None:
-        """Open the warehouse. Raises what `open_warehouse` does."""
-        self._open = open_warehouse
+    def __init__(self, warehouse: Warehouse, identity: Sequence[str]) -> None:
+        self._warehouse = warehouse
         self._identity = list(identity)
-        self._warehouse = open_warehouse()
         self._versions = (-1, -1)
         """Of `sessions` and `results`, when they were looked at last."""
         self._seen = Seen(-1, (), ())
@@ -64,14 +62,6 @@ class Follower:
 
     def look(self) -> Seen:
         """See what is there now."""
-        try:
-            return self._look()
-        except WarehouseError:
-            # A process that was suspended sees versions whose log entries are gone.
-            self._warehouse, self._versions = self._open(), (-1, -1)
-            return self._look()
-
-    def _look(self) -> Seen:
         sessions, results = map(self._warehouse.table, ("sessions", "results"))
         sessions.refresh()
         ended = self._seen.cleaned

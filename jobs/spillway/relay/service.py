@@ -34,7 +34,7 @@ def relay_results(
     demand_fit(topic, query.topics)
     identity = [f"{leaf}_{part}" for leaf in query.inputs for part in ("partition", "offset")]
     warehouse = settings.warehouse
-    follower = Follower(lambda: Warehouse(warehouse.root, fsync=warehouse.fsync), identity)
+    follower = Follower(Warehouse(warehouse.root, fsync=warehouse.fsync), identity)
     state = follower.journal_state()
     check_query(state, query.fingerprint)
     kafka = settings.kafka
