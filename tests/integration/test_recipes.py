@@ -1,6 +1,7 @@
-"""Every recipe of docs/queries.md is run as it stands, on a small day made by hand.
+"""Every recipe of docs/queries.md is run as it stands, on a small day made by hand; those of
+docs/following.md on a table that changes under them.
 
-The day has three generations of every key, so it has results of both phases. Recipes in Spark SQL
+The day has three generations of every key, so it has results of both phases. Recipes in Spark
 run in one process of their own; the others run here. A recipe that gives nothing fails.
 """
 
@@ -10,10 +11,13 @@ import itertools
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,9 +37,10 @@ from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
 from spillway_schemas.query import load_query
+from tests.followed import Followed
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "queries.md"
+PAGE, FOLLOWING = ROOT / "docs" / "queries.md", ROOT / "docs" / "following.md"
 DAY, NEXT = "2026-01-05", "2026-01-06"
 OPEN = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
 CLOSED = datetime(2026, 1, 5, 21, 5, tzinfo=UTC)
@@ -70,9 +75,9 @@ class Recipe:
         return f"{self.heading} / {self.tab} / line {self.line}"
 
 
-def recipes() -> Iterator[Recipe]:
+def recipes(page: Path) -> Iterator[Recipe]:
     heading = tab = ""
-    lines = iter(enumerate(PAGE.read_text().splitlines(), 1))
+    lines = iter(enumerate(page.read_text().splitlines(), 1))
     for number, line in lines:
         if line.startswith("## "):
             heading, tab = line[3:], ""
@@ -84,9 +89,10 @@ def recipes() -> Iterator[Recipe]:
             yield Recipe(heading, tab, match[1], text, number)
 
 
-RECIPES = list(recipes())
+RECIPES = list(recipes(PAGE))
 SPARK = [each for each in RECIPES if each.tab == "Spark SQL"]
 HERE = [each for each in RECIPES if each.tab != "Spark SQL"]
+FOLLOWERS = {each.heading: each.code for each in recipes(FOLLOWING) if each.language == "python"}
 
 
 def test_every_fenced_block_is_a_recipe_that_is_run() -> None:
@@ -350,37 +356,176 @@ def test_recipe(
 
 IN_SPARK = """
 import json, sys
-connect, queries = json.load(sys.stdin)
+from pathlib import Path
+from spillway.tables import log
+from tests.followed import Followed
+
+connect, queries, stream, two_numbers = json.load(sys.stdin)
 names = {}
 exec(connect, names)
 answers = []
 for query in queries:
     answer = names["spark"].sql(query)
     answers.append([answer.columns, [list(row) for row in answer.collect()]])
-names["spark"].stop()
-print(json.dumps(answers, default=str), file=sys.stderr)
+
+# The table as a stream, and two numbers, while the table grows and its files change.
+results, spark = Followed(Path("var/warehouse")), names["spark"]
+followed = {"streamed": [], "picked": []}
+position = (-1, -1)
+
+def follow():
+    global position
+    exec(stream, {})
+    rows = spark.read.parquet("var/followed/rows").select("stock_offset").collect()
+    followed["streamed"].append([row[0] for row in rows])
+    kept = {}
+    exec(two_numbers.replace("epoch, event = -1, -1", f"epoch, event = {position}"), kept)
+    position = kept["position"]
+    rows = kept["new"].select("stock_offset").collect()
+    followed["picked"].append([row[0] for row in rows])
+
+results.run_epoch([5, 3])
+results.run_epoch([4])
+follow()
+results.run_epoch([2, 2])
+results.compact()
+results.seal()
+results.clean(0, 6)
+results.clean(0, 3)
+results.finish(0)
+results.checkpoint()
+results.run_epoch([1])
+results.compact()
+follow()
+results.vacuum()
+follow()
+# Away for so long that the log does not reach back.
+log.KEEP_ENTRIES, log.KEEP_S = 0, -10.0
+for _ in range(3):
+    results.run_epoch([1])
+    results.checkpoint()
+try:
+    exec(stream, {})
+except Exception as error:
+    followed["late"] = str(error)
+exec(two_numbers.replace("epoch, event = -1, -1", f"epoch, event = {position}"), kept := {})
+followed["picked"].append([row[0] for row in kept["new"].select("stock_offset").collect()])
+followed["given"] = results.given
+spark.stop()
+print(json.dumps([answers, followed], default=str), file=sys.stderr)
 """
 
 
-@pytest.mark.server
-def test_recipes_in_spark_sql(place: tuple[Path, Day], spark_env: dict[str, str]) -> None:
-    folder, day = place
+@pytest.fixture(scope="module")
+def in_spark(place: tuple[Path, Day], spark_env: dict[str, str]) -> Any:
+    """What the recipes in Spark give, of both pages."""
+    folder, _ = place
+    (folder / "followed").mkdir()
     [connect] = [each for each in SPARK if each.language == "python"]
-    queries = [each for each in SPARK if each.language == "sql"]
-    code = connect.code.replace("local[*]", "local[1]")
+    queries = [each.code for each in SPARK if each.language == "sql"]
+    stream, two_numbers = FOLLOWERS["Spark, all the time"], FOLLOWERS["Spark, now and then"]
+    there = connect.code.replace("var/warehouse", str(folder / "var" / "warehouse"))
+    codes = [there, queries, stream, two_numbers]
     done = subprocess.run(
         [sys.executable, "-c", IN_SPARK],
-        input=json.dumps([code, [each.code for each in queries]]),
-        cwd=folder,
+        input=json.dumps(codes).replace("local[*]", "local[1]"),
+        cwd=folder / "followed",  # the JVM's, too
         env={**os.environ, **spark_env},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    answers = json.loads(done.stderr.strip().splitlines()[-1])
-    for recipe, (columns, rows) in zip(queries, answers, strict=True):
-        check(recipe, columns, rows, day)
+    return json.loads(done.stderr.strip().splitlines()[-1])
+
+
+@pytest.mark.server
+def test_recipes_in_spark_sql(place: tuple[Path, Day], in_spark: Any) -> None:
+    queries = [each for each in SPARK if each.language == "sql"]
+    for recipe, (columns, rows) in zip(queries, in_spark[0], strict=True):
+        check(recipe, columns, rows, place[1])
+
+
+@pytest.mark.server
+def test_spark_follows_the_table(in_spark: Any) -> None:
+    """Each row once, over run time, cleanup, compaction and vacuum; a stream that was away for too
+    long says so, and two numbers go on."""
+    followed = in_spark[1]
+    given, late = Counter(followed["given"]), followed["late"]
+    missed = Counter(followed["given"][-3:])
+    assert [Counter(rows) for rows in followed["streamed"][-2:]] == [given - missed] * 2
+    assert len(followed["streamed"][0]) == 12
+    assert [len(rows) for rows in followed["picked"]] == [12, 14, 0, 3]
+    assert Counter(itertools.chain.from_iterable(followed["picked"])) == given
+    assert TOO_LATE in late
+    assert TOO_LATE in FOLLOWING.read_text()
+
+
+TOO_LATE = "DELTA_"
+"""How Spark says that the log does not reach back."""
+
+
+# --- a loop of one's own ---------------------------------------------------------------------
+
+
+class Dying(sqlite3.Connection):
+    """A database whose process dies at one of its writes."""
+
+    dies_at = 0
+    writes = 0
+
+    def _write(self) -> None:
+        self.writes += 1
+        if self.writes == self.dies_at:
+            raise KeyboardInterrupt
+
+    def execute(self, *given: Any) -> Any:
+        """As a connection does."""
+        self._write()
+        return super().execute(*given)
+
+    def executemany(self, *given: Any) -> Any:
+        """As a connection does."""
+        self._write()
+        return super().executemany(*given)
+
+
+def test_a_loop_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row once, whatever is done to the table, and wherever the loop is killed."""
+    monkeypatch.chdir(tmp_path)
+    results = Followed(tmp_path / "var" / "warehouse")
+    results.run_epoch([3, 2])
+    names: dict[str, Any] = {}
+    exec(compile(FOLLOWERS["A loop of your own"], FOLLOWING.name, "exec"), names)
+    assert capsys.readouterr().out == "5 new rows\n"
+    names["sink"].close()
+    changes: list[Callable[[], None]] = [
+        lambda: results.run_epoch([2]),
+        results.compact,
+        results.seal,
+        lambda: results.clean(0, 4),
+        lambda: results.run_epoch([1, 1]),
+        lambda: results.clean(0, 2),
+        lambda: results.finish(0),
+        results.compact,
+        results.checkpoint,
+        results.vacuum,
+        lambda: results.run_epoch([3]),
+        lambda: results.finish(0),
+    ]
+    for change in changes:
+        change()
+        for dies_at in (*range(3, 9), 0):
+            sink = sqlite3.connect("followed.db", factory=Dying)
+            sink.dies_at = dies_at
+            with suppress(KeyboardInterrupt):
+                names["follow"]("var/warehouse", sink)
+            sink.close()
+        with closing(sqlite3.connect("followed.db")) as sink:
+            found = sink.execute("SELECT stock_offset FROM results").fetchall()
+        assert Counter(number for (number,) in found) == Counter(results.given)
 
 
 def check(recipe: Recipe, columns: list[str], rows: list[Any], day: Day) -> None:
