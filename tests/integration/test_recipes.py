@@ -461,7 +461,7 @@ def test_spark_follows_the_table(in_spark: Any) -> None:
     assert TOO_LATE in FOLLOWING.read_text()
 
 
-TOO_LATE = "DELTA_"
+TOO_LATE = "DELTA_MISSING_FILES_UNEXPECTED_VERSION"
 """How Spark says that the log does not reach back."""
 
 

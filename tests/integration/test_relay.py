@@ -24,7 +24,7 @@ from spillway.kafka.client import KafkaCluster, TopicMissing
 from spillway.produce.keys import partitions_of
 from spillway.produce.transactions import ProducerFenced
 from spillway.relay import run
-from spillway.relay.kept import Kept, RelayRefused, position_topic
+from spillway.relay.kept import RelayPosition, RelayRefused, position_topic
 from spillway.relay.outlet import Outlet
 from spillway.relay.run import Telling, deliver, relay
 from spillway.tables import Warehouse
@@ -146,9 +146,9 @@ def test_a_day_its_cleanup_and_what_upkeep_does_between(scene: Scene) -> None:
     }
 
 
-def first_step(scene: Scene, outlet: Outlet) -> tuple[Follower, Kept, Any]:
+def first_step(scene: Scene, outlet: Outlet) -> tuple[Follower, RelayPosition, Any]:
     follower = scene.follower()
-    kept = outlet.kept or Kept(warehouse="w", topic=outlet.topic_id)
+    kept = outlet.kept or RelayPosition(warehouse="w", topic=outlet.topic_id)
     step = next_step(kept.position, follower.look())
     assert step is not None
     return follower, kept, step
@@ -175,12 +175,12 @@ def test_a_relay_that_dies_inside_a_transaction_and_one_that_does_not_hear_of_it
     assert scene.numbers(9) == scene.given
 
 
-def _order(scene: Scene, outlet: Outlet) -> tuple[Follower, Outlet, Kept, Any]:
+def _order(scene: Scene, outlet: Outlet) -> tuple[Follower, Outlet, RelayPosition, Any]:
     follower, kept, step = first_step(scene, outlet)
     return follower, outlet, kept, step
 
 
-def _go_on(outlet: Outlet, rows: list[pa.Table], kept: Kept) -> None:
+def _go_on(outlet: Outlet, rows: list[pa.Table], kept: RelayPosition) -> None:
     for some in rows:
         outlet.send(some)
     outlet.commit(kept)

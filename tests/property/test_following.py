@@ -16,10 +16,10 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from spillway.following.position import (
+    FollowStep,
     Newest,
     Position,
     Seen,
-    Step,
     another_history,
     cleaned,
     next_step,
@@ -136,7 +136,7 @@ class Table:
         self.random.shuffle(files)
         return Seen(self.applied, files, cleaned(self.events))
 
-    def read(self, step: Step) -> list[Row] | None:
+    def read(self, step: FollowStep) -> list[Row] | None:
         """The rows of a step; None when a file is gone."""
         found: list[Row] = []
         for file in step.files:
@@ -147,7 +147,7 @@ class Table:
         return [row for row in found if _in(step, row)]
 
 
-def _in(step: Step, row: Row) -> bool:
+def _in(step: FollowStep, row: Row) -> bool:
     if row.phase != step.phase or hash(row.number) % step.parts != step.part:
         return False
     if step.phase == "cleanup":

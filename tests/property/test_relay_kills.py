@@ -25,7 +25,7 @@ from spillway.following.position import next_step
 from spillway.following.rows import Follower, HistoryChanged
 from spillway.kafka.client import KafkaUnavailable
 from spillway.relay import run
-from spillway.relay.kept import Kept
+from spillway.relay.kept import RelayPosition
 from spillway.relay.run import Telling, relay
 from spillway.tables import Warehouse, log
 from tests.followed import IDENTITY, Followed
@@ -45,7 +45,7 @@ class Topic:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.kept: Kept | None = None
+        self.kept: RelayPosition | None = None
         self.producer = 0
 
 
@@ -85,10 +85,10 @@ class Connection:
         with self._call():
             self._open += rows["stock_offset"].to_pylist()
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, kept: RelayPosition) -> None:
         with self._call():
             self._kafka.rows += self._open
-            self._kafka.kept = Kept.model_validate_json(kept.model_dump_json())
+            self._kafka.kept = RelayPosition.model_validate_json(kept.model_dump_json())
 
     def abort(self) -> None:
         self._open = []
@@ -152,7 +152,7 @@ def test_whatever_is_killed_each_row_is_committed_once(choices: random.Random) -
                 case "zombie" if zombies:
                     Connection(kafka, float("inf"), False, Killed())  # its successor
                     with pytest.raises(Fenced):
-                        zombies.pop().commit(Kept(warehouse="w", topic="t-id"))
+                        zombies.pop().commit(RelayPosition(warehouse="w", topic="t-id"))
         relay_once(follower(results), Connection(kafka, float("inf"), False, Killed()))
         assert Counter(kafka.rows) == Counter(results.given)
         assert kafka.kept is None or kafka.kept.rows == len(kafka.rows)

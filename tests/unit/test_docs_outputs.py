@@ -49,12 +49,16 @@ from spillway.doctor.machine import (
     judge_python,
 )
 from spillway.doctor.ports import metrics
+from spillway.following.position import FollowStep
 from spillway.kafka import broker
 from spillway.maintenance import Amount, Maintained, Report, shown
 from spillway.metrics import server
 from spillway.produce import run as producing
 from spillway.produce.summary import ProducedTally, Summary
 from spillway.protocol.driver import _taken_over
+from spillway.relay.kept import RelayPosition
+from spillway.relay.lines import begin_line, step_line
+from spillway.relay.run import Relayed
 from spillway.report import looking
 from spillway.report import status as statuses
 from spillway.report.status import status
@@ -362,6 +366,17 @@ def verify_incomplete(stage: Stage) -> None:
     }
     report = VerifyReport(DAY, 13, 6, 6, 1, 0, False, DETAILS | {"differences": [lost]})
     stage.show(verdict_table(report.to_dict()))
+
+
+@makes("relay")
+def relay(_: Stage) -> None:
+    kept = RelayPosition(warehouse="w", topic="id")
+    terminal.say(begin_line("results", kept))
+    for step, rows, total in (
+        (FollowStep("run-time", 2, ()), 72, 72),
+        (FollowStep("cleanup", 0, (), session="2026-01-05"), 576, 648),
+    ):
+        terminal.say(step_line(Relayed(step, rows, total, 0.2)))
 
 
 @makes("cleanup-plan")

@@ -40,14 +40,14 @@ def relay(
     stop = threading.Event()
     stop_on_signals(stop, "step")  # before the slow imports
 
-    from spillway.relay.lines import start_line, step_line
+    from spillway.relay.lines import begin_line, step_line
     from spillway.relay.run import Telling
     from spillway.relay.service import relay_results
 
     settings = given.settings()
     telling = Telling(on_trouble=lambda text: warn(told(text)))
     if not quiet:
-        telling.on_start = lambda kept: say(start_line(topic, kept))
+        telling.on_start = lambda kept: say(begin_line(topic, kept))
         telling.on_step = lambda step: say(step_line(step))
     relay_results(
         settings,

@@ -4,7 +4,7 @@ Model: a row is told by what it says, not by the file or the table version that 
 run time have an epoch; an epoch appears whole, in one commit, and epochs appear in their order.
 Rows of cleanup belong to a session, and all of them are there once `sessions` says `cleaned`. So
 two numbers say what a follower has: the *epoch* up to which it has run time, and the *event* of
-`sessions` up to which it has cleanup. A `Step` is a range of epochs, or one session's cleanup.
+`sessions` up to which it has cleanup. A `FollowStep` is a range of epochs, or a session's cleanup.
 
 What follows from it:
 
@@ -64,7 +64,7 @@ class UnderWay(BaseModel):
 
 
 class Position(BaseModel):
-    """Which rows a follower has. Kept with them, or not at all."""
+    """Which rows a follower has. Kept together with them, or not at all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,7 +79,7 @@ class Position(BaseModel):
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanedSession:
     """A session whose rows of cleanup are all there."""
 
     event: int
@@ -97,12 +97,12 @@ class Seen:
     epoch: int
     """The last epoch whose rows are there; -1: none."""
     files: Sequence[ActiveFile]
-    cleaned: Sequence[Cleaned]
+    cleaned: Sequence[CleanedSession]
     """In the order of their events, each session once."""
 
 
 @dataclass(frozen=True)
-class Step:
+class FollowStep:
     """Rows that are taken together: of `files` those of `phase` after epoch `after` up to `upto`;
     of cleanup those of `session`, whatever their epoch; of these the ones of part `part`."""
 
@@ -117,16 +117,16 @@ class Step:
     parts: int = 1
 
 
-def cleaned(events: Iterable[SessionEvent]) -> list[Cleaned]:
+def cleaned(events: Iterable[SessionEvent]) -> list[CleanedSession]:
     """The sessions that are cleaned. `events`: all of the table `sessions`, in order.
 
     Two cleanups of one session at once may both say that it is cleaned; the first one counts.
     """
-    found: dict[str, Cleaned] = {}
+    found: dict[str, CleanedSession] = {}
     for n, event in enumerate(events):
         if event.event in EVENTS:
             found.setdefault(
-                event.session, Cleaned(n, event.session, event.written_at, event.cleanup)
+                event.session, CleanedSession(n, event.session, event.written_at, event.cleanup)
             )
     return list(found.values())
 
@@ -146,10 +146,11 @@ def next_step(
     *,
     most_rows: int = STEP_ROWS,
     most_bytes: int = STEP_BYTES,
-) -> Step | None:
+) -> FollowStep | None:
     """What is taken next of what was seen; None: nothing.
 
-    Run time comes first, so that a session's cleanup is never ahead of its day.
+    Run time comes first, so that a session's cleanup is never ahead of its day. Files come about
+    in the order of their epochs, though nothing rests on that.
     """
     under_way = position.under_way
     if under_way is not None:
@@ -197,20 +198,21 @@ def _weights(
         yield heavy
 
 
-def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> Step:
+def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> FollowStep:
     if phase == "run-time":
-        files = [file for file in _files_after(position, seen) if _least(file) <= upto]
-        return Step(phase, upto, tuple(files), after=position.epoch)
+        new = sorted(_files_after(position, seen), key=_least)
+        files = [file for file in new if _least(file) <= upto]
+        return FollowStep(phase, upto, tuple(files), after=position.epoch)
     [of] = [each for each in seen.cleaned if each.event == upto]
     files = [
         file
         for file in seen.files
         if file.sessions is None or file.sessions[0] <= of.session <= file.sessions[1]
     ]
-    return Step(phase, upto, tuple(files), session=of.session, written_at=of.written_at)
+    return FollowStep(phase, upto, tuple(files), session=of.session, written_at=of.written_at)
 
 
-def taken(position: Position, step: Step, newest: Newest | None) -> Position:
+def taken(position: Position, step: FollowStep, newest: Newest | None) -> Position:
     """The position after a step. `newest`: of the rows that were taken so far; None: none."""
     update: dict[str, object] = {"newest": newest, "under_way": None}
     if step.part + 1 < step.parts:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from spillway.engine.join.hashing import xxhash64
-from spillway.following.position import Newest, Position, Seen, Step, another_history, cleaned
+from spillway.following.position import FollowStep, Newest, Position, Seen, another_history, cleaned
 from spillway.protocol.state import JournalState
 from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
 from spillway.tables.definitions import SESSION_DATE
@@ -84,7 +84,7 @@ class Follower:
                 "and let consumers change over"
             )
 
-    def read(self, step: Step) -> Iterator[pa.Table]:
+    def read(self, step: FollowStep) -> Iterator[pa.Table]:
         """The rows of a step, some at a time, with the table's columns.
 
         Columns that a file does not have, because they came later, are null. Raises `DamagedTable`
@@ -97,7 +97,7 @@ class Follower:
             for rows in self._rows(file, wanted):
                 yield self._part(rows, step) if step.parts > 1 else rows
 
-    def _part(self, rows: pa.Table, step: Step) -> pa.Table:
+    def _part(self, rows: pa.Table, step: FollowStep) -> pa.Table:
         hashes = xxhash64([rows[name] for name in self._identity])
         return rows.filter(pa.array(hashes % np.uint64(step.parts) == step.part))
 

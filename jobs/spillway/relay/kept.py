@@ -30,7 +30,7 @@ class UnfitTopic(ValueError):
     exit_code = USAGE
 
 
-class Kept(BaseModel):
+class RelayPosition(BaseModel):
     """How far a relay has come."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,10 +65,10 @@ def transactional_id(topic: str) -> str:
     return f"spillway-relay-{topic}"
 
 
-def read_kept(value: bytes, topic: str) -> Kept:
+def read_kept(value: bytes, topic: str) -> RelayPosition:
     """The record's value. Raises `RelayRefused` for what no relay of this version wrote."""
     try:
-        return Kept.model_validate_json(value)
+        return RelayPosition.model_validate_json(value)
     except ValidationError as error:
         raise RelayRefused(
             f"the last record of {position_topic(topic)} is no position that this version of "
@@ -78,8 +78,14 @@ def read_kept(value: bytes, topic: str) -> Kept:
 
 
 def begin(
-    kept: Kept | None, *, topic: str, topic_id: str, warehouse: str, is_empty: bool, from_now: bool
-) -> Kept:
+    kept: RelayPosition | None,
+    *,
+    topic: str,
+    topic_id: str,
+    warehouse: str,
+    is_empty: bool,
+    from_now: bool,
+) -> RelayPosition:
     """Where a relay goes on, or begins. Pure.
 
     `kept`: what the position's topic says; `is_empty`: whether the rows' topic has no record.
@@ -92,7 +98,7 @@ def begin(
                 "them are results: all would come again. Relay into an empty topic, or, to add to "
                 "this one what comes from now on, start with --from-now"
             )
-        return Kept(warehouse=warehouse, topic=topic_id)
+        return RelayPosition(warehouse=warehouse, topic=topic_id)
     if kept.warehouse != warehouse:
         raise RelayRefused(
             f"topic {topic} has the results of another warehouse ({kept.warehouse}; this one is "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from spillway.relay.kept import Kept
+from spillway.relay.kept import RelayPosition
 from spillway.relay.run import Relayed
 from spillway.report.words import span_text, times_text
 
 
-def start_line(topic: str, kept: Kept) -> str:
+def begin_line(topic: str, kept: RelayPosition) -> str:
     """The line at the start."""
     if not kept.rows and kept.position.epoch < 0:
         return f"topic {topic}: begins with the first result"

@@ -22,7 +22,13 @@ from spillway.produce.keys import partitions_of
 from spillway.produce.send import BATCH_BYTES, MAX_REQUEST_BYTES
 from spillway.produce.transactions import TransactionalSender
 from spillway.relay.encoding import records
-from spillway.relay.kept import Kept, RelayRefused, position_topic, read_kept, transactional_id
+from spillway.relay.kept import (
+    RelayPosition,
+    RelayRefused,
+    position_topic,
+    read_kept,
+    transactional_id,
+)
 from spillway_schemas.secret import Options
 
 OVERHEAD_BYTES = 100
@@ -109,7 +115,7 @@ class Outlet:
         for lo, hi in zip(begins, [*begins[1:], len(sizes)], strict=True):
             self._put(self.topic, places[lo:hi], keys[lo:hi], values[lo:hi])
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, kept: RelayPosition) -> None:
         """Commit what was sent, and the position with it."""
         self._put(
             self._place,

@@ -23,22 +23,22 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spillway.following.position import Seen, Step, next_step, now, taken
+from spillway.following.position import FollowStep, Seen, next_step, now, taken
 from spillway.following.rows import Follower, newest_of
 from spillway.kafka.client import KafkaUnavailable
-from spillway.relay.kept import Kept, begin
+from spillway.relay.kept import RelayPosition, begin
 
 POLL_S = 0.5
 """How often the table is looked at when nothing is new."""
 RETRY_S = 5.0
 
 
-class Rows(Protocol):
+class RowOutlet(Protocol):
     """Where rows go. See `spillway.relay.outlet.Outlet`."""
 
     topic: str
     topic_id: str
-    kept: Kept | None
+    kept: RelayPosition | None
     is_empty: bool
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class Rows(Protocol):
     def send(self, rows: pa.Table) -> None:
         """Send rows of `results`."""
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, kept: RelayPosition) -> None:
         """Commit what was sent, and the position with it."""
 
     def abort(self) -> None:
@@ -58,7 +58,7 @@ class Rows(Protocol):
 class Relayed:
     """A step that is in the topic."""
 
-    step: Step
+    step: FollowStep
     rows: int
     total: int
     """Rows that were relayed in all, since the relay's first start."""
@@ -69,14 +69,14 @@ class Relayed:
 class Telling:
     """What is told while a relay runs."""
 
-    on_start: Callable[[Kept], None] = lambda _: None
+    on_start: Callable[[RelayPosition], None] = lambda _: None
     on_step: Callable[[Relayed], None] = lambda _: None
     on_trouble: Callable[[str], None] = lambda _: None
 
 
 def relay(
     follower: Follower,
-    connect: Callable[[], AbstractContextManager[Rows]],
+    connect: Callable[[], AbstractContextManager[RowOutlet]],
     warehouse: str,
     *,
     once: bool,
@@ -108,7 +108,9 @@ def relay(
             stop.wait(RETRY_S)
 
 
-def _begin(rows: Rows, follower: Follower, seen: Seen, warehouse: str, from_now: bool) -> Kept:
+def _begin(
+    rows: RowOutlet, follower: Follower, seen: Seen, warehouse: str, from_now: bool
+) -> RelayPosition:
     first = rows.kept is None
     kept = begin(
         rows.kept,
@@ -129,8 +131,8 @@ def _begin(rows: Rows, follower: Follower, seen: Seen, warehouse: str, from_now:
 
 def _run(
     follower: Follower,
-    rows: Rows,
-    kept: Kept,
+    rows: RowOutlet,
+    kept: RelayPosition,
     seen: Seen,
     once: bool,
     stop: threading.Event,
@@ -149,7 +151,9 @@ def _run(
         seen = follower.look()
 
 
-def deliver(follower: Follower, rows: Rows, kept: Kept, step: Step) -> Kept:
+def deliver(
+    follower: Follower, rows: RowOutlet, kept: RelayPosition, step: FollowStep
+) -> RelayPosition:
     """Relay one step, whole; what is kept then. Whatever it raises, nothing was relayed, unless
     Kafka did not say whether it has committed."""
     newest, count = kept.position.newest, kept.rows

@@ -1,0 +1,196 @@
+"""What a relay writes, and when it does not begin."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.engine.join.results import PHASES
+from spillway.following.position import EVENTS, FollowStep, Newest, Position, UnderWay
+from spillway.following.rows import newest_of
+from spillway.relay.encoding import records
+from spillway.relay.kept import (
+    RelayPosition,
+    RelayRefused,
+    UnfitTopic,
+    begin,
+    demand_fit,
+    position_topic,
+    read_kept,
+)
+from spillway.relay.lines import begin_line, step_line
+from spillway.relay.run import Relayed
+
+# --- records ---------------------------------------------------------------------------------
+
+SCHEMA = pa.schema(
+    [
+        pa.field("symbol", pa.string(), nullable=False),
+        ("minute", pa.timestamp("us", "UTC")),
+        ("price", pa.float64()),
+        ("shares", pa.int64()),
+        ("fair", pa.bool_()),
+        ("day", pa.date32()),
+        ("fee", pa.decimal128(20, 3)),
+        ("text", pa.string()),
+        ("partition", pa.int32()),
+    ]
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "symbol": TEXTS,
+            "minute": st.none()
+            | st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1)).map(
+                lambda at: at.replace(tzinfo=UTC)
+            ),
+            "price": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+            "shares": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "fair": st.none() | st.booleans(),
+            "day": st.none() | st.dates(date(1970, 1, 1), date(2100, 1, 1)),
+            "fee": st.none() | st.integers(-(10**15), 10**15).map(lambda n: Decimal(n).scaleb(-3)),
+            "text": st.none() | TEXTS,
+            "partition": st.integers(0, 100),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; what a reader must find."""
+    match value:
+        case datetime():
+            whole, micros = divmod(value - datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1))
+            at = datetime(1970, 1, 1) + timedelta(seconds=whole)
+            return f"{at.isoformat()}.{micros.microseconds:06d}Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:.3f}"
+    return value
+
+
+@given(ROWS)
+def test_a_value_has_every_column_and_loses_nothing(rows: list[dict[str, Any]]) -> None:
+    keys, values = records(pa.Table.from_pylist(rows, schema=SCHEMA), ["symbol"])
+    wanted = [{name: plain(value) for name, value in row.items()} for row in rows]
+    assert [json.loads(value) for value in values.to_pylist()] == wanted
+    assert [list(json.loads(value)) for value in values.to_pylist()] == [SCHEMA.names] * len(rows)
+    assert keys.to_pylist() == [row["symbol"] for row in rows]
+    keys, again = records(pa.Table.from_pylist(rows, schema=SCHEMA), ["symbol", "minute"])
+    assert again.to_pylist() == values.to_pylist()
+    named = [{name: row[name] for name in ("symbol", "minute")} for row in wanted]
+    assert [json.loads(key) for key in keys.to_pylist()] == named
+    keys, _ = records(pa.Table.from_pylist(rows, schema=SCHEMA), ["partition"])
+    assert [json.loads(key) for key in keys.to_pylist()] == [
+        {"partition": row["partition"]} for row in rows
+    ]
+
+
+def test_every_phase_of_results_is_followed() -> None:
+    """Who adds one decides here when its rows are all there."""
+    assert {"run-time", *EVENTS.values()} == set(PHASES)
+
+
+def test_the_newest_row_is_one_of_run_time() -> None:
+    at = datetime(2026, 1, 5, tzinfo=UTC)
+    rows = [(3, "run-time", 5), (4, "run-time", 9), (4, "run-time", 7), (8, "cleanup", 99)]
+    table = pa.table(
+        {
+            "epoch": pa.array([epoch for epoch, _, _ in rows]),
+            "phase": [phase for _, phase, _ in rows],
+            "committed_at": pa.array(
+                [at + timedelta(microseconds=us) for _, _, us in rows], pa.timestamp("us", "UTC")
+            ),
+        }
+    )
+    first = int(at.timestamp()) * 1_000_000
+    assert newest_of(table, None) == Newest(4, first + 9)
+    assert newest_of(table, Newest(3, 1)) == Newest(4, first + 9)
+    assert newest_of(table, Newest(5, 1)) == Newest(5, 1)
+    assert newest_of(table.slice(3), None) is None
+
+
+# --- where a relay begins ---------------------------------------------------------------------
+
+KEPT = RelayPosition(
+    warehouse="w",
+    topic="id",
+    rows=7,
+    position=Position(
+        epoch=3,
+        event=1,
+        event_at="then",
+        newest=Newest(3, 5),
+        under_way=UnderWay(phase="cleanup", upto=4, parts=3, done=1),
+    ),
+)
+
+
+def begun(kept: RelayPosition | None, **given: Any) -> RelayPosition:
+    known = {"topic_id": "id", "warehouse": "w", "is_empty": False, "from_now": False}
+    return begin(kept, topic="t", **(known | given))
+
+
+def test_where_a_relay_begins() -> None:
+    assert begun(KEPT) == begun(KEPT, from_now=True) == begun(KEPT, is_empty=True) == KEPT
+    assert begun(None, is_empty=True) == RelayPosition(warehouse="w", topic="id")
+    assert begun(None, from_now=True) == RelayPosition(warehouse="w", topic="id")
+    refusals = {
+        "t has records, and t-position does not say": {"kept": None},
+        "results of another warehouse": {"kept": KEPT, "warehouse": "v"},
+        "was deleted and made again": {"kept": KEPT, "topic_id": "other"},
+    }
+    for said, given_ in refusals.items():
+        with pytest.raises(RelayRefused, match=said):
+            begun(**given_)
+
+
+def test_what_is_kept_is_read_again() -> None:
+    text = KEPT.model_dump_json().encode()
+    assert read_kept(text, "t") == KEPT
+    later = json.dumps(json.loads(text) | {"format": 2}).encode()
+    for wrong in (later, b"no JSON", b"{}"):
+        with pytest.raises(RelayRefused, match="the last record of t-position is no position"):
+            read_kept(wrong, "t")
+
+
+def test_topics_that_no_relay_writes_to() -> None:
+    demand_fit("results", ["stock"])
+    with pytest.raises(UnfitTopic, match="stock is read by the query"):
+        demand_fit("stock", ["stock"])
+    with pytest.raises(UnfitTopic, match="is read by the query"):
+        demand_fit("stock", [position_topic("stock")])
+    for name in ("a b", "x" * 245, ""):
+        if name:
+            with pytest.raises(UnfitTopic, match="is no name of a topic"):
+                demand_fit(name, [])
+
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+def test_lines() -> None:
+    assert (
+        begin_line("t", RelayPosition(warehouse="w", topic="id"))
+        == "topic t: begins with the first result"
+    )
+    assert begin_line("t", KEPT) == "topic t: goes on after epoch 3, 7 rows relayed so far"
+    step = FollowStep("run-time", 9, (), after=3)
+    assert step_line(Relayed(step, 1, 8, 0.5)) == "epochs 4 to 9: 1 row | 8 in all | 500 ms"
+    step = FollowStep("run-time", 4, (), after=3, part=1, parts=3)
+    assert step_line(Relayed(step, 2, 8, 1.25)).startswith("epoch 4, part 2 of 3: 2 rows | ")
+    step = FollowStep("cleanup", 1, (), session="2026-01-05")
+    assert (
+        step_line(Relayed(step, 2, 8, 1.25)) == "cleanup of 2026-01-05: 2 rows | 8 in all | 1.2 s"
+    )
