@@ -44,6 +44,8 @@ class Topic:
     """What Kafka keeps: rows that are committed, and the position."""
 
     def __init__(self) -> None:
+        self.offsets = 0
+        """Records that were sent, of transactions that were aborted, too."""
         self.rows: list[int] = []
         self.kept: RelayPosition | None = None
         self.producer = 0
@@ -63,7 +65,7 @@ class Connection:
         kafka.producer += 1
         self._producer = kafka.producer
         self.kept = kafka.kept
-        self.is_empty = not kafka.rows
+        self.is_empty = not kafka.offsets
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -84,6 +86,7 @@ class Connection:
     def send(self, rows: pa.Table) -> None:
         with self._call():
             self._open += rows["stock_offset"].to_pylist()
+            self._kafka.offsets += rows.num_rows
 
     def commit(self, kept: RelayPosition) -> None:
         with self._call():

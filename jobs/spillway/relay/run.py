@@ -120,9 +120,11 @@ def _begin(
         is_empty=rows.is_empty,
         from_now=from_now,
     )
-    if first and from_now:
-        # At once: a start after this one has to know from when on.
-        kept = kept.model_copy(update={"position": now(seen)})
+    if first:
+        # Before any row: a topic with what a transaction has left is not empty any more. And from
+        # when on rows are wanted is decided once.
+        if from_now:
+            kept = kept.model_copy(update={"position": now(seen)})
         rows.begin()
         rows.commit(kept)
     follower.check(kept.position, seen)
