@@ -159,7 +159,7 @@ def test_where_a_relay_begins() -> None:
 def test_what_is_kept_is_read_again() -> None:
     text = KEPT.model_dump_json().encode()
     assert read_kept(text, "t") == KEPT
-    later = json.dumps(json.loads(text) | {"format": 2}).encode()
+    later = json.dumps(json.loads(text) | {"later": 2}).encode()
     for wrong in (later, b"no JSON", b"{}"):
         with pytest.raises(RelayRefused, match="the last record of t-position is no position"):
             read_kept(wrong, "t")

@@ -9,7 +9,6 @@ topic is compacted, so the last record stays for ever.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -35,7 +34,6 @@ class RelayPosition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
     warehouse: str
     """The id of the warehouse."""
     topic: str
