@@ -98,7 +98,6 @@ class Table:
                     session=day(session),
                     event="cleaned",
                     cleanup=counted,
-                    written_at=f"{len(self.events)}",
                 )
             )
             self.wanted += rows
@@ -256,13 +255,13 @@ def test_a_step_takes_as_many_epochs_as_it_may_hold() -> None:
 
 
 def test_another_history_is_noticed() -> None:
-    ended = cleaned([SessionEvent(session=day(0), event="cleaned", written_at="then")])
+    ended = cleaned([SessionEvent(session=day(0), event="cleaned")])
     seen = Seen(7, (), ended)
-    position = Position(epoch=7, event=0, event_at="then", newest=Newest(7, 1))
+    position = Position(epoch=7, event=0, session=day(0), newest=Newest(7, 1))
     assert another_history(position, seen, has_newest=True) is None
     behind = Seen(6, (), ended)
     assert "end at epoch 6, and epoch 7" in str(another_history(position, behind, has_newest=True))
     assert "epoch 7 has other rows" in str(another_history(position, seen, has_newest=False))
-    for events in ((), cleaned([SessionEvent(session=day(0), event="cleaned", written_at="now")])):
+    for events in ((), cleaned([SessionEvent(session=day(1), event="cleaned")])):
         other = Seen(7, (), events)
         assert "event 0 of sessions" in str(another_history(position, other, has_newest=True))

@@ -130,7 +130,7 @@ KEPT = RelayPosition(
     position=Position(
         epoch=3,
         event=1,
-        event_at="then",
+        session="2026-01-05",
         newest=Newest(3, 5),
         under_way=UnderWay(phase="cleanup", upto=4, parts=3, done=1),
     ),

@@ -19,7 +19,7 @@ Failure paths:
 
 * *Killed before the position was kept*: the step is taken again, from whatever files hold it now.
 * *Another history* (the warehouse was restored from a backup, and epochs were given again): a
-  position remembers one row, and when its last event was written. `another_history` compares.
+  position remembers one row, and whose cleanup it had last. `another_history` compares.
 
 Known limitation: the weight of a range of epochs inside one compacted file is estimated, as if
 rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files.
@@ -72,8 +72,8 @@ class Position(BaseModel):
     """All rows of run time up to this epoch."""
     event: int = -1
     """All rows of cleanup of sessions that were cleaned with this event of `sessions` or before."""
-    event_at: str = ""
-    """When that event was written."""
+    session: str = ""
+    """The session of that event."""
     newest: Newest | None = None
     under_way: UnderWay | None = None
 
@@ -85,7 +85,6 @@ class CleanedSession:
     event: int
     """Its number in `sessions`."""
     session: str
-    written_at: str
     rows: int | None
     """How many there are; None: not known."""
 
@@ -112,7 +111,6 @@ class FollowStep:
     files: tuple[ActiveFile, ...]
     after: int = -1
     session: str = ""
-    written_at: str = ""
     part: int = 0
     parts: int = 1
 
@@ -125,9 +123,7 @@ def cleaned(events: Iterable[SessionEvent]) -> list[CleanedSession]:
     found: dict[str, CleanedSession] = {}
     for n, event in enumerate(events):
         if event.event in EVENTS:
-            found.setdefault(
-                event.session, CleanedSession(n, event.session, event.written_at, event.cleanup)
-            )
+            found.setdefault(event.session, CleanedSession(n, event.session, event.cleanup))
     return list(found.values())
 
 
@@ -136,7 +132,7 @@ def now(seen: Seen) -> Position:
     position = Position(epoch=seen.epoch)
     if seen.cleaned:
         last = seen.cleaned[-1]
-        position = position.model_copy(update={"event": last.event, "event_at": last.written_at})
+        position = position.model_copy(update={"event": last.event, "session": last.session})
     return position
 
 
@@ -209,7 +205,7 @@ def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> FollowSte
         for file in seen.files
         if file.sessions is None or file.sessions[0] <= of.session <= file.sessions[1]
     ]
-    return FollowStep(phase, upto, tuple(files), session=of.session, written_at=of.written_at)
+    return FollowStep(phase, upto, tuple(files), session=of.session)
 
 
 def taken(position: Position, step: FollowStep, newest: Newest | None) -> Position:
@@ -222,7 +218,7 @@ def taken(position: Position, step: FollowStep, newest: Newest | None) -> Positi
     elif step.phase == "run-time":
         update["epoch"] = step.upto
     else:
-        update |= {"event": step.upto, "event_at": step.written_at}
+        update |= {"event": step.upto, "session": step.session}
     return position.model_copy(update=update)
 
 
@@ -232,13 +228,20 @@ def another_history(position: Position, seen: Seen, has_newest: bool) -> str | N
     `has_newest`: whether the table has the row that `position.newest` describes.
     """
     if seen.epoch < position.epoch:
-        return f"its results end at epoch {seen.epoch}, and epoch {position.epoch} was taken before"
+        return (
+            f"its results end at epoch {seen.epoch}, and epoch {position.epoch} was taken before "
+            "(where `spillway doctor --repair` has mended its log, start the stream first: it "
+            "gives the table what is lacking)"
+        )
     if not has_newest:
         assert position.newest is not None
         return f"epoch {position.newest.epoch} has other rows than those that were taken before"
-    events = {each.event: each.written_at for each in seen.cleaned}
-    if position.event >= 0 and events.get(position.event) != position.event_at:
-        return f"event {position.event} of sessions is another than when its cleanup was taken"
+    events = {each.event: each.session for each in seen.cleaned}
+    if position.event >= 0 and events.get(position.event) != position.session:
+        return (
+            f"event {position.event} of sessions does not say that {position.session} is cleaned, "
+            "and its cleanup was taken before"
+        )
     return None
 
 
