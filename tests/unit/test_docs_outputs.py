@@ -399,9 +399,7 @@ def verify_json(_: Stage) -> None:
     for module, step in (
         ("spillway.commands.verify", "reading the journal"),
         ("spillway.verify.proof", "asking Kafka whether it still has the input"),
-        ("spillway.verify.proof", "starting Spark"),
         ("spillway.verify.proof", "reading 630,000 input rows and the results"),
-        ("spillway.commands.verify", "stopping Spark"),
     ):
         print(f"verify {DAY}: {source_says(module, step)}")
     report = VerifyReport(DAY, 13, 6, 7, 0, 0, True, {}).to_dict()
