@@ -391,7 +391,7 @@ def test_a_leaf_is_decoded_and_summed_once(spark: Any) -> None:
     """Its sums are read twice: by the fold and beside the quarantine."""
     made = MADE[0]
     frames_ = frames(spark, made, made.results, made.rejected)
-    plan = frames_.judged()._jdf.queryExecution().executedPlan().toString()
+    plan = frames_.judging()._jdf.queryExecution().executedPlan().toString()
     assert "Scan ExistingRDD" in plan
     assert "hashpartitioning(k0#" not in plan, "that would be the summing of a leaf"
     held = spark.sparkContext._jsc.getPersistentRDDs().size()

@@ -97,6 +97,10 @@ class TreeFrames:
 
     def judged(self) -> JudgedKeys:
         """Totals, and the keys that fail."""
+        return collected(self.judging().toArrow())
+
+    def judging(self) -> Any:
+        """The same as a frame, of the rows of `workers.judged_tree`."""
         # Two branches read them. A plan that is cached by `persist` is not found again behind the
         # views of a statement, and would be made, and its input decoded, twice.
         self._sums = [
@@ -109,10 +113,9 @@ class TreeFrames:
         for frame in frames[1:]:
             union = union.unionAll(frame)
         summed = union.groupBy(*self._keys).agg(*(sql.sum(c).alias(c) for c in FOLDED))
-        rows = summed.mapInArrow(
+        return summed.mapInArrow(
             partial(judged_tree, len(self._keys), schema), from_arrow_schema(schema)
         )
-        return collected(rows.toArrow())
 
     def _key_fields(self) -> list[pa.Field]:
         """The root's key as each row has it: null for rejected rows."""
