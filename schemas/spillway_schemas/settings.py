@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +49,7 @@ from spillway_schemas.setting_fields import (
     WarehouseSettings,
     flat_options,
 )
+from spillway_schemas.stores import is_uri
 from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 
 __all__ = [
@@ -280,7 +280,7 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _is_table(name: str) -> bool:
-    return name == "kafka.options"
+    return name in ("kafka.options", "warehouse.options")
 
 
 def _value(settings: Settings, name: str) -> object:
@@ -300,10 +300,11 @@ def _holds(layer: Mapping[str, Any], name: str) -> bool:
 
 
 def _normal(layer: dict[str, Any]) -> dict[str, Any]:
-    """Flatten `kafka.options`, so that dotted and quoted names of two sources merge."""
-    kafka = layer.get("kafka")
-    if isinstance(kafka, dict) and isinstance(kafka.get("options"), dict):
-        return {**layer, "kafka": {**kafka, "options": flat_options(kafka["options"])}}
+    """Flatten tables of options, so that dotted and quoted names of two sources merge."""
+    for name in ("kafka", "warehouse"):
+        section = layer.get(name)
+        if isinstance(section, dict) and isinstance(section.get("options"), dict):
+            layer = {**layer, name: {**section, "options": flat_options(section["options"])}}
     return layer
 
 
@@ -334,7 +335,7 @@ def _absolute(
     for name in PATHS:
         section, _, inner = name.partition(".")
         value = str(_value(settings, name))
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):
+        if is_uri(value):
             continue
         base = home if origins[name].source in ("default", "file") else here
         changes.setdefault(section, {})[inner] = os.path.normpath(base / Path(value).expanduser())

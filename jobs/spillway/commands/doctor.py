@@ -31,7 +31,9 @@ def doctor(
     if repair:
         from spillway.tables.repair import repair as mend
 
-        for line in mend(settings.warehouse.root) or ["nothing had to be mended"]:
+        for line in mend(settings.warehouse.root, settings.warehouse.options) or [
+            "nothing had to be mended"
+        ]:
             say(line)
     found = checks.check_all(settings, close_delay_s=close_delay)
     if json_:

@@ -54,7 +54,7 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
     """The same, with where each value came from."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     found, origins = load_settings(_before.config, {**_before.flags, **given})
-    keep_secret(found.kafka.options)
+    keep_secret(found.secrets)
     return found, origins
 
 
@@ -67,9 +67,9 @@ def query(found: Settings) -> Any:
 
 def warehouse(found: Settings) -> Any:
     """The settings' warehouse, which must exist. Raises NoWarehouse."""
-    from spillway.tables import Warehouse
+    from spillway.tables import opened
 
-    return Warehouse(found.warehouse.root, fsync=found.warehouse.fsync)
+    return opened(found.warehouse)
 
 
 def _date(text: str | None) -> str | None:

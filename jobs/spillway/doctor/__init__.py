@@ -23,6 +23,7 @@ from spillway.doctor.ports import metrics
 from spillway.plain import plain
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
+from spillway_schemas.stores import is_uri
 
 __all__ = ["Check", "blocking", "check_all", "table"]
 
@@ -42,9 +43,11 @@ def check_all(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
     query, query_check = query_file(settings)
+    places = list(folders(settings))
+    is_away = is_uri(settings.warehouse.root) and places[0].status == "fail"
     return [
         *programs(),
-        *folders(settings),
+        *places,
         *memory(settings),
         calendar_check,
         *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
@@ -53,7 +56,7 @@ def check_all(
         *_carry(settings, query),
         *kafka(settings, query, spans),
         *metrics(settings),
-        *_tables(settings, query, thorough),
+        *([] if is_away else _tables(settings, query, thorough)),
     ]
 
 
@@ -92,15 +95,13 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
 
 
 def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
-    if "://" in settings.warehouse.root:
-        return []  # said already, by the check of the folder
     from spillway.protocol.state import AnotherQuery
     from spillway.stream.genesis import StartRefused, check_carry, state_of_query
-    from spillway.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
+    from spillway.tables import DamagedTable, NoWarehouse, WarehouseError, opened
 
     root = settings.warehouse.root
     try:
-        warehouse = Warehouse(root)
+        warehouse = opened(settings.warehouse)
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
             check_carry(settings, state)
         found = warehouse.check(thorough=thorough)

@@ -12,7 +12,7 @@ from spillway.readmodel.model import ReadModel
 from spillway.report.ends import kafka_ends
 from spillway.report.model import Status
 from spillway.report.status import status, topics_of
-from spillway.tables import Warehouse
+from spillway.tables import Warehouse, opened
 from spillway_schemas.settings import Settings
 
 ENDS_EVERY_S = 5.0
@@ -39,7 +39,7 @@ class Looker:
         """
         if self.warehouse is None or self.memory is None:
             # A reader writes nothing, so there is nothing to sync.
-            self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
+            self.warehouse = opened(self._settings.warehouse, fsync=False)
             self.memory = cache.load(self.warehouse.place.path())
         now = datetime.now(UTC)
         with uncollected():

@@ -44,7 +44,7 @@ from spillway.stream.run import Wanted, Watcher
 from spillway.stream.source import kafka_options
 from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
-from spillway.tables import SessionEvent, Warehouse, exists
+from spillway.tables import SessionEvent, Warehouse, exists, opened
 from spillway.tables.definitions import OF_QUERY
 from spillway.tables.errors import WarehouseError
 from spillway_schemas.journal import Epoch, Offsets
@@ -91,6 +91,7 @@ class Stream:
             fsync=self.settings.warehouse.fsync,
             spill=spill_schema(self.spec),
             later=OF_QUERY,
+            options=self.settings.warehouse.options,
         )
 
     @cached_property
@@ -103,9 +104,10 @@ class Stream:
 
         Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
         """
-        if not exists(self.settings.warehouse.root):
+        place = self.settings.warehouse
+        if not exists(place.root, place.options):
             return False
-        found = Warehouse(self.settings.warehouse.root, fsync=False)
+        found = opened(place, fsync=False)
         state = state_of_query(found, self.query)
         return state is not None and self.wanted.until_sealed in state.sealed
 
@@ -165,7 +167,7 @@ class Stream:
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
             recovery=self.settings.recovery,
-            secrets=self.settings.kafka.options,
+            secrets=self.settings.secrets,
         )
         state = self.driver.state
         placement.hosts = dict(state.hosts)
@@ -326,7 +328,7 @@ class Stream:
             raise failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
-        secrets = self.settings.kafka.options
+        secrets = self.settings.secrets
         if ended := beyond_mending(failure, now - since, self.supervised.checkpoint, secrets):
             raise ended from failure
         self.watcher.on_trouble("Kafka does not answer; trying again")

@@ -35,7 +35,7 @@ from spillway.tables.events import NumberedCommand, SessionEvent
 from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile
 from spillway.tables.snapshots import Snapshots
-from spillway.tables.warehouse import Warehouse, exists
+from spillway.tables.warehouse import Warehouse, exists, opened
 
 __all__ = [
     "DATA_TABLES",
@@ -58,4 +58,5 @@ __all__ = [
     "WrongTable",
     "definitions",
     "exists",
+    "opened",
 ]

@@ -51,6 +51,8 @@ from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import FileRecord, Genesis
+from spillway_schemas.secret import Options
+from spillway_schemas.setting_fields import WarehouseSettings
 from spillway_schemas.snapshot import JournalSnapshot
 
 APP = "spillway"
@@ -71,9 +73,18 @@ class Compacted:
     """Per table: files that were replaced."""
 
 
-def exists(root: str) -> bool:
-    """Whether there is a warehouse at `root`."""
-    return is_table(folder(root).child("journal"))
+def exists(root: str, options: Options | None = None) -> bool:
+    """Whether there is a warehouse at `root`. `options`: of its object store."""
+    return is_table(folder(root, options).child("journal"))
+
+
+def opened(place: WarehouseSettings, *, fsync: bool | None = None) -> Warehouse:
+    """The warehouse that the settings name, as it is. `fsync`: None: as they say.
+
+    Raises as `Warehouse` does.
+    """
+    durable = place.fsync if fsync is None else fsync
+    return Warehouse(place.root, fsync=durable, options=place.options)
 
 
 class Warehouse:
@@ -95,15 +106,17 @@ class Warehouse:
         *,
         spill: pa.Schema = SPILL_COLUMNS,
         later: Collection[str] = (),
+        options: Options | None = None,
     ) -> None:
-        self.place: Folder = folder(root)
+        """`options`: of the object store, where `root` is the URI of one."""
+        self.place: Folder = folder(root, options)
         self._create = results is not None
         self._fsync = fsync
         self._definitions = definitions(results, None if results is None else spill)
         self._tables: dict[str, Table] = {}
         self._looked: dict[str, int] = {}
         """Per table: the version at which `maintain` last looked for small files."""
-        if not self._create and not exists(root):
+        if not self._create and not is_table(self.place.child("journal")):
             raise NoWarehouse(
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"
@@ -324,8 +337,7 @@ class Warehouse:
                 min_age_s=min_age_s,
             )
             if not dry_run:
-                for info in found[name].delete:
-                    table.place.delete(info.name)
+                table.place.delete(*(info.name for info in found[name].delete))
         return found
 
     def check(self, *, thorough: bool = True) -> list[str]:
@@ -358,8 +370,12 @@ class Warehouse:
         }
         # The next start gives the tables what the journal owes them.
         sizes |= {(each.table, file.path): file.bytes for each in owed for file in each.files}
+        there = {
+            name: {info.name: info.bytes for info in self.table(name).place.list()}
+            for name in {name for name, _ in sizes}
+        }
         for (name, path), wanted in sizes.items():
-            size = self.table(name).place.size(path)
+            size = there[name].get(path)
             if size != wanted:
                 problems.append(
                     f"{name}: {path} should have {wanted} bytes and "

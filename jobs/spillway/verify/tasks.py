@@ -164,6 +164,28 @@ def _plain(key: Column) -> pa.Array:
 # --- files of tables -----------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class TableFiles:
+    """Files of a table, and the columns that they have. Picklable."""
+
+    place: Folder
+    schema: pa.Schema
+    paths: Sequence[str]
+    """Below `place`."""
+
+
+def file_rows(
+    files: TableFiles, parts: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a table's files, in one of Spark's Python workers. Raises `ResultsDamaged`.
+
+    `batches`: in their one column which of so many parts of the files.
+    """
+    for part in [n for batch in batches for n in batch.column(0).to_pylist()]:
+        for piece in read_files(files.place, files.paths[part::parts], files.schema.names):
+            yield from pa.Table.from_batches([piece]).cast(files.schema).to_batches()
+
+
 def read_files(
     folder: Folder, paths: Iterable[str], names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
