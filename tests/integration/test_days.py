@@ -22,8 +22,9 @@ from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster
 from tests.disks import mounted
 from tests.integration import planted
-from tests.integration.day import STREAMS, Day, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, delta_rows, messages, running, wait_for
 from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, WORKER_POINTS
+from tests.s3_server import SECRET, S3Server
 from tests.scrape import Samples, figure, scrape, total
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -187,12 +188,22 @@ def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ())
         assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
 
 
-def test_all_state_lost(make_day: MakeDay) -> None:
-    """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka.
+def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Server) -> None:
+    """State folders and checkpoints vanish, as with the host: the state comes from Kafka.
 
-    The next two drivers die as they claim, the one before its claim and the other after it.
+    The next two drivers die as they claim, the one before its claim and the other after it. The
+    store fails all day: answers of commits and of files are lost, it is overloaded, it does what it
+    says it could not do.
     """
-    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000, store=s3)
+    log, data = r"/_delta_log/\d+\.json", r"\.parquet"
+    s3.fail(
+        *({"kind": "lost", "method": "PUT", "path": log, "skip": n} for n in (10, 14, 21, 30)),
+        *({"kind": "failed", "method": "PUT", "path": log, "skip": n} for n in (12, 25)),
+        *({"kind": "lost", "method": "PUT", "path": data, "skip": n} for n in (5, 16, 40)),
+        {"kind": "error", "status": 503, "code": "SlowDown", "skip": 300, "times": 10},
+        {"kind": "reset", "method": "GET", "skip": 500, "times": 5},
+    )
     day.produce(messages(6, ROWS, keys=4_500))
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(day.state)
@@ -203,8 +214,32 @@ def test_all_state_lost(make_day: MakeDay) -> None:
     day.ok("stream", "--available-now")
     assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
     assert any(e.get("restored_slots") for e in day.entries())
+    assert s3.hits() == 24
+    cleanup = {"method": "PUT", "path": rf"/results{log}"}
+    s3.fail(
+        *({"kind": kind, **cleanup} for kind in ("lost", "failed")),
+        {"kind": "late", "seconds": 1, **cleanup},
+    )
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
+    assert s3.hits() == 3
+    checks_of_a_store(day)
+
+
+def checks_of_a_store(day: Day) -> None:
+    """The commands that need no Spark, and that no secret of the store is anywhere."""
+    code, told = day.output("doctor")
+    assert "conditional puts work" in told, (code, told)
+    code, told = day.output("status", "--json")
+    assert (code, FIRST in told) == (0, True)
+    before = day.found(FIRST)
+    day.ok("maintain", "--keep-spilled-days", "0", "--archive-journal-days", "0")
+    assert not delta_rows(day.warehouse() / "spill", FIRST)
+    assert day.found(FIRST) == before
+    code, told = day.output("config", "show")
+    assert (code, SECRET in told) == (0, False)
+    for path in [each for root in (day.folder, day.state) for each in root.rglob("*")]:
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
 def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
