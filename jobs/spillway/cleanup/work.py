@@ -17,7 +17,8 @@ from spillway.cleanup.plan import (
 )
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
-from spillway.protocol.deferral import deferred_cuts_of, deferred_rows, without_lost
+from spillway.protocol.deferral import deferred_cuts_of, deferred_rows
+from spillway.protocol.losses import without_lost
 from spillway.protocol.recovery import Restore
 from spillway.protocol.state import JournalState
 from spillway.tables import NothingYet, SessionEvent, Warehouse
