@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
 from spillway.protocol.recovery import Restore
 from spillway.protocol.seal import carried_from
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, read_from
 from spillway_schemas.commands import CommandLine, LossCommand
 from spillway_schemas.journal import (
     Claim,
@@ -84,6 +84,22 @@ def not_acceptable(state: JournalState, session: str) -> str:
     if session in state.sealed:
         return f"{session} is sealed: run `spillway accept-loss --session {session}` again"
     return f"not the open session: that is {state.session.date}"
+
+
+def gone_from(state: JournalState, beginning: Offsets) -> Offsets:
+    """What Kafka does not hold of all that the open session may need, as `lost_to`; empty: nothing
+    that was not accepted before.
+
+    `beginning`: Kafka's first offsets.
+    """
+    known = greater(read_from(state.session, state.marks), state.lost_to)
+    like = {topic: beginning.get(topic, []) for topic in state.end}
+    known = padded(known, like)
+    gone = {
+        topic: [first if first > at else 0 for first, at in zip(firsts, known[topic], strict=False)]
+        for topic, firsts in like.items()
+    }
+    return gone if any(map(any, gone.values())) else {}
 
 
 def lost_ranges(begin: Offsets, end: Offsets, lost_to: Offsets) -> list[LostRange]:

@@ -122,8 +122,9 @@ def plan_epoch(
     """Plan the epoch after `state`.
 
     `end`: where the epoch's input ends, unless what is accepted as lost reaches further.
-    `next_session`: the calendar's session after the open one. `lost`: slots that start from nothing: what they had is restored, or left to cleanup.
-    `now`: RFC 3339, for commands that expire. `most_moved_bytes`: state that one epoch may move,
+    `next_session`: the calendar's session after the open one. `lost`: slots that start from
+    nothing: what they had is restored, or left to cleanup. `now`: RFC 3339, for commands that
+    expire. `most_moved_bytes`: state that one epoch may move,
     unless a group is larger. `commands_n`: number up to which all commands are given, or seen by
     the journal. `history`: what `restore_of` and `carry_of` need of the past.
     `most_restored_rows`: when more would have to be read again for the lost slots, what they had is

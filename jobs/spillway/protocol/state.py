@@ -178,8 +178,8 @@ class JournalState:
     moves: tuple[Move, ...] = ()
     """Obeyed and still to be carried out, in this order."""
     lost_to: Offsets = field(default_factory=dict)
-    """Rows below these offsets are accepted as lost, and not read any more. Empty when no open session
-    has such rows."""
+    """Rows below these offsets are accepted as lost, and not read any more. Empty when no open
+    session has such rows."""
     named: Mapping[str, int] = field(default_factory=dict)
     """Per table, the last epoch that named files for it."""
 
@@ -506,7 +506,7 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
-        lost_to={} if reaches(begin_of(sessions[0], marks), lost_to) else lost_to,
+        lost_to={} if reaches(read_from(sessions[0], marks), lost_to) else lost_to,
         named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
 
@@ -514,6 +514,12 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
 def begin_of(session: OpenSession, marks: Mapping[int, Mark]) -> Offsets:
     """Where the rows of an open session begin: its own, or those that it carries."""
     return session.start if session.carried is None else marks[session.carried.since].end
+
+
+def read_from(session: OpenSession, marks: Mapping[int, Mark]) -> Offsets:
+    """Where reading begins when all of an open session is read again: at an epoch's end."""
+    since = session.base if session.carried is None else min(session.base, session.carried.since)
+    return marks[since].end
 
 
 def lost_of(state: JournalState, end: Offsets, lost_to: Offsets) -> Offsets:
