@@ -77,7 +77,7 @@ def work_of(
     windowed = state.genesis.event_time is not None
     ends, voided = generations_of(entries, sealed, windowed=windowed)
     again = _deferred(warehouse, state.genesis, sealed, entries)
-    loss = warehouse.sessions.accepted_loss(session)
+    loss = warehouse.accepted_loss(state.genesis, sealed)
     if again is not None and loss is not None:
         again = without_lost(again, loss.ranges)
     if sealed.ranges and not files and again is None:
