@@ -26,7 +26,13 @@ from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
 from spillway.protocol.offsets import greater, least, padded, partitions, reaches, rows_between
 from spillway.protocol.plan import unseen
 from spillway.protocol.seal import carried_from, not_sealed
-from spillway.protocol.state import JournalState, changed_topics, check_query, read_from
+from spillway.protocol.state import (
+    JournalState,
+    begin_of,
+    changed_topics,
+    check_query,
+    read_from,
+)
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.commands import LossCommand
 from spillway_schemas.exits import FAILED
@@ -47,8 +53,10 @@ class LossAnswer:
 
     loss: AcceptedLoss
     """Without ranges: what was accepted is taken back."""
-    never_read: int | None
+    never_read: int | None = None
     """Of an open session: lost offsets that the stream had not read; None: it is sealed."""
+    of_before: bool = False
+    """They are of the session before: reading again begins where an epoch ended."""
 
 
 def accept_loss(
@@ -103,7 +111,7 @@ def accept_loss(
     warehouse.sessions.append(
         SessionEvent(session=session, event="accepted", details={"loss": loss.model_dump()})
     )
-    return LossAnswer(loss, None)
+    return LossAnswer(loss)
 
 
 def _of_the_open_session(
@@ -125,8 +133,8 @@ def _of_the_open_session(
     asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to
     gone = gone_from(state, beginning)
     lost_to = greater(asked, gone)
-    begin = padded(read_from(session, state.marks), lost_to)
-    ranges = lost_ranges(begin, lost_to, lost_to)
+    own = lost_ranges(begin_of(session, state.marks), lost_to, lost_to)
+    ranges = own or lost_ranges(read_from(session, state.marks), lost_to, lost_to)
     if not gone and reaches(state.lost_to, asked):
         raise LossRefused(
             f"Kafka holds all of the input of {session.date}"
@@ -144,9 +152,8 @@ def _of_the_open_session(
             )
         )
     end = padded(state.end, lost_to)
-    return LossAnswer(
-        AcceptedLoss(ranges=ranges, reason=reason, by=by), rows_between(end, greater(end, lost_to))
-    )
+    loss = AcceptedLoss(ranges=ranges, reason=reason, by=by)
+    return LossAnswer(loss, rows_between(end, greater(end, lost_to)), of_before=not own)
 
 
 def _ends_early(view: KafkaCluster, state: JournalState) -> str:

@@ -51,6 +51,7 @@ from spillway.doctor.machine import (
 from spillway.doctor.ports import metrics
 from spillway.following.position import FollowStep
 from spillway.kafka import broker
+from spillway.losses import LossAnswer
 from spillway.maintenance import Amount, Maintained, Report, shown
 from spillway.metrics import server
 from spillway.produce import run as producing
@@ -390,7 +391,16 @@ def cleanup_plan(_: Stage) -> None:
 @makes("accept-loss")
 def accept_loss(_: Stage) -> None:
     lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
-    for line in accepted_lines(DAY, AcceptedLoss(ranges=[lost], reason="", by="")):
+    loss = AcceptedLoss(ranges=[lost], reason="", by="")
+    for line in accepted_lines(DAY, LossAnswer(loss)):
+        print(line)
+
+
+@makes("accept-loss-open")
+def accept_loss_open(_: Stage) -> None:
+    lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
+    loss = AcceptedLoss(ranges=[lost], reason="", by="")
+    for line in accepted_lines(DAY, LossAnswer(loss, 815)):
         print(line)
 
 

@@ -1086,6 +1086,17 @@ def test_a_folder_that_cannot_be_written_ends_the_driver_at_once() -> None:
     )
 
 
+def test_rows_that_are_gone_end_the_driver_at_once() -> None:
+    """Kafka will not have them, until somebody says that they are gone for good."""
+    end = ends_after(JobFailed("KAFKA_DATA_LOSS", "gone"))
+    assert end.reason == (
+        "epoch 1 has failed: Kafka does not hold rows any more that it reads: KAFKA_DATA_LOSS. "
+        "Nothing from it was committed. It is not tried again. Where nobody has these rows any "
+        "more, go on without them: `spillway accept-loss --session 2026-01-05 --reason ...`, and "
+        "start again"
+    )
+
+
 def test_failures_are_forgotten_with_the_epoch() -> None:
     same = JobFailed("ValueError: x", "raised")
     driver, _ = told(

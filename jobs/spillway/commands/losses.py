@@ -36,7 +36,8 @@ def accept_loss(
         clock=given.clock,
     )
     if json_:
-        say_json({**answer.loss.model_dump(), "never_read": answer.never_read})
+        told = {"never_read": answer.never_read, "of_before": answer.of_before}
+        say_json({**answer.loss.model_dump(), **told})
         return
     for line in accepted_lines(session, answer):
         say(line)
@@ -49,12 +50,15 @@ def accepted_lines(session: str, answer: LossAnswer) -> list[str]:
         return [f"Kafka holds all of {session} again: what was accepted is taken back"]
     lost = [f"lost: {each}" for each in loss.ranges]
     if answer.never_read is not None:
+        which = "of the session before " if answer.of_before else ""
         return [
             *lost,
-            f"{session}: {loss.offsets:,} offsets are accepted as lost, {answer.never_read:,} of "
-            "them before they were read",
+            f"{session}: {loss.offsets:,} offsets {which}are accepted as lost, "
+            f"{answer.never_read:,} of them before they were read",
             "Next: `spillway stream` goes on without these rows: start it, if it does not run",
-            f"Then: `spillway verify --session {session}` ends the day as not complete",
+            f"Then: {session} can still end as complete: none of its own rows is lost"
+            if answer.of_before
+            else f"Then: `spillway verify --session {session}` ends the day as not complete",
         ]
     return [
         *lost,
