@@ -62,6 +62,7 @@ from spillway.relay.lines import begin_line, step_line
 from spillway.relay.run import Relayed
 from spillway.report import looking
 from spillway.report import status as statuses
+from spillway.report.ends import HeldOffsets
 from spillway.report.status import status
 from spillway.stream.progress import epoch_line, start_line
 from spillway.tables import SessionEvent, Warehouse
@@ -458,7 +459,7 @@ def status_open(stage: Stage) -> None:
 
     stage.patch.setattr(looking, "status", at_its_end)
     stage.patch.setattr(statuses, "process_runs", lambda _: True)
-    stage.patch.setattr(looking, "kafka_ends", lambda *_: made.end)
+    stage.patch.setattr(looking, "held_offsets", lambda *_: HeldOffsets({}, made.end))
     stage.run("status")
 
 
