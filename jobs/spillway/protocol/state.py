@@ -444,8 +444,8 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     if set(entry.manifests) != {slot for _, slot in groups}:
         raise JournalBroken(f"epoch {entry.epoch} names manifests of {sorted(entry.manifests)}")
     state = _ready(state, entry)
-    lost_to = greater(state.lost_to, entry.lost_to)
-    if not reaches(entry.end, lost_to):
+    lost_to = greater(state.lost_to, entry.lost_to) if entry.lost_to else state.lost_to
+    if lost_to and not reaches(entry.end, lost_to):
         raise JournalBroken(f"epoch {entry.epoch} ends before {lost_to}, up to where rows are lost")
     counts = dict(state.counts)
     for part in entry.read:
@@ -506,7 +506,7 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
-        lost_to={} if reaches(read_from(sessions[0], marks), lost_to) else lost_to,
+        lost_to={} if not lost_to or reaches(read_from(sessions[0], marks), lost_to) else lost_to,
         named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
 
@@ -524,7 +524,7 @@ def read_from(session: OpenSession, marks: Mapping[int, Mark]) -> Offsets:
 
 def lost_of(state: JournalState, end: Offsets, lost_to: Offsets) -> Offsets:
     """`Sealed.lost_to` of the open session, when it ends at `end`. `lost_to`: all that is lost."""
-    mine = least(lost_to, end)
+    mine = least(lost_to, end) if lost_to else {}
     return {} if reaches(begin_of(state.session, state.marks), mine) else mine
 
 
