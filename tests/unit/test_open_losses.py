@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from spillway.engine.join.results import result_schema
 from spillway.protocol.deferral import deferred_rows
@@ -22,12 +25,17 @@ from spillway.protocol.losses import (
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import check_installed
 from spillway.protocol.state import JournalState, fold, replay
+from spillway.readmodel.waiting import open_loss
+from spillway.report import looking
+from spillway.report.ends import HeldOffsets
+from spillway.report.terminal import loss_texts, render
 from spillway.stream.commands import CommandSource
 from spillway.tables import Warehouse
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import Epoch, Offsets
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.settings import load_settings
+from tests import report_journal
 from tests.commands import command_of
 from tests.integration.spilled_day import SPEC
 from tests.protocol_entries import (
@@ -289,3 +297,83 @@ def test_a_loss_waits_until_no_query_runs(tmp_path: Any) -> None:
     answered = replace(state, seen=frozenset({"close", "l"}))
     assert source.waiting(answered) == []
     assert (source.loss_waits, source.read_n) == (False, 1)
+
+
+# --- what people see
+
+
+def test_what_is_gone_and_what_was_accepted_are_told_apart() -> None:
+    state = after(ONE, epoch(3, 1, ends(4, 4, 4), lost_to=ends(2, 0, 0)))
+    found = open_loss(state, [losing(ends(2, 3, 0))], ends(3, 4, 9))
+    assert found is not None
+    told = {
+        name: [str(each) for each in getattr(found, name)] for name in ("gone", "waits", "accepted")
+    }
+    assert told == {
+        "gone": ["a/0 from offset 2 to 3", "a/1 from offset 3 to 4", "b/0 from offset 0 to 9"],
+        "waits": ["a/1 from offset 0 to 3"],
+        "accepted": ["a/0 from offset 0 to 2"],
+    }
+    assert found.never_read == 5
+    assert loss_texts(found) == [
+        "a/0 from offset 0 to 2: accepted as lost, the stream does without it",
+        "a/1 from offset 0 to 3: accepted as lost, waits for the stream",
+        "a/0 from offset 2 to 3, a/1 from offset 3 to 4, b/0 from offset 0 to 9: Kafka does not "
+        "hold it any more, 5 offsets of it before they were read: the stream cannot go on. Where "
+        f"nobody has it: spillway accept-loss --session {DAY} --reason ...",
+    ]
+
+
+def test_what_was_read_does_not_stop_the_stream() -> None:
+    found = open_loss(after(ONE), [], ends(3, 0, 0))
+    assert found is not None
+    assert found.never_read == 0
+    assert "nor the day proved" in loss_texts(found)[0]
+    many = found.model_copy(update={"gone": found.gone * 6})
+    assert "to 3 and 2 more: Kafka" in loss_texts(many)[0]
+
+
+def test_nothing_is_told_where_nothing_of_the_session_is_lost() -> None:
+    assert open_loss(after(ONE), [], None) is None
+    assert open_loss(after(ONE), [], ends(0, 0, 0)) is None
+    state = after(ONE)
+    accepted = epoch(3, 1, ends(5, 5, 5), seal=seal(ends(6, 6, 6)))
+    state = fold(state, accepted)
+    state = fold(state, journaled(state, planned(state, end=ends(7, 7, 7))))
+    assert open_loss(state, [], ends(6, 6, 6)) is None, "rows of the session before"
+    assert open_loss(state, [], ends(7, 6, 6)) is not None
+
+
+def test_status_shows_a_loss_and_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = report_journal.make_day(16)
+    warehouse = report_journal.open_warehouse(str(tmp_path / "w"))
+    report_journal.fill_journal(warehouse, made.entries)
+    settings = load_settings(None, {"warehouse.root": str(tmp_path / "w")}, environ={})[0]
+    topic = sorted(made.end)[0]
+    first = {name: [0] * len(ends_) for name, ends_ in made.end.items()}
+    first[topic][0] = made.end[topic][0] + 3
+    monkeypatch.setattr(looking, "held_offsets", lambda *_: HeldOffsets(first, made.end))
+
+    def head() -> str:
+        found = looking.Looker(settings).look()
+        out = Console(file=io.StringIO(), width=200)
+        out.print(render(found, out), highlight=False)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    lost = f"{topic}/0 from offset 10 to {first[topic][0]:,}"
+    assert f"gone       {lost}: Kafka does not hold it any more, 3 offsets of it" in head()
+    state = warehouse.journal.state()
+    assert state is not None
+    warehouse.commands.append(losing(first, reason="retention", by="ada"))
+    assert f"{lost}: accepted as lost, waits for the stream" in head()
+    assert f"acceptance of a loss, session {DAY} by ada" in head()
+    plan = plan_epoch(state, state.end, [losing(first, reason="retention", by="ada")], NEXT)
+    slots = [report(slot, plan.epoch) for slot in state.slots]
+    at = "2026-01-05T20:00:00Z"
+    warehouse.journal.append(
+        entry_of(state, plan, slots, started_at=at, written_at=at, seconds={"job": 0.1})
+    )
+    assert f"{lost}: accepted as lost, the stream does without it" in head()
+    assert "loss accepted 2026-01-05 20:00:00 UTC, asked for by ada: retention" in head()
