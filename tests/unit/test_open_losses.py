@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
 from spillway.engine.join.results import result_schema
 from spillway.protocol.deferral import deferred_rows
+from spillway.protocol.driver import End
 from spillway.protocol.entry import entry_of
 from spillway.protocol.losses import (
     gone_from,
@@ -22,6 +25,7 @@ from spillway.protocol.losses import (
     what_is_left,
     without_lost,
 )
+from spillway.protocol.offsets import greater
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import check_installed
 from spillway.protocol.state import JournalState, fold, replay
@@ -30,10 +34,14 @@ from spillway.report import looking
 from spillway.report.ends import HeldOffsets
 from spillway.report.terminal import loss_texts, render
 from spillway.stream.commands import CommandSource
+from spillway.stream.driver import Ended
+from spillway.stream.run import StreamFailed, Wanted, Watcher
+from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import Epoch, Offsets
 from spillway_schemas.losses import AcceptedLoss, LostRange
+from spillway_schemas.query import load_query
 from spillway_schemas.settings import load_settings
 from tests import report_journal
 from tests.commands import command_of
@@ -287,16 +295,175 @@ def test_a_loss_waits_until_no_query_runs(tmp_path: Any) -> None:
     state = after(ONE)
     warehouse.commands.append(closing(ends(9, 9, 9)))
     assert [each.id for each in source.waiting(state)] == ["close"]
-    assert (source.loss_waits, source.read_n) == (False, 0)
+    assert (source.loss_waits(state), source.read_n) == (False, 0)
     warehouse.commands.append(losing(ends(5, 0, 0)))
     assert [each.id for each in source.waiting(state)] == ["close"]
     # What is held back must not count as given: a driver that dies would pass it over.
-    assert (source.loss_waits, source.read_n) == (True, -1)
+    assert (source.loss_waits(state), source.read_n) == (True, -1)
     assert [each.id for each in source.waiting(state, losses=True)] == ["close", "l"]
-    assert (source.loss_waits, source.read_n) == (True, 1)
+    assert (source.loss_waits(state), source.read_n) == (True, 1)
     answered = replace(state, seen=frozenset({"close", "l"}))
+    assert not source.loss_waits(answered), "before anybody has looked again"
     assert source.waiting(answered) == []
-    assert (source.loss_waits, source.read_n) == (False, 1)
+    assert (source.loss_waits(state), source.read_n) == (False, 1)
+
+
+class Query:
+    """A query that notes when it is started and stopped, and is done after some looks at it."""
+
+    def __init__(self, told: list[str], looks: int) -> None:
+        self.told, self.looks = told, looks
+        self.runs, self.busy, self.max_rows = False, False, 0
+        self.failure: BaseException | None = None
+        self.checkpoint = Path("checkpoints")
+        self.on_look: Callable[[int], None] = lambda _: None
+
+    def start(self, end: Offsets, rows: int) -> None:
+        assert not self.runs
+        self.told.append(f"start at {end['a'][0]}")
+        self.runs, self.failure, self.max_rows = True, None, rows
+
+    def stop(self) -> None:
+        self.told.append("stop")
+        self.runs = False
+
+    @property
+    def is_active(self) -> bool:
+        self.looks -= 1
+        self.on_look(self.looks)
+        return self.runs
+
+    @contextmanager
+    def at_rest(self) -> Iterator[bool]:
+        yield not self.busy
+
+
+class Driver:
+    """A driver that obeys what it is offered."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.state, self.told = after(ONE), told
+
+    def look(self) -> None:
+        """Nobody else is there."""
+
+    def epoch(self, end: Offsets, batch: Any, commands: Any, following: str, **more: Any) -> None:
+        ids = [each.id for each in commands]
+        self.told.append(f"epoch {', '.join(ids)} ({more['commands_n']})")
+        lost_to = obey_losses(self.state, commands).lost_to
+        self.state = replace(
+            self.state,
+            end=greater(end, lost_to),
+            lost_to=lost_to,
+            seen=self.state.seen | set(ids),
+        )
+
+
+@dataclass
+class Running:
+    """A stream without Spark, its query, and what it does."""
+
+    stream: Stream
+    query: Query
+    told: list[str]
+
+    def ask(self, *commands: Command) -> None:
+        self.stream.warehouse.commands.append(*commands)
+
+    def run(self) -> list[str]:
+        self.stream._loop(None, MagicMock())
+        return self.told
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
+    root = {"warehouse.root": str(tmp_path / "w"), "stream.trigger_s": "0"}
+    settings = load_settings(None, {**root, "session.boundary": "command"}, environ={})[0]
+    told: list[str] = []
+    watcher = Watcher()
+    query = Query(told, looks=4)
+    query.on_look = lambda left: watcher.stop.set() if left <= 0 else None
+    monkeypatch.setattr("spillway.stream.service.SupervisedQuery", lambda *_, **__: query)
+    monkeypatch.setattr("spillway.stream.service.POLL_S", 0)
+    stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: 0)
+    stream.driver = Driver(told)  # type: ignore[assignment]
+    return Running(stream, query, told)
+
+
+def test_a_stream_begins_behind_a_loss_that_waits(running: Running) -> None:
+    running.ask(closing(ends(9, 9, 9)), losing(ends(7, 0, 0)))
+    assert running.run() == ["epoch close, l (1)", "start at 7", "stop"]
+
+
+def test_a_batch_under_way_is_not_a_loss_that_waits(running: Running) -> None:
+    """The table is not read again before it has ended: the loss that was obeyed must not count."""
+    running.ask(losing(ends(7, 0, 0)))
+    running.query.busy = True
+    assert running.run() == ["epoch l (0)", "start at 7", "stop"]
+
+
+def test_a_query_that_runs_is_stopped_for_a_loss_and_started_behind_it(running: Running) -> None:
+    done = running.query.on_look
+
+    def asked(left: int) -> None:
+        if left == 2:
+            running.ask(closing(ends(9, 9, 9)), losing(ends(7, 0, 0)))
+        done(left)
+
+    running.query.on_look = asked
+    assert running.run() == [
+        "start at 4",
+        "epoch close (-1)",
+        "stop",
+        "epoch l (1)",
+        "start at 7",
+        "stop",
+    ]
+
+
+def test_a_query_that_rows_are_gone_for_goes_on_when_that_is_accepted(running: Running) -> None:
+    done = running.query.on_look
+
+    def fails(left: int) -> None:
+        if left == 2:
+            running.query.runs = False
+            running.query.failure = RuntimeError("[KAFKA_DATA_LOSS] gone")
+            running.ask(losing(ends(7, 0, 0)))
+        done(left)
+
+    running.query.on_look = fails
+    assert running.run() == ["start at 4", "epoch l (0)", "start at 7", "stop"]
+
+
+def test_a_query_that_rows_are_gone_for_ends_the_stream_otherwise(running: Running) -> None:
+    done = running.query.on_look
+
+    def fails(left: int) -> None:
+        if left == 2:
+            running.query.runs = False
+            running.query.failure = RuntimeError("[KAFKA_DATA_LOSS] gone")
+        done(left)
+
+    running.query.on_look = fails
+    with pytest.raises(StreamFailed, match="Start it again: it says which rows are gone"):
+        running.run()
+
+
+def test_a_driver_that_has_ended_accepts_nothing(running: Running) -> None:
+    """Another one has taken over, or its epoch has failed: the next start obeys."""
+    done = running.query.on_look
+
+    def ends_(left: int) -> None:
+        if left == 2:
+            running.query.runs = False
+            running.query.failure = Ended(End("an epoch has failed", fenced=False))
+            running.ask(losing(ends(7, 0, 0)))
+        done(left)
+
+    running.query.on_look = ends_
+    with pytest.raises(Ended):
+        running.run()
+    assert running.told == ["start at 4"]
 
 
 # --- what people see

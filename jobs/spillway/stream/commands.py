@@ -36,10 +36,9 @@ class CommandSource:
         assert self._read_n is not None, "nothing was asked for yet"
         return -1 if self._held_back else self._read_n
 
-    @property
-    def loss_waits(self) -> bool:
-        """Whether the last call of `waiting` has seen a loss that somebody accepts."""
-        return any(isinstance(each, LossCommand) for each in self._pending)
+    def loss_waits(self, state: JournalState) -> bool:
+        """Whether the last call of `waiting` has seen a loss that waits to be answered."""
+        return any(isinstance(each, LossCommand) for each in unseen(state, self._pending))
 
     def waiting(self, state: JournalState, *, losses: bool = False) -> list[CommandLine]:
         """The commands that the journal has not seen, and the calendar's seal when it is due.
@@ -58,7 +57,7 @@ class CommandSource:
             self._read_n = fresh[-1].n if fresh else self._read_n
         self._pending += [each.command for each in fresh]
         self._pending = unseen(state, self._pending)
-        self._held_back = self.loss_waits and not losses
+        self._held_back = not losses and self.loss_waits(state)
         if losses:
             return list(self._pending)
         given: list[CommandLine]

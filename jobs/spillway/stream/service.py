@@ -304,9 +304,10 @@ class Stream:
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
                 looked = time.monotonic()
                 self._idle_epoch()
-                if self.commands.loss_waits:
+                if self.commands.loss_waits(self.driver.state):
                     query.stop()
-                    if query.failure is None and self._accept_losses():
+                    if query.failure is None and not self._is_over():
+                        self._accept_losses()
                         query.start(self.driver.state.end, self._wanted_rows)
             time.sleep(POLL_S)
 
@@ -316,7 +317,7 @@ class Stream:
         Call it while no query runs: it would read on where it is, and not where the journal ends.
         """
         self.commands.waiting(self.driver.state, losses=True)
-        if not self.commands.loss_waits or self._is_over():
+        if not self.commands.loss_waits(self.driver.state) or self._is_over():
             return False
         self._epoch(self.driver.state.end, losses=True)
         return True
