@@ -96,14 +96,14 @@ def some(day: TreeSlots, rng: random.Random, rows: list[Any], **happens: Any) ->
     )
 
 
-@explored(30, 100, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(20, 30, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"lost {any(e.lost_to for e in day.entries if isinstance(e, Epoch))}, {day.carry=}")
     event(f"restored {bool(day.restored)}, height {day.spec.height}")
 
 
-@explored(20, 60, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(15, 20, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_that_leave_lost_state_to_cleanup_lack_no_more(number: int, seed: int) -> None:
     day = run(number, seed, defers=True)
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}")

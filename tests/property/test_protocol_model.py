@@ -20,7 +20,7 @@ FAST = 100
 """Schedules of the fast lane; ten of them take a second of CPU time."""
 FEW = 40
 """Schedules of the fast lane in which Kafka loses rows."""
-MORE_LOSSES = 60
+MORE_LOSSES = 20
 """As many beside those in `make test`."""
 FRESH = 25
 """As many others in each run outside CI."""

@@ -421,6 +421,7 @@ PLANTS: tuple[Plant, ...] = (
         "InputChanged",
         patches=(("spillway.protocol.plan.what_is_left", _held_against_the_journal),),
         lossy=True,
+        first=12,
     ),
     Plant(
         "lost-rows-waited-for",
@@ -449,6 +450,7 @@ PLANTS: tuple[Plant, ...] = (
         "JournalBroken|not finished",
         patches=(("spillway.protocol.driver.fold", _forgets_losses),),
         lossy=True,
+        first=5,
     ),
     Plant(
         "loss-not-told",
@@ -459,6 +461,7 @@ PLANTS: tuple[Plant, ...] = (
             ("spillway.protocol.entry.lost_of", _told_nothing),
         ),
         lossy=True,
+        first=21,
     ),
     Plant(
         "loss-beyond-the-end-not-told",
@@ -469,6 +472,7 @@ PLANTS: tuple[Plant, ...] = (
             ("spillway.protocol.entry.lost_of", _of_its_own_end),
         ),
         lossy=True,
+        first=21,
     ),
     Plant(
         "deferred-not-read",
