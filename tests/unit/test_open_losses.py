@@ -11,6 +11,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from spillway.engine.join.results import result_schema
@@ -25,9 +27,9 @@ from spillway.protocol.losses import (
     what_is_left,
     without_lost,
 )
-from spillway.protocol.offsets import greater
+from spillway.protocol.offsets import greater, partitions
 from spillway.protocol.plan import Plan, plan_epoch
-from spillway.protocol.recovery import check_installed
+from spillway.protocol.recovery import Restore, check_installed
 from spillway.protocol.state import JournalState, fold, replay
 from spillway.readmodel.waiting import open_loss
 from spillway.report import looking
@@ -282,6 +284,30 @@ def test_lost_ranges(
 ) -> None:
     found = lost_ranges(begin, end, lost_to)
     assert [(each.topic, each.partition, each.begin, each.end) for each in found] == ranges
+
+
+@given(
+    st.tuples(*[st.integers(0, 9)] * 3),
+    st.tuples(*[st.integers(0, 9)] * 3),
+    st.tuples(*[st.integers(0, 12)] * 3),
+)
+def test_what_is_left_are_the_rows_that_are_not_lost(
+    begin: tuple[int, int, int], more: tuple[int, int, int], lost_to: tuple[int, int, int]
+) -> None:
+    begins, gone = ends(*begin), ends(*lost_to)
+    end = ends(*(first + n for first, n in zip(begin, more, strict=True)))
+    wanted = {(t, p, o) for t, p, stop in partitions(end) for o in range(begins[t][p], stop)}
+    lost = {(t, p, o) for t, p, o in wanted if o < gone[t][p]}
+    found = lost_ranges(begins, end, gone)
+    assert lost == {
+        (each.topic, each.partition, o) for each in found for o in range(each.begin, each.end)
+    }
+    again = Restore(frozenset({0}), begins, end, (), ())
+    left = what_is_left(again, gone)
+    assert wanted - lost == {
+        (t, p, o) for t, p, stop in partitions(end) for o in range(left.read_from[t][p], stop)
+    }
+    assert left.lossy == {(t, p) for t, p, _ in lost}
 
 
 # --- the stream

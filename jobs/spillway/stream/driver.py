@@ -234,6 +234,10 @@ class StreamDriver:
             raise RuntimeError("no job was given")
         if attempt > 1:
             self._job.placement.wait(self._recovery.wait_s)
+        else:
+            for each in lost_ranges(self.state.end, plan.start, plan.lost_to):
+                told = f"goes on without {each}: it is accepted as lost"
+                self._on_trouble(f"epoch {plan.epoch}: {told}")
         self._tell_recovery(plan)
         now_ms = self.state.recent_input_ms
         due = self._statistics_at + statistics_every_s(len(plan.groups))
@@ -265,8 +269,6 @@ class StreamDriver:
         return self._reported(reports)
 
     def _tell_recovery(self, plan: Plan) -> None:
-        for each in lost_ranges(self.state.end, plan.start, plan.lost_to):
-            self._on_trouble(f"epoch {plan.epoch}: goes on without {each}: it is accepted as lost")
         if plan.restore is not None:
             rows, slots = rows_to_read(plan.restore), sorted(plan.restore.slots)
             self._on_trouble(
