@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -373,7 +372,7 @@ class Driver:
     def look(self) -> None:
         """Nobody else is there."""
 
-    def epoch(self, end: Offsets, batch: Any, commands: Any, following: str, **more: Any) -> None:
+    def epoch(self, end: Offsets, commands: Any, following: str, **more: Any) -> None:
         ids = [each.id for each in commands]
         self.told.append(f"epoch {', '.join(ids)} ({more['commands_n']})")
         lost_to = obey_losses(self.state, commands).lost_to
@@ -397,7 +396,7 @@ class Running:
         self.stream.warehouse.commands.append(*commands)
 
     def run(self) -> list[str]:
-        self.stream._loop(None, MagicMock())
+        self.stream._loop(None)
         return self.told
 
 

@@ -58,10 +58,11 @@ def beyond_mending(
     text = hide(said, secrets)
     names = frozenset(_names(failure))
     if failure is not None and names & LOST_DATA:
+        said = first_lines(failure, secrets)
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "
             "short, or a topic was made anew). Nothing wrong was written. Start it again: it says "
-            f"which rows are gone, and what can be done. Spark says: {first_lines(failure, secrets)}"
+            f"which rows are gone, and what can be done. Spark says: {said}"
         )
     if not (isinstance(failure, KafkaUnavailable) or names & AWAY or UNRESOLVED in said):
         where = ""
