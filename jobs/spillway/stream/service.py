@@ -29,6 +29,7 @@ from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
+from spillway.protocol.losses import obey_losses
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
 from spillway.protocol.state import JournalState
@@ -154,7 +155,9 @@ class Stream:
             ) as view:
                 state = refreshed(self.warehouse, state)
                 check_session(self.wanted, state)
-                topics = check_same(state, self.query.fingerprint, view, self.query.topics)
+                waiting = self.warehouse.commands.unseen(state)
+                lost_to = obey_losses(state, waiting).lost_to
+                topics = check_same(state, self.query.fingerprint, view, self.query.topics, lost_to)
             rehearsal.result()
         if self.watcher.stop.is_set():
             return False
@@ -221,9 +224,9 @@ class Stream:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _epoch(self, end: Offsets) -> int:
-        """Run one; how many rows it has read."""
-        commands = self.commands.waiting(self.driver.state)
+    def _epoch(self, end: Offsets, *, losses: bool = False) -> int:
+        """Run one; how many rows it has read. `losses`: as in `CommandSource.waiting`."""
+        commands = self.commands.waiting(self.driver.state, losses=losses)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
         self.driver.epoch(
             end,
@@ -280,6 +283,7 @@ class Stream:
             trigger_s=self.settings.stream.trigger_s,
             available_now=self.wanted.available_now,
         )
+        self._accept_losses()
         query.start(self.driver.state.end, self._wanted_rows)
         away_since: float | None = None
         looked = 0.0
@@ -302,7 +306,23 @@ class Stream:
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
                 looked = time.monotonic()
                 self._idle_epoch()
+                if self.commands.loss_waits(self.driver.state):
+                    query.stop()
+                    if query.failure is None and not self._is_over():
+                        self._accept_losses()
+                        query.start(self.driver.state.end, self._wanted_rows)
             time.sleep(POLL_S)
+
+    def _accept_losses(self) -> bool:
+        """Go on behind rows that somebody has accepted as lost; whether there were any.
+
+        Call it while no query runs: it would read on where it is, and not where the journal ends.
+        """
+        self.commands.waiting(self.driver.state, losses=True)
+        if not self.commands.loss_waits(self.driver.state) or self._is_over():
+            return False
+        self._epoch(self.driver.state.end, losses=True)
+        return True
 
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""
@@ -326,6 +346,9 @@ class Stream:
         failure = self.supervised.failure
         if isinstance(failure, Ended | StorageError):
             raise failure
+        if self._accept_losses():
+            self.supervised.start(self.driver.state.end, self._wanted_rows)
+            return time.monotonic()
         now = time.monotonic()
         since = away_since if away_since is not None else now
         secrets = self.settings.secrets

@@ -27,6 +27,7 @@ import pyarrow as pa
 from pydantic import SecretBytes
 
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
+from spillway.protocol.losses import loss_of
 from spillway.protocol.redo import settled_epoch
 from spillway.storage import Folder, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
@@ -50,7 +51,8 @@ from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
 from spillway_schemas.hash_space import spaces
-from spillway_schemas.journal import FileRecord, Genesis
+from spillway_schemas.journal import FileRecord, Genesis, Sealed
+from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.secret import Options
 from spillway_schemas.setting_fields import WarehouseSettings
 from spillway_schemas.snapshot import JournalSnapshot
@@ -269,6 +271,17 @@ class Warehouse:
         self._commit_once("spill", _deferred(session), 0, lambda _: files)
 
     # --- upkeep --------------------------------------------------------------------------
+
+    def accepted_loss(self, genesis: Genesis, sealed: Sealed) -> AcceptedLoss | None:
+        """Return what a sealed session has lost for good, as people have accepted it: while it was
+        open, and since."""
+        since = sealed.base if sealed.carried is None else min(sealed.base, sealed.carried.since)
+        entries = self.journal.read_after(since - 1) if sealed.lost_to else []
+        before = loss_of(genesis, sealed, entries)
+        since_then = self.sessions.accepted_loss(sealed.session)
+        if before is None or since_then is None:
+            return before or since_then
+        return before.and_then(since_then)
 
     def maintain(self, *, most_bytes: int = DAY_BYTES) -> Compacted:
         """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.

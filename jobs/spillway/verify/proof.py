@@ -131,7 +131,7 @@ def verify(
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
-    loss = warehouse.sessions.accepted_loss(session)
+    loss = warehouse.accepted_loss(state.genesis, sealed)
     with cluster(bootstrap, client) as view:
         gone = input_losses(view, state.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):

@@ -10,6 +10,7 @@ import numpy as np
 from spillway.cleanup.plan import generations_of
 from spillway.engine.spill.generations import DeferredGenerations, VoidedCuts
 from spillway.protocol.deferral import UNREADABLE, deferred_rows
+from spillway.protocol.losses import loss_of, without_lost
 from spillway.protocol.recovery import Restore, check_restored
 from spillway.storage import FileInfo
 from spillway.stream.decoding import cut_epochs
@@ -119,6 +120,9 @@ def write_deferred(context: Context, sealed: Sealed, name: str) -> Generator[Non
     again = deferred_rows(genesis, sealed, world.journal)
     if again is None or table.version_of(app) >= 0:
         return
+    loss = loss_of(genesis, sealed, world.journal)
+    lost = [*(loss.ranges if loss else ()), *world.accepted.get(sealed.session, ())]
+    again = without_lost(again, lost)
     rows, counts = read_again(context, again)
     check_restored(again, counts, UNREADABLE)
     yield
