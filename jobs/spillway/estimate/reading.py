@@ -1,0 +1,214 @@
+"""From settings and Kafka to the sampled rows, decoded by the contract; and the whole estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from spillway import calendar
+from spillway.decode import StreamPlan, decode
+from spillway.decode.lateness import judged
+from spillway.estimate.counting import LeafSample, counted
+from spillway.estimate.sampling import BLOCK_OFFSETS, Drawn, drawn
+from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
+from spillway.kafka.client import KafkaCluster, cluster, demand_listener
+from spillway.kafka.ranges import Message, messages_of
+from spillway.verify.values import ProofLeaf, leaf_plans, values_of
+from spillway_schemas.exits import USAGE
+from spillway_schemas.journal import Offsets
+from spillway_schemas.query import Query
+from spillway_schemas.settings import Settings
+from spillway_schemas.windows import BEGINNING_US
+
+I64 = npt.NDArray[np.int64]
+
+CHUNK_ROWS, CHUNK_BYTES = 16_384, 16 << 20
+"""Messages that are held before they are decoded."""
+KEYS = 10
+"""Keys that are named."""
+SEED = 17
+"""Asked again of the same offsets, the estimate is the same."""
+
+
+class NothingToSample(Exception):
+    """The topics hold no row of the session."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True)
+class LeafRead:
+    """What the sample says of one leaf."""
+
+    name: str
+    topic: str
+    offsets: int
+    """That the topic has in the session."""
+    fraction: float
+    """Of them, those that were asked for."""
+    kept: int
+    """Sampled rows that the contract and the filter keep."""
+    rejected: int
+    filtered: int
+
+    @property
+    def rows(self) -> float:
+        """About how many rows the session keeps."""
+        return self.kept / self.fraction if self.fraction else 0.0
+
+
+@dataclass(frozen=True)
+class SessionEstimate:
+    """What a session will have, by a sample of its topics."""
+
+    leaves: tuple[LeafRead, ...]
+    results: Estimate
+    names: tuple[str, ...]
+    """Of the root's key columns."""
+    keys: tuple[KeyEstimate, ...]
+    """That seem to give the most results, those first."""
+    blind_offsets: int
+    """The most offsets of one partition between two blocks: a key all of whose rows lie together in
+    fewer may have been missed. 0: everything was read."""
+    first_ms: int | None
+    """Kafka's time of the oldest sampled row, ms since 1970; None: there was none."""
+    last_ms: int | None
+
+
+def estimated(
+    settings: Settings, query: Query, session: str | None, rows: int
+) -> SessionEstimate:
+    """Sample about `rows` offsets of each leaf's topic, and estimate.
+
+    `session`: a trading day, from the close before to its own, each with `session.grace_s`; None:
+    all that the topics hold. Raises `NothingToSample`, `SampleTooLarge`, `CalendarError`,
+    `KafkaUnavailable`, `TopicProblem`, `OptionError`, `QueryError`.
+    """
+    values = values_of(query)
+    plans = leaf_plans(query, values)
+    bootstrap, options = settings.kafka.bootstrap_servers, settings.kafka.options
+    demand_listener(bootstrap)
+    with cluster(bootstrap, options) as view:
+        begins, ends = extent(view, settings, query, session)
+    draw = np.random.default_rng(SEED)
+    draws = [drawn(begins[plan.topic], ends[plan.topic], rows, draw) for plan in plans]
+    if all(not each.offsets for each in draws):
+        raise NothingToSample(
+            f"{', '.join(query.topics)} hold no row" + (f" of {session}" if session else "")
+        )
+    read = [
+        _sampled(
+            query,
+            leaf,
+            plan,
+            each,
+            messages_of(
+                bootstrap,
+                options,
+                plan.topic,
+                [(block.partition, block.begin, block.end) for block in each.blocks],
+            ),
+        )
+        for leaf, plan, each in zip(values.leaves, plans, draws, strict=True)
+    ]
+    samples = [sample for sample, _, _ in read]
+    found = counted(query, values, samples)
+    times = [each for _, _, times in read for each in times]
+    blind = max(
+        (round(BLOCK_OFFSETS * (1 / d.fraction - 1)) for d in draws if 0 < d.fraction < 1), default=0
+    )
+    return SessionEstimate(
+        leaves=tuple(leaf for _, leaf, _ in read),
+        results=total(found, samples),
+        names=tuple(name for name, _ in values.root),
+        keys=tuple(largest(found, samples, KEYS)),
+        blind_offsets=blind,
+        first_ms=min(times, default=None),
+        last_ms=max(times, default=None),
+    )
+
+
+def extent(
+    view: KafkaCluster, settings: Settings, query: Query, session: str | None
+) -> tuple[Offsets, Offsets]:
+    """Where the session's rows begin and end in each topic, as far as they are there."""
+    topics = sorted(query.topics)
+    ends = view.end_offsets(topics)
+    if session is None:
+        return view.beginning_offsets(topics), ends
+    days, grace_ms = settings.session.days, int(settings.session.grace_s * 1000)
+    opened, closed = (
+        view.offsets_for_time(topics, at_ms + grace_ms)
+        for at_ms in (calendar.previous_close_ms(days, session), calendar.close_ms(days, session))
+    )
+    return opened, closed
+
+
+def _sampled(
+    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, messages: Iterable[Message]
+) -> tuple[LeafSample, LeafRead, list[int]]:
+    """The leaf's rows, what is told of it, and the least and greatest of Kafka's times."""
+    groups = np.array([block.group for block in draw.blocks], np.int64)
+    frames, kept, rejected, filtered = [_rows(leaf, plan, plan.schema.empty_table())], 0, 0, 0
+    times: list[int] = []
+    for chunk in _chunks(messages):
+        kafka_ms = np.array([message.kafka_ms for message in chunk], np.int64)
+        times += [int(kafka_ms.min()), int(kafka_ms.max())]
+        found = decode(plan, pa.array([m.value for m in chunk], pa.large_binary()))
+        if found.times is not None and query.event_time is not None:
+            never = np.full(len(chunk), BEGINNING_US, np.int64)
+            found = judged(plan, found, kafka_ms, never, query.event_time.ahead_us)
+        kept += len(found.kept)
+        rejected += len(found.rejected)
+        filtered += found.filtered
+        ranges = np.array([message.range for message in chunk], np.int64)
+        times_us = None if found.times is None else found.times.kept_us
+        frames.append(_rows(leaf, plan, found.rows, groups[ranges[found.kept]], times_us))
+    said = LeafRead(leaf.name, plan.topic, draw.offsets, draw.fraction, kept, rejected, filtered)
+    return LeafSample(pl.concat(frames), draw.fraction), said, times
+
+
+def _rows(
+    leaf: ProofLeaf,
+    plan: StreamPlan,
+    rows: Any,
+    groups: I64 | None = None,
+    times_us: I64 | None = None,
+) -> pl.DataFrame:
+    """Decoded rows as `LeafSample` has them; groups and times are None of an empty table."""
+    none = np.zeros(0, np.int64)
+    sources = [f"k{source}" for source in range(len(leaf.sources))]
+    columns = dict(zip(sources, rows.columns, strict=False))  # the payload comes after the keys
+    table = pl.DataFrame(pl.from_arrow(pa.table(columns))).with_columns(
+        group=pl.Series(none if groups is None else groups)
+    )
+    if plan.time is not None:
+        table = table.with_columns(time=pl.Series(none if times_us is None else times_us))
+    first = {value: f"k{leaf.values.index(value)}" for value in leaf.has}
+    # Rows in which the sources of one value differ are in no result.
+    alike = [
+        pl.col(source) == pl.col(first[value])
+        for source, value in zip(sources, leaf.values, strict=True)
+        if source != first[value]
+    ]
+    values = [pl.col(source).alias(f"v{value}") for value, source in first.items()]
+    return table.filter(*alike).select(*values, pl.exclude(sources))
+
+
+def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    held: list[Message] = []
+    size = 0
+    for message in messages:
+        held.append(message)
+        size += len(message.value or b"")
+        if len(held) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
