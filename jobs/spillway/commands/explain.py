@@ -12,7 +12,7 @@ from spillway.commands import given
 from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import out, say, say_json
 
-SAMPLED = 50_000
+SAMPLED = 100_000
 
 
 def explain(

@@ -1,4 +1,4 @@
-"""How many results a session will have, and which keys give most of them, from a sample of the topics.
+"""About how many results a session has, and the keys that give most, by a sample of the topics.
 
 | module | idea |
 |---|---|
@@ -8,9 +8,9 @@
 | `reading` | from settings and Kafka to the sampled rows, decoded by the contract |
 | `shown` | the estimate as a table and as JSON |
 
-Model: each leaf of the query is sampled by itself, so that of n_i offsets in N_i each is read with
-the probability f_i = n_i / N_i, whatever is read of other leaves. A result has one row of each leaf,
-so all of its rows are in the sample with the probability f = f_1 * ... * f_m, and
+Model: each leaf of the query is sampled by itself: each offset of its topic is read with the
+probability f_i, whatever is read of other leaves. A result has one row of each leaf, so all of its
+rows are in the sample with the probability f = f_1 * ... * f_m, and
 
     (results of the sampled rows) / f
 

@@ -160,7 +160,7 @@ def _joined(query: Query, values: TreeValues, rows: Sequence[pl.DataFrame]) -> p
 def _met(one: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     on = [name for name in one.columns if name.startswith("v") and name in other.columns]
     sizes = [each.group_by(on).len() for each in (one, other)]
-    size = sizes[0].join(sizes[1], on=on).select((pl.col("len").cast(float) * pl.col("len_right")))
+    size = sizes[0].join(sizes[1], on=on).select(pl.col("len").cast(float) * pl.col("len_right"))
     if (found := size["len"].sum()) > MOST_JOINED:
         raise SampleTooLarge(
             f"the sampled rows of this tree with windows give {found:,.0f} rows in one join, more "
@@ -178,5 +178,3 @@ def _in_time(table: pl.DataFrame, span: Span | None, inputs: int) -> pl.DataFram
     return table.with_columns(
         least=pl.min_horizontal(names[::2]), greatest=pl.max_horizontal(names[1::2])
     ).drop(names)
-
-

@@ -15,7 +15,7 @@ from spillway import calendar
 from spillway.decode import StreamPlan, decode
 from spillway.decode.lateness import judged
 from spillway.estimate.counting import LeafSample, counted
-from spillway.estimate.sampling import BLOCK_OFFSETS, Drawn, drawn
+from spillway.estimate.sampling import Drawn, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
 from spillway.kafka.ranges import Message, messages_of
@@ -73,18 +73,16 @@ class SessionEstimate:
     """Of the root's key columns."""
     keys: tuple[KeyEstimate, ...]
     """That seem to give the most results, those first."""
-    blind_offsets: int
-    """The most offsets of one partition between two blocks: a key all of whose rows lie together in
-    fewer may have been missed. 0: everything was read."""
+    gap_offsets: int
+    """The longest stretch of a partition that was not read: a key all of whose rows lie in such may
+    have been missed. 0: everything was read."""
     first_ms: int | None
     """Kafka's time of the oldest sampled row, ms since 1970; None: there was none."""
     last_ms: int | None
 
 
-def estimated(
-    settings: Settings, query: Query, session: str | None, rows: int
-) -> SessionEstimate:
-    """Sample about `rows` offsets of each leaf's topic, and estimate.
+def estimated(settings: Settings, query: Query, session: str | None, rows: int) -> SessionEstimate:
+    """Read a sample of about `rows` offsets of each leaf's topic, and estimate.
 
     `session`: a trading day, from the close before to its own, each with `session.grace_s`; None:
     all that the topics hold. Raises `NothingToSample`, `SampleTooLarge`, `CalendarError`,
@@ -120,15 +118,12 @@ def estimated(
     samples = [sample for sample, _, _ in read]
     found = counted(query, values, samples)
     times = [each for _, _, times in read for each in times]
-    blind = max(
-        (round(BLOCK_OFFSETS * (1 / d.fraction - 1)) for d in draws if 0 < d.fraction < 1), default=0
-    )
     return SessionEstimate(
         leaves=tuple(leaf for _, leaf, _ in read),
         results=total(found, samples),
         names=tuple(name for name, _ in values.root),
         keys=tuple(largest(found, samples, KEYS)),
-        blind_offsets=blind,
+        gap_offsets=max(each.gap_offsets for each in draws),
         first_ms=min(times, default=None),
         last_ms=max(times, default=None),
     )

@@ -1,10 +1,12 @@
 """Which offsets of a topic are read: blocks of equal size, spread over all partitions. Pure.
 
 Kafka gives batches of consecutive offsets, so one row here and one there would cost as much as a
-block each. The blocks of all partitions stand in one line; every so many-th of them is taken, from a
-random one on (systematic sampling). So each is taken with one probability, and morning and evening
-are there alike. The blocks that are taken are dealt out to `GROUPS` groups at random: groups are
-samples of the topic, too, and what they differ by says how far the whole may be off.
+block each. Of the blocks of all partitions some are taken at random, each with one probability.
+They are dealt out to `GROUPS` groups at random: groups are samples of the topic, too, and what they
+differ by says how far the whole may be off.
+
+Not every so many-th block: two topics that hold a key at the same offsets would then have all of
+their samples there or none.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
 
 BLOCK_OFFSETS = 128
 """Offsets of a block. Of more, rows that came together weigh too much; of fewer, seeks do: Kafka
@@ -41,6 +45,8 @@ class Drawn:
     """The probability with which each offset is among them; 1: all are. 0: there are none."""
     offsets: int
     """Of all partitions together."""
+    gap_offsets: int
+    """The longest stretch of a partition that is not read."""
 
 
 def drawn(
@@ -54,32 +60,27 @@ def drawn(
     blocks = int(each.sum())
     wanted = blocks if offsets <= most else min(blocks, max(GROUPS, most // BLOCK_OFFSETS))
     if not wanted:
-        return Drawn((), 0.0, 0)
-    step = blocks / wanted
-    at = np.floor(step * (draw.random() + np.arange(wanted))).astype(np.int64)
+        return Drawn((), 0.0, 0, 0)
+    at = np.sort(draw.choice(blocks, wanted, replace=False))
     partition = np.searchsorted(np.cumsum(each), at, side="right")
     begin = np.array(begins, np.int64)[partition]
     begin += (at - (np.cumsum(each) - each)[partition]) * BLOCK_OFFSETS
     end = np.minimum(begin + BLOCK_OFFSETS, np.array(ends, np.int64)[partition])
+    group = draw.permutation(np.arange(wanted) % GROUPS)
+    rows = zip(partition.tolist(), begin.tolist(), end.tolist(), group.tolist(), strict=True)
     return Drawn(
-        tuple(
-            Block(*block)
-            for block in zip(
-                partition.tolist(),
-                begin.tolist(),
-                end.tolist(),
-                _dealt(wanted, draw).tolist(),
-                strict=True,
-            )
-        ),
+        tuple(Block(*each) for each in rows),
         wanted / blocks,
         offsets,
+        _gap(begins, ends, partition, begin, end),
     )
 
 
-def _dealt(blocks: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The group of each block, int64 (n,): as many blocks in each group, give or take one, and of
-    `GROUPS` blocks in a row one in each."""
-    rounds = -(-blocks // GROUPS)
-    found: npt.NDArray[np.int64] = np.argsort(draw.random((rounds, GROUPS)), axis=1).ravel()
-    return found[:blocks].astype(np.int64)
+def _gap(begins: Sequence[int], ends: Sequence[int], partition: I64, begin: I64, end: I64) -> int:
+    """`Drawn.gap_offsets`."""
+    every = np.arange(len(begins))
+    where = np.concatenate([partition, every, every])
+    begin, end = np.concatenate([begin, begins, ends]), np.concatenate([end, begins, ends])
+    order = np.lexsort((end, begin, where))
+    gaps = begin[order][1:] - end[order][:-1]
+    return int(gaps[np.diff(where[order]) == 0].max())

@@ -1,17 +1,17 @@
 """From the results of the sampled rows to an estimate of all, and how far it may be off. Pure.
 
-Let S be the results of the sampled rows and f the probability of a result to be among them: S / f is
-the estimate. The blocks of leaf i are in R groups, and S is the sum of what its groups have added,
-S_i1 + ... + S_iR. If groups differ much, another sample would have been much different:
+Let S be the results of the sampled rows and f the probability of a result to be among them: then
+S / f is the estimate. The blocks of leaf i are in R groups, and S is the sum of what its groups
+have added, S_i1 + ... + S_iR. If groups differ much, another sample would have been much different:
 
     variance of S  <=  sum over leaves of (1 - f_i) R / (R - 1) sum over groups of (S_ig - S / R)^2
 
 Each term has the variance that comes from the choice of one leaf's blocks, with the other leaves'
 rows as they are; what comes from several leaves' choices together is counted in each of theirs. So
 the sum is rather too large than too small. Estimates are skewed (a sample seldom has far too many
-results, but often has not the few keys that matter), so the range is one of the logarithm: S / f
-times or by a factor. To its upper end comes what a sample can miss altogether: of 3 / f results that
-have nothing to do with each other, one in twenty samples has none.
+results, but often lacks the few keys that matter), so the range is one of the logarithm: S / f,
+divided and multiplied by a factor. Its upper end also has what a sample can miss altogether: of
+3 / f results that have nothing to do with each other, one in twenty samples has none.
 """
 
 from __future__ import annotations

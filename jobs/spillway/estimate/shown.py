@@ -37,7 +37,7 @@ def as_json(found: SessionEstimate) -> dict[str, Any]:
         "keys": [
             {"key": key_text(each.key), "results": _numbers(each.results)} for each in found.keys
         ],
-        "blind_offsets": found.blind_offsets,
+        "gap_offsets": found.gap_offsets,
         "from": None if found.first_ms is None else rfc3339(found.first_ms),
         "to": None if found.last_ms is None else rfc3339(found.last_ms),
     }
@@ -79,10 +79,10 @@ def _doubts(found: SessionEstimate) -> list[str]:
             "This is a rough guess: few results have all of their rows in the sample. "
             "Read more with --rows."
         )
-    if found.blind_offsets:
+    if found.gap_offsets:
         said.append(
             "A key may be missing whose rows all lie within "
-            f"{_about(found.blind_offsets)} offsets of a partition."
+            f"{_about(found.gap_offsets)} offsets of a partition."
         )
     return said
 

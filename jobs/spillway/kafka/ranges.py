@@ -16,6 +16,11 @@ SILENT_S = 30.0
 """So long a broker may give nothing at all."""
 FETCH_BYTES = 256 << 10
 """Of a partition at a time: of what is fetched, what lies beyond the range is thrown away."""
+POLLED = 128
+"""Messages of a poll: each is an object, whether its range wants it or not."""
+NEAR_OFFSETS = 1_000
+"""A range that begins so soon is read on to. A jump fetches a whole batch of the producer's again,
+and kafka-python makes objects of all that lie before the place in it (20 us each)."""
 
 
 class Message(NamedTuple):
@@ -31,7 +36,8 @@ def messages_of(
 ) -> Iterator[Message]:
     """The committed messages of a topic in these ranges (partition, begin, end), in any order.
 
-    Those of one partition must not overlap. Raises KafkaUnavailable.
+    Those of one partition stand in the order of their offsets and do not overlap. Raises
+    KafkaUnavailable.
     """
     from kafka import KafkaConsumer, TopicPartition
     from kafka.errors import KafkaError
@@ -70,27 +76,30 @@ def _read(consumer: Any, waiting: dict[Any, deque[tuple[int, int, int]]]) -> Ite
     for place, ranges in waiting.items():
         consumer.seek(place, ranges[0][0])
     heard = time.monotonic()
-    left = set(waiting)
+    left = dict.fromkeys(waiting, -1)
     while left:
-        for place, records in consumer.poll(timeout_ms=200, max_records=5_000).items():
-            if place not in left:
-                continue
-            begin, end, at = waiting[place][0]
-            for record in records:
-                if begin <= record.offset < end:
-                    yield Message(at, record.value, record.timestamp)
-        for place in list(left):
+        for place, records in consumer.poll(timeout_ms=200, max_records=POLLED).items():
             ranges = waiting[place]
+            for record in records:
+                while ranges and record.offset >= ranges[0][1]:
+                    ranges.popleft()
+                if ranges and record.offset >= ranges[0][0]:
+                    yield Message(ranges[0][2], record.value, record.timestamp)
+        for place, before in list(left.items()):
             # The position: past the end there may be markers of transactions alone.
-            if consumer.position(place) < ranges[0][1]:
-                continue
-            heard = time.monotonic()
-            ranges.popleft()
-            if ranges:
-                consumer.seek(place, ranges[0][0])
-            else:
+            ranges, at = waiting[place], consumer.position(place)
+            if at != before:
+                heard = time.monotonic()
+            while ranges and at >= ranges[0][1]:
+                ranges.popleft()
+            if not ranges:
                 consumer.pause(place)
-                left.remove(place)
+                del left[place]
+                continue
+            if ranges[0][0] > at + NEAR_OFFSETS:
+                at = ranges[0][0]
+                consumer.seek(place, at)
+            left[place] = at
         if time.monotonic() - heard > SILENT_S:
             place = min(left)
             raise KafkaUnavailable(
