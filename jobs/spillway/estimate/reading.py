@@ -137,12 +137,8 @@ def extent(
     ends = view.end_offsets(topics)
     if session is None:
         return view.beginning_offsets(topics), ends
-    days, grace_ms = settings.session.days, int(settings.session.grace_s * 1000)
-    opened, closed = (
-        view.offsets_for_time(topics, at_ms + grace_ms)
-        for at_ms in (calendar.previous_close_ms(days, session), calendar.close_ms(days, session))
-    )
-    return opened, closed
+    opened, closed = calendar.day_ms(settings.session.days, session, settings.session.grace_s)
+    return view.offsets_for_time(topics, opened), view.offsets_for_time(topics, closed)
 
 
 def _sampled(

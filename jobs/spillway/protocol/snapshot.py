@@ -80,6 +80,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
         totals=list(state.totals),
         budgets=sorted(state.budgets.items()),
         cores=state.cores,
+        max_results=state.max_results,
         moves=list(state.moves),
         named=sorted(state.named.items()),
     )
@@ -124,6 +125,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         totals=tuple(snapshot.totals),
         budgets=dict(snapshot.budgets),
         cores=snapshot.cores,
+        max_results=snapshot.max_results,
         moves=tuple(snapshot.moves),
         named=dict(snapshot.named),
     )
