@@ -29,6 +29,7 @@ def status(
     claim_s: float | None = 100_000,
     term: int = 1,
     epoch: int = 7,
+    held: str = "",
 ) -> dict[str, Any]:
     return {
         "lag_rows": lag,
@@ -37,6 +38,8 @@ def status(
         "term": term,
         "epoch": epoch,
         "sessions": list(sessions),
+        "session": "2026-01-05",
+        "intake_held": held,
     }
 
 
@@ -70,6 +73,8 @@ def status(
         # A pod that is ready since after its claim.
         (status(7, 3, claim_s=4_010), 4_000, "fine", "the last epoch was 3 s ago"),
         (status(0, 7_200, claim_s=9_000), 9_030, "fine", "0 rows wait"),
+        # Another start would read no more rows either.
+        (status(7, 9_000, held="so many"), 9_030, "fine", "runs and reads no more rows: so many"),
     ],
 )
 def test_a_stream_that_runs(found: Any, age_s: float | None, kind: str, says: str) -> None:
