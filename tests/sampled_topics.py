@@ -10,7 +10,7 @@ import pytest
 
 from spillway.estimate import reading
 from spillway.kafka.client import TopicMissing
-from spillway.kafka.ranges import Message
+from spillway.kafka.ranges import SampledMessage
 
 Partition = Sequence[tuple[int, bytes | None]]
 """Kafka's time (ms since 1970, ascending) and value of each message; the first has offset 0."""
@@ -48,12 +48,12 @@ def sample_from(
 
     def messages_of(
         _bootstrap: str, _options: Any, topic: str, ranges: Iterable[tuple[int, int, int]]
-    ) -> Iterator[Message]:
+    ) -> Iterator[SampledMessage]:
         ranges = list(ranges)
         read.append((topic, sum(end - begin for _, begin, end in ranges)))
         for at, (partition, begin, end) in enumerate(ranges):
             for kafka_ms, value in topics[topic][partition][begin:end]:
-                yield Message(at, value, kafka_ms)
+                yield SampledMessage(at, value, kafka_ms)
 
     patch.setattr(reading, "demand_listener", lambda _: None)
     patch.setattr(reading, "cluster", lambda *_: contextlib.nullcontext(MemoryTopics(topics)))

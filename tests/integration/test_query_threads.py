@@ -42,7 +42,7 @@ def test_a_query_s_callback_thread_ends_with_it(
         served.append(threading.current_thread())
         return 10
 
-    hooks = EpochHooks(epoch, lambda: False, lambda: False, list)
+    hooks = EpochHooks(epoch, *[lambda: False] * 3, list)
     folder = tmp_path / "checkpoints" / "w" / "1"
     query = SupervisedQuery(spark, {}, folder, hooks, trigger_s=0, available_now=False)
     for number in range(STARTS):

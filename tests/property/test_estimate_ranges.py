@@ -23,9 +23,9 @@ from spillway.clock import rfc3339
 from spillway.estimate import counting
 from spillway.estimate.counting import LeafSample, SampleTooLarge, counted
 from spillway.estimate.reading import _sampled
-from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Block, Drawn, drawn
+from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import largest, total
-from spillway.kafka.ranges import Message
+from spillway.kafka.ranges import SampledMessage
 from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
@@ -51,9 +51,9 @@ def sampled(
     for leaf, plan in zip(values.leaves, leaf_plans(query, values), strict=True):
         mine = rows[query.stream_name(leaf.name)]
         groups[leaf.name] = [rng.randrange(GROUPS) for _ in mine]
-        blocks = [Block(0, n, n + 1, group) for n, group in enumerate(groups[leaf.name])]
+        blocks = [OffsetBlock(0, n, n + 1, group) for n, group in enumerate(groups[leaf.name])]
         order = rng.sample(range(len(mine)), len(mine))
-        messages = [Message(n, json.dumps(mine[n]).encode(), 2**41) for n in order]
+        messages = [SampledMessage(n, json.dumps(mine[n]).encode(), 2**41) for n in order]
         draw = Drawn(tuple(blocks), 1.0, len(mine), 0)
         sample, said, _ = _sampled(query, leaf, plan, draw, messages)
         assert said.kept == len(mine) >= sample.rows.height

@@ -18,7 +18,7 @@ from spillway.estimate.counting import LeafSample, counted
 from spillway.estimate.sampling import Drawn, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
-from spillway.kafka.ranges import Message, messages_of
+from spillway.kafka.ranges import SampledMessage, messages_of
 from spillway.verify.values import ProofLeaf, leaf_plans, values_of
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import Offsets
@@ -142,7 +142,7 @@ def extent(
 
 
 def _sampled(
-    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, messages: Iterable[Message]
+    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, messages: Iterable[SampledMessage]
 ) -> tuple[LeafSample, LeafRead, list[int]]:
     """The leaf's rows, what is told of it, and the least and greatest of Kafka's times."""
     groups = np.array([block.group for block in draw.blocks], np.int64)
@@ -192,8 +192,8 @@ def _rows(
     return table.filter(*alike).select(*values, pl.exclude(sources))
 
 
-def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    held: list[Message] = []
+def _chunks(messages: Iterable[SampledMessage]) -> Iterator[list[SampledMessage]]:
+    held: list[SampledMessage] = []
     size = 0
     for message in messages:
         held.append(message)

@@ -27,7 +27,7 @@ GROUPS = 16
 
 
 @dataclass(frozen=True)
-class Block:
+class OffsetBlock:
     """Offsets [begin, end) of a partition, and the group that they count for."""
 
     partition: int
@@ -40,7 +40,7 @@ class Block:
 class Drawn:
     """The blocks of a topic that are read, in the order of partitions and offsets."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[OffsetBlock, ...]
     fraction: float
     """The probability with which each offset is among them; 1: all are. 0: there are none."""
     offsets: int
@@ -69,7 +69,7 @@ def drawn(
     group = draw.permutation(np.arange(wanted) % GROUPS)
     rows = zip(partition.tolist(), begin.tolist(), end.tolist(), group.tolist(), strict=True)
     return Drawn(
-        tuple(Block(*each) for each in rows),
+        tuple(OffsetBlock(*each) for each in rows),
         wanted / blocks,
         offsets,
         _gap(begins, ends, partition, begin, end),

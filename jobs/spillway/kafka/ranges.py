@@ -23,7 +23,7 @@ NEAR_OFFSETS = 1_000
 and kafka-python makes objects of all that lie before the place in it (20 us each)."""
 
 
-class Message(NamedTuple):
+class SampledMessage(NamedTuple):
     """A message, and the place in the list of ranges of the one that it lies in."""
 
     range: int
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 def messages_of(
     bootstrap: str, options: Options, topic: str, ranges: Iterable[tuple[int, int, int]]
-) -> Iterator[Message]:
+) -> Iterator[SampledMessage]:
     """The committed messages of a topic in these ranges (partition, begin, end), in any order.
 
     Those of one partition stand in the order of their offsets and do not overlap. Raises
@@ -70,7 +70,9 @@ def messages_of(
         ) from error
 
 
-def _read(consumer: Any, waiting: dict[Any, deque[tuple[int, int, int]]]) -> Iterator[Message]:
+def _read(
+    consumer: Any, waiting: dict[Any, deque[tuple[int, int, int]]]
+) -> Iterator[SampledMessage]:
     """One range of each partition at a time."""
     consumer.assign(list(waiting))
     for place, ranges in waiting.items():
@@ -84,7 +86,7 @@ def _read(consumer: Any, waiting: dict[Any, deque[tuple[int, int, int]]]) -> Ite
                 while ranges and record.offset >= ranges[0][1]:
                     ranges.popleft()
                 if ranges and record.offset >= ranges[0][0]:
-                    yield Message(ranges[0][2], record.value, record.timestamp)
+                    yield SampledMessage(ranges[0][2], record.value, record.timestamp)
         for place, before in list(left.items()):
             # The position: past the end there may be markers of transactions alone.
             ranges, at = waiting[place], consumer.position(place)
