@@ -1,4 +1,4 @@
-"""A day with a limit of results: intake stops, the day is ended there, what is left is the next's."""
+"""A day with a limit of results: intake stops, the day ends there, what is left is the next's."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def test_a_day_that_has_as_many_results_as_it_may_have(
             day.journal.epochs()[held["epoch"]]["end"]
             == day.journal.epochs()[held["epoch"] + 1]["end"]
         ), "the epoch that seals reads nothing"
-    day.extra["RESULTS__MAX_PER_SESSION"] = "0"
-    day.finish(FIRST, sealed=True)
-    assert day.check(FIRST)["run-time"] == given
+    # It fits into memory, so cleanup has nothing to add; the reference knows where the day ends.
+    assert day.check(FIRST) == {"run-time": given}
     state = day.journal.epochs()[-1]
     assert state["session"] == NEXT
     assert sum(map(sum, state["end"].values())) <= 6_000
