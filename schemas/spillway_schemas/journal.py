@@ -483,7 +483,7 @@ def _unpacked_cuts(given: Any) -> Any:
 
 
 _COUNTS = ("partition", "rows", "rejected", "filtered", "bytes", "digest")
-_TIMES = ("greatest_us", "next_greatest_us")
+_OPTIONAL = ("greatest_us", "next_greatest_us", "outside", "next_outside")
 """Counts that are there where any partition has one."""
 
 
@@ -491,8 +491,8 @@ def _packed_counts(counts: list[PartitionCount]) -> list[dict[str, Any]]:
     packed = []
     for topic, some in groupby(counts, lambda count: count.topic):
         parts = list(some)
-        columns = {name: [getattr(part, name) for part in parts] for name in (*_COUNTS, *_TIMES)}
-        for name in _TIMES:
+        columns = {name: [getattr(part, name) for part in parts] for name in (*_COUNTS, *_OPTIONAL)}
+        for name in _OPTIONAL:
             if all(value is None for value in columns[name]):
                 del columns[name]
         packed.append({"topic": topic, **columns})
@@ -508,7 +508,7 @@ def _unpacked_counts(given: Any) -> Any:
             topic = each.get("topic")
             if missing := [name for name in _COUNTS if not isinstance(each.get(name), list)]:
                 raise ValueError(f"counts of {topic} lack {', '.join(missing)}")
-            names = (*_COUNTS, *(name for name in _TIMES if name in each))
+            names = (*_COUNTS, *(name for name in _OPTIONAL if name in each))
             for figures in zip(*(each[name] for name in names), strict=True):
                 counts.append({"topic": topic, **dict(zip(names, figures, strict=True))})
         else:
