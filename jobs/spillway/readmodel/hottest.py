@@ -39,9 +39,11 @@ def hottest_keys(model: ReadModel, states: GroupStates, most: int) -> list[HotKe
     prefixes = [prefix for prefix, _ in model.state.groups]
     joins = join_numbers(prefixes, len(names))
     rows = np.rint(states.hot_share * states.rows).astype(np.int64)
-    order = np.argsort(-rows, kind="stable")
-    return [
-        HotKey(
+    found: dict[tuple[str, str], HotKey] = {}
+    for g in np.argsort(-rows, kind="stable").tolist():
+        if not (states.hot_key[g] and rows[g]):
+            continue
+        key = HotKey(
             key=states.hot_key[g],
             join=names[int(joins[g])],
             group=group_text(prefixes[g], names),
@@ -49,6 +51,8 @@ def hottest_keys(model: ReadModel, states: GroupStates, most: int) -> list[HotKe
             rows=int(rows[g]),
             share=round(float(states.hot_share[g]), 4),
         )
-        for g in order[:most].tolist()
-        if states.hot_key[g] and rows[g]
-    ]
+        # Until the halves of a group that was split have figures of their own, both have its key.
+        known = found.get((key.join, key.key))
+        more = 0 if known is None else known.rows
+        found[key.join, key.key] = (known or key).model_copy(update={"rows": key.rows + more})
+    return sorted(found.values(), key=lambda each: -each.rows)[:most]
