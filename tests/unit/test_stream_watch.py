@@ -269,6 +269,18 @@ def test_a_day_that_is_late_fails_the_task_after_it_has_acted(watch: Watch) -> N
     assert service.done == ["start"]
 
 
+def test_a_stream_that_reads_no_more_rows_fails_the_task_and_is_left_alone(watch: Watch) -> None:
+    """A person has to decide; to start it again would change nothing."""
+    service = Service()
+    with pytest.raises(AirflowFailException, match="it has so many"):
+        watch(service, status(7, 9_000, held="it has so many"))
+    assert service.done == []
+    gone = Service(running=False)
+    with pytest.raises(AirflowFailException, match="it has so many"):
+        watch(gone, status(7, 9_000, held="it has so many"))
+    assert gone.done == ["start"], "a driver that lives obeys commands"
+
+
 @pytest.mark.parametrize(
     ("running", "looks", "says"),
     [

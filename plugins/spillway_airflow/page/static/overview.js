@@ -37,7 +37,7 @@ export class Overview {
     const outside = Object.entries(data.day.session.outside).filter(([, rows]) => rows);
     put(
       this.notes,
-      held && h("p", { class: "note bad", "data-note": "held" }, icon("warn"), h("span", {}, visible(held))),
+      held && h("p", { class: "note warn", "data-note": "held" }, icon("warn"), h("span", {}, visible(held))),
       outside.length > 0 &&
         h(
           "p",
