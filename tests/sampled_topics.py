@@ -6,11 +6,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from spillway.estimate import reading
 from spillway.kafka.client import TopicMissing
-from spillway.kafka.ranges import SampledMessage
+from spillway.kafka.reading import TopicRange
+from spillway.kafka.wire import Records
 
 Partition = Sequence[tuple[int, bytes | None]]
 """Kafka's time (ms since 1970, ascending) and value of each message; the first has offset 0."""
@@ -43,19 +46,40 @@ class MemoryTopics:
 def sample_from(
     patch: pytest.MonkeyPatch, topics: Mapping[str, Sequence[Partition]]
 ) -> list[tuple[str, int]]:
-    """Let estimates read these topics; the topics that are read, and how many messages of each."""
+    """Let estimates read these topics; the ranges that are read: of which topic, how many."""
     read: list[tuple[str, int]] = []
 
-    def messages_of(
-        _bootstrap: str, _options: Any, topic: str, ranges: Iterable[tuple[int, int, int]]
-    ) -> Iterator[SampledMessage]:
-        ranges = list(ranges)
-        read.append((topic, sum(end - begin for _, begin, end in ranges)))
-        for at, (partition, begin, end) in enumerate(ranges):
-            for kafka_ms, value in topics[topic][partition][begin:end]:
-                yield SampledMessage(at, value, kafka_ms)
+    class Reader:
+        """Gives ranges as Kafka would, a message at a time."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Connected to nobody."""
+
+        def __enter__(self) -> Reader:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+        def read(self, wanted: Iterable[TopicRange]) -> Iterator[tuple[TopicRange, Records]]:
+            wanted = list(wanted)
+            assert len({each.partition for each in wanted}) == len(wanted), "each partition once"
+            for each in wanted:
+                rows = topics[each.topic][each.partition][each.begin : each.end]
+                read.append((each.topic, len(rows)))
+                for begin in range(0, len(rows), 5_000):
+                    times, values = zip(*rows[begin : begin + 5_000], strict=True)
+                    first = each.begin + begin
+                    yield (
+                        each,
+                        Records(
+                            np.arange(first, first + len(values)),
+                            np.array(times, np.int64),
+                            pa.array(values, pa.large_binary()),
+                        ),
+                    )
 
     patch.setattr(reading, "demand_listener", lambda _: None)
     patch.setattr(reading, "cluster", lambda *_: contextlib.nullcontext(MemoryTopics(topics)))
-    patch.setattr(reading, "messages_of", messages_of)
+    patch.setattr(reading, "TopicReader", Reader)
     return read

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kafka import KafkaProducer
 
 from spillway.cli import main
+from spillway.estimate.reading import sampled_rows
+from spillway.estimate.sampling import drawn
 from spillway.kafka.client import KafkaCluster
-from spillway.kafka.ranges import NEAR_OFFSETS, messages_of
+from spillway.kafka.reading import TopicReader
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -49,32 +51,37 @@ def test_a_sample_of_real_topics(
     producer.close()
 
     # An offset lost to a marker or to what was aborted gives no message; all others are given once.
-    assert list(messages_of(broker, {}, names["a"], [])) == []
     ends = cluster.end_offsets([names["a"]])[names["a"]]
     assert ends == [ROWS // 2 + 4, ROWS // 2 + 12]
-    every = [(p, 0, ends[p]) for p in range(2)]
-    found = list(messages_of(broker, {}, names["a"], every))
-    assert sorted(json.loads(each.value or b"")["n"] for each in found) == list(range(ROWS))
-    assert {each.kafka_ms for each in found} == {1_000 + n for n in range(ROWS)}
-    ranges = [
-        (p, begin, min(begin + rng.randrange(1, 90), ends[p]))
-        for p in range(2)
-        for begin in [*sorted(rng.sample(range(0, 2_900, 100), 6)), ends[p] - 90]
-    ]
-    assert max(b[1] - a[2] for a, b in itertools.pairwise(ranges)) > NEAR_OFFSETS / 2
-    some = Counter(
-        (each.range, json.loads(each.value or b"")["n"])
-        for each in messages_of(broker, {}, names["a"], ranges)
-    )
-    assert max(some.values()) == 1
-    got = {n for _, n in some}
-    for at, (p, begin, end) in enumerate(ranges):
-        mine = [n for where, n in some if where == at]
-        assert all(n % 2 == p for n in mine)
-        assert end - begin - 3 <= len(mine) <= end - begin, "but markers and what was aborted"
-        assert mine == sorted(mine)
-        assert len(mine) < 2 or mine[-1] - mine[0] == 2 * (len(mine) - 1), "nothing in between"
-    assert len(got) == sum(some.values())
+    draw = np.random.default_rng(1)
+    with TopicReader(broker, {}) as reader:
+        for most in (10**6, 2_000):
+            found = drawn([0, 0], ends, most, draw)
+            wanted = {
+                (block.partition, offset): block.group
+                for block in found.blocks
+                for offset in range(block.begin, block.end)
+            }
+            got = [
+                (json.loads(value)["n"], group, kafka_ms)
+                for rows in sampled_rows(reader, names["a"], found)
+                for group, kafka_ms, value in zip(
+                    rows.groups.tolist(),
+                    rows.kafka_ms.tolist(),
+                    rows.values.to_pylist(),
+                    strict=True,
+                )
+            ]
+            numbers = [n for n, _, _ in got]
+            assert len(set(numbers)) == len(numbers)
+            assert all(kafka_ms == 1_000 + n for n, _, kafka_ms in got)
+            if most > ROWS:
+                assert sorted(numbers) == list(range(ROWS))
+            assert len(wanted) - 16 <= len(got) <= len(wanted)
+            # Row n lies behind at most as many markers and aborted rows as there are.
+            for n, group, _ in got:
+                near = range(n // 2, n // 2 + 13)
+                assert group in {wanted.get((n % 2, offset)) for offset in near}
 
     exact = sum(n * Counter(keys["b"])[key] for key, n in Counter(keys["a"]).items())
     file = tmp_path / "q.toml"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import event
 from hypothesis import strategies as st
@@ -22,10 +23,9 @@ from hypothesis import strategies as st
 from spillway.clock import rfc3339
 from spillway.estimate import counting
 from spillway.estimate.counting import LeafSample, SampleTooLarge, counted
-from spillway.estimate.reading import _sampled
+from spillway.estimate.reading import SampledRows, _sampled
 from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import largest, total
-from spillway.kafka.ranges import SampledMessage
 from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
@@ -52,10 +52,17 @@ def sampled(
         mine = rows[query.stream_name(leaf.name)]
         groups[leaf.name] = [rng.randrange(GROUPS) for _ in mine]
         blocks = [OffsetBlock(0, n, n + 1, group) for n, group in enumerate(groups[leaf.name])]
-        order = rng.sample(range(len(mine)), len(mine))
-        messages = [SampledMessage(n, json.dumps(mine[n]).encode(), 2**41) for n in order]
+        chosen = rng.sample(range(len(mine)), len(mine))
+        given = [
+            SampledRows(
+                np.array([groups[leaf.name][n]]),
+                np.array([2**41]),
+                pa.array([json.dumps(mine[n]).encode()], pa.large_binary()),
+            )
+            for n in chosen
+        ]
         draw = Drawn(tuple(blocks), 1.0, len(mine), 0)
-        sample, said, _ = _sampled(query, leaf, plan, draw, messages)
+        sample, said, _ = _sampled(query, leaf, plan, draw, given)
         assert said.kept == len(mine) >= sample.rows.height
         samples.append(sample)
     return samples, groups

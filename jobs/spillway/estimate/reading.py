@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,10 @@ from spillway import calendar
 from spillway.decode import StreamPlan, decode
 from spillway.decode.lateness import judged
 from spillway.estimate.counting import LeafSample, counted
-from spillway.estimate.sampling import Drawn, drawn
+from spillway.estimate.sampling import Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
-from spillway.kafka.ranges import SampledMessage, messages_of
+from spillway.kafka.reading import TopicRange, TopicReader
 from spillway.verify.values import ProofLeaf, leaf_plans, values_of
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import Offsets
@@ -29,11 +30,24 @@ from spillway_schemas.windows import BEGINNING_US
 I64 = npt.NDArray[np.int64]
 
 CHUNK_ROWS, CHUNK_BYTES = 16_384, 16 << 20
-"""Messages that are held before they are decoded."""
+"""Messages that are held before they are decoded, at least; fewer at the end."""
+NEAR_OFFSETS = 1_000
+"""A block that begins so soon behind another is read with what lies between them."""
 KEYS = 10
 """Keys that are named."""
 SEED = 17
 """Asked again of the same offsets, the estimate is the same."""
+
+
+class SampledRows(NamedTuple):
+    """Messages of sampled blocks; what has n elements is parallel, n >= 1."""
+
+    groups: I64
+    """Of each message's block (n,)."""
+    kafka_ms: I64
+    """Kafka's timestamps in milliseconds since 1970 (n,)."""
+    values: Any
+    """pyarrow large_binary array (n,)."""
 
 
 class NothingToSample(Exception):
@@ -100,21 +114,11 @@ def estimated(settings: Settings, query: Query, session: str | None, rows: int) 
         raise NothingToSample(
             f"{', '.join(query.topics)} hold no row" + (f" of {session}" if session else "")
         )
-    read = [
-        _sampled(
-            query,
-            leaf,
-            plan,
-            each,
-            messages_of(
-                bootstrap,
-                options,
-                plan.topic,
-                [(block.partition, block.begin, block.end) for block in each.blocks],
-            ),
-        )
-        for leaf, plan, each in zip(values.leaves, plans, draws, strict=True)
-    ]
+    with TopicReader(bootstrap, options) as reader:
+        read = [
+            _sampled(query, leaf, plan, each, sampled_rows(reader, plan.topic, each))
+            for leaf, plan, each in zip(values.leaves, plans, draws, strict=True)
+        ]
     samples = [sample for sample, _, _ in read]
     found = counted(query, values, samples)
     times = [each for _, _, times in read for each in times]
@@ -141,26 +145,85 @@ def extent(
     return view.offsets_for_time(topics, opened), view.offsets_for_time(topics, closed)
 
 
+def sampled_rows(reader: TopicReader, topic: str, draw: Drawn) -> Iterator[SampledRows]:
+    """The messages of the blocks: of each partition in their order, all partitions at a time."""
+    runs: dict[int, list[list[OffsetBlock]]] = {}
+    for run in _runs(draw.blocks):
+        runs.setdefault(run[0].partition, []).append(run)
+    for some in zip_longest(*runs.values()):
+        wanted = {
+            TopicRange(topic, run[0].partition, run[0].begin, run[-1].end): _columns(run)
+            for run in some
+            if run is not None
+        }
+        for each, records in reader.read(wanted):
+            begins, ends, groups = wanted[each]
+            at = np.searchsorted(begins, records.offsets, side="right") - 1
+            mine = records.offsets < ends[at]
+            if mine.any():
+                values = records.values.filter(pa.array(mine))
+                yield SampledRows(groups[at[mine]], records.kafka_ms[mine], values)
+
+
+def _columns(run: Sequence[OffsetBlock]) -> tuple[I64, I64, I64]:
+    """Begins, ends and groups."""
+    table = np.array([(block.begin, block.end, block.group) for block in run], np.int64)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _runs(blocks: Sequence[OffsetBlock]) -> Iterator[list[OffsetBlock]]:
+    """Blocks that are read in one go: a jump costs a request, and the rest of a batch."""
+    run: list[OffsetBlock] = []
+    for block in blocks:
+        near = run and block.partition == run[-1].partition
+        if near and block.begin - run[-1].end <= NEAR_OFFSETS:
+            run.append(block)
+            continue
+        if run:
+            yield run
+        run = [block]
+    if run:
+        yield run
+
+
+def _pieces(rows: Iterable[SampledRows]) -> Iterator[SampledRows]:
+    """The same rows, more of them at a time: a call of the decoder has its price."""
+    held: list[SampledRows] = []
+    for each in rows:
+        held.append(each)
+        count = sum(len(some.groups) for some in held)
+        if count >= CHUNK_ROWS or sum(some.values.nbytes for some in held) >= CHUNK_BYTES:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: Sequence[SampledRows]) -> SampledRows:
+    return SampledRows(
+        np.concatenate([each.groups for each in held]),
+        np.concatenate([each.kafka_ms for each in held]),
+        pa.concat_arrays([each.values for each in held]),
+    )
+
+
 def _sampled(
-    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, messages: Iterable[SampledMessage]
+    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, rows: Iterable[SampledRows]
 ) -> tuple[LeafSample, LeafRead, list[int]]:
     """The leaf's rows, what is told of it, and the least and greatest of Kafka's times."""
-    groups = np.array([block.group for block in draw.blocks], np.int64)
     frames, kept, rejected, filtered = [_rows(leaf, plan, plan.schema.empty_table())], 0, 0, 0
     times: list[int] = []
-    for chunk in _chunks(messages):
-        kafka_ms = np.array([message.kafka_ms for message in chunk], np.int64)
-        times += [int(kafka_ms.min()), int(kafka_ms.max())]
-        found = decode(plan, pa.array([m.value for m in chunk], pa.large_binary()))
+    for piece in _pieces(rows):
+        times += [int(each) for each in (piece.kafka_ms.min(), piece.kafka_ms.max())]
+        found = decode(plan, piece.values)
         if found.times is not None and query.event_time is not None:
-            never = np.full(len(chunk), BEGINNING_US, np.int64)
-            found = judged(plan, found, kafka_ms, never, query.event_time.ahead_us)
+            never = np.full(len(piece.groups), BEGINNING_US, np.int64)
+            found = judged(plan, found, piece.kafka_ms, never, query.event_time.ahead_us)
         kept += len(found.kept)
         rejected += len(found.rejected)
         filtered += found.filtered
-        ranges = np.array([message.range for message in chunk], np.int64)
         times_us = None if found.times is None else found.times.kept_us
-        frames.append(_rows(leaf, plan, found.rows, groups[ranges[found.kept]], times_us))
+        frames.append(_rows(leaf, plan, found.rows, piece.groups[found.kept], times_us))
     said = LeafRead(leaf.name, plan.topic, draw.offsets, draw.fraction, kept, rejected, filtered)
     return LeafSample(pl.concat(frames), draw.fraction), said, times
 
@@ -190,16 +253,3 @@ def _rows(
     ]
     values = [pl.col(source).alias(f"v{value}") for value, source in first.items()]
     return table.filter(*alike).select(*values, pl.exclude(sources))
-
-
-def _chunks(messages: Iterable[SampledMessage]) -> Iterator[list[SampledMessage]]:
-    held: list[SampledMessage] = []
-    size = 0
-    for message in messages:
-        held.append(message)
-        size += len(message.value or b"")
-        if len(held) >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
