@@ -329,6 +329,23 @@ def test_19_of_20_samples_have_the_exact_number_in_their_range(kind: str) -> Non
         assert first == tries, "the key that gives most is found"
 
 
+def test_where_no_result_is_in_the_sample_it_is_said_how_many_there_may_be() -> None:
+    """Of so many, one sample in twenty has none: here of 0.1 % of the rows of each input."""
+    rows = [pl.DataFrame({"v0": [n], "group": [0]}) for n in (1, 2)]
+    values = TreeValues(
+        tuple(ProofLeaf(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),)
+    )
+    samples = [LeafSample(each, 0.001) for each in rows]
+    found = counted(query_from(SINGLE), values, samples)
+    guess = total(found, samples)
+    assert (guess.value, guess.low, guess.high) == (0, 0, pytest.approx(3e6))
+    assert guess.is_rough
+    assert largest(found, samples, 5) == []
+    met = total(counted(query_from(SINGLE), values, [samples[0], samples[0]]), samples)
+    assert 1 <= met.low < 2e5
+    assert met.high > 1e6 + 3e6
+
+
 def test_a_burst_between_two_blocks_is_not_seen() -> None:
     """What `gap_offsets` tells of: half of all results in 400 rows of each topic."""
     draw = np.random.default_rng(2)

@@ -155,6 +155,25 @@ def test_a_session_is_what_lies_between_two_closes(
     assert "trade, quotes hold no row of 2026-01-07" in said
 
 
+def test_rows_of_a_wrong_clock_are_no_rows_of_a_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ahead of Kafka's time by more than `ahead`: the stream will reject them."""
+    file = tmp_path / "near.toml"
+    streams = "".join(
+        f'[streams.{name}]\nfields = {{ k = "int", at = "timestamp" }}\ntime = "at"\n'
+        for name in "ab"
+    )
+    join = '[join]\ninputs = ["a", "b"]\non = ["k"]\nwindow = "10 minutes"\n'
+    file.write_text(streams + join)
+    in_time, ahead = (b'{"k":1,"at":"1970-01-01T00:%s:00Z"}' % at for at in (b"04", b"06"))
+    topics = {"a": [[(0, in_time), (0, ahead)]], "b": [[(0, in_time)]]}
+    sample_from(monkeypatch, topics)
+    guess = json.loads(explained(capsys, str(file), "--estimate", "--json"))["estimate"]
+    assert guess["results"]["value"] == 1
+    assert guess["leaves"][0]["sampled"] == {"kept": 1, "rejected": 1, "filtered": 0}
+
+
 def test_an_empty_topic_has_no_results(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
