@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from rich.console import Console
 from spillway.calendar import CalendarError, day_ms
 from spillway.clock import rfc3339
 from spillway.decode import compile_query, decode
-from spillway.decode.chunks import COLUMNS
+from spillway.decode.chunks import Chunk
 from spillway.engine.groups import GroupMap
 from spillway.engine.wire.blocks import decode_counts, from_batch
 from spillway.metrics.figures import journal_figures
@@ -27,7 +28,7 @@ from spillway.readmodel.model import ReadModel
 from spillway.report.model import Status
 from spillway.report.status import status
 from spillway.report.terminal import render
-from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.tasks import _days_us
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Claim, Epoch, Genesis, PartitionCount, Prefix, entry_texts
@@ -107,19 +108,11 @@ def counted(
         **more,
     )
     n = len(rows)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array(["t"] * n, pa.string()),
-            pa.array([0] * n, pa.int32()),
-            pa.array(range(n), pa.int64()),
-            pa.array(values, pa.binary()),
-            pa.array([0] * n, pa.timestamp("us", "UTC")),
-        ],
-        names=list(COLUMNS),
-    )
+    none = np.zeros(n, np.int64)
+    chunk = Chunk("t", 0, pa.array(values, pa.large_binary()), np.arange(n), none)
     found = [
         count
-        for each in decode_batches(task, [batch])
+        for each in decode_chunks(task, [chunk] if n else [])
         for block in from_batch(each)
         if block.kind == "count"
         for count in decode_counts(block)

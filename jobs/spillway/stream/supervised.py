@@ -143,8 +143,8 @@ class SupervisedQuery:
         try:
             if self._stopping or self._hooks.is_done():
                 return
-            # Spark takes a batch that was not read for read: the epoch of the next one would have its
-            # rows, too, more than was planned for.
+            # Spark takes a refused batch for read: the epoch of the next one would have its rows,
+            # too, more than memory was asked for.
             self._refused = self._refused or self._hooks.is_held()
             if self._refused:
                 return
