@@ -783,6 +783,26 @@ class RebalanceSettings(Section):
     )
 
 
+class ResultsSettings(Section):
+    """What joins give."""
+
+    max_per_session: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Most results of a session at run time; 0: no limit. Once a session has so many, no "
+            "more rows are read: they wait in Kafka until the stream is started with a higher "
+            "limit, or the session is sealed where it stands (`seal --at read`). The epoch that "
+            "reaches the limit is kept whole. Cleanup is not limited."
+        ),
+        json_schema_extra=_about(
+            "results",
+            "What is too much, only the user knows. A key that joins everything with everything "
+            "fills a disk in minutes; `explain --estimate` says what a usual day has.",
+        ),
+    )
+
+
 class SessionSettings(Section):
     """Trading days."""
 
@@ -1007,6 +1027,7 @@ class Settings(BaseSettings):
     spill: SpillSettings = SpillSettings()
     stream: StreamSettings = StreamSettings()
     rebalance: RebalanceSettings = RebalanceSettings()
+    results: ResultsSettings = ResultsSettings()
     session: SessionSettings = SessionSettings()
     recovery: RecoverySettings = RecoverySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()

@@ -196,7 +196,7 @@ class Epochs:
     def look(self) -> None:
         """Nobody else is there."""
 
-    def epoch(self, end: Offsets, batch: Any, commands: Any, after: str, **_: Any) -> None:
+    def epoch(self, end: Offsets, commands: Any, after: str, **_: Any) -> None:
         self.offered.append((end, [c.id for c in commands], after))
 
 
@@ -214,7 +214,7 @@ def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
     stream.driver = driver  # type: ignore[assignment]
-    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_over, lambda: ["a"])
+    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_held, stream._is_over)
     stream.supervised = SupervisedQuery(
         None, {}, root / "checkpoints", hooks, trigger_s=1, available_now=False
     )
@@ -278,7 +278,7 @@ def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Pa
 
     driver.epoch = journaled  # type: ignore[method-assign]
     for _ in range(2):
-        stream._epoch(ends(1, 1, 1), None)
+        stream._epoch(ends(1, 1, 1))
     assert len(troubles) == 1
     assert f"{EARLY} had its calendar's seal withdrawn: end it with" in troubles[0]
 
@@ -297,12 +297,12 @@ def test_a_new_session_looks_at_the_day_before(
     monkeypatch.setattr(
         stream, "_look_at_the_day_before", lambda: looked.append(driver.state.session.date)
     )
-    stream._epoch(ends(1, 1, 1), None)
+    stream._epoch(ends(1, 1, 1))
     assert looked == []
 
     def journaled(*_: Any, **__: Any) -> None:
         driver.state = open_state(AFTER)
 
     driver.epoch = journaled  # type: ignore[method-assign]
-    stream._epoch(ends(1, 1, 1), None)
+    stream._epoch(ends(1, 1, 1))
     assert looked == [AFTER]

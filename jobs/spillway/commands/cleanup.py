@@ -11,7 +11,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
-from spillway.commands.terminal import out, say, say_json
+from spillway.commands.terminal import out, say, say_json, warn
 
 
 def cleanup(
@@ -67,7 +67,7 @@ def cleanup(
 
 
 def _show_plan(session: str, *, json_: bool) -> None:
-    from spillway.cleanup.ahead import ahead_text, cores_of, look_ahead
+    from spillway.cleanup.ahead import ahead_text, beyond_limit, cores_of, look_ahead
     from spillway.decode import tree_spec
 
     settings = given.settings()
@@ -85,3 +85,5 @@ def _show_plan(session: str, *, json_: bool) -> None:
         return
     for line in ahead_text(ahead):
         say(line)
+    if told := beyond_limit(ahead, settings.results.max_per_session):
+        warn(told)

@@ -111,6 +111,9 @@ class Decoded:
     """Rows that hold but that the query's filter leaves out."""
     times: RowTimes | None = None
     """None: no window asks for them."""
+    happened: tuple[Rows, Rows] | None = None
+    """Positions, ascending, of all values that keep the contract, and when they happened, us since
+    1970, int64; None: the query does not say by which field."""
 
 
 def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decoded:
@@ -120,7 +123,10 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
     """
     reasons: dict[int, str] = {}
     rows, table = _read(plan, values, few_rows, reasons)
-    heard, times = rows, None if plan.time is None else _micros(table.column(plan.time))
+    heard, happened, times = rows, None, None
+    if plan.day_time is not None:
+        happened = rows, _micros(table.column(plan.day_time))
+        times = happened[1] if plan.time is not None else None
     filtered = 0
     if plan.filter is not None:
         verdict, failed = evaluate(plan.filter, table.select(plan.reads), pa.bool_())
@@ -147,7 +153,7 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
         rows, batch = rows[keep], batch.filter(pa.array(keep))
     rejected = np.array(sorted(reasons), np.int64)
     why = [reasons[at] for at in rejected.tolist()]
-    found = Decoded(batch, rows, rejected, why, filtered)
+    found = Decoded(batch, rows, rejected, why, filtered, happened=happened)
     if times is None:
         return found
     kept = times if len(rows) == len(heard) else times[np.searchsorted(heard, rows)]

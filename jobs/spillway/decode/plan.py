@@ -51,6 +51,8 @@ class StreamPlan:
     filter: str | None = None
     time: str | None = None
     """The field that windows go by."""
+    day_time: str | None = None
+    """The field by which rows are held against their session's day; `time`, where that is given."""
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
 
@@ -275,6 +277,7 @@ class _Compiler:
             also=tuple((text, self.type_of(KeySource(name, text))) for text in also),
             filter=query.stream(name).filter,
             time=query.time(name),
+            day_time=query.stream(name).time,
             reads=tuple(sorted(reads)),
         )
 

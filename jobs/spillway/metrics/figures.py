@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
+from spillway.protocol.limit import intake_held
 from spillway.readmodel.event_time import EventTimeFigures, event_time_of
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.model import ReadModel
@@ -29,7 +30,12 @@ class JournalFigures:
     last_epoch_took_s: float | None
     rows: Mapping[str, int]
     filtered: Mapping[str, int]
+    outside: Mapping[str, int]
+    """Only topics of which it is counted."""
     results: int
+    intake_held: bool
+    limit_ratio: float | None
+    """Of the open session's results; None: there is no limit."""
     delay: tuple[int, ...]
     """Samples over `DELAY_EDGES_MS`; empty before the first result."""
     slots: tuple[SlotStatus, ...]
@@ -115,7 +121,16 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         last_epoch_took_s=None if last is None else (last.ended_ms - last.started_ms) / 1000,
         rows={t: sum(s.rows.get(t, 0) for s in sessions) for t in topics},
         filtered={t: sum(s.filtered.get(t, 0) for s in sessions) for t in topics},
+        outside={
+            t: sum(s.outside.get(t, 0) for s in sessions)
+            for t in topics
+            if any(t in s.outside for s in sessions)
+        },
         results=sum(s.results for s in sessions),
+        intake_held=bool(intake_held(model.state)),
+        limit_ratio=model.state.session.results / model.state.max_results
+        if model.state.max_results
+        else None,
         delay=tuple(summed_delay(sessions)),
         slots=tuple(slots_of(model, trigger_s)),
         spills=sum(s.spills for s in sessions),

@@ -65,6 +65,8 @@ class DecodeTask:
     """None: the query has no window."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Per session the watermark of the epoch before, where there is one."""
+    days_us: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Per session the times of its day, the end not included; a session without one is left out."""
 
     def slot_of_partition(self, partition: int) -> int:
         """The slot that is told of a topic partition's counts and rejected rows."""
@@ -108,6 +110,7 @@ def _decode_chunk(
         bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
         digest=partition_digest(value_digest(chunk.values), chunk.offsets),
         **_greatest(decoded, chunk, bound),
+        **_outside(task, decoded, chunk, bound),
     )
     where = Coordinates(
         partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
@@ -179,6 +182,22 @@ def _greatest(decoded: Decoded, chunk: Chunk, bound: int | None) -> dict[str, in
         "greatest_us": int(now.max()) if len(now) else None,
         "next_greatest_us": int(after.max()) if len(after) else None,
     }
+
+
+def _outside(task: DecodeTask, decoded: Decoded, chunk: Chunk, bound: int | None) -> dict[str, int]:
+    """How many rows of the open session, and of the next one, happened outside its day."""
+    if decoded.happened is None or task.restore is not None:
+        return {}
+    rows, times_us = decoded.happened
+    at = len(rows) if bound is None else int(np.searchsorted(chunk.offsets[rows], bound))
+    found = {}
+    for name, session, mine in (
+        ("outside", task.session, times_us[:at]),
+        ("next_outside", task.next_session, times_us[at:]),
+    ):
+        if (day := task.days_us.get(session)) is not None:
+            found[name] = int(np.count_nonzero((mine < day[0]) | (mine >= day[1])))
+    return found
 
 
 def _by_session(

@@ -61,6 +61,7 @@ class StreamDriver:
         on_trouble: Callable[[str], None],
         *,
         cores: int,
+        max_results: int,
         recovery: RecoverySettings,
         secrets: Options,
     ) -> None:
@@ -71,6 +72,7 @@ class StreamDriver:
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
         self._cores = cores
+        self._max_results = max_results
         self._secrets = secrets
         self._most_per_s = 0.0
         """The greatest `rate_shown` of this term."""
@@ -166,7 +168,9 @@ class StreamDriver:
         self._warehouse.journal.refresh()
         journal, applied = self._warehouse.journal, self._warehouse.applied_all()
         known, entries = (None, journal.read(after + 1)) if after >= 0 else journal.read_on(applied)
-        return protocol.JournalRead(entries, applied, self._topics, self._cores, known)
+        return protocol.JournalRead(
+            entries, applied, self._topics, self._cores, known, self._max_results
+        )
 
     def read_history(self, after_epoch: int) -> protocol.HistoryRead:
         """The journal's epochs after one, as this driver knows the journal."""

@@ -144,6 +144,8 @@ def job_settings(
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=victims,
         reactivation=reactivation_for(settings.spill.reactivation, victims),
+        days=settings.session.days,
+        grace_s=settings.session.grace_s,
         calendar=settings.session.days if settings.session.boundary == "calendar" else "",
         kafka=MessageSource(settings.kafka.bootstrap_servers, settings.kafka.options),
         warehouse_options=settings.warehouse.options,
