@@ -34,7 +34,11 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.private": (set(), set()),
     "spillway.storage": ({"spillway_schemas", "spillway.private"}, PURE | {"obstore"}),
     "spillway.engine": ({"spillway_schemas", "spillway.policy", "spillway.storage"}, PURE),
-    "spillway.decode": ({"spillway_schemas", "spillway.engine"}, PURE | {"polars"}),
+    "spillway.decode": (
+        {"spillway_schemas", "spillway.engine"},
+        PURE | {"polars", "fastavro", "google"},
+    ),
+    "spillway.registry": ({"spillway_schemas", "spillway.decode", "spillway.storage"}, PURE),
     "spillway.places": (set(), {"platformdirs"}),
     "spillway.jars": ({"spillway.places"}, set()),
     "spillway.kafka": (
@@ -88,6 +92,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "delta": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "prometheus_client": {"spillway.metrics"},
+    "fastavro": {"spillway.decode", "spillway.produce"},
 }
 
 ROOMS: dict[str, set[str]] = {
