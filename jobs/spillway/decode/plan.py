@@ -55,7 +55,7 @@ class StreamPlan:
     """The field that windows go by."""
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
-    format: ValueFormat = ValueFormat()
+    format: ValueFormat = field(default_factory=ValueFormat)
     writers: Writers | None = field(default=None, compare=False)
     """Who knows the schemas of values that begin with an id: see `spillway.registry`."""
 

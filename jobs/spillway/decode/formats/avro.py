@@ -50,8 +50,15 @@ def _nanoseconds(number: int, *_: object) -> datetime:
     return EPOCH + timedelta(microseconds=number // 1000)
 
 
-# fastavro has no reader for it yet, and lets others give one.
+def _exact(unscaled: bytes, schema: Mapping[str, Any], *_: object) -> Decimal:
+    sign, digits, _ = Decimal(int.from_bytes(unscaled, "big", signed=True)).as_tuple()
+    return Decimal((sign, digits, -int(schema.get("scale", 0))))
+
+
+# The library lets others give readers. It has none for nanoseconds, and its own for decimals rounds
+# one of more digits than its schema has, which should be refused.
 fastavro.read.LOGICAL_READERS.setdefault("long-timestamp-nanos", _nanoseconds)
+fastavro.read.LOGICAL_READERS.update({"bytes-decimal": _exact, "fixed-decimal": _exact})
 
 
 class AvroDecoder:
@@ -65,7 +72,8 @@ class AvroDecoder:
         self._writer = writer
         self._reader = reader
         self._rules = rules
-        self._wanted = _only(writer if reader is None else reader, [each.name for each in rules])
+        names = [each.name for each in rules]
+        self._wanted = _only(writer if reader is None else reader, names, writer)
         self._program: Program | None = program_of(writer, reader, rules)
 
     @classmethod
@@ -84,8 +92,8 @@ class AvroDecoder:
             writer = parsed(schema.text, [text for _, text in schema.references])
         except NOT_A_SCHEMA as error:
             raise Rejected(f"{label} cannot be read: no Avro schema: {first_line(error)}") from None
-        if not _is_record(writer):
-            raise Rejected(f"{label} cannot be read: a record is needed")
+        if problem := _unreadable(writer):
+            raise Rejected(f"{label} cannot be read: {problem}")
         return cls(label, writer, reader, rules)
 
     def fields(self, body: bytes) -> Mapping[str, Any]:
@@ -132,7 +140,7 @@ class AvroDecoder:
         """Why a value cannot be had in Python's types: a time of no year that it knows, mostly."""
         for rule in self._rules:
             try:
-                self._read(body, _only(self._wanted, [rule.name]))
+                self._read(body, _only(self._wanted, [rule.name], self._writer))
             except OverflowError:
                 return Rejected(f"{rule.name}: {OUTSIDE_YEARS}")
             except Rejected as rejected:
@@ -166,26 +174,90 @@ def _of_file(file: SchemaFile) -> Schema:
         found = parsed(file.data.decode(), [])
     except NOT_A_SCHEMA as error:
         raise FormatError(f"{file.path}: no Avro schema: {first_line(error)}") from None
-    if not _is_record(found):
-        raise FormatError(f"{file.path}: a record is needed")
+    if problem := _unreadable(found):
+        raise FormatError(f"{file.path}: {problem}")
     return found
 
 
-def _is_record(schema: Schema) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "record"
+def _unreadable(schema: Schema) -> str:
+    """Why values of a parsed schema are not read; empty: they are.
+
+    fastavro follows a schema that holds itself as deep as a value says, until the process crashes,
+    and goes over values without bytes as often as one says. Nobody who sends a message may do
+    that.
+    """
+    if not (isinstance(schema, dict) and schema.get("type") == "record"):
+        return "a record is needed"
+    try:
+        _least(schema, schema["__named_schemas"], ())
+    except _EndlessError as endless:
+        return str(endless)
+    return ""
 
 
-def _only(schema: Schema, names: list[str]) -> Schema:
-    """A record of these fields alone: what others hold is skipped, not read."""
+class _EndlessError(Exception):
+    """Reading a value could have no end."""
+
+
+def _least(schema: Any, known: Any, above: tuple[str, ...]) -> int:
+    """The fewest bytes of a value of a type. Raises _EndlessError."""
+    if isinstance(schema, list):
+        return 1 + min((_least(each, known, above) for each in schema), default=0)
+    if isinstance(schema, str):
+        if schema not in known:
+            return {"null": 0, "float": 4, "double": 8}.get(schema, 1)
+        schema = known[schema]
+    match schema["type"]:
+        case "record":
+            if schema["name"] in above:
+                raise _EndlessError(f"{schema['name']} holds itself")
+            inside = (*above, schema["name"])
+            return sum(_least(field["type"], known, inside) for field in schema["fields"])
+        case "array":
+            if not _least(schema["items"], known, above):
+                raise _EndlessError("it has an array of values without bytes")
+            return 1
+        case "map":
+            _least(schema["values"], known, above)
+            return 1
+        case "fixed":
+            return int(schema["size"])
+        case "enum":
+            return 1
+    return _least(schema["type"], known, above)
+
+
+def _only(schema: Schema, names: list[str], writer: Schema) -> Schema:
+    """A record of these fields alone: what others hold is skipped, not read.
+
+    But for lists of the writer's: of those that it skips fastavro does not see the end.
+    """
     kept = [field for field in schema["fields"] if field["name"] in names]
-    is_recursive = f'"{schema["name"]}"' in json.dumps([field["type"] for field in kept])
-    if len(kept) == len(schema["fields"]) or is_recursive:
+    have = {field["name"] for field in kept}
+    kept += [
+        {"name": field["name"], "type": field["type"]}
+        for field in writer["fields"]
+        if field["name"] not in have and _holds_lists(field["type"], writer["__named_schemas"])
+    ]
+    if len(kept) == len(schema["fields"]) and schema is writer:
         return schema
     some = {name: value for name, value in schema.items() if not name.startswith("__")}
     # What a field that goes has defined is known all the same.
     given = {schema["name"], *_defined(kept)}
-    known = {n: each for n, each in schema["__named_schemas"].items() if n not in given}
+    both = {**writer["__named_schemas"], **schema["__named_schemas"]}
+    known = {name: each for name, each in both.items() if name not in given}
     return fastavro.parse_schema({**some, "fields": kept}, named_schemas=known, _force=True)
+
+
+def _holds_lists(schema: Any, known: Any) -> bool:
+    """Whether a type of a parsed schema that does not hold itself has an array or a map."""
+    if isinstance(schema, list):
+        return any(_holds_lists(each, known) for each in schema)
+    if isinstance(schema, str):
+        return schema in known and _holds_lists(known[schema], known)
+    if schema["type"] == "record":
+        return any(_holds_lists(field["type"], known) for field in schema["fields"])
+    return schema["type"] in ("array", "map")
 
 
 def _defined(schema: Any) -> set[str]:

@@ -1,13 +1,330 @@
-"""placeholder"""
+"""Avro values of one schema, read together: field by field, the same field of all values at once.
+
+A *program* is the writer's schema with, at each field that the contract asks for, how its values
+become a column. It has numbers, texts, bytes, enums, records in records, and unions; a schema with
+an array or a map, or a field whose values become something else than a column of its kind has no
+program, and its values are read one by one. So are values that a program does not take: that are
+cut off or too long, or have an index of no branch, a truth that is neither 0 nor 1, a text that may
+be no UTF-8, a number that does not fit.
+
+What a program gives is what fastavro and the contract would give. Of the resolution to a reader's
+schema it knows the plain cases: a field is passed over, takes its default, is promoted.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 
+from spillway.decode.formats.columns import (
+    Cells,
+    Column,
+    never_null,
+    of_decimals,
+    of_numbers,
+    of_symbols,
+    of_texts,
+    of_times,
+)
+from spillway.decode.formats.cursor import ALL, Cursor, Mask, Where
+from spillway.decode.formats.decoder import Rows, TypedColumns
+from spillway_schemas.messages import FieldRule
+
+
+@dataclass(frozen=True)
+class Node:
+    """A type of the writer's schema."""
+
+    kind: str
+    """`null`, `long` (`int` too), `float`, `double`, `boolean`, `text` (`bytes` too), `fixed`,
+    `enum`, `record`, `union`."""
+    size: int = 0
+    """Of a fixed: bytes; of an enum: symbols."""
+    below: tuple[Node, ...] = ()
+    """Fields, or branches."""
+    target: int | None = None
+    """Which field of the contract it is."""
+
+
+@dataclass(frozen=True)
 class Program:
-    def read(self, bodies: Any) -> Any: ...
+    """How the values of a schema become columns."""
+
+    top: Node
+    columns: tuple[Column | None, ...]
+    """One for each field of the contract; None: it is absent from the writer's schema."""
+    absent: tuple[Any, ...]
+    """For each field what it is where it is absent: a pyarrow scalar."""
+    names: tuple[str, ...]
+
+    def read(self, bodies: Any) -> tuple[list[TypedColumns], Rows]:
+        """See `ValueDecoder.columns`."""
+        n = len(bodies)
+        if not n:
+            return [], np.arange(0)
+        cursor = Cursor(bodies)
+        cells: dict[int, Cells] = {}
+        _pass(cursor, self.top, ALL, cells)
+        cursor.leave_out(ALL, cursor.at == cursor.end)
+        made = [
+            pa.repeat(absent, n) if column is None else column(cursor, cells[position])
+            for position, (column, absent) in enumerate(zip(self.columns, self.absent, strict=True))
+        ]
+        table = pa.table(dict(zip(self.names, made, strict=True)))
+        if cursor.fit.all():
+            return [TypedColumns(np.arange(n), table)], np.arange(0)
+        left = np.flatnonzero(~cursor.fit)
+        if len(left) == n:
+            return [], left
+        some = TypedColumns(np.flatnonzero(cursor.fit), table.filter(pa.array(cursor.fit)))
+        return [some], left
 
 
-def program_of(writer: Any, reader: Any, rules: Any) -> Program | None:
-    return None
+# ------------------------------------------------------------------------------------- reading
+
+
+def _pass(cursor: Cursor, node: Node, where: Where, cells: dict[int, Cells]) -> Cells | None:
+    """Go over a type in some values; what stood there, of a number or a text."""
+    found: Cells | None = None
+    match node.kind:
+        case "record":
+            for field in node.below:
+                _pass(cursor, field, where, cells)
+        case "union":
+            found = _pass_union(cursor, node, where, cells)
+        case "long":
+            found = Cells(None, numbers=cursor.zigzag(where))
+        case "enum":
+            symbol = cursor.zigzag(where)
+            cursor.leave_out(where, (symbol >= 0) & (symbol < node.size))
+            found = Cells(None, numbers=symbol)
+        case "double":
+            found = Cells(None, numbers=cursor.double(where))
+        case "float":
+            found = Cells(None, numbers=cursor.single(where))
+        case "boolean":
+            truth = cursor.byte(where)
+            cursor.leave_out(where, truth <= 1)
+            found = Cells(None, numbers=truth)
+        case "text":
+            found = Cells(None, *cursor.take(cursor.zigzag(where), where))
+        case "fixed":
+            found = Cells(None, *cursor.take(node.size, where))
+    if node.target is not None:
+        assert found is not None, "a program asks for numbers and texts alone"
+        cells[node.target] = found
+    return found
+
+
+def _pass_union(cursor: Cursor, node: Node, where: Where, cells: dict[int, Cells]) -> Cells | None:
+    index = cursor.zigzag(where)
+    cursor.leave_out(where, (index >= 0) & (index < len(node.below)))
+    rows = np.arange(len(cursor.at))[where]
+    inner: Cells | None = None
+    chosen: Mask | None = None
+    for branch, each in enumerate(node.below):
+        mine = index == branch
+        if each.kind == "null" or not mine.any():
+            continue
+        inner, chosen = (
+            _pass(cursor, each, ALL if _is_all(mine, cursor) else rows[mine], cells),
+            mine,
+        )
+    if node.target is None:
+        return None
+    # Of a target it is null and one other: what is not that is null, or out.
+    if inner is None or chosen is None:
+        return _nothing(cursor, node)
+    if chosen.all():
+        return inner
+    return _scattered(inner, chosen, cursor)
+
+
+def _is_all(mine: Mask, cursor: Cursor) -> bool:
+    return len(mine) == len(cursor.at) and bool(mine.all())
+
+
+def _nothing(cursor: Cursor, node: Node) -> Cells:
+    n = len(cursor.at)
+    null = np.ones(n, np.bool_)
+    if any(each.kind in ("text", "fixed") for each in node.below):
+        return Cells(null, cursor.at.copy(), cursor.at.copy())
+    return Cells(null, numbers=np.zeros(n, np.int64))
+
+
+def _scattered(inner: Cells, chosen: Mask, cursor: Cursor) -> Cells:
+    if inner.numbers is not None:
+        numbers = np.zeros(len(chosen), inner.numbers.dtype)
+        numbers[chosen] = inner.numbers
+        return Cells(~chosen, numbers=numbers)
+    begins, ends = cursor.at.copy(), cursor.at.copy()
+    begins[chosen], ends[chosen] = inner.begins, inner.ends
+    return Cells(~chosen, begins, ends)
+
+
+# ------------------------------------------------------------------------------------ programs
+
+
+class _NoProgram(Exception):
+    """Values of the schema are read one by one."""
+
+
+def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Program | None:
+    """The program of a schema for a contract; None: there is none.
+
+    `writer`, `reader` (None: there is none): records as fastavro parses them.
+    """
+    try:
+        return _program(writer, reader, rules)
+    except _NoProgram:
+        return None
+
+
+def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Program:
+    if reader is not None and (reader["name"] != writer["name"] or reader.get("aliases")):
+        raise _NoProgram
+    known = writer["__named_schemas"]
+    written = {field["name"]: field["type"] for field in writer["fields"]}
+    asked = None if reader is None else {field["name"]: field for field in reader["fields"]}
+    columns: list[Column | None] = []
+    absent: list[Any] = []
+    for rule in rules:
+        wanted = None if asked is None else asked.get(rule.name)
+        if wanted is not None and wanted.get("aliases"):
+            raise _NoProgram
+        is_there = rule.name in written and (asked is None or wanted is not None)
+        columns.append(
+            _column(rule, _inner(written[rule.name], known), wanted) if is_there else None
+        )
+        default = wanted["default"] if wanted and not is_there and "default" in wanted else None
+        if wanted and not is_there and "default" not in wanted:
+            raise _NoProgram
+        absent.append(_constant(rule, default))
+    if asked is not None:  # what the contract does not ask for must be resolved, too
+        for name, field in asked.items():
+            if field.get("aliases") or (name not in written and "default" not in field):
+                raise _NoProgram
+    targets = {rule.name: at for at, rule in enumerate(rules) if columns[at] is not None}
+    fields = tuple(
+        _node(field["type"], known, targets.get(field["name"])) for field in writer["fields"]
+    )
+    names = tuple(rule.name for rule in rules)
+    return Program(Node("record", below=fields), tuple(columns), tuple(absent), names)
+
+
+def _node(schema: Any, known: Any, target: int | None = None, above: tuple[str, ...] = ()) -> Node:
+    if isinstance(schema, str) and schema in known:
+        if schema in above:  # it holds itself: no value has an end that is known before
+            raise _NoProgram
+        schema, above = known[schema], (*above, schema)
+    if isinstance(schema, list):
+        return Node("union", 0, tuple(_node(each, known, None, above) for each in schema), target)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    match kind:
+        case "null" | "double" | "float" | "boolean":
+            return Node(kind, target=target)
+        case "int" | "long":
+            return Node("long", target=target)
+        case "string" | "bytes":
+            return Node("text", target=target)
+        case "fixed":
+            return Node("fixed", schema["size"], target=target)
+        case "enum":
+            return Node("enum", len(schema["symbols"]), target=target)
+        case "record":
+            inside = (*above, schema["name"])
+            return Node(
+                "record",
+                below=tuple(_node(f["type"], known, None, inside) for f in schema["fields"]),
+            )
+    raise _NoProgram
+
+
+def _inner(schema: Any, known: Any) -> Any:
+    """A type, or the one that is not null of a union of two."""
+    if isinstance(schema, list):
+        others = [each for each in schema if each != "null"]
+        if len(others) != 1:
+            raise _NoProgram
+        schema = others[0]
+    if isinstance(schema, str):
+        schema = known.get(schema, schema)
+    return {"type": schema} if isinstance(schema, str) else schema
+
+
+def _column(rule: FieldRule, written: Any, wanted: Any) -> Column:
+    """How values of a type become a column of the contract's field."""
+    kind, logical = written["type"], written.get("logicalType")
+    if wanted is not None:
+        kind = _promoted(written, _inner(wanted["type"], {}), wanted)
+    column = _of_kind(rule, written, kind, logical)
+    if wanted is not None and "null" not in wanted["type"]:  # of a union's branches
+        return never_null(column)
+    return column
+
+
+def _of_kind(rule: FieldRule, written: Any, kind: str, logical: str | None) -> Column:
+    match rule.kind, kind, logical:
+        case "string", "string", None:
+            return of_texts
+        case "string", "enum", None:
+            return of_symbols(tuple(written["symbols"]))
+        case "int", "int" | "long", None:
+            return of_numbers(np.int64)
+        case "double", "int" | "long" | "float" | "double", None:
+            return of_numbers(np.float64)
+        case "bool", "boolean", None:
+            return of_numbers(np.bool_)
+        case "timestamp", "string", None:
+            return of_texts
+        case "timestamp", "long", "timestamp-millis" | "timestamp-micros" | "timestamp-nanos":
+            return of_times(logical)
+        case "decimal", "bytes" | "fixed", "decimal" if written.get("scale", 0) == rule.scale:
+            return of_decimals(rule)
+        case "decimal", "int" | "long", None if rule.scale == 0:
+            return of_decimals(rule)
+    raise _NoProgram
+
+
+_PROMOTIONS = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+}
+
+
+def _promoted(written: Any, asked: Any, field: Any) -> str:
+    """What a type is once it is resolved to the reader's."""
+    kind, other = written["type"], asked["type"]
+    if isinstance(field["type"], list) and len(field["type"]) != 2:
+        raise _NoProgram
+    plain = not written.get("logicalType") and not asked.get("logicalType")
+    if plain and (kind, other) in _PROMOTIONS:
+        return str(other)
+    keys = ("type", "logicalType", "scale", "precision", "size", "name", "symbols")
+    if any(written.get(key) != asked.get(key) for key in keys):
+        raise _NoProgram
+    return str(kind)
+
+
+def _constant(rule: FieldRule, default: Any) -> Any:
+    """What an absent field is, in the type of its raw column."""
+    types = {
+        "string": (pa.string(), (str,)),
+        "int": (pa.int64(), (int,)),
+        "double": (pa.float64(), (int, float)),
+        "bool": (pa.bool_(), (bool,)),
+        "timestamp": (pa.int64(), ()),
+        "decimal": (pa.decimal128(rule.precision or 1, rule.scale), ()),
+        "json": (pa.string(), ()),
+    }
+    type_, allowed = types[rule.kind]
+    if default is not None and type(default) not in allowed:
+        raise _NoProgram
+    return pa.scalar(default, type_)

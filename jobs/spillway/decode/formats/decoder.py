@@ -105,7 +105,7 @@ class UserDecoder(Protocol):
     """What an entry point of `spillway.decoders` names: a class, or a function that makes one."""
 
     def __init__(self, fields: Sequence[FieldRule], options: Mapping[str, str]) -> None:
-        """`fields`: the contract's; `options`: the stream's. Raises ValueError for wrong options."""
+        """`fields`: the contract's; `options`: the stream's. Raises ValueError for wrong ones."""
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The fields of one value. Raises ValueError with the reason for one that cannot be read.

@@ -58,8 +58,8 @@ class ProtobufDecoder:
     def __init__(self, label: str, descriptor: Descriptor, rules: tuple[FieldRule, ...]) -> None:
         """`label`: what reasons call the schema."""
         self._label = label
+        descriptor = _only(descriptor, {rule.name for rule in rules})
         self._class = message_factory.GetMessageClass(descriptor)
-        self._rules = rules
         self._fields = {
             rule.name: (field, _reader(field, rule.kind))
             for rule in rules
@@ -111,6 +111,8 @@ class ProtobufDecoder:
                 found[name] = read(getattr(message, name))
             except OverflowError:
                 raise Rejected(f"{name}: {OUTSIDE_YEARS}") from None
+            except UnicodeDecodeError:  # proto2 does not look at texts before
+                raise Rejected(f"not Protobuf by {self._label}: a text is not UTF-8") from None
         return found
 
     def columns(self, bodies: Any) -> tuple[list[TypedColumns], Rows]:
@@ -137,7 +139,7 @@ def _reader(field: Any, kind: str) -> Callable[[Any], Any]:
             return _decimal
         if name in WRAPPERS:
             return lambda message: _exact(message.value, kind)
-        return lambda message: {}  # an object, which no kind but `json` takes
+        return lambda _: {}  # an object, which no kind but `json` takes
     return lambda value: _exact(value, kind)
 
 
@@ -239,7 +241,8 @@ def _of_file(file: SchemaFile, message: str | None) -> Descriptor:
     except (DecodeError, TypeError, KeyError) as error:
         told = _first_line(error)
         raise FormatError(
-            f"{file.path}: no descriptor set (protoc --include_imports --descriptor_set_out): {told}"
+            f"{file.path}: no set of descriptors, as protoc --include_imports "
+            f"--descriptor_set_out makes one: {told}"
         ) from None
     names = [_full(each, m.name) for each in found.file[-1:] for m in each.message_type]
     if message is None and len(names) != 1:
@@ -309,6 +312,48 @@ def _file_of(text: str, name: str) -> Any:
     # It is imported by the name of the reference.
     file.name = name or file.name or "default"
     return file
+
+
+def _only(descriptor: Descriptor, names: set[str]) -> Descriptor:
+    """A message type of these fields alone: what others hold is passed over, not read.
+
+    The same one where a field holds messages of other kinds than those that are read as one value:
+    they might hold this one.
+    """
+    kept = [each for each in descriptor.fields if each.name in names]
+    known = {TIMESTAMP, DECIMAL, *WRAPPERS}
+    if any(each.type == _MESSAGE and each.message_type.full_name not in known for each in kept):
+        return descriptor
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor.file.CopyToProto(file)
+    package = f"{file.package}." if file.package else ""
+    first, *inner = descriptor.full_name.removeprefix(package).split(".")
+    message = next(each for each in file.message_type if each.name == first)
+    for name in inner:
+        message = next(each for each in message.nested_type if each.name == name)
+    fields = [each for each in message.field if each.name in names]
+    used = sorted({each.oneof_index for each in fields if each.HasField("oneof_index")})
+    oneofs = [message.oneof_decl[number] for number in used]
+    for each in fields:
+        if each.HasField("oneof_index"):
+            each.oneof_index = used.index(each.oneof_index)
+    del message.field[:], message.oneof_decl[:]
+    message.field.extend(fields)
+    message.oneof_decl.extend(oneofs)
+    pool = pool_of([*_imports(descriptor.file, set()), file])
+    return pool.FindMessageTypeByName(descriptor.full_name)
+
+
+def _imports(file: Any, seen: set[str]) -> list[Any]:
+    """Files that a file imports, each behind those that it imports itself."""
+    found = []
+    for each in file.dependencies:
+        if each.name not in seen:
+            seen.add(each.name)
+            proto = descriptor_pb2.FileDescriptorProto()
+            each.CopyToProto(proto)
+            found += [*_imports(each, seen), proto]
+    return found
 
 
 def _at(pool: Any, file: Any, place: tuple[int, ...]) -> Descriptor:
