@@ -26,7 +26,7 @@ import fastavro.read
 import numpy as np
 from fastavro.schema import SchemaParseException, UnknownType
 
-from spillway.decode.formats.avro_columns import Program, program_of
+from spillway.decode.formats.avro_columns import AvroProgram, program_of
 from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
@@ -51,8 +51,8 @@ def _nanoseconds(number: int, *_: object) -> datetime:
 
 
 def _exact(unscaled: bytes, schema: Mapping[str, Any], *_: object) -> Decimal:
-    sign, digits, _ = Decimal(int.from_bytes(unscaled, "big", signed=True)).as_tuple()
-    return Decimal((sign, digits, -int(schema.get("scale", 0))))
+    whole = Decimal(int.from_bytes(unscaled, "big", signed=True)).as_tuple()
+    return Decimal((whole.sign, whole.digits, -int(schema.get("scale", 0))))
 
 
 # The library lets others give readers. It has none for nanoseconds, and its own for decimals rounds
@@ -70,11 +70,10 @@ class AvroDecoder:
         """`label`: what reasons call the writer's schema."""
         self._label = label
         self._writer = writer
-        self._reader = reader
         self._rules = rules
         names = [each.name for each in rules]
         self._wanted = _only(writer if reader is None else reader, names, writer)
-        self._program: Program | None = program_of(writer, reader, rules)
+        self._program: AvroProgram | None = program_of(writer, reader, rules)
 
     @classmethod
     def of(
@@ -95,6 +94,10 @@ class AvroDecoder:
         if problem := _unreadable(writer):
             raise Rejected(f"{label} cannot be read: {problem}")
         return cls(label, writer, reader, rules)
+
+    def has(self, name: str) -> bool:
+        """Whether values may have a field."""
+        return any(field["name"] == name for field in self._wanted["fields"])
 
     def fields(self, body: bytes) -> Mapping[str, Any]:
         """The contract's fields of one value. Raises Rejected."""

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode.formats.columns import (
-    Cells,
     Column,
+    FieldCells,
     never_null,
     of_decimals,
     of_numbers,
@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Program:
+class AvroProgram:
     """How the values of a schema become columns."""
 
     top: Node
@@ -66,7 +66,7 @@ class Program:
         if not n:
             return [], np.arange(0)
         cursor = Cursor(bodies)
-        cells: dict[int, Cells] = {}
+        cells: dict[int, FieldCells] = {}
         _pass(cursor, self.top, ALL, cells)
         cursor.leave_out(ALL, cursor.at == cursor.end)
         made = [
@@ -86,9 +86,11 @@ class Program:
 # ------------------------------------------------------------------------------------- reading
 
 
-def _pass(cursor: Cursor, node: Node, where: Where, cells: dict[int, Cells]) -> Cells | None:
+def _pass(
+    cursor: Cursor, node: Node, where: Where, cells: dict[int, FieldCells]
+) -> FieldCells | None:
     """Go over a type in some values; what stood there, of a number or a text."""
-    found: Cells | None = None
+    found: FieldCells | None = None
     match node.kind:
         case "record":
             for field in node.below:
@@ -96,34 +98,36 @@ def _pass(cursor: Cursor, node: Node, where: Where, cells: dict[int, Cells]) -> 
         case "union":
             found = _pass_union(cursor, node, where, cells)
         case "long":
-            found = Cells(None, numbers=cursor.zigzag(where))
+            found = FieldCells(None, numbers=cursor.zigzag(where))
         case "enum":
             symbol = cursor.zigzag(where)
             cursor.leave_out(where, (symbol >= 0) & (symbol < node.size))
-            found = Cells(None, numbers=symbol)
+            found = FieldCells(None, numbers=symbol)
         case "double":
-            found = Cells(None, numbers=cursor.double(where))
+            found = FieldCells(None, numbers=cursor.double(where))
         case "float":
-            found = Cells(None, numbers=cursor.single(where))
+            found = FieldCells(None, numbers=cursor.single(where))
         case "boolean":
             truth = cursor.byte(where)
             cursor.leave_out(where, truth <= 1)
-            found = Cells(None, numbers=truth)
+            found = FieldCells(None, numbers=truth)
         case "text":
-            found = Cells(None, *cursor.take(cursor.zigzag(where), where))
+            found = FieldCells(None, *cursor.take(cursor.zigzag(where), where))
         case "fixed":
-            found = Cells(None, *cursor.take(node.size, where))
+            found = FieldCells(None, *cursor.take(node.size, where))
     if node.target is not None:
         assert found is not None, "a program asks for numbers and texts alone"
         cells[node.target] = found
     return found
 
 
-def _pass_union(cursor: Cursor, node: Node, where: Where, cells: dict[int, Cells]) -> Cells | None:
+def _pass_union(
+    cursor: Cursor, node: Node, where: Where, cells: dict[int, FieldCells]
+) -> FieldCells | None:
     index = cursor.zigzag(where)
     cursor.leave_out(where, (index >= 0) & (index < len(node.below)))
     rows = np.arange(len(cursor.at))[where]
-    inner: Cells | None = None
+    inner: FieldCells | None = None
     chosen: Mask | None = None
     for branch, each in enumerate(node.below):
         mine = index == branch
@@ -147,22 +151,24 @@ def _is_all(mine: Mask, cursor: Cursor) -> bool:
     return len(mine) == len(cursor.at) and bool(mine.all())
 
 
-def _nothing(cursor: Cursor, node: Node) -> Cells:
+def _nothing(cursor: Cursor, node: Node) -> FieldCells:
     n = len(cursor.at)
     null = np.ones(n, np.bool_)
     if any(each.kind in ("text", "fixed") for each in node.below):
-        return Cells(null, cursor.at.copy(), cursor.at.copy())
-    return Cells(null, numbers=np.zeros(n, np.int64))
+        return FieldCells(null, cursor.at.copy(), cursor.at.copy())
+    return FieldCells(null, numbers=np.zeros(n, np.int64))
 
 
-def _scattered(inner: Cells, chosen: Mask, cursor: Cursor) -> Cells:
+def _scattered(inner: FieldCells, chosen: Mask, cursor: Cursor) -> FieldCells:
     if inner.numbers is not None:
         numbers = np.zeros(len(chosen), inner.numbers.dtype)
         numbers[chosen] = inner.numbers
-        return Cells(~chosen, numbers=numbers)
+        return FieldCells(~chosen, numbers=numbers)
     begins, ends = cursor.at.copy(), cursor.at.copy()
+    assert inner.begins is not None
+    assert inner.ends is not None
     begins[chosen], ends[chosen] = inner.begins, inner.ends
-    return Cells(~chosen, begins, ends)
+    return FieldCells(~chosen, begins, ends)
 
 
 # ------------------------------------------------------------------------------------ programs
@@ -172,7 +178,7 @@ class _NoProgram(Exception):
     """Values of the schema are read one by one."""
 
 
-def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Program | None:
+def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProgram | None:
     """The program of a schema for a contract; None: there is none.
 
     `writer`, `reader` (None: there is none): records as fastavro parses them.
@@ -183,7 +189,7 @@ def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Progra
         return None
 
 
-def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Program:
+def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProgram:
     if reader is not None and (reader["name"] != writer["name"] or reader.get("aliases")):
         raise _NoProgram
     known = writer["__named_schemas"]
@@ -212,7 +218,7 @@ def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> Program:
         _node(field["type"], known, targets.get(field["name"])) for field in writer["fields"]
     )
     names = tuple(rule.name for rule in rules)
-    return Program(Node("record", below=fields), tuple(columns), tuple(absent), names)
+    return AvroProgram(Node("record", below=fields), tuple(columns), tuple(absent), names)
 
 
 def _node(schema: Any, known: Any, target: int | None = None, above: tuple[str, ...] = ()) -> Node:

@@ -19,7 +19,7 @@ _MOST_MILLIS = 2**63 // 1_000 - 1
 
 
 @dataclass
-class Cells:
+class FieldCells:
     """What stands at one field of all values, (n,)."""
 
     null: Mask | None
@@ -29,11 +29,11 @@ class Cells:
     numbers: Numbers | None = None
 
 
-Column = Callable[[Cursor, Cells], Any]
+Column = Callable[[Cursor, FieldCells], Any]
 """Makes the typed or raw column of cells; values that it cannot have there are out."""
 
 
-def of_texts(cursor: Cursor, cells: Cells) -> Any:
+def of_texts(cursor: Cursor, cells: FieldCells) -> Any:
     """Texts, for fields of kind `string` or, raw, `timestamp`."""
     assert cells.begins is not None
     assert cells.ends is not None
@@ -43,7 +43,7 @@ def of_texts(cursor: Cursor, cells: Cells) -> Any:
 def of_numbers(type_: Any) -> Column:
     """Numbers or truths as they are, of a numpy type."""
 
-    def column(_: Cursor, cells: Cells) -> Any:
+    def column(_: Cursor, cells: FieldCells) -> Any:
         assert cells.numbers is not None
         return pa.array(cells.numbers.astype(type_), mask=cells.null)
 
@@ -53,7 +53,7 @@ def of_numbers(type_: Any) -> Column:
 def of_times(unit: str) -> Column:
     """Times as microseconds since 1970, int64. `unit`: the logical type's name."""
 
-    def column(cursor: Cursor, cells: Cells) -> Any:
+    def column(cursor: Cursor, cells: FieldCells) -> Any:
         assert cells.numbers is not None
         numbers = cells.numbers
         if unit == "timestamp-nanos":
@@ -71,7 +71,7 @@ def of_symbols(symbols: tuple[str, ...]) -> Column:
     """Numbers of symbols, from 0, as their names."""
     names = pa.array(symbols, pa.string())
 
-    def column(cursor: Cursor, cells: Cells) -> Any:
+    def column(cursor: Cursor, cells: FieldCells) -> Any:
         assert cells.numbers is not None
         numbers = np.where(cursor.fit, cells.numbers, 0)
         return names.take(pa.array(numbers, mask=cells.null))
@@ -82,7 +82,7 @@ def of_symbols(symbols: tuple[str, ...]) -> Column:
 def of_decimals(rule: FieldRule) -> Column:
     """Whole numbers, or bytes of such, as decimals of the field's own scale."""
 
-    def column(cursor: Cursor, cells: Cells) -> Any:
+    def column(cursor: Cursor, cells: FieldCells) -> Any:
         if cells.numbers is not None:
             little = sixteen(cells.numbers)
             return cursor.fitting(little, cells.null, rule.precision, rule.scale)
@@ -96,7 +96,7 @@ def of_decimals(rule: FieldRule) -> Column:
 def never_null(column: Column) -> Column:
     """A column of which values that have a null are out."""
 
-    def whole(cursor: Cursor, cells: Cells) -> Any:
+    def whole(cursor: Cursor, cells: FieldCells) -> Any:
         if cells.null is not None:
             cursor.leave_out(ALL, ~cells.null)
         return column(cursor, cells)

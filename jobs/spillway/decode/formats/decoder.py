@@ -37,6 +37,9 @@ class TypedColumns:
 class ValueDecoder(Protocol):
     """Reads the values of one schema."""
 
+    def has(self, name: str) -> bool:
+        """Whether values may have a field."""
+
     def fields(self, body: bytes) -> Mapping[str, Any]:
         """The contract's fields of one value, as `messages.accept` takes them: the slow and
         decisive way. Raises Rejected."""
@@ -47,14 +50,6 @@ class ValueDecoder(Protocol):
         `bodies`: pyarrow large_binary array without nulls. What is read is what `fields` and the
         contract would give.
         """
-
-
-class OneByOne:
-    """A decoder that has no columns."""
-
-    def columns(self, bodies: Any) -> tuple[list[TypedColumns], Rows]:
-        """Nothing is read on whole columns."""
-        return [], np.arange(len(bodies))
 
 
 @lru_cache(maxsize=256)
@@ -119,7 +114,7 @@ def own_decoders() -> list[str]:
     return sorted(each.name for each in importlib.metadata.entry_points(group=ENTRY_POINTS))
 
 
-class _OwnDecoder(OneByOne):
+class _OwnDecoder:
     """A user's decoder."""
 
     def __init__(self, format_: ValueFormat, rules: tuple[FieldRule, ...]) -> None:
@@ -136,6 +131,10 @@ class _OwnDecoder(OneByOne):
         except Exception as error:
             raise FormatError(f"decoder {format_.name}: {error}") from error
 
+    def has(self, name: str) -> bool:  # noqa: ARG002
+        """What a user's decoder gives is not known before."""
+        return True
+
     def fields(self, body: bytes) -> Mapping[str, Any]:
         """What the user's decoder gives. Raises Rejected."""
         try:
@@ -144,3 +143,7 @@ class _OwnDecoder(OneByOne):
             raise
         except ValueError as error:
             raise Rejected(f"not {self._name}: {error}") from None
+
+    def columns(self, bodies: Any) -> tuple[list[TypedColumns], Rows]:
+        """Nothing is read on whole columns."""
+        return [], np.arange(len(bodies))

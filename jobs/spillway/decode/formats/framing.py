@@ -28,7 +28,7 @@ MOST_INDEXES = 16
 
 
 @dataclass(frozen=True)
-class Share:
+class SchemaValues:
     """Values of one schema."""
 
     rows: Rows
@@ -45,7 +45,7 @@ def shares(
     kafka_ms: npt.NDArray[np.int64],
     writers: Writers | None,
     reasons: dict[int, str],
-) -> Iterator[Share]:
+) -> Iterator[SchemaValues]:
     """Values by their schemas; why a value has none is added to `reasons`.
 
     `values`: pyarrow binary or large_binary array, nulls included; `kafka_ms`: int64, (n,).
@@ -62,7 +62,7 @@ def shares(
         rows = np.flatnonzero(fit)
         if len(rows):
             decoder = decoder_of(format_, rules, None)
-            yield Share(rows, cut(layout, rows, layout.starts[rows]), decoder)
+            yield SchemaValues(rows, cut(layout, rows, layout.starts[rows]), decoder)
         return
     assert writers is not None, "a plan of values with ids has gone without writers' schemas"
     for at in np.flatnonzero(fit & (lengths < HEADER)).tolist():
@@ -94,7 +94,7 @@ def shares(
             except Rejected as error:
                 reasons.update(dict.fromkeys(some.tolist(), str(error)))
                 continue
-            yield Share(some, cut(layout, some, bodies), decoder)
+            yield SchemaValues(some, cut(layout, some, bodies), decoder)
 
 
 def _by_message(

@@ -32,7 +32,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from google.protobuf.message import DecodeError
 
 from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns
-from spillway.decode.formats.protobuf_columns import Program, program_of
+from spillway.decode.formats.protobuf_columns import ProtobufProgram, program_of
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
 
@@ -65,7 +65,7 @@ class ProtobufDecoder:
             for rule in rules
             if (field := descriptor.fields_by_name.get(rule.name)) is not None
         }
-        self._program: Program | None = program_of(descriptor, rules)
+        self._program: ProtobufProgram | None = program_of(descriptor, rules)
 
     @classmethod
     def of(
@@ -94,6 +94,10 @@ class ProtobufDecoder:
         except IndexError:
             raise Rejected(f"{label} has no message {list(place)}") from None
         return cls(label, reader or written, rules)
+
+    def has(self, name: str) -> bool:
+        """Whether messages may have a field."""
+        return name in self._fields
 
     def fields(self, body: bytes) -> Mapping[str, Any]:
         """The contract's fields of one message. Raises Rejected."""
@@ -157,9 +161,8 @@ def _time(message: Any) -> Any:
 def _decimal(message: Any) -> Any:
     if not 0 <= message.scale <= MOST_SCALE:
         return message.value  # bytes, which no contract takes for a decimal
-    unscaled = int.from_bytes(message.value, "big", signed=True)
-    sign, digits, _ = Decimal(unscaled).as_tuple()
-    return Decimal((sign, digits, -message.scale))
+    whole = Decimal(int.from_bytes(message.value, "big", signed=True)).as_tuple()
+    return Decimal((whole.sign, whole.digits, -message.scale))
 
 
 def _json_of(field: Any) -> Callable[[Any], Any]:
@@ -229,7 +232,9 @@ def _compiled(file: SchemaFile) -> SchemaFile:
             check=False,
         )
         if done.returncode:
-            raise FormatError(f"{file.path}: {_first_line_of(done.stderr)}")
+            # The library's own log may come first.
+            told = [line for line in done.stderr.splitlines() if file.path.name in line]
+            raise FormatError(_first_line_of("\n".join(told) or done.stderr))
         return SchemaFile(file.path, out.read_bytes())
 
 

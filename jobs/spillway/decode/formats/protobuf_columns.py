@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode.formats.columns import (
-    Cells,
     Column,
+    FieldCells,
     of_decimals,
     of_numbers,
     of_symbols,
@@ -74,7 +74,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedField:
     """How a field becomes a column of the contract's."""
 
     number: int
@@ -86,11 +86,11 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Program:
+class ProtobufProgram:
     """How the messages of a type become columns."""
 
     slots: Mapping[int, Slot]
-    wanted: tuple[Wanted | None, ...]
+    wanted: tuple[WantedField | None, ...]
     """One for each field of the contract; None: the message has none."""
     absent: tuple[Any, ...]
     """The types of the columns of those."""
@@ -187,14 +187,14 @@ def _take(cursor: Cursor, tag: int, rows: Ints, found: dict[int, Found]) -> None
     field_.seen[rows] = True
     if numbers is not None:
         field_.numbers[rows] = numbers
-    else:
+    elif begins is not None and ends is not None:
         field_.begins[rows], field_.ends[rows] = begins, ends
 
 
 # ------------------------------------------------------------------------------------- columns
 
 
-def _made(cursor: Cursor, found: Found, wanted: Wanted) -> Any:
+def _made(cursor: Cursor, found: Found, wanted: WantedField) -> Any:
     """The column of a field."""
     if wanted.shape == "plain":
         null = ~found.seen if wanted.has_presence else None
@@ -216,25 +216,25 @@ def _made(cursor: Cursor, found: Found, wanted: Wanted) -> Any:
     return column
 
 
-def _time(cursor: Cursor, parts: dict[int, Found], null: Mask) -> Cells:
+def _time(cursor: Cursor, parts: dict[int, Found], null: Mask) -> FieldCells:
     seconds, nanos = _number(cursor, parts[1]), _number(cursor, parts[2])
     fine = (nanos >= 0) & (nanos < 1_000_000_000)
     fine &= (seconds > SECONDS[0]) & (seconds < SECONDS[1])
     cursor.leave_out(ALL, fine)
     micros = np.where(fine, seconds, 0) * SECOND_US + np.where(fine, nanos, 0) // 1_000
-    return Cells(null, numbers=micros)
+    return FieldCells(null, numbers=micros)
 
 
-def _cells(cursor: Cursor, found: Found, null: Mask | None) -> Cells:
+def _cells(cursor: Cursor, found: Found, null: Mask | None) -> FieldCells:
     if WIRE[found.slot.type] == BYTES:
         # Fields come in any order, and addresses of a column ascend: those of one field do.
-        return Cells(null, found.begins, found.ends)
+        return FieldCells(null, found.begins, found.ends)
     if found.slot.type == DOUBLE:
-        return Cells(null, numbers=found.numbers.view(np.float64))
+        return FieldCells(null, numbers=found.numbers.view(np.float64))
     if found.slot.type == FLOAT:
         halves = found.numbers.astype(np.uint32).view(np.float32)
-        return Cells(null, numbers=halves.astype(np.float64))
-    return Cells(null, numbers=_number(cursor, found))
+        return FieldCells(null, numbers=halves.astype(np.float64))
+    return FieldCells(null, numbers=_number(cursor, found))
 
 
 def _number(cursor: Cursor, found: Found) -> Ints:
@@ -247,10 +247,13 @@ def _number(cursor: Cursor, found: Found) -> Ints:
         return raw.astype(np.uint32).astype(np.int64)
     if type_ == SINT32:
         low, bit = raw.astype(np.uint32), np.uint32(1)
-        return ((low >> bit) ^ (np.uint32(0) - (low & bit))).view(np.int32).astype(np.int64)
+        signed = (low >> bit) ^ (np.uint32(0) - (low & bit))
+        found: Ints = signed.view(np.int32).astype(np.int64)
+        return found
     if type_ == SINT64:
         one = np.uint64(1)
-        return ((raw >> one) ^ (np.uint64(0) - (raw & one))).view(np.int64)
+        whole: Ints = ((raw >> one) ^ (np.uint64(0) - (raw & one))).view(np.int64)
+        return whole
     if type_ == BOOL:
         return (raw != 0).astype(np.int64)
     if type_ in (UINT64, FIXED64):
@@ -273,7 +276,7 @@ class _NoProgram(Exception):
     """Messages of the type are read one by one."""
 
 
-def program_of(descriptor: Any, rules: tuple[FieldRule, ...]) -> Program | None:
+def program_of(descriptor: Any, rules: tuple[FieldRule, ...]) -> ProtobufProgram | None:
     """The program of a message type for a contract; None: there is none."""
     try:
         return _program(descriptor, rules)
@@ -281,13 +284,13 @@ def program_of(descriptor: Any, rules: tuple[FieldRule, ...]) -> Program | None:
         return None
 
 
-def _program(descriptor: Any, rules: tuple[FieldRule, ...]) -> Program:
+def _program(descriptor: Any, rules: tuple[FieldRule, ...]) -> ProtobufProgram:
     names = {rule.name for rule in rules}
     for each in descriptor.oneofs:
         if sum(member.name in names for member in each.fields) > 1:
             raise _NoProgram  # the last of them empties the others
     slots: dict[int, Slot] = {}
-    wanted: list[Wanted | None] = []
+    wanted: list[WantedField | None] = []
     absent: list[Any] = []
     for rule in rules:
         field_ = descriptor.fields_by_name.get(rule.name)
@@ -299,20 +302,20 @@ def _program(descriptor: Any, rules: tuple[FieldRule, ...]) -> Program:
             raise _NoProgram
         slots[field_.number], each = _wanted(field_, rule)
         wanted.append(each)
-    return Program(slots, tuple(wanted), tuple(absent), tuple(rule.name for rule in rules))
+    return ProtobufProgram(slots, tuple(wanted), tuple(absent), tuple(rule.name for rule in rules))
 
 
-def _wanted(field_: Any, rule: FieldRule) -> tuple[Slot, Wanted]:
+def _wanted(field_: Any, rule: FieldRule) -> tuple[Slot, WantedField]:
     type_, shape, below = field_.type, "plain", {}
     scale = 0
     if type_ == MESSAGE:
         name = field_.message_type.full_name
         if name == "google.protobuf.Timestamp" and rule.kind == "timestamp":
             slot = Slot(field_.number, MESSAGE, _TIME)
-            return slot, Wanted(field_.number, of_times("timestamp-micros"), True, "time")
+            return slot, WantedField(field_.number, of_times("timestamp-micros"), True, "time")
         if name == "confluent.type.Decimal" and rule.kind == "decimal":
             slot = Slot(field_.number, MESSAGE, _DECIMAL)
-            return slot, Wanted(field_.number, of_decimals(rule), True, "decimal", rule.scale)
+            return slot, WantedField(field_.number, of_decimals(rule), True, "decimal", rule.scale)
         if not (name.startswith("google.protobuf.") and name.endswith("Value")):
             raise _NoProgram
         value = field_.message_type.fields_by_name.get("value")
@@ -321,7 +324,7 @@ def _wanted(field_: Any, rule: FieldRule) -> tuple[Slot, Wanted]:
         type_, shape, below = value.type, "wrapped", {1: Slot(1, value.type)}
     slot = Slot(field_.number, field_.type, below)
     column = _column(field_, type_, rule)
-    return slot, Wanted(field_.number, column, field_.has_presence, shape, scale)
+    return slot, WantedField(field_.number, column, field_.has_presence, shape, scale)
 
 
 def _column(field_: Any, type_: int, rule: FieldRule) -> Column:
@@ -346,12 +349,12 @@ def _of_enum(enum: Any) -> Column:
     numbers = np.array(sorted(enum.values_by_number), np.int64)
     column = of_symbols(tuple(enum.values_by_number[n].name for n in numbers.tolist()))
 
-    def named(cursor: Cursor, cells: Cells) -> Any:
+    def named(cursor: Cursor, cells: FieldCells) -> Any:
         assert cells.numbers is not None
         at = np.minimum(np.searchsorted(numbers, cells.numbers), len(numbers) - 1)
         fine = numbers[at] == cells.numbers
         cursor.leave_out(ALL, fine if cells.null is None else fine | cells.null)
-        return column(cursor, Cells(cells.null, numbers=at))
+        return column(cursor, FieldCells(cells.null, numbers=at))
 
     return named
 
