@@ -124,7 +124,7 @@ def test_what_has_no_readable_schema_is_quarantined_with_the_reason(few_rows: in
     assert found[1:] == [
         "schema 2: the registry has no such schema",
         "schema 3 cannot be read: it is JSON, not AVRO",
-        "schema 4 cannot be read: no Avro schema: recor",
+        "schema 4 cannot be read: no Avro schema: UnknownType({'type': 'recor'})",
         "schema 5 cannot be read: a record is needed",
         "schema 6 cannot be read: R holds itself",
         "schema 7 cannot be read: it has an array of values without bytes",
@@ -276,18 +276,13 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
         )
     ]
     for few_rows in (0, 99):
-        assert (
-            decoded(each, values, few_rows=few_rows)
-            == [
-                *[("A",)] * 3,
-                "symbol: missing",
-                "schema 9 has no message [4]",
-                "no schema id: -1 message indexes",
-                "not Protobuf by schema 9: Error parsing message with type 'desk.Trade': "
-                "Wire format was corrupt",
-            ][: len(values)]
-            or True
-        )
+        assert decoded(each, values, few_rows=few_rows) == [
+            *[("A",)] * 3,
+            "symbol: missing",
+            "schema 9 has no message [4]",
+            "no schema id: -1 message indexes",
+            "schema 9 has no message [5]",
+        ]
 
 
 def test_indexes() -> None:

@@ -233,7 +233,7 @@ def _compiled(file: SchemaFile) -> SchemaFile:
         )
         if done.returncode:
             # The library's own log may come first.
-            told = [line for line in done.stderr.splitlines() if file.path.name in line]
+            told = [line for line in done.stderr.splitlines() if f"{file.path.name}:" in line]
             raise FormatError(_first_line_of("\n".join(told) or done.stderr))
         return SchemaFile(file.path, out.read_bytes())
 

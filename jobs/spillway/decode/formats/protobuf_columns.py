@@ -241,26 +241,27 @@ def _number(cursor: Cursor, found: Found) -> Ints:
     """The whole number of each message, int64; messages are out where it is none of 64 bits with a
     sign."""
     raw, type_ = found.numbers, found.slot.type
+    number: Ints
     if type_ in (INT32, SFIXED32, ENUM):
-        return raw.astype(np.uint32).view(np.int32).astype(np.int64)
-    if type_ in (UINT32, FIXED32):
-        return raw.astype(np.uint32).astype(np.int64)
-    if type_ == SINT32:
+        number = raw.astype(np.uint32).view(np.int32).astype(np.int64)
+    elif type_ in (UINT32, FIXED32):
+        number = raw.astype(np.uint32).astype(np.int64)
+    elif type_ == SINT32:
         low, bit = raw.astype(np.uint32), np.uint32(1)
         signed = (low >> bit) ^ (np.uint32(0) - (low & bit))
-        found: Ints = signed.view(np.int32).astype(np.int64)
-        return found
-    if type_ == SINT64:
+        number = signed.view(np.int32).astype(np.int64)
+    elif type_ == SINT64:
         one = np.uint64(1)
-        whole: Ints = ((raw >> one) ^ (np.uint64(0) - (raw & one))).view(np.int64)
-        return whole
-    if type_ == BOOL:
-        return (raw != 0).astype(np.int64)
-    if type_ in (UINT64, FIXED64):
+        number = ((raw >> one) ^ (np.uint64(0) - (raw & one))).view(np.int64)
+    elif type_ == BOOL:
+        number = (raw != 0).astype(np.int64)
+    elif type_ in (UINT64, FIXED64):
         fine = raw < 2**63
         cursor.leave_out(ALL, fine)
-        return np.where(fine, raw, 0).astype(np.int64)
-    return raw.view(np.int64)
+        number = np.where(fine, raw, 0).astype(np.int64)
+    else:
+        number = raw.view(np.int64)
+    return number
 
 
 # ------------------------------------------------------------------------------------ programs
