@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import re
 import sys
 import textwrap
@@ -28,6 +29,7 @@ from spillway.decode.formats.framing import indexes
 from spillway.decode.reasons import OTHER, kind_of
 from spillway.doctor.schemas import schemas as schema_checks
 from spillway.mended import Mended, contract_problems
+from spillway.produce.encode import NotWritten, encodings
 from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
 from spillway.stream.driver import _cause, first_lines
@@ -583,3 +585,46 @@ def test_a_schema_that_is_no_descriptor() -> None:
     assert decoded(each, [framed(1, b"\x00"), framed(2, b"\x00")]) == [
         f"schema 1 {told}", f"schema 2 {told}",
     ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------- produce
+
+MADE = (
+    'fields = { symbol = "string", ts = "timestamp", price = "decimal(10,2)?", note = "string?", '
+    'size = "int?", ratio = "double", open = "bool?" }'
+)
+
+
+@pytest.mark.parametrize("format_", ["avro", "protobuf"])
+def test_what_is_produced_is_what_json_says(format_: str, registry: StandIn) -> None:
+    asked = query(f'format = "{format_}"\n{MADE}')
+    settings = RegistrySettings(url=registry.url, wait_s=0.0)
+    [(topic, encoding)] = encodings(asked, settings).items()
+    assert topic == "s"
+    assert encodings(asked, settings)["s"].schema_id == encoding.schema_id
+    good = {"symbol": "Aé", "ts": "2026-01-05T12:00:00.123456+01:00", "ratio": -0.5}
+    values = [
+        json.dumps(good).encode(),
+        json.dumps(
+            good | {"price": "-12345678.90", "note": "", "size": -5, "open": False}
+        ).encode(),
+        json.dumps(good | {"price": "0", "size": 2**63 - 1, "open": True}).encode(),
+        json.dumps(good | {"ratio": "x"}).encode(),
+        None,
+        b"",
+    ]
+    made = pickle.loads(pickle.dumps(encoding)).encoded(pa.array(values, pa.binary()))
+    assert made.to_pylist()[3:] == values[3:]  # what is broken is sent as it is
+    [each] = with_schemas([plan(f'format = "{format_}"\n{MADE}')], settings, None)
+    for few_rows in (0, 99):
+        found = decode(each, made, few_rows=few_rows)
+        assert found.rows.equals(decode(plan(MADE), pa.array(values, pa.binary())).rows)
+        assert found.kept.tolist() == [0, 1, 2]
+
+
+def test_a_format_that_is_not_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "w.avsc").write_text(json.dumps(V2))
+    asked = query(f'format = "avro"\nwriter = "w.avsc"\n{TRADE}', tmp_path)
+    with pytest.raises(NotWritten, match="stream s: messages are written as JSON, and as avro"):
+        encodings(asked, RegistrySettings())
+    assert encodings(query(TRADE), RegistrySettings()) == {}

@@ -72,8 +72,14 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
         PURE | {"deltalake"},
     ),
     "spillway.produce": (
-        {"spillway_schemas", "spillway.engine", "spillway.kafka"},
-        PURE | {"kafka", "rich"},
+        {
+            "spillway_schemas",
+            "spillway.decode",
+            "spillway.engine",
+            "spillway.kafka",
+            "spillway.registry",
+        },
+        PURE | {"kafka", "rich", "fastavro", "google"},
     ),
 }
 
