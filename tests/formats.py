@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,19 @@ def framed(schema_id: int, body: bytes) -> bytes:
 
 def avro(schema: Any, value: Mapping[str, Any]) -> bytes:
     """The body of an Avro value."""
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), dict(value))
-    return out.getvalue()
+    return avro_writer(schema)(value)
+
+
+def avro_writer(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
+    """Writes bodies of Avro values by one schema."""
+    parsed = fastavro.parse_schema(schema)
+
+    def write(value: Mapping[str, Any]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, dict(value))
+        return out.getvalue()
+
+    return write
 
 
 def record(*fields: Any, name: str = "R") -> dict[str, Any]:

@@ -36,7 +36,7 @@ from spillway.stream.driver import _cause, first_lines
 from spillway.verify.workers import decoded as verified
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.query import QueryError
-from spillway_schemas.settings import RegistrySettings, load_settings
+from spillway_schemas.settings import RegistrySettings, SettingsError, load_settings, values
 from tests.formats import Given, avro, framed, plan, proto, query, record, serialized, written
 from tests.registry import StandIn
 
@@ -64,8 +64,8 @@ def said(decoded: Any, n: int) -> list[Any]:
     return [found[at] for at in range(n)]
 
 
-def decoded(each: Any, values: Sequence[bytes | None], **more: Any) -> list[Any]:
-    return said(decode(each, pa.array(values, pa.binary()), **more), len(values))
+def decoded(each: Any, given: Sequence[bytes | None], **more: Any) -> list[Any]:
+    return said(decode(each, pa.array(given, pa.binary()), **more), len(given))
 
 
 # ------------------------------------------------------------------------------ ids of schemas
@@ -628,3 +628,26 @@ def test_a_format_that_is_not_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotWritten, match="stream s: messages are written as JSON, and as avro"):
         encodings(asked, RegistrySettings())
     assert encodings(query(TRADE), RegistrySettings()) == {}
+
+
+def test_secrets_of_the_registry_are_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "spillway.toml"
+    file.write_text(
+        "[registry]\nurl = 'http://r:8081, http://s:8081/'\n[registry.options]\n"
+        "basic.auth.user.info = 'desk:hunter22'\n'ssl.truststore.location' = '/ca.pem'\n"
+    )
+    environ = {"SPILLWAY_REGISTRY__OPTIONS": '{"bearer.auth.token": "hunter22-token"}'}
+    settings, _ = load_settings(file, environ=environ)
+    assert settings.registry.url == "http://r:8081,http://s:8081/"
+    assert set(settings.registry.options) == {
+        "basic.auth.user.info", "bearer.auth.token", "ssl.truststore.location",
+    }  # fmt: skip
+    shown = repr(values(settings)) + repr(settings)
+    assert "/ca.pem" in shown
+    assert "hunter22" not in shown
+    for wrong in ("http://desk:hunter22@r:8081", "r:8081", "http://r:8081/?a=hunter22"):
+        with pytest.raises(SettingsError) as caught:
+            load_settings(overrides={"registry.url": wrong}, environ={})
+        assert "registry.url" in str(caught.value)
+    with pytest.raises(SettingsError, match="is no option of the registry's; allowed: basic"):
+        load_settings(overrides={"registry.options": {"basic.user": "hunter22"}}, environ={})
