@@ -351,6 +351,81 @@ def test_protobuf_columns_and_the_library_agree(fields: str, examples: int) -> N
     assert read > 0
 
 
+# ------------------------------------------------------------------------------------- corners
+
+
+def _read(each: StreamPlan, schema: WriterSchema, *bodies: bytes) -> list[Verdict]:
+    """What becomes of bodies, by whole columns; checked against the library."""
+    check(each, schema, list(bodies), 0)
+    head = b"\x00" if schema.kind == "PROTOBUF" else b""
+    each = replace(each, writers=Given(schema))
+    return verdicts(each, [framed(7, head + body) for body in bodies], few_rows=0)
+
+
+def test_corners_of_avro() -> None:
+    each = plan(
+        'format = "avro"\nfields = { symbol = "string", t = "timestamp", m = "decimal(12,2)" }'
+    )
+    schema = record(
+        ("symbol", "string"),
+        ("t", _logical("long", "timestamp-nanos")),
+        ("m", _logical("bytes", "decimal", precision=4, scale=2)),
+    )
+    found = _read(
+        each,
+        written(7, schema),
+        # Nanoseconds before 1970 are cut off downwards, and a decimal of more digits than its
+        # schema has is not rounded, as fastavro would.
+        avro(_bare(schema), {"symbol": "A", "t": -1, "m": (1234567).to_bytes(3, "big")}),
+        avro(_bare(schema), {"symbol": "A", "t": 1999, "m": b""}),
+        avro(_bare(schema), {"symbol": "A", "t": 0, "m": bytes(20) + b"\x01"}),
+        avro(_bare(schema), {"symbol": "A", "t": 0, "m": b"\x7f" * 6}),
+    )
+    assert "999999" in found[0][2]
+    assert found[0][3] == "Decimal('12345.67')"
+    assert "microsecond=1" in found[1][2] or ", 1, tzinfo" in found[1][2]
+    assert found[1][3] == "Decimal('0.00')"
+    assert found[2][3] == "Decimal('0.01')"
+    assert found[3] == ("rejected", "m: does not fit decimal(12,2)")
+
+
+def test_corners_of_protobuf() -> None:
+    fields = 'fields = { symbol = "string", t = "timestamp?", i = "int?" }'
+    each = plan(f'format = "protobuf"\n{fields}')
+    file = proto(
+        ("symbol", 1, "string"),
+        ("t", 2, "google.protobuf.Timestamp"),
+        ("i", 3, "optional int32"),
+        imports=IMPORTS,
+    )
+    a = b"\x0a\x01A"
+    found = _read(
+        each,
+        written(7, serialized(file), "PROTOBUF"),
+        a + b"\x12\x02\x08\x05" + b"\x12\x03\x10\xe8\x07",  # two parts of one time: merged
+        a + b"\x0a\x01B",  # the last one counts
+        b"\x8a\x00\x01A",  # a tag that is not written the shortest way
+        b"\x0a\x81\x00A",  # a length
+        a + b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # -1
+        a + b"\x18\xff\xff\xff\xff\x1f",  # 37 bits of an int32
+        a + b"\x1d\x01\x00\x00\x00",  # another wire type
+        a + b"\x23\x24",  # an empty group
+        a + b"\xf8\xff\xff\xff\x0f\x01",  # the greatest number
+        a + b"\x00\x01",  # the number 0
+        a + b"\x18\x07" * 200,
+        b"\x0a\x01\xff",
+    )
+    assert "1970, 1, 1, 0, 0, 5, 1, " in found[0][2]
+    assert found[1][1] == "'B'"
+    assert [row[3] for row in (found[4], found[5], found[6], found[10])] == [
+        "-1",
+        "-1",
+        "None",
+        "7",
+    ]
+    assert [row[0] for row in (found[9], found[11])] == ["rejected", "rejected"]
+
+
 # ----------------------------------------------------------------------- what comes of a value
 
 

@@ -21,20 +21,24 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, message_factory
 
-from spillway.decode import decode
+from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import COLUMNS
 from spillway.decode.formats import protobuf
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
 from spillway.decode.reasons import OTHER, kind_of
 from spillway.doctor.schemas import schemas as schema_checks
+from spillway.engine.groups import GroupMap
+from spillway.engine.wire.blocks import decode_counts, from_batch
 from spillway.mended import Mended, contract_problems
 from spillway.produce.encode import NotWritten, encodings
 from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
+from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.driver import _cause, first_lines
 from spillway.verify.workers import decoded as verified
 from spillway_schemas.formats import WriterSchema
+from spillway_schemas.journal import Prefix
 from spillway_schemas.query import QueryError
 from spillway_schemas.settings import RegistrySettings, SettingsError, load_settings, values
 from tests.formats import Given, avro, framed, plan, proto, query, record, serialized, written
@@ -480,6 +484,32 @@ def test_verify_says_what_the_stream_said_whatever_became_of_the_registry(
     registry.away = True
     [fresh] = with_schemas([each], asked, place)
     assert proved(fresh, batches) == [(0, "A"), (1, None), (2, "A")]
+
+
+def test_the_stream_asks_for_ids_by_the_times_of_messages(
+    registry: StandIn, tmp_path: Path
+) -> None:
+    """An id that was absent when a message had come is not asked for again for that message."""
+    schema = record(("symbol", "string"))
+    body = avro(schema, {"symbol": "A"})
+    asked = query('format = "avro"\nfields = { symbol = "string" }')
+    settings = RegistrySettings(url=registry.url, wait_s=0.0)
+    plans = with_schemas(compile_streams(asked), settings, folder(str(tmp_path)))
+    spec, groups = tree_spec(asked), GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 0)])
+    task = DecodeTask(spec, plans, groups, (7, 8), "2026-01-05", "2026-01-06", None)
+
+    def rejected() -> list[int]:
+        counts = []
+        for batch in decode_batches(
+            pickle.loads(pickle.dumps(task)), rows([framed(1, body)], [2**41])
+        ):
+            counts += [c for b in from_batch(batch) if b.kind == "count" for c in decode_counts(b)]
+        return [each.rejected for each in counts]
+
+    assert rejected() == [1]
+    registry.register("s-value", json.dumps(schema), schema_id=1)
+    assert rejected() == [1]
+    assert registry.asked.total() == 1
 
 
 def test_a_registry_that_is_away_is_nobody_s_fault(registry: StandIn, tmp_path: Path) -> None:

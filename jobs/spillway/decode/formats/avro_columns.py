@@ -4,8 +4,8 @@ A *program* is the writer's schema with, at each field that the contract asks fo
 become a column. It has numbers, texts, bytes, enums, records in records, and unions; a schema with
 an array or a map, or a field whose values become something else than a column of its kind has no
 program, and its values are read one by one. So are values that a program does not take: that are
-cut off or too long, or have an index of no branch, a truth that is neither 0 nor 1, a text that may
-be no UTF-8, a number that does not fit.
+cut off or too long, or have an index of no branch, a text that may be no UTF-8, a number that does
+not fit.
 
 What a program gives is what fastavro and the contract would give. Of the resolution to a reader's
 schema it knows the plain cases: a field is passed over, takes its default, is promoted.
@@ -108,9 +108,7 @@ def _pass(
         case "float":
             found = FieldCells(None, numbers=cursor.single(where))
         case "boolean":
-            truth = cursor.byte(where)
-            cursor.leave_out(where, truth <= 1)
-            found = FieldCells(None, numbers=truth)
+            found = FieldCells(None, numbers=cursor.byte(where))  # what is not 0 is true
         case "text":
             found = FieldCells(None, *cursor.take(cursor.zigzag(where), where))
         case "fixed":
