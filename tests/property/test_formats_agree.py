@@ -363,9 +363,8 @@ def _read(each: StreamPlan, schema: WriterSchema, *bodies: bytes) -> list[Verdic
 
 
 def test_corners_of_avro() -> None:
-    each = plan(
-        'format = "avro"\nfields = { symbol = "string", t = "timestamp", m = "decimal(12,2)" }'
-    )
+    fields = 'fields = { symbol = "string", t = "timestamp", m = "decimal(12,2)" }'
+    each = plan(f'format = "avro"\n{fields}')
     schema = record(
         ("symbol", "string"),
         ("t", _logical("long", "timestamp-nanos")),
@@ -406,6 +405,8 @@ def test_corners_of_protobuf() -> None:
         a + b"\x0a\x01B",  # the last one counts
         b"\x8a\x00\x01A",  # a tag that is not written the shortest way
         b"\x0a\x81\x00A",  # a length
+        b"\x8a\x80\x80\x80\x80\x00\x01A",  # longer than any that is needed
+        b"\x0a\x81\x80\x80\x80\x80\x00A",
         a + b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # -1
         a + b"\x18\xff\xff\xff\xff\x1f",  # 37 bits of an int32
         a + b"\x1d\x01\x00\x00\x00",  # another wire type
@@ -417,13 +418,13 @@ def test_corners_of_protobuf() -> None:
     )
     assert "1970, 1, 1, 0, 0, 5, 1, " in found[0][2]
     assert found[1][1] == "'B'"
-    assert [row[3] for row in (found[4], found[5], found[6], found[10])] == [
+    assert [found[n][3] for n in (6, 7, 8, 12)] == [
         "-1",
         "-1",
         "None",
         "7",
     ]
-    assert [row[0] for row in (found[9], found[11])] == ["rejected", "rejected"]
+    assert [row[0] for row in (found[11], found[13])] == ["rejected", "rejected"]
 
 
 # ----------------------------------------------------------------------- what comes of a value

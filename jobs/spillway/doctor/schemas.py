@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spillway.decode.formats.decoder import decoder_of
 from spillway.doctor.check import Check
-from spillway.registry.client import NotThere, RegistryClient, SchemaTrouble
+from spillway.registry.client import NotThere, RegistryClient, RegistryUnavailable, SchemaTrouble
 from spillway.registry.known import FOLDER, KnownSchemas
 from spillway.storage import folder
 from spillway_schemas.formats import PROTOBUF, WriterSchema
@@ -48,8 +48,13 @@ def schemas(settings: Settings, query: Query | None) -> list[Check]:
             checks.append(judge_schema(name, found, _problem(found, stream)))
         known = KnownSchemas(client, folder(settings.warehouse.root).child(FOLDER))
         checks += _kept(known, client)
+    except RegistryUnavailable as error:
+        mend = (
+            "start it: a message with an id that is new here holds the stream up until it answers"
+        )
+        return [*checks, Check("registry", "warn", str(error), mend)]
     except SchemaTrouble as error:
-        return [*checks, Check("registry", "fail", str(error), "mend [registry], or start it")]
+        return [*checks, Check("registry", "fail", str(error), "mend [registry] in the settings")]
     return [Check("registry", "ok", f"{registry.url} answers"), *checks]
 
 
