@@ -496,17 +496,18 @@ def test_the_stream_asks_by_the_times_of_messages(registry: StandIn, tmp_path: P
     spec, groups = tree_spec(asked), GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 0)])
     task = DecodeTask(spec, plans, groups, (7, 8), "2026-01-05", "2026-01-06", None)
 
-    def rejected() -> list[int]:
+    def rejected(at_ms: int) -> list[int]:
         counts = []
         fresh = pickle.loads(pickle.dumps(task))
-        for batch in decode_batches(fresh, rows([framed(1, body)], [2**41])):
+        for batch in decode_batches(fresh, rows([framed(1, body)], [at_ms])):
             counts += [c for b in from_batch(batch) if b.kind == "count" for c in decode_counts(b)]
         return [each.rejected for each in counts]
 
-    assert rejected() == [1]
+    assert rejected(2**41) == [1]
     registry.register("s-value", json.dumps(schema), schema_id=1)
-    assert rejected() == [1]
+    assert rejected(2**41) == [1]
     assert registry.asked.total() == 1
+    assert rejected(2**41 + 1) == [0]
 
 
 def test_a_registry_that_is_away_is_nobody_s_fault(registry: StandIn, tmp_path: Path) -> None:
