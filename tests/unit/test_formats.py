@@ -36,7 +36,7 @@ from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
 from spillway.stream.decoding import DecodeTask, decode_batches
 from spillway.stream.driver import _cause, first_lines
-from spillway.verify.workers import decoded as verified
+from spillway.verify.workers import decoded_rows as verified
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import QueryError

@@ -156,7 +156,14 @@ def verify(
                 return started
 
             asked = _Asked(
-                spark, warehouse, query, source, session, salt, cores, registry or RegistrySettings()
+                spark,
+                warehouse,
+                query,
+                source,
+                session,
+                salt,
+                cores,
+                registry or RegistrySettings(),
             )
             frames = ended.enter_context(closing(frames_of(asked)))
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
