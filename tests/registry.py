@@ -145,6 +145,8 @@ def _handler(registry: StandIn) -> type[BaseHTTPRequestHandler]:
             data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", TYPE)
+            if status == 302:
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

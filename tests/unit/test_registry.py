@@ -119,6 +119,7 @@ def test_no_schema_is_an_answer(registry: StandIn) -> None:
         (403, "may not read schemas"),
         (404, "no registry is there"),  # of a proxy: no verdict on any message
         (422, "a fault"),
+        (302, "HTTP 302"),
         ("<html>", "is no schema registry"),
         ("[]", "is no schema registry"),
         ('{"welcome":1}', "answers without what was asked for: welcome"),

@@ -64,6 +64,7 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
             "it was committed. It is not tried again. Where nobody has these rows any more, go on "
             f"without them: `spillway accept-loss --session {plan.session} --reason ...`, and "
             "start again"
+        )
     if last.cause == "schemas":
         return (
             f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed, and no "

@@ -257,4 +257,11 @@ def _opener(
         raise RegistryRefuses(
             f"registry.options: a file of ssl.* cannot be used ({told}): PEM files are needed"
         ) from None
-    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(_NotElsewhere, urllib.request.HTTPSHandler(context=context))
+
+
+class _NotElsewhere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it would take the login along, whoever is there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Leave the answer as it is, which is no registry's."""

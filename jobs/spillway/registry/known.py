@@ -22,8 +22,10 @@ Invariants:
   process is what files say, and only a cache.
 * A registry that does not answer gives no verdict: nothing is published.
 
-Known limitation: the list is of ids, whatever registry gave them. A registry made anew that gives
-old ids new schemas is noticed by `doctor`, and needs a warehouse of its own.
+Known limitations: the list is of ids, whatever registry gave them. A registry made anew that gives
+old ids new schemas is noticed by `doctor`, and needs a warehouse of its own. And each id that the
+registry does not know costs a question and a file, so a topic of random bytes that begin with a
+zero is read slowly.
 """
 
 from __future__ import annotations
