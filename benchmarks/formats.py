@@ -4,9 +4,9 @@
 
 Facts are stock trades with a venue and a sequence number that the contract does not know: as JSON,
 and as Avro and Protobuf with the ids of their schemas. `each` reads them one by one, as fastavro,
-protobuf and pydantic do: so it is with schemas that whole columns do not take (arrays, maps, unions
-of several types), and with a decoder of one's own. `nested` has such a schema for one field that
-nobody asks for. Every figure is the best of a few runs, in rows per second of CPU.
+protobuf and pydantic do: so it is with schemas that whole columns do not take (a union of several
+types, say), and with a decoder of one's own. `nested` has a list that nobody asks for. Every figure
+is the best of a few runs, in rows per second of CPU.
 """
 
 from __future__ import annotations

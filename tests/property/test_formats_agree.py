@@ -116,7 +116,7 @@ def _logical(base: str, logical: str, **more: Any) -> dict[str, Any]:
 def avro_types(draw: st.DrawFn, number: int, deep: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
     """A type, and raw values of it."""
     kinds = ["plain"] * 5 + ["union", "union", "logical", "logical", "enum", "fixed", "text"]
-    kind = draw(st.sampled_from(kinds + ([] if deep else ["record", "array"])))
+    kind = draw(st.sampled_from(kinds + ([] if deep else ["record", "array", "map", "lists"])))
     if kind == "plain":
         name = draw(st.sampled_from(sorted(PLAIN)))
         return name, PLAIN[name]
@@ -153,8 +153,14 @@ def avro_types(draw: st.DrawFn, number: int, deep: int = 0) -> tuple[Any, st.Sea
         branches = draw(st.sampled_from([["null", inner], [inner, "null"], [inner]]))
         return branches, st.one_of(st.none(), values) if len(branches) > 1 else values
     inner, values = draw(avro_types(number + 100, 1))
-    if kind == "array":
-        return {"type": "array", "items": inner}, st.lists(values, max_size=2)
+    if kind in ("array", "map", "lists"):
+        array = {"type": "array", "items": inner}, st.lists(values, max_size=3)
+        if kind == "map":
+            return {"type": "map", "values": inner}, st.dictionaries(texts, values, max_size=2)
+        if kind == "array":
+            return array
+        listed = record(("a", array[0]), ("s", "string"), name=f"L{number}")
+        return listed, st.fixed_dictionaries({"a": array[1], "s": texts})
     made = record(("a", inner), ("b", "long"), name=f"N{number}")
     return made, st.fixed_dictionaries({"a": values, "b": wide})
 
@@ -386,6 +392,31 @@ def test_corners_of_avro() -> None:
     assert found[1][3] == "Decimal('0.00')"
     assert found[2][3] == "Decimal('0.01')"
     assert found[3] == ("rejected", "m: does not fit decimal(12,2)")
+
+
+def test_lists_that_nobody_asks_for() -> None:
+    each = plan('format = "avro"\nfields = { symbol = "string" }')
+    schema = record(
+        ("names", {"type": "array", "items": "string"}),
+        ("sizes", {"type": "map", "values": "double"}),
+        ("symbol", "string"),
+    )
+    some = {"names": ["a", "é"], "sizes": {"x": 1.0, "y": 2.0}, "symbol": "A"}
+    found = _read(
+        each,
+        written(7, schema),
+        avro(schema, some),
+        avro(schema, some | {"names": ["n"] * 70}),
+        b"\x02\x02\xff\x00\x00\x02A",  # a text in a list is read, too
+        b"\x02\x02n\x02\x02n\x02\x02n\x02\x02n\x00\x00\x02A",  # four blocks
+        b"\x01\x04\x02n\x00\x00\x02A",  # a block with its size
+        b"\x00\x02\x02\xc3" + bytes(8) + b"\x00\x02A",  # a map's name
+        b"\x00\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x02A",  # items without end
+    )
+    assert [row[0] for row in found] == ["row", "row", "rejected", "row", "row", *["rejected"] * 2]
+    decoder = decoder_of(each.format, each.rules, written(7, schema))
+    [read], left = decoder.columns(pa.array([avro(schema, some)] * 3, pa.large_binary()))
+    assert (read.rows.tolist(), left.tolist()) == ([0, 1, 2], [])
 
 
 def test_corners_of_protobuf() -> None:

@@ -26,7 +26,7 @@ import fastavro.read
 import numpy as np
 from fastavro.schema import SchemaParseException, UnknownType
 
-from spillway.decode.formats.avro_columns import AvroProgram, program_of
+from spillway.decode.formats.avro_columns import AvroProgram, holds_lists, program_of
 from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
@@ -240,7 +240,7 @@ def _only(schema: Schema, names: list[str], writer: Schema) -> Schema:
     kept += [
         {"name": field["name"], "type": field["type"]}
         for field in writer["fields"]
-        if field["name"] not in have and _holds_lists(field["type"], writer["__named_schemas"])
+        if field["name"] not in have and holds_lists(field["type"], writer["__named_schemas"])
     ]
     if len(kept) == len(schema["fields"]) and schema is writer:
         return schema
@@ -250,17 +250,6 @@ def _only(schema: Schema, names: list[str], writer: Schema) -> Schema:
     both = {**writer["__named_schemas"], **schema["__named_schemas"]}
     known = {name: each for name, each in both.items() if name not in given}
     return fastavro.parse_schema({**some, "fields": kept}, named_schemas=known, _force=True)
-
-
-def _holds_lists(schema: Any, known: Any) -> bool:
-    """Whether a type of a parsed schema that does not hold itself has an array or a map."""
-    if isinstance(schema, list):
-        return any(_holds_lists(each, known) for each in schema)
-    if isinstance(schema, str):
-        return schema in known and _holds_lists(known[schema], known)
-    if schema["type"] == "record":
-        return any(_holds_lists(field["type"], known) for field in schema["fields"])
-    return schema["type"] in ("array", "map")
 
 
 def _defined(schema: Any) -> set[str]:

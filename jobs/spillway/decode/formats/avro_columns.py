@@ -1,9 +1,9 @@
 """Avro values of one schema, read together: field by field, the same field of all values at once.
 
 A *program* is the writer's schema with, at each field that the contract asks for, how its values
-become a column. It has numbers, texts, bytes, enums, records in records, and unions; a schema with
-an array or a map, or a field whose values become something else than a column of its kind has no
-program, and its values are read one by one. So are values that a program does not take: that are
+become a column. It has numbers, texts, bytes, enums, records in records, unions, and lists that it
+passes over; a schema with a field whose values become something else than a column of its kind has
+no program, and its values are read one by one. So are values that a program does not take: that are
 cut off or too long, or have an index of no branch, a text that may be no UTF-8, a number that does
 not fit.
 
@@ -33,6 +33,9 @@ from spillway.decode.formats.cursor import ALL, Cursor, Mask, Where
 from spillway.decode.formats.decoder import Rows, TypedColumns
 from spillway_schemas.messages import FieldRule
 
+MOST_BLOCKS, MOST_ITEMS = 3, 64
+"""Of a list that is passed over together with others: each item is a step."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -40,13 +43,15 @@ class Node:
 
     kind: str
     """`null`, `long` (`int` too), `float`, `double`, `boolean`, `text` (`bytes` too), `fixed`,
-    `enum`, `record`, `union`."""
+    `enum`, `record`, `union`, `list` (a map is one of texts and values)."""
     size: int = 0
     """Of a fixed: bytes; of an enum: symbols."""
     below: tuple[Node, ...] = ()
-    """Fields, or branches."""
+    """Fields, branches, or what a list repeats."""
     target: int | None = None
     """Which field of the contract it is."""
+    is_read: bool = False
+    """Of a text that nobody asks for: fastavro reads it all the same, so it must be UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ def _pass(
                 _pass(cursor, field, where, cells)
         case "union":
             found = _pass_union(cursor, node, where, cells)
+        case "list":
+            _pass_list(cursor, node, where, cells)
         case "long":
             found = FieldCells(None, numbers=cursor.zigzag(where))
         case "enum":
@@ -111,12 +118,29 @@ def _pass(
             found = FieldCells(None, numbers=cursor.byte(where))  # what is not 0 is true
         case "text":
             found = FieldCells(None, *cursor.take(cursor.zigzag(where), where))
+            if node.is_read and found.begins is not None and found.ends is not None:
+                cursor.leave_out(where, ~cursor.are_wide(found.begins, found.ends))
         case "fixed":
             found = FieldCells(None, *cursor.take(node.size, where))
     if node.target is not None:
         assert found is not None, "a program asks for numbers and texts alone"
         cells[node.target] = found
     return found
+
+
+def _pass_list(cursor: Cursor, node: Node, where: Where, cells: dict[int, FieldCells]) -> None:
+    """Go over lists: blocks, each with its number of items before them, and 0 at the end."""
+    rows = np.arange(len(cursor.at))[where]
+    for _ in range(MOST_BLOCKS):
+        count = cursor.zigzag(rows)
+        # A negative one has the block's size behind it, which few write.
+        cursor.leave_out(rows, (count >= 0) & (count <= MOST_ITEMS))
+        goes_on = (count > 0) & cursor.fit[rows]
+        rows, count = rows[goes_on], count[goes_on]
+        for item in range(int(count.max(initial=0))):
+            for each in node.below:
+                _pass(cursor, each, rows[count > item], cells)
+    cursor.leave_out(rows, np.zeros(len(rows), np.bool_))
 
 
 def _pass_union(
@@ -213,38 +237,54 @@ def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProg
                 raise _NoProgram
     targets = {rule.name: at for at, rule in enumerate(rules) if columns[at] is not None}
     fields = tuple(
-        _node(field["type"], known, targets.get(field["name"])) for field in writer["fields"]
+        _node(field["type"], known, targets.get(field["name"]), holds_lists(field["type"], known))
+        for field in writer["fields"]
     )
     names = tuple(rule.name for rule in rules)
     return AvroProgram(Node("record", below=fields), tuple(columns), tuple(absent), names)
 
 
-def _node(schema: Any, known: Any, target: int | None = None, above: tuple[str, ...] = ()) -> Node:
-    if isinstance(schema, str) and schema in known:
-        if schema in above:  # it holds itself: no value has an end that is known before
-            raise _NoProgram
-        schema, above = known[schema], (*above, schema)
+def _node(schema: Any, known: Any, target: int | None, is_read: bool) -> Node:
+    """`is_read`: fastavro reads the values, whoever asks for them (see `avro._only`)."""
     if isinstance(schema, list):
-        return Node("union", 0, tuple(_node(each, known, None, above) for each in schema), target)
-    kind = schema if isinstance(schema, str) else schema["type"]
+        below = tuple(_node(each, known, None, is_read) for each in schema)
+        return Node("union", 0, below, target)
+    if isinstance(schema, str):
+        schema = known.get(schema, {"type": schema})
+    if is_read and schema.get("logicalType") not in (None, "decimal"):
+        raise _NoProgram  # a time of no year that Python knows, an id that is none
+    kind = schema["type"]
     match kind:
         case "null" | "double" | "float" | "boolean":
             return Node(kind, target=target)
         case "int" | "long":
             return Node("long", target=target)
         case "string" | "bytes":
-            return Node("text", target=target)
+            return Node("text", target=target, is_read=is_read and kind == "string")
         case "fixed":
             return Node("fixed", schema["size"], target=target)
         case "enum":
             return Node("enum", len(schema["symbols"]), target=target)
+        case "array":
+            return Node("list", below=(_node(schema["items"], known, None, is_read),))
+        case "map":
+            value = _node(schema["values"], known, None, is_read)
+            return Node("list", below=(Node("text", is_read=is_read), value))
         case "record":
-            inside = (*above, schema["name"])
-            return Node(
-                "record",
-                below=tuple(_node(f["type"], known, None, inside) for f in schema["fields"]),
-            )
-    raise _NoProgram
+            below = tuple(_node(f["type"], known, None, is_read) for f in schema["fields"])
+            return Node("record", below=below)
+    return _node(kind, known, target, is_read)
+
+
+def holds_lists(schema: Any, known: Any) -> bool:
+    """Whether a type of a parsed schema that does not hold itself has an array or a map."""
+    if isinstance(schema, list):
+        return any(holds_lists(each, known) for each in schema)
+    if isinstance(schema, str):
+        return schema in known and holds_lists(known[schema], known)
+    if schema["type"] == "record":
+        return any(holds_lists(field["type"], known) for field in schema["fields"])
+    return schema["type"] in ("array", "map")
 
 
 def _inner(schema: Any, known: Any) -> Any:

@@ -7,6 +7,7 @@ nothing. Nobody says here why: whoever reads it by itself does.
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -141,14 +142,24 @@ class Cursor:
         try:
             return found.cast(pa.string())
         except pa.ArrowInvalid:
-            wide = np.cumsum(np.append(0, self.data >= 0x80))
-            odd = wide[ends] != wide[begins]
+            odd = self.are_wide(begins, ends)
             self.leave_out(ALL, ~odd)
             return self._parts(begins, np.where(odd, begins, ends), null, pa.string())
 
-    @property
+    def are_wide(self, begins: Ints, ends: Ints) -> Mask:
+        """Between which addresses a byte is that is no ASCII."""
+        if not self._has_wide:
+            return np.zeros(len(begins), np.bool_)
+        found: Mask = self._wide[ends] != self._wide[begins]
+        return found
+
+    @cached_property
     def _has_wide(self) -> bool:
         return int(self.data.max()) >= 0x80
+
+    @cached_property
+    def _wide(self) -> Ints:
+        return np.cumsum(np.append(0, self.data >= 0x80))
 
     def _parts(self, begins: Ints, ends: Ints, null: Mask | None, type_: Any) -> Any:
         n = len(begins)
