@@ -394,6 +394,9 @@ def test_corners_of_avro() -> None:
     assert found[3] == ("rejected", "m: does not fit decimal(12,2)")
 
 
+SYMBOL = (("symbol", "string"),)
+
+
 def test_lists_that_nobody_asks_for() -> None:
     each = plan('format = "avro"\nfields = { symbol = "string" }')
     schema = record(
@@ -415,8 +418,12 @@ def test_lists_that_nobody_asks_for() -> None:
     )
     assert [row[0] for row in found] == ["row", "row", "rejected", "row", "row", *["rejected"] * 2]
     decoder = decoder_of(each.format, each.rules, written(7, schema))
-    [read], left = decoder.columns(pa.array([avro(schema, some)] * 3, pa.large_binary()))
+    plain = avro(schema, some | {"names": ["a", "b"]})
+    [read], left = decoder.columns(pa.array([plain] * 3, pa.large_binary()))
     assert (read.rows.tolist(), left.tolist()) == ([0, 1, 2], [])
+    times = record(("t", {"type": "array", "items": _logical("long", "timestamp-micros")}), *SYMBOL)
+    late = avro(_bare(times), {"t": [0, 2**60], "symbol": "A"})
+    assert _read(each, written(7, times), late)[0][0] == "rejected"
 
 
 def test_corners_of_protobuf() -> None:
