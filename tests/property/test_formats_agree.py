@@ -385,6 +385,7 @@ def test_corners_of_avro() -> None:
         avro(_bare(schema), {"symbol": "A", "t": 1999, "m": b""}),
         avro(_bare(schema), {"symbol": "A", "t": 0, "m": bytes(20) + b"\x01"}),
         avro(_bare(schema), {"symbol": "A", "t": 0, "m": b"\x7f" * 6}),
+        avro(_bare(schema), {"symbol": "A", "t": 0, "m": bytes(10**6)}),
     )
     assert "999999" in found[0][2]
     assert found[0][3] == "Decimal('12345.67')"
@@ -392,6 +393,7 @@ def test_corners_of_avro() -> None:
     assert found[1][3] == "Decimal('0.00')"
     assert found[2][3] == "Decimal('0.01')"
     assert found[3] == ("rejected", "m: does not fit decimal(12,2)")
+    assert found[4] == ("rejected", "m: not a number or a string of digits")
 
 
 SYMBOL = (("symbol", "string"),)

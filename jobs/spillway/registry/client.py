@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from spillway_schemas.exits import FAILED
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.secret import Options, hide, revealed
 
@@ -39,6 +40,8 @@ ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 class SchemaTrouble(RuntimeError):
     """What an id means cannot be known now. Nothing becomes of its messages."""
+
+    exit_code = FAILED
 
     @staticmethod
     def told_by(error: BaseException) -> SchemaTrouble | None:

@@ -27,7 +27,7 @@ import numpy as np
 from fastavro.schema import SchemaParseException, UnknownType
 
 from spillway.decode.formats.avro_columns import AvroProgram, holds_lists, program_of
-from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns
+from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns, exact_decimal
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
 
@@ -50,9 +50,8 @@ def _nanoseconds(number: int, *_: object) -> datetime:
     return EPOCH + timedelta(microseconds=number // 1000)
 
 
-def _exact(unscaled: bytes, schema: Mapping[str, Any], *_: object) -> Decimal:
-    whole = Decimal(int.from_bytes(unscaled, "big", signed=True)).as_tuple()
-    return Decimal((whole.sign, whole.digits, -int(schema.get("scale", 0))))
+def _exact(unscaled: bytes, schema: Mapping[str, Any], *_: object) -> Decimal | bytes:
+    return exact_decimal(unscaled, int(schema.get("scale", 0)))
 
 
 # The library lets others give readers. It has none for nanoseconds, and its own for decimals rounds

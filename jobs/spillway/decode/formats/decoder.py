@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -50,6 +51,20 @@ class ValueDecoder(Protocol):
         `bodies`: pyarrow large_binary array without nulls. What is read is what `fields` and the
         contract would give.
         """
+
+
+MOST_DECIMAL_BYTES = 64
+"""Of a decimal's whole number; 16 hold all digits that a column has."""
+
+
+def exact_decimal(unscaled: bytes, scale: int) -> Decimal | bytes:
+    """A whole number in two's complement, the greatest byte first, as a decimal of so many digits
+    behind the point. One of more bytes than any column needs stays bytes: no contract takes them
+    for a decimal, and arithmetic on a million digits takes its time."""
+    if len(unscaled) > MOST_DECIMAL_BYTES:
+        return unscaled
+    whole = Decimal(int.from_bytes(unscaled, "big", signed=True)).as_tuple()
+    return Decimal((whole.sign, whole.digits, -scale))
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns
+from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns, exact_decimal
 from spillway.decode.formats.protobuf_columns import ProtobufProgram, program_of
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
@@ -161,8 +161,7 @@ def _time(message: Any) -> Any:
 def _decimal(message: Any) -> Any:
     if not 0 <= message.scale <= MOST_SCALE:
         return message.value  # bytes, which no contract takes for a decimal
-    whole = Decimal(int.from_bytes(message.value, "big", signed=True)).as_tuple()
-    return Decimal((whole.sign, whole.digits, -message.scale))
+    return exact_decimal(message.value, message.scale)
 
 
 def _json_of(field: Any) -> Callable[[Any], Any]:
