@@ -22,7 +22,7 @@ import pytest
 from google.protobuf import descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
-from spillway.decode.chunks import COLUMNS
+from spillway.decode.chunks import Chunk
 from spillway.decode.formats import protobuf
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
@@ -34,9 +34,9 @@ from spillway.mended import Mended, contract_problems
 from spillway.produce.encode import NotWritten, encodings
 from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
-from spillway.stream.decoding import DecodeTask, decode_batches
+from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.driver import _cause, first_lines
-from spillway.verify.workers import decoded_rows as verified
+from spillway.verify.workers import decoded as verified
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import QueryError
@@ -438,19 +438,12 @@ def test_a_decoder_by_entry_point() -> None:
 # ----------------------------------------------------------------- the registry and the verdicts
 
 
-def rows(values: Sequence[bytes], ms: Sequence[int]) -> list[pa.RecordBatch]:
-    n = len(values)
-    columns = [
-        pa.array(["s"] * n),
-        pa.array(np.zeros(n, np.int32)),
-        pa.array(np.arange(n)),
-        pa.array(values, pa.binary()),
-        pa.array(np.array(ms) * 1000, pa.timestamp("us", "UTC")),
-    ]
-    return [pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))]
+def rows(given: Sequence[bytes], ms: Sequence[int]) -> list[Chunk]:
+    n = len(given)
+    return [Chunk("s", 0, pa.array(given, pa.binary()), np.arange(n), np.array(ms))]
 
 
-def proved(each: Any, batches: list[pa.RecordBatch]) -> list[Any]:
+def proved(each: Any, batches: list[Chunk]) -> list[Any]:
     """What `verify` makes of messages: symbols, None where rejected."""
     schema = pa.schema([
         *(field.with_nullable(True) for field in [*each.keys, *each.payload]),
@@ -499,7 +492,7 @@ def test_the_stream_asks_by_the_times_of_messages(registry: StandIn, tmp_path: P
     def rejected(at_ms: int) -> list[int]:
         counts = []
         fresh = pickle.loads(pickle.dumps(task))
-        for batch in decode_batches(fresh, rows([framed(1, body)], [at_ms])):
+        for batch in decode_chunks(fresh, rows([framed(1, body)], [at_ms])):
             counts += [c for b in from_batch(batch) if b.kind == "count" for c in decode_counts(b)]
         return [each.rejected for each in counts]
 
