@@ -1122,6 +1122,7 @@ def test_rows_that_are_gone_end_the_driver_at_once() -> None:
         "Nothing from it was committed. It is not tried again. Where nobody has these rows any "
         "more, go on without them: `spillway accept-loss --session 2026-01-05 --reason ...`, and "
         "start again"
+    )
 
 
 def test_schemas_that_cannot_be_known_end_the_driver_at_once() -> None:
