@@ -32,6 +32,19 @@ Several joins have a name each, and one may be an input of another::
 
 `spillway_schemas.join_tree` says what a key may be there.
 
+Values are JSON, or what a stream says (`spillway_schemas.formats`)::
+
+    [streams.trade]
+    format = "avro"                  # or "protobuf"; each value begins with its schema's id
+    reader = "trade.avsc"            # what values are resolved to; default: as they were written
+    fields = { ticker = "string", ts = "timestamp" }
+
+    [streams.quote]
+    format = "protobuf"
+    writer = "quote.proto"           # of all values, which have no id
+    message = "desk.Quote"
+    fields = { ticker = "string", bid = "double" }
+
 A join may be bounded in time (`spillway_schemas.windows`)::
 
     [streams.stock]
@@ -83,6 +96,7 @@ from spillway_schemas.expressions import (
     normalised,
     plain_column,
 )
+from spillway_schemas.formats import AVRO, JSON, PROTOBUF, SHIPPED_FORMATS, SchemaFile, ValueFormat
 from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
 from spillway_schemas.journal import EventTime
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
@@ -129,6 +143,40 @@ class StreamInput(QueryPart):
     time: str | None = None
     """When a row happened: a timestamp that is never null. Windows go by it, and rows are counted
     whose time lies outside their session's day."""
+    format: str = JSON
+    """How values are written: `json`, `avro`, `protobuf` or a decoder's entry point."""
+    writer: str | None = None
+    """The file with the schema of all values; None: each value has its schema's id."""
+    reader: str | None = None
+    """The file with the schema that values are resolved to."""
+    message: str | None = None
+    """Of Protobuf: which message of the file."""
+    options: dict[str, str] | None = None
+    """Of a decoder by entry point."""
+
+    _value_format: ValueFormat = PrivateAttr(default=ValueFormat())
+
+    @property
+    def value_format(self) -> ValueFormat:
+        """How values are written, with the schemas that files hold."""
+        return self._value_format
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        for name in ("writer", "reader"):
+            if getattr(self, name) is not None and self.format not in (AVRO, PROTOBUF):
+                raise _Misplaced(f"{self.format} has no schemas: leave it out", name)
+        if self.message is not None:
+            if self.format != PROTOBUF:
+                raise _Misplaced("only protobuf has messages: leave it out", "message")
+            if self.writer is None and self.reader is None:
+                raise _Misplaced(
+                    "it is of a file: give writer or reader. Values with ids name their message",
+                    "message",
+                )
+        if self.options is not None and self.format in SHIPPED_FORMATS:
+            raise _Misplaced(f"{self.format} has no options: leave it out", "options")
+        return self
 
     @model_validator(mode="after")
     def _one_contract(self) -> Self:
@@ -421,6 +469,7 @@ class Query(QueryPart):
         """SHA-256 of what the query means: contracts, filters, keys, columns. Not of its
         name, comments, spaces or of whether a contract was shipped or written out."""
         tree = self.tree
+        formats = {leaf: self.stream(leaf).value_format.meaning for leaf in self.inputs}
         meaning: dict[str, object] = {
             "streams": [
                 {
@@ -430,6 +479,7 @@ class Query(QueryPart):
                     "filter": normalised(self.stream(leaf).filter or ""),
                     "keys": [normalised(text) for text in self.key_sources(leaf)],
                     "payload": [each.name for each in self.payload(leaf)],
+                    **({} if formats[leaf] is None else {"format": formats[leaf]}),
                 }
                 for leaf in self.inputs
             ],
@@ -493,9 +543,28 @@ def query_of(file: TomlFile) -> Query:
         raise QueryError("\n".join(dict.fromkeys(_explain(error, file)))) from None
     query._name = file.path.stem
     query._file = file
-    if problems := list(_problems(query)):
+    if problems := [*_problems(query), *_read_schemas(query, file)]:
         raise QueryError("\n".join(dict.fromkeys(problems)))
     return query
+
+
+def _read_schemas(query: Query, file: TomlFile) -> Iterator[str]:
+    """Give every stream its format, with what its files hold; what is wrong with them."""
+    for name, stream in query.streams.items():
+        found: dict[str, SchemaFile] = {}
+        for what in ("writer", "reader"):
+            if (said := getattr(stream, what)) is None:
+                continue
+            path = file.path.parent / said
+            try:
+                found[what] = SchemaFile(path, path.read_bytes())
+            except OSError as error:
+                where = query.where("streams", name, what)
+                yield f"{where}: {path} cannot be read: {error.strerror}"
+        options = tuple(sorted((stream.options or {}).items()))
+        stream._value_format = ValueFormat(
+            stream.format, found.get("writer"), found.get("reader"), stream.message, options
+        )
 
 
 # ------------------------------------------------------------------------------------ checks

@@ -30,12 +30,14 @@ def cleanup(
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
     from spillway.decode import compile_streams, tree_spec
+    from spillway.registry import with_schemas
     from spillway.stream.messages import MessageSource
     from spillway.stream.session import spark_on_demand
 
     settings = given.settings()
     query, warehouse = given.query(settings), given.warehouse(settings)
     kafka = settings.kafka
+    streams = with_schemas(compile_streams(query), settings.registry, warehouse.place)
     with (
         spark_on_demand(settings.spark.master, f"spillway cleanup {session}") as start,
         progress_of(session, None if json_ else out) as progress,
@@ -53,9 +55,7 @@ def cleanup(
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
-            source=TopicSource(
-                compile_streams(query), MessageSource(kafka.bootstrap_servers, kafka.options)
-            ),
+            source=TopicSource(streams, MessageSource(kafka.bootstrap_servers, kafka.options)),
         )
     if not json_:
         say(outcome_sentence(cleaned))

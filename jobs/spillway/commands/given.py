@@ -54,7 +54,7 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
     """The same, with where each value came from."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     found, origins = load_settings(_before.config, {**_before.flags, **given})
-    keep_secret(found.secrets)
+    keep_secret(found.secrets, found.registry.options)
     return found, origins
 
 

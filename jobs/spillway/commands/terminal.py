@@ -14,19 +14,18 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from spillway.plain import plain
-from spillway_schemas.secret import hide
+from spillway_schemas.secret import hide, hide_credentials
 
 out = Console()
 err = Console(stderr=True)
 
-_secrets: dict[str, SecretStr] = {}
+_secrets: list[Mapping[str, SecretStr]] = []
 """Settings that may hold some: texts of libraries quote them."""
 
 
-def keep_secret(options: Mapping[str, SecretStr]) -> None:
+def keep_secret(*tables: Mapping[str, SecretStr]) -> None:
     """Show nothing of these settings' secrets from now on."""
-    _secrets.clear()
-    _secrets.update(options)
+    _secrets[:] = tables
 
 
 def say(text: str) -> None:
@@ -67,7 +66,9 @@ def escaped(text: str) -> str:
 
 def told(text: str) -> str:
     """Text without secrets of the settings and of addresses: libraries quote them in errors."""
-    return hide(text, _secrets)
+    for options in _secrets:
+        text = hide(text, options)
+    return hide_credentials(text)
 
 
 def who() -> str:

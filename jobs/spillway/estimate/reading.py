@@ -20,6 +20,7 @@ from spillway.estimate.sampling import Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
 from spillway.kafka.reading import TopicRange, TopicReader
+from spillway.registry import with_schemas
 from spillway.verify.values import ProofLeaf, leaf_plans, values_of
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import Offsets
@@ -100,10 +101,10 @@ def estimated(settings: Settings, query: Query, session: str | None, rows: int) 
 
     `session`: a trading day, from the close before to its own, each with `session.grace_s`; None:
     all that the topics hold. Raises `NothingToSample`, `SampleTooLarge`, `CalendarError`,
-    `KafkaUnavailable`, `TopicProblem`, `OptionError`, `QueryError`.
+    `KafkaUnavailable`, `TopicProblem`, `OptionError`, `QueryError`, `RegistryUnavailable`.
     """
     values = values_of(query)
-    plans = leaf_plans(query, values)
+    plans = with_schemas(leaf_plans(query, values), settings.registry, None)
     bootstrap, options = settings.kafka.bootstrap_servers, settings.kafka.options
     demand_listener(bootstrap)
     with cluster(bootstrap, options) as view:
@@ -215,7 +216,7 @@ def _sampled(
     times: list[int] = []
     for piece in _pieces(rows):
         times += [int(each) for each in (piece.kafka_ms.min(), piece.kafka_ms.max())]
-        found = decode(plan, piece.values)
+        found = decode(plan, piece.values, piece.kafka_ms)
         if found.times is not None and query.event_time is not None:
             never = np.full(len(piece.groups), BEGINNING_US, np.int64)
             found = judged(plan, found, piece.kafka_ms, never, query.event_time.ahead_us)

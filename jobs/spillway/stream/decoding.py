@@ -97,7 +97,7 @@ def _decode_chunk(
     task: DecodeTask, stream: StreamPlan, chunk: Chunk, *, again: bool
 ) -> tuple[PartitionCount, list[Block]]:
     """`again`: another reading of the stream has told what is rejected, which is the same."""
-    decoded = decode(stream, chunk.values)
+    decoded = decode(stream, chunk.values, chunk.kafka_ms)
     bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
     if stream.time is not None:
         decoded = _in_time(task, stream, chunk, decoded, bound)

@@ -32,6 +32,7 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
+from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
@@ -329,8 +330,10 @@ LOST_DATA = frozenset(
 are gone."""
 
 
-def _cause(text: str) -> Literal["lost", "raised", "storage", "gone"]:
+def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
+    if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
+        return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
     if any(mark in text for mark in FULL):
         return "storage"
     if any(mark in text for mark in LOST_DATA):
@@ -347,6 +350,8 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
     text = hide(str(error), secrets)
     if told := _STORAGE.search(text):
         return told[1][:most]
+    if trouble := SchemaTrouble.told_by(RuntimeError(text)):
+        return str(trouble)[:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]

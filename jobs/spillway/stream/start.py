@@ -13,6 +13,7 @@ from spillway.kafka.client import cluster
 from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.state import JournalState, check_query, fold
+from spillway.registry import with_schemas
 from spillway.stream.genesis import carrying, check_carry, first_entry
 from spillway.stream.messages import MessageSource
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
@@ -132,7 +133,7 @@ def job_settings(
     victims = victims_for(settings.spill.victims, len(spec.joins))
     return JobSettings(
         spec=spec,
-        streams=compile_streams(query),
+        streams=with_schemas(compile_streams(query), settings.registry, warehouse.place),
         warehouse_id=state.genesis.warehouse_id,
         warehouse_root=settings.warehouse.root,
         state_root=settings.state.root,

@@ -33,6 +33,7 @@ from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query
+from spillway.registry import SchemaTrouble, with_schemas
 from spillway.stream.messages import MessageSource
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress, tasks_of
@@ -45,6 +46,7 @@ from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
+from spillway_schemas.settings import RegistrySettings
 
 EXAMPLES = 20
 """Differences that a report gives with their coordinates."""
@@ -94,6 +96,7 @@ def verify(
     *,
     bootstrap: str,
     client: Options | None = None,
+    registry: RegistrySettings | None = None,
     exhaustive: bool = False,
     examples: int = EXAMPLES,
     salt: int | None = None,
@@ -105,6 +108,7 @@ def verify(
 
     `start_spark` gives a session in UTC with Spark's Kafka source; it is called only where Spark
     proves (trees, windows), and where differences are to be named. `client`: Java client options.
+    `registry`: for ids of schemas that the warehouse does not keep.
     `salt`: for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is
     told each step. `cores`: of this host, for what is proved without Spark.
     Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, `ResultsDamaged`,
@@ -151,13 +155,24 @@ def verify(
                 ended.enter_context(_few_partitions(started))
                 return started
 
-            asked = _Asked(spark, warehouse, query, source, session, salt, cores)
+            asked = _Asked(
+                spark,
+                warehouse,
+                query,
+                source,
+                session,
+                salt,
+                cores,
+                registry or RegistrySettings(),
+            )
             frames = ended.enter_context(closing(frames_of(asked)))
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
             report = proof.report(entries, sealed, exhaustive, examples, told)
     except Exception as error:
         if not isinstance(error, ResultsDamaged) and (damaged := ResultsDamaged.told_by(error)):
             raise damaged from error
+        if trouble := SchemaTrouble.told_by(error):
+            raise trouble from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             check_input(input_losses(view, state.topics, start, sealed.end), session)
         raise
@@ -258,6 +273,15 @@ class _Asked:
     session: str
     salt: int
     cores: int
+    registry: RegistrySettings
+
+    def plans(self) -> tuple[StreamPlan, ...]:
+        """How each stream's messages are read."""
+        return self.knowing(compile_streams(self.query))
+
+    def knowing(self, plans: Iterable[StreamPlan]) -> tuple[StreamPlan, ...]:
+        """Plans that know what ids of schemas have meant to the warehouse."""
+        return with_schemas(plans, self.registry, self.warehouse.place)
 
 
 def frames_of(asked: _Asked) -> ProofFrames:
@@ -268,7 +292,7 @@ def frames_of(asked: _Asked) -> ProofFrames:
         for name in ("results", "quarantine")
     }
     if query.is_single and query.spans[0] is None:
-        plans = compile_streams(query)
+        plans = asked.plans()
         return SingleProof(
             plans,
             source,
@@ -291,12 +315,12 @@ def frames_of(asked: _Asked) -> ProofFrames:
     if query.is_single:
         span = query.spans[0]
         assert span is not None
-        plans = compile_streams(query)
+        plans = asked.plans()
         inputs = [input_rows(spark, plan, source, salt) for plan in plans]
         results = result_rows(spark, plans, files["results"], salt)
         return WindowedFrames(spark, span, plans, inputs, results, quarantine, salt)
     values = values_of(query)
-    plans = leaf_plans(query, values)
+    plans = asked.knowing(leaf_plans(query, values))
     leaves = [
         leaf_rows(spark, plan, leaf, source, salt)
         for plan, leaf in zip(plans, values.leaves, strict=True)

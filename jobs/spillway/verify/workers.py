@@ -168,7 +168,7 @@ def decoded(
     """
     keep_freed_memory()
     for chunk in chunks:
-        found = decode(plan, chunk.values)
+        found = decode(plan, chunk.values, chunk.kafka_ms)
         times: list[pa.Array] = []
         begins = 0 if timing is None else timing.begins[chunk.topic, chunk.partition]
         if found.times is not None:
