@@ -32,6 +32,8 @@ from spillway.cleanup.progress import outcome_sentence
 from spillway.cli import main
 from spillway.commands import terminal
 from spillway.commands.losses import accepted_lines
+from spillway.corrections.job import Corrected
+from spillway.corrections.shown import corrected_lines
 from spillway.demo.airflow_day import AirflowDay
 from spillway.demo.day import LocalDay
 from spillway.demo.phases import PhaseOutcome
@@ -69,6 +71,7 @@ from spillway.stream.progress import epoch_line, start_line
 from spillway.tables import SessionEvent, Warehouse
 from spillway.verify.proof import VerifyReport
 from spillway.verify.shown import verdict_table
+from spillway_schemas.corrections import Revision
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim
 from spillway_schemas.losses import AcceptedLoss, LostRange
@@ -404,6 +407,15 @@ def accept_loss_open(_: Stage) -> None:
     lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
     loss = AcceptedLoss(ranges=[lost], reason="", by="")
     for line in accepted_lines(DAY, LossAnswer(loss, 815)):
+        print(line)
+
+
+@makes("correct")
+def correct(_: Stage) -> None:
+    revision = Revision(
+        revision=1, source="stock.jsonl", reason="", by="", digest="", rows=3, results=1204
+    )
+    for line in corrected_lines(Corrected(DAY, (), revision, False, 6.4)):
         print(line)
 
 

@@ -164,10 +164,10 @@ def read_deferred(
             READERS_PER_CORE * spark.sparkContext.defaultParallelism,
         ),
         lambda chunks: decode_chunks(task, chunks),
-        _schema(BLOCK_SCHEMA),
+        frame_schema(BLOCK_SCHEMA),
     )
     written = blocks.repartition(parts, "slot").mapInArrow(
-        lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)
+        lambda batches: write_parts(work, batches), frame_schema(WRITTEN_SCHEMA)
     )
     try:
         told = written.collect()
@@ -211,7 +211,8 @@ def _deferred(again: Restore) -> Deferred:
 WRITTEN_SCHEMA = pa.schema([pa.field("written", pa.string())])
 
 
-def _schema(schema: pa.Schema) -> Any:
+def frame_schema(schema: pa.Schema) -> Any:
+    """Columns of a Spark frame."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

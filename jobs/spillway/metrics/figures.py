@@ -15,6 +15,7 @@ from spillway.readmodel.tally import summed_delay
 from spillway.report.model import SlotStatus
 from spillway.report.status import slots_of, topics_of
 from spillway.tables import SessionEvent
+from spillway.tables.events import standing_verdicts
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def lag_of(model: ReadModel, backlog: Backlog, now_ms: int) -> Lag:
 
 def days_of(model: ReadModel, events: Iterable[SessionEvent]) -> Days:
     """Which sealed sessions are not proved complete. `events`: of the table `sessions`."""
-    verdicts = {e.session: e.settles for e in events if e.event == "verified"}
+    verdicts = {date: e.settles for date, e in standing_verdicts(events).items()}
     sealed = {date: _unix(s.sealed_at) for date, s in model.tally.sessions.items() if s.sealed_at}
     unproved = {date: at for date, at in sealed.items() if not verdicts.get(date, False)}
     return Days(

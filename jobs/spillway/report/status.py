@@ -46,7 +46,7 @@ from spillway.report.model import (
     Verdict,
 )
 from spillway.tables import SessionEvent, Warehouse
-from spillway.tables.events import Outcome, SessionHistory
+from spillway.tables.events import Outcome, SessionHistory, standing_verdicts
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
@@ -409,7 +409,7 @@ def _session(
         seal_reason=session.seal_reason,
         seal_answers=session.seal_answers,
         cleanup_s=None if cleaned is None else cleaned.seconds,
-        verdict=_verdict(_last(own, "verified")),
+        verdict=_verdict(standing_verdicts(own).get(session.session)),
     )
 
 

@@ -61,6 +61,8 @@ class DecodeTask:
     """Rows are read again to be carried into the open session."""
     deferred: DeferredGenerations | None = None
     """Set when rows are read for a cleanup."""
+    only: U64 | None = None
+    """Ascending hashes: of a restore, rows of others are left out; None: all are wanted."""
     event_time: EventTime | None = None
     """None: the query has no window."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -249,6 +251,8 @@ def _restored(
         held = were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
         if where.time_us is not None:
             held &= ~are_over(task.spec, stream.index, where.time_us, session.expired_by_us)
+        if task.only is not None:
+            held &= among(hashes, task.only)
         return held & _late_enough(session, where)
 
     return route(
@@ -329,6 +333,15 @@ def cut_epochs(deferred: Deferred, topic: str, partition: int, offsets: I64) -> 
     ends = np.array([_at(end, topic, partition) for _, end in deferred.marks], np.int64)
     epochs = np.array([epoch for epoch, _ in deferred.marks], np.int64)
     found: I64 = np.append(epochs, epochs[-1] + 1)[np.searchsorted(ends, offsets, side="right")]
+    return found
+
+
+def among(hashes: U64, wanted: U64) -> Bool:
+    """Which hashes (n,) are among the wanted ones, which are ascending: bool (n,)."""
+    if not len(wanted):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    found: Bool = wanted[at] == hashes
     return found
 
 

@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spillway.decode import StreamPlan, compile_streams
+from spillway.decode.chunks import COLUMNS
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.offsets import padded, rows_between
@@ -35,7 +36,7 @@ from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query
 from spillway.registry import SchemaTrouble, with_schemas
 from spillway.stream.messages import MessageSource
-from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.single import SingleProof
 from spillway.verify.tasks import ResultsDamaged, TableFiles
@@ -81,7 +82,8 @@ class VerifyReport:
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
     `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
     the pairs of leaves whose keys were combined. Where input is lost: `problems`, `cleaned`,
-    `seconds`, and `loss` (`AcceptedLoss`)."""
+    `seconds`, and `loss` (`AcceptedLoss`). Of a session that was corrected: `corrections`, with
+    their number, their rows and the results that they have added, which `cleanup` leaves out."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `spillway verify --json` prints it."""
@@ -131,7 +133,9 @@ def verify(
     start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
     timing = timing_of(state.genesis, sealed, entries)
     messages = MessageSource(bootstrap, client or {})
-    source = TopicRanges(messages, start, sealed.end, timing)
+    kept, added = _corrections(warehouse, session)
+    rows = warehouse.correction_rows(kept, COLUMNS) if kept.last else None
+    source = TopicRanges(messages, start, sealed.end, timing, rows)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
@@ -166,8 +170,10 @@ def verify(
                 registry or RegistrySettings(),
             )
             frames = ended.enter_context(closing(frames_of(asked)))
+            if warehouse.corrected_to(session) != kept.last:  # as the files were listed
+                raise NotCleaned(f"{session} was corrected meanwhile: verify again")
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
-            report = proof.report(entries, sealed, exhaustive, examples, told)
+            report = proof.report(entries, sealed, exhaustive, examples, told, added)
     except Exception as error:
         if not isinstance(error, ResultsDamaged) and (damaged := ResultsDamaged.told_by(error)):
             raise damaged from error
@@ -240,6 +246,14 @@ def check_input(losses: Sequence[InputLoss], session: str) -> None:
             "(`retention.ms`, `retention.bytes`) than until its `verify`. Where nobody has these "
             f"rows any more, end the day without them: spillway accept-loss --session {session}"
         )
+
+
+class AddedRows(NamedTuple):
+    """What the corrections of a session have added, as `sessions` says."""
+
+    revisions: int
+    rows: int
+    results: int
 
 
 class ProofFrames(Protocol):
@@ -369,6 +383,7 @@ class _Proof:
         exhaustive: bool,
         examples: int,
         told: VerifyProgress,
+        added: AddedRows | None,
     ) -> VerifyReport:
         how_far = self._frames.how_far
         told.step(
@@ -408,7 +423,7 @@ class _Proof:
             session=self._session,
             expected=totals["expected"],
             run_time=totals["run_time"],
-            cleanup=totals["cleanup"],
+            cleanup=totals["cleanup"] - (0 if added is None else added.results),
             missing=found.missing,
             doubled=found.doubled,
             complete=not problems and not found.missing and not found.doubled,
@@ -420,6 +435,7 @@ class _Proof:
                 "rejected": totals["rejected"],
                 "quarantined": totals["quarantined"],
                 "cleaned": self._cleaned,
+                **({} if added is None else {"corrections": added._asdict()}),
                 **({"joined_keys": joined} if (joined := self._frames.joined) else {}),
             },
         )
@@ -432,6 +448,23 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
             f"the session {sealed.session} is sealed, but what was spilled is not joined yet: run "
             f"'spillway cleanup --session {sealed.session}', then verify again"
         )
+
+
+def _corrections(warehouse: Warehouse, session: str) -> tuple[KeptCorrections, AddedRows | None]:
+    """The corrections that the session's results have, and what they have added; None: there are
+    none. Raises `NotCleaned` when one is not finished."""
+    kept = warehouse.corrections(session)
+    if not kept.last:
+        return kept, None
+    noted = warehouse.sessions.revisions(session)
+    mine = [noted[n] for n in range(1, kept.last + 1) if n in noted]
+    if kept.applied != kept.last or len(mine) != kept.last:
+        raise NotCleaned(
+            f"revision {kept.last} of {session} was begun and is not finished: run "
+            f"'spillway correct --session {session}', then verify again"
+        )
+    rows, results = sum(each.rows for each in mine), sum(each.results for each in mine)
+    return kept, AddedRows(kept.last, rows, results)
 
 
 @contextmanager
