@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway.kafka.reading import TopicRange
+from spillway.kafka.reading import TopicRange, TopicReader, _Answer
+from spillway.kafka.wire import headers
 from spillway.stream.messages import ranges_of, shares
+from tests.property.test_wire import packed, rows_of
 
 
 def test_ranges_are_what_lies_between() -> None:
@@ -29,3 +31,15 @@ def test_each_range_has_one_task_and_no_task_much_more_than_another(
     assert all(found)
     rows = [sum(each.end - each.begin for each in some) for some in found]
     assert max(rows, default=0) - min(rows, default=0) <= max(sizes, default=0)
+
+
+def test_of_a_batch_that_begins_before_what_was_asked_for_the_first_rows_are_passed_over() -> None:
+    """A broker may send more of a batch than it was asked for; the client passes over it, too."""
+    data = packed(0, rows_of([b"%d" % n for n in range(20)]))
+    reader = TopicReader.__new__(TopicReader)
+    reader._record_bytes = {}
+    wanted = TopicRange("t", 0, 0, 18)
+    for begin, expected in ((0, range(18)), (10, range(10, 18))):
+        answer = _Answer(19, begin, data, list(headers(data)))
+        found = [n for part in reader._parts(wanted, answer) for n in part.offsets.tolist()]
+        assert found == list(expected)

@@ -193,6 +193,11 @@ TRACEBACK = (
         (TRACEBACK + "ValueError: odd", "raised"),
         (TRACEBACK + "spillway.storage.StorageError: cannot write /x: no space is left", "storage"),
         ("java.io.IOException: No space left on device", "storage"),
+        (
+            TRACEBACK + "spillway.kafka.client.KafkaUnavailable: Kafka at h:1 does not answer",
+            "lost",
+        ),
+        (TRACEBACK + "spillway.kafka.reading.OffsetsGone: 'a' partition 0 does not hold", "gone"),
         ("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost", "gone"),
     ],
 )

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,14 +25,15 @@ from spillway.storage import folder
 from spillway.stream import messages
 from spillway.stream.messages import MessageSource
 from spillway.verify import single
-from spillway.verify.processes import ProofProcesses, processes_for
+from spillway.verify.processes import ProofProcessDied, ProofProcesses, processes_for
 from spillway.verify.single import SingleProof, file_parts, input_parts
 from spillway.verify.sums import SumPlan
-from spillway.verify.tasks import ProofSource, ProofTasks, ResultFiles
+from spillway.verify.tasks import ProofSource, ProofTasks, ResultFiles, ResultsDamaged
 from spillway.verify.workers import TopicRanges
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 
+ROOT = Path(__file__).resolve().parents[2]
 QUERY = query_of(
     parse_toml(
         """
@@ -147,7 +154,7 @@ def proved(
         lambda: pytest.fail("nothing is joined here"),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(messages._readers, "nowhere:1", topics)
+        patch.setitem(messages._readers, ("nowhere:1",), topics)
         found = proof.judged()
     spool = proof._spool
     assert spool.exists()
@@ -240,3 +247,65 @@ def test_processes_give_what_one_gives_and_raise_what_a_task_raises(tmp_path: Pa
             list(processes.each(ProofTasks.summed, [ResultFiles(("none.parquet",))]))
     finally:
         processes.close()
+
+
+def test_a_process_that_dies_is_told_and_none_outlives_the_proof(tmp_path: Path) -> None:
+    """What a proof that is killed leaves behind ends by itself."""
+    program = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.unit.test_verify_single import PLANS, SALT\n"
+        "from spillway.storage import folder\n"
+        "from spillway.stream.messages import MessageSource\n"
+        "from spillway.verify.processes import ProofProcesses\n"
+        "from spillway.verify.sums import SumPlan\n"
+        "from spillway.verify.tasks import ProofSource\n"
+        "from tests.unit.test_verify_single import pid_of\n"
+        "place = folder(sys.argv[1])\n"
+        "source = ProofSource(MessageSource('h:1', {}), place, place, Path(sys.argv[1]))\n"
+        "pool = ProofProcesses(SumPlan(tuple(PLANS), SALT, 2), source, 2)\n"
+        "print(*pool.each(pid_of, [0]), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        assert psutil.pid_exists(worker)
+        process.kill()
+    until = time.monotonic() + 20
+    while psutil.pid_exists(worker) and psutil.Process(worker).status() != "zombie":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    place = folder(str(tmp_path))
+    source = ProofSource(MessageSource("h:1", {}), place, place, tmp_path)
+    processes = ProofProcesses(SumPlan(tuple(PLANS), SALT, 2), source, 2)
+    try:
+        with pytest.raises(ProofProcessDied, match="ended from outside"):
+            list(processes.each(kill_itself, [0]))
+    finally:
+        processes.close()
+
+
+def pid_of(_: ProofTasks, __: int) -> int:
+    return os.getpid()
+
+
+def kill_itself(_: ProofTasks, __: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_results_of_another_type_are_told_as_damage(tmp_path: Path) -> None:
+    topics = day(np.random.default_rng(1))
+    (path, _), *_ = written(tmp_path, "results", results_of(topics), 1)
+    table = pq.read_table(tmp_path / "results" / path)
+    column = pa.array(["x"] * len(table))
+    pq.write_table(table.set_column(0, "k", column), tmp_path / "results" / path)
+    place = folder(str(tmp_path / "results"))
+    tasks = ProofTasks(
+        SumPlan(tuple(PLANS), SALT, 1),
+        ProofSource(MessageSource("h:1", {}), place, place, tmp_path),
+    )
+    with pytest.raises(ResultsDamaged, match=r"0\.parquet on is not what was written"):
+        tasks.summed(ResultFiles((path,)))

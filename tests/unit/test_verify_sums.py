@@ -388,6 +388,31 @@ def test_rows_of_few_keys_are_added_up_before_they_are_written(
                 assert dict(zip(found.keys.tolist(), column.tolist(), strict=True)) == slow
 
 
+def test_a_key_that_has_half_of_the_rows_is_added_up_and_the_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(6)
+    monkeypatch.setattr(sums, "CELLS_BITS", 6)
+    hashes = mixed(np.where(np.arange(1_000) % 2, 7, np.arange(1_000)).astype(np.uint64))
+    a, b = draw.integers(0, min(PRIMES), (2, 1_000)).astype(np.uint32)
+    found = sums._collapsed(hashes, a, b)
+    assert len(found.keys) < 520
+    for column, values, prime in ((found.a, a, PRIMES[0]), (found.b, b, PRIMES[1])):
+        for key in set(hashes.tolist()):
+            kept, given_ = found.keys == key, hashes == key
+            assert int(column[kept].sum(dtype=np.int64)) % prime == (
+                int(values[given_].sum(dtype=np.int64)) % prime
+            )
+            assert found.rows[kept].sum() == given_.sum()
+
+
+def test_a_spool_that_cannot_be_written_names_its_folder(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "none", 2)
+    spool.add(0, np.arange(3, dtype=np.uint64), np.arange(3), np.arange(3))
+    with pytest.raises(sums.SpoolUnwritable, match=r"none: No such file.*TMPDIR"):
+        spool.flush()
+
+
 def test_the_largest_residues_are_added_exactly() -> None:
     most = np.full(9, 2**31 - 2, np.uint32)
     assert added(np.array([0, 1] * 4 + [0]), most, 2).tolist() == [5 * (2**31 - 2), 4 * (2**31 - 2)]

@@ -43,6 +43,8 @@ class _Answer(NamedTuple):
 
     offset: int
     """The last one in it."""
+    begin: int
+    """The offset that was asked for: a batch may begin before it."""
     data: Any
     batches: list[BatchHeader]
 
@@ -63,13 +65,17 @@ class _Answers(Fetcher.PartitionRecords):  # type: ignore[misc]
 
     def _unpack_records(self, tp: Any, records: Any, *_: Any) -> Iterator[_Answer]:
         data = records._buffer
-        found = list(headers(data))
+        try:
+            found = list(headers(data))
+        except BatchDamaged as error:
+            raise BatchDamaged(f"{tp.topic!r} partition {tp.partition}: {error}") from error
         if found:
             aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
             self.next_fetch_offset = found[-1].last_offset + 1
             self.bytes_read += found[-1].end
             self._came_to(tp, self.next_fetch_offset)
-            yield _Answer(found[-1].last_offset, data, committed(found, data, aborted))
+            held = committed(found, data, aborted)
+            yield _Answer(found[-1].last_offset, self.fetch_offset, data, held)
         self.drain()
 
 
@@ -169,7 +175,7 @@ class TopicReader:
                     f"{place.topic!r} partition {place.partition} at {self._bootstrap} has given "
                     f"nothing for {self._silent_s:.0f} s, though it should hold offset "
                     f"{position[place]}",
-                    "see that all brokers run",
+                    "see that all brokers run, and that the topic is there",
                 )
 
     def _polled(self, ranges: Mapping[Any, TopicRange]) -> dict[Any, list[_Answer]]:
@@ -193,13 +199,14 @@ class TopicReader:
 
     def _parts(self, wanted: TopicRange, answer: _Answer) -> Iterator[Records]:
         held = [each for each in answer.batches if each.base_offset < wanted.end]
-        held = [each for each in held if each.last_offset >= wanted.begin]
+        begin = max(wanted.begin, answer.begin)
+        held = [each for each in held if each.last_offset >= begin]
         if rows := sum(each.records for each in held):
             size = sum(each.end - each.begin for each in held)
             self._record_bytes[wanted.topic] = size / rows
         try:
             for records in read_records(held, answer.data):
-                part = _within(records, wanted)
+                part = _within(records, begin, wanted.end)
                 if len(part.offsets):
                     yield part
         except BatchDamaged as error:
@@ -232,9 +239,9 @@ class TopicReader:
         )
 
 
-def _within(records: Records, wanted: TopicRange) -> Records:
-    """Those of the range."""
-    first, last = np.searchsorted(records.offsets, [wanted.begin, wanted.end]).tolist()
+def _within(records: Records, begin: int, end: int) -> Records:
+    """Those of the offsets from `begin` up to (not including) `end`."""
+    first, last = np.searchsorted(records.offsets, [begin, end]).tolist()
     if first == 0 and last == len(records.offsets):
         return records
     part = slice(first, last)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,10 @@ _LENGTH_FROM = struct.calcsize(">qi")
 _CODEC, _LOG_APPEND, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _XERIAL = b"\x82SNAPPY\x00"
+_UNREADABLE = (
+    OSError, EOFError, RuntimeError, ValueError, zlib.error, struct.error, pa.ArrowException
+)  # fmt: skip
+"""What libraries raise of bytes that they cannot decompress."""
 _INLINE_BYTES = 12
 """A value of at most so many bytes lies in its Arrow view."""
 
@@ -192,7 +197,7 @@ def _body(header: BatchHeader, data: bytes | bytearray | memoryview) -> Any:
                 return stream.read()
         if codec == _SNAPPY:
             return _snappy(packed.tobytes())
-    except (OSError, EOFError, RuntimeError, ValueError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise BatchDamaged(
             f"the batch at offset {header.base_offset} cannot be decompressed: {error}"
         ) from error

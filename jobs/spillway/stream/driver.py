@@ -18,6 +18,7 @@ from typing import Literal
 
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
+from spillway.kafka.client import KafkaUnavailable
 from spillway.kafka.reading import OffsetsGone
 from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
@@ -330,6 +331,10 @@ LOST_DATA = frozenset(
 are gone."""
 
 
+AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
+"""How brokers that do not answer a task show in Spark's texts."""
+
+
 def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
     if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
@@ -338,6 +343,8 @@ def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]
         return "storage"
     if any(mark in text for mark in LOST_DATA):
         return "gone"
+    if AWAY in text:
+        return "lost"
     # A worker that dies leaves no traceback of Python's; one whose code raises always does.
     return "raised" if "Traceback (most recent call last)" in text else "lost"
 

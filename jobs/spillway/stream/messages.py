@@ -15,7 +15,7 @@ from spillway.decode.chunks import Chunk
 from spillway.kafka.reading import TopicRange, TopicReader
 from spillway.protocol.offsets import padded
 from spillway_schemas.journal import Offsets
-from spillway_schemas.secret import Options
+from spillway_schemas.secret import Options, revealed
 
 SILENT_S = 120.0
 """Brokers may be silent for so long while an epoch is read: as long as Spark's source waits."""
@@ -30,8 +30,8 @@ class MessageSource:
     """Java client options."""
 
 
-_readers: dict[str, TopicReader] = {}
-"""This process's connections, by the brokers' address. A worker reads epoch after epoch."""
+_readers: dict[tuple[object, ...], TopicReader] = {}
+"""This process's connections, by address and options. A worker reads epoch after epoch."""
 
 
 def ranges_of(start: Offsets, end: Offsets) -> list[TopicRange]:
@@ -61,13 +61,18 @@ def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterat
 
     Raises `TopicProblem`, `KafkaUnavailable`, `BatchDamaged`.
     """
-    reader = _readers.pop(source.bootstrap, None)
+    key = (source.bootstrap, *sorted(revealed(source.client).items()))
+    reader = _readers.pop(key, None)
     if reader is None:
         reader = TopicReader(source.bootstrap, source.client, SILENT_S)
-    for of, records in reader.read(ranges):
-        whole = Chunk(of.topic, of.partition, records.values, records.offsets, records.kafka_ms)
-        yield from whole.parts()
-    _readers[source.bootstrap] = reader  # one that failed is not used again
+    try:
+        for of, records in reader.read(ranges):
+            whole = Chunk(of.topic, of.partition, records.values, records.offsets, records.kafka_ms)
+            yield from whole.parts()
+    except BaseException:  # one that failed, or was left, is not used again
+        reader.close()
+        raise
+    _readers[key] = reader
 
 
 def reading_frame(

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from spillway.verify.sums import SumPlan
 from spillway.verify.tasks import ProofSource, ProofTasks
+from spillway_schemas.exits import FAILED
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 
 ROWS_A_PROCESS = 500_000
 """For fewer rows another process is not worth its start."""
-_PR_SET_PDEATHSIG = 1
+LOOK_S = 1.0
+"""How often a process looks whether the proof's is there."""
+
+
+class ProofProcessDied(Exception):
+    """A process of the proof is gone, and with it what it had summed."""
+
+    exit_code = FAILED
 
 
 def processes_for(rows: int, cores: int) -> int:
@@ -59,6 +68,12 @@ class ProofProcesses:
                 for future in done:
                     self._done += 1
                     yield future.result()
+        except BrokenProcessPool as error:
+            raise ProofProcessDied(
+                "a process of the proof was ended from outside, by the system for want of memory "
+                "perhaps: it takes about 0.5 GiB for each core. Verify again, with fewer cores "
+                "(spark.master = 'local[1]') if need be"
+            ) from error
         finally:
             for future in left:
                 future.cancel()
@@ -81,11 +96,20 @@ def _begin(plan: SumPlan, source: ProofSource, parent: int) -> None:
     global _tasks
     os.environ["POLARS_MAX_THREADS"] = "1"  # the processes are as many as the cores
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the proof ends it
-    if sys.platform == "linux":  # nor does it go on when that was killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if not os.path.exists(f"/proc/{parent}"):
-            os._exit(1)
+    _ends_with(parent)  # nor does it go on when that was killed
     _tasks = ProofTasks(plan, source)
+
+
+def _ends_with(parent: int) -> None:
+    """End this process once another is gone: the server that forked it does not."""
+
+    def watch() -> None:
+        while os.path.exists(f"/proc/{parent}"):
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    if os.path.exists("/proc"):
+        threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _run(task: Callable[[ProofTasks, Any], _T], given: Any) -> _T:

@@ -34,6 +34,7 @@ from spillway.decode import StreamPlan
 from spillway.verify.arithmetic import PRIMES, exact_sum, judge
 from spillway.verify.verdicts import FEW_KEYS
 from spillway.verify.weights import I64, U64, Column, RowHash, Weigher
+from spillway_schemas.exits import FAILED
 
 U32 = npt.NDArray[np.uint32]
 
@@ -43,8 +44,9 @@ SPOOLED_ROWS = 1 << 19
 EXACT_ROWS = 1 << 22
 """So many residues add up below 2^53, where doubles are exact."""
 CELLS_BITS = 16
-"""Rows are added up before they are written where they fill less than half of 2^16 cells by their
-hashes: then each key has some fifteen of them, or more."""
+CROWDED = 4
+"""Rows whose hashes fall into 2^16 cells are added up before they are written where a cell has four
+times as many as there are on average: a key of theirs has many."""
 
 
 class SpooledRows(NamedTuple):
@@ -175,8 +177,8 @@ class Summing:
         streams = self._plan.streams
         weights = [
             weigher.residues(
-                batch[f"{of.name}_partition"],
-                batch[f"{of.name}_offset"],
+                _typed(batch[f"{of.name}_partition"], pa.int32()),
+                _typed(batch[f"{of.name}_offset"], pa.int64()),
                 [_typed(batch[f"{of.name}_{f.name}"], f.type) for f in of.payload],
             )
             for weigher, of in zip(self._weighers, streams, strict=True)
@@ -185,7 +187,8 @@ class Summing:
             reduce(partial(_product, prime), of_prime)
             for prime, of_prime in zip(PRIMES, zip(*weights, strict=True), strict=True)
         )
-        late = pc.sum(pc.fill_null(pc.not_equal(batch["phase"], "run-time"), False)).as_py() or 0
+        phase = _typed(batch["phase"], pa.string())
+        late = pc.sum(pc.fill_null(pc.not_equal(phase, "run-time"), False)).as_py() or 0
         self.counted.cleanup += late
         self.counted.run_time += batch.num_rows - late
         self._spool.add(len(streams), self.hashes(self.result_keys(batch)), a, b)
@@ -247,6 +250,16 @@ class Spool:
         for source in list(self._held):
             self._write(source)
 
+    def _append(self, path: Path, data: bytes) -> None:
+        try:
+            with path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise SpoolUnwritable(
+                f"cannot write {path.parent}: {error.strerror}. The proof keeps 20 bytes of each "
+                "message and of each result there while it runs; name another folder with TMPDIR"
+            ) from error
+
     def _write(self, source: int) -> None:
         parts = self._held.pop(source)
         del self._rows[source]
@@ -260,11 +273,16 @@ class Spool:
         begin = 0
         for number, end in enumerate(ends.tolist()):
             if end > begin:
-                with (self._place / f"{number}-{os.getpid()}").open("ab") as file:
-                    file.write(_BLOCK.pack(source, end - begin))
-                    for column in columns:
-                        file.write(column[begin:end].tobytes())
+                data = [_BLOCK.pack(source, end - begin)]
+                data += [column[begin:end].tobytes() for column in columns]
+                self._append(self._place / f"{number}-{os.getpid()}", b"".join(data))
             begin = end
+
+
+class SpoolUnwritable(Exception):
+    """What a proof keeps on disk cannot be written."""
+
+    exit_code = FAILED
 
 
 def bucket_of(keys: U64, buckets: int) -> npt.NDArray[np.uint16]:
@@ -273,17 +291,25 @@ def bucket_of(keys: U64, buckets: int) -> npt.NDArray[np.uint16]:
 
 
 def _collapsed(keys: U64, a: U32, b: U32) -> SpooledRows:
-    """Rows, added up by key where few keys have them all."""
-    cells = np.bincount((keys & np.uint64((1 << CELLS_BITS) - 1)).astype(np.int64))
-    if len(keys) < SPOOLED_ROWS or 2 * np.count_nonzero(cells) > 1 << CELLS_BITS:
-        return SpooledRows(keys, np.ones(len(keys), np.uint32), a, b)
-    found, number = _numbered(keys)
+    """Rows, added up by key where a key has many of them."""
+    cell = (keys & np.uint64((1 << CELLS_BITS) - 1)).astype(np.int64)
+    crowded = np.bincount(cell)[cell] > CROWDED * max(1, len(keys) >> CELLS_BITS)
+    ones = np.ones(len(keys), np.uint32)
+    if not crowded.any():
+        return SpooledRows(keys, ones, a, b)
+    found, number = _numbered(keys[crowded])
     counts = np.bincount(number, minlength=len(found)).astype(np.uint32)
     sums = [
-        (added(number, each, len(found)) % prime).astype(np.uint32)
+        (added(number, each[crowded], len(found)) % prime).astype(np.uint32)
         for each, prime in zip((a, b), PRIMES, strict=True)
     ]
-    return SpooledRows(found, counts, sums[0], sums[1])
+    others = ~crowded
+    return SpooledRows(
+        np.concatenate([found, keys[others]]),
+        np.concatenate([counts, ones[others]]),
+        np.concatenate([sums[0], a[others]]),
+        np.concatenate([sums[1], b[others]]),
+    )
 
 
 def added(number: I64, values: npt.NDArray[np.uint32], width: int) -> I64:
@@ -349,12 +375,13 @@ def judged_bucket(plan: SumPlan, place: Path, bucket: int) -> JudgedBucket:
     sums = np.zeros((2, sources, len(found)), np.int64)
     begin = 0
     for source, some in enumerate(parts):
-        for rows in some:
-            mine = number[begin : begin + len(rows.keys)]
+        if some:
+            _, *columns = (np.concatenate(each) for each in zip(*some, strict=True))
+            mine = number[begin : begin + len(columns[0])]
             begin += len(mine)
-            counts[source] += added(mine, rows.rows, len(found))
-            sums[0, source] += added(mine, rows.a, len(found)) % PRIMES[0]
-            sums[1, source] += added(mine, rows.b, len(found)) % PRIMES[1]
+            counts[source] = added(mine, columns[0], len(found))
+            sums[0, source] = added(mine, columns[1], len(found)) % PRIMES[0]
+            sums[1, source] = added(mine, columns[2], len(found)) % PRIMES[1]
     verdicts = judge(counts[:-1], sums[:, :-1], counts[-1], sums[:, -1])
     failing = found[verdicts.wrong]
     return JudgedBucket(

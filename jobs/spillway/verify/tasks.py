@@ -110,8 +110,12 @@ class ProofTasks:
                 counts = first.setdefault(stream.topic, stream) is stream
                 summing.add_input(stream, batch if counts else batch.filter(batch.column("kept")))
         elif isinstance(part, ResultFiles):
-            for batch in self._results(part):
-                summing.add_results(batch)
+            try:
+                for batch in self._results(part):
+                    summing.add_results(batch)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                names = ", ".join(map(self._source.results.path, part.paths[:3]))
+                raise ResultsDamaged.of(f"one of the files from {names} on", error) from error
         else:
             for batch in read_files(self._source.quarantine, part.paths, QUARANTINE):
                 summing.add_quarantine(batch)
