@@ -368,8 +368,19 @@ class Query(QueryPart):
 
     def time(self, leaf: str) -> str | None:
         """The field of a leaf that windows go by; None: no window asks for it."""
-        asked = any(self.is_timed(join.name) for join in self.tree.joins if leaf in join.inputs)
-        return self.stream(leaf).time if asked else None
+        return self.stream(leaf).time if self.stream_name(leaf) in self.timed_streams else None
+
+    @cached_property
+    def timed_streams(self) -> dict[str, str]:
+        """The streams that windows ask for their times, and a join that does. Of a stream that
+        several leaves read one is enough: a message has one verdict for all."""
+        return {
+            self.stream_name(each): join.name
+            for join in self.tree.joins
+            if self.is_timed(join.name)
+            for each in join.inputs
+            if self.tree.join(each) is None
+        }
 
     @cached_property
     def event_time(self) -> EventTime | None:
@@ -646,13 +657,7 @@ def _band_problems(query: Query) -> Iterator[str]:
 
 def _time_problems(query: Query) -> Iterator[str]:
     """Streams whose windows have no time to go by, and times that are none."""
-    asked = {
-        query.stream_name(each): join.name
-        for join in query.tree.joins
-        if query.is_timed(join.name)
-        for each in join.inputs
-        if query.tree.join(each) is None
-    }
+    asked = query.timed_streams
     for name, stream in query.streams.items():
         rules = {each.name: each for each in stream.rules}
         fits = [each.name for each in stream.rules if each.type == "timestamp"]

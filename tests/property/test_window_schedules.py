@@ -466,3 +466,16 @@ def test_a_rule_of_deferring_left_out_is_noticed(plant: str) -> None:
             except (AssertionError, InputChanged):
                 return
     pytest.fail("nobody noticed")
+
+
+def test_a_stream_has_one_time_for_all_its_readings() -> None:
+    """A message has one verdict: late for a join with a window is late for one without."""
+    several = 0
+    for number in range(300):
+        query = query_for(number)
+        times: dict[str, set[str | None]] = {}
+        for leaf in query.tree.leaves:
+            times.setdefault(leaf.stream, set()).add(query.time(leaf.name))
+        assert all(len(found) == 1 for found in times.values()), number
+        several += len(query.tree.leaves) > len(times)
+    assert several > 10
