@@ -38,6 +38,7 @@ from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
 from spillway_schemas.query import load_query
 from tests.followed import Followed
+from tests.packages import source_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, FOLLOWING = ROOT / "docs" / "queries.md", ROOT / "docs" / "following.md"
@@ -430,7 +431,11 @@ def in_spark(place: tuple[Path, Day], spark_env: dict[str, str]) -> Any:
         [sys.executable, "-c", IN_SPARK],
         input=json.dumps(codes).replace("local[*]", "local[1]"),
         cwd=folder / "followed",  # the JVM's, too
-        env={**os.environ, **spark_env},
+        env={
+            **os.environ,
+            **spark_env,
+            "PYTHONPATH": os.pathsep.join(source_paths(str(ROOT))),
+        },
         capture_output=True,
         text=True,
         check=False,
