@@ -41,7 +41,13 @@ from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_re
 from spillway.registry import SchemaTrouble
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.messages import MessageSource, ranges_of, reading_frame, shares
+from spillway.stream.messages import (
+    READERS_PER_CORE,
+    MessageSource,
+    ranges_of,
+    reading_frame,
+    shares,
+)
 from spillway.stream.pins import salts
 from spillway.stream.process import freeze
 from spillway_schemas.filenames import cleanup_name
@@ -56,8 +62,6 @@ from spillway_schemas.journal import (
 
 PART_ROWS = 250_000
 """Rows, as read, for each part of the hashes: what a task holds."""
-READERS_PER_CORE = 4
-"""Tasks that read and decode."""
 MOST_BITS = 12
 """4,096 parts, for a thousand million rows."""
 

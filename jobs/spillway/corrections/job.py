@@ -41,7 +41,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.cleanup.deferred import READERS_PER_CORE, TopicSource, frame_schema, parts_of
+from spillway.cleanup.deferred import TopicSource, frame_schema, parts_of
 from spillway.corrections.rows import ROWS, Correction, CorrectionRefused
 from spillway.corrections.task import (
     ADDED_SCHEMA,
@@ -66,7 +66,7 @@ from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.messages import ranges_of, reading_frame, shares
+from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
 from spillway.stream.pins import salted, salts
 from spillway.tables import NothingYet, SessionEvent, TableConflict, Warehouse
 from spillway.tables.definitions import CORRECTIONS

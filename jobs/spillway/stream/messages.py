@@ -20,6 +20,9 @@ from spillway_schemas.secret import Options, revealed
 SILENT_S = 120.0
 """Brokers may be silent for so long while an epoch is read: as long as Spark's source waits."""
 
+READERS_PER_CORE = 4
+"""Tasks of a job that is no epoch, and reads and decodes much."""
+
 
 @dataclass(frozen=True)
 class MessageSource:

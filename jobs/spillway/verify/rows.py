@@ -24,13 +24,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from spillway.decode import StreamPlan
 from spillway.decode.chunks import chunks_of
-from spillway.stream.messages import ranges_of, reading_frame, shares
+from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.tasks import TableFiles, file_rows
 from spillway.verify.workers import TIMED, TopicRanges, decoded, decoded_schema, key_names
-
-READERS_PER_CORE = 4
-"""Tasks that read and decode an input."""
 
 # --- rows with their coordinates and hashes --------------------------------------------------
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spillway.decode.formats.columns import (
     Column,
     FieldCells,
+    fitting,
     never_null,
     of_decimals,
     of_numbers,
@@ -79,13 +80,7 @@ class AvroProgram:
             for position, (column, absent) in enumerate(zip(self.columns, self.absent, strict=True))
         ]
         table = pa.table(dict(zip(self.names, made, strict=True)))
-        if cursor.fit.all():
-            return [TypedColumns(np.arange(n), table)], np.arange(0)
-        left = np.flatnonzero(~cursor.fit)
-        if len(left) == n:
-            return [], left
-        some = TypedColumns(np.flatnonzero(cursor.fit), table.filter(pa.array(cursor.fit)))
-        return [some], left
+        return fitting(table, cursor.fit)
 
 
 # ------------------------------------------------------------------------------------- reading

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spillway.decode.formats.cursor import ALL, Cursor, Ints, Mask, sixteen
+from spillway.decode.formats.decoder import Rows, TypedColumns
 from spillway_schemas.messages import FieldRule
 
 Numbers = npt.NDArray[Any]
@@ -27,6 +28,17 @@ class FieldCells:
     ends: Ints | None = None
     """Of texts: addresses."""
     numbers: Numbers | None = None
+
+
+def fitting(table: pa.Table, fit: Mask) -> tuple[list[TypedColumns], Rows]:
+    """Columns of n values as `ValueDecoder.columns` gives them: those that fit, and who is left."""
+    n = len(fit)
+    if fit.all():
+        return [TypedColumns(np.arange(n), table)], np.arange(0)
+    left = np.flatnonzero(~fit)
+    if len(left) == n:
+        return [], left
+    return [TypedColumns(np.flatnonzero(fit), table.filter(pa.array(fit)))], left
 
 
 Column = Callable[[Cursor, FieldCells], Any]

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spillway.decode.formats.columns import (
     Column,
     FieldCells,
+    fitting,
     of_decimals,
     of_numbers,
     of_symbols,
@@ -108,13 +109,7 @@ class ProtobufProgram:
             for each, absent in zip(self.wanted, self.absent, strict=True)
         ]
         table = pa.table(dict(zip(self.names, made, strict=True)))
-        if cursor.fit.all():
-            return [TypedColumns(np.arange(n), table)], np.arange(0)
-        left = np.flatnonzero(~cursor.fit)
-        if len(left) == n:
-            return [], left
-        some = TypedColumns(np.flatnonzero(cursor.fit), table.filter(pa.array(cursor.fit)))
-        return [some], left
+        return fitting(table, cursor.fit)
 
 
 def _fields(cursor: Cursor, slots: Mapping[int, Slot]) -> dict[int, Found]:
