@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
 from spillway.decode.chunks import chunks_of
@@ -149,7 +149,3 @@ def row_hash(salt: int, input_: int, partition: str, offset: str, payload: Seque
 def place_hash(salt: int, topic: Any) -> Any:
     """The hash of a coordinate, for rows that were rejected."""
     return sql.xxhash64(sql.lit(salt), topic, sql.col("partition"), sql.col("offset"))
-
-
-def _spark_type(type_: pa.DataType) -> Any:
-    return from_arrow_type(type_)
