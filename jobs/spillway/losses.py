@@ -13,10 +13,10 @@ from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.offsets import greater, least, padded
 from spillway.protocol.seal import carried_from, not_sealed
-from spillway.protocol.state import JournalState, check_query
+from spillway.protocol.state import check_query, genesis_of
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.exits import FAILED
-from spillway_schemas.journal import Sealed
+from spillway_schemas.journal import Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.secret import Options
 
@@ -47,12 +47,14 @@ def accept_loss(
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    check_query(state, fingerprint)
     if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise LossRefused(
             f"{problem}. Only of a sealed session it is known which rows it has. When the stream "
             "cannot go on without rows that are gone, see the runbook, `Offsets are lost`"
         )
+    sealed = state.sealed[session]
+    genesis = genesis_of(state, sealed)
+    check_query(genesis, fingerprint)
     outcome = warehouse.sessions.history().outcomes().get(session)
     if outcome is not None and outcome.complete:
         raise LossRefused(f"{session} is proved complete: it needs its input no more")
@@ -64,7 +66,7 @@ def accept_loss(
                 f"({state.genesis.cluster_id}): it cannot say what is gone. Check "
                 "kafka.bootstrap_servers"
             )
-        losses = _losses(view, warehouse, state, state.sealed[session])
+        losses = _losses(view, warehouse, genesis, sealed)
     before = warehouse.sessions.accepted_loss(session)
     if not losses and before is None:
         raise LossRefused(f"Kafka holds all of the input of {session}: nothing is lost")
@@ -77,15 +79,15 @@ def accept_loss(
 
 
 def _losses(
-    view: KafkaCluster, warehouse: Warehouse, state: JournalState, sealed: Sealed
+    view: KafkaCluster, warehouse: Warehouse, genesis: Genesis, sealed: Sealed
 ) -> list[InputLoss]:
     """What Kafka does not hold of what the session's cleanup and its proof read."""
     since = sealed.base if sealed.carried is None else max(sealed.carried.since, -1)
     # With the epoch at which the first of them begins.
     entries = warehouse.journal.read_after(min(since, sealed.base) - 1)
-    start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
+    start = padded(carried_from(genesis, sealed, entries), sealed.end)
     end = sealed.end
-    if (again := deferred_rows(state.genesis, sealed, entries)) is not None:
+    if (again := deferred_rows(genesis, sealed, entries)) is not None:
         start = least(padded(start, again.read_to), again.read_from)
         end = greater(end, again.read_to)
-    return input_losses(view, state.topics, start, end)
+    return input_losses(view, genesis.topics, start, end)

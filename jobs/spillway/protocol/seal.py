@@ -165,7 +165,7 @@ def carried_from(
         return sealed.start
     since = sealed.carried.since
     ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
-    return genesis.start if since < 0 else ends[since]
+    return genesis.start if since <= genesis.after else ends[since]
 
 
 def not_withdrawable(

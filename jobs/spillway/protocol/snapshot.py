@@ -82,6 +82,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
         cores=state.cores,
         moves=list(state.moves),
         named=sorted(state.named.items()),
+        before=list(state.before),
     )
 
 
@@ -126,6 +127,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         cores=snapshot.cores,
         moves=tuple(snapshot.moves),
         named=dict(snapshot.named),
+        before=tuple(snapshot.before),
     )
 
 

@@ -249,7 +249,15 @@ def _rows(table: Table, group: Sequence[ActiveFile]) -> Iterator[pa.Table]:
         with table.place.open(file.path) as source:
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             for k in range(parquet.num_row_groups):
-                yield parquet.read_row_group(k, use_threads=False).cast(schema)
+                yield _fitted(parquet.read_row_group(k, use_threads=False), schema)
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with all columns of a table: those of a query that has changed are null."""
+    for name in set(schema.names) - set(rows.column_names):
+        field = schema.field(name)
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def _age(file: ActiveFile) -> tuple[Any, ...]:
