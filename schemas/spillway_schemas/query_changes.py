@@ -62,9 +62,9 @@ def _of_part(part: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> I
         before, after = old.get(fact), new.get(fact)
         if before == after:
             continue
-        if isinstance(before, tuple) and isinstance(after, tuple):
-            if sorted(before) != sorted(after):
-                continue  # what has come or gone is a change of its own
+        both = isinstance(before, tuple) and isinstance(after, tuple)
+        if both and sorted(before or ()) != sorted(after or ()):
+            continue  # what has come or gone is a change of its own
         what = f"{part}: {fact}" if fact else part
         yield Change(what, *(None if each is None else _shown(each) for each in (before, after)))
 
@@ -78,9 +78,7 @@ def facts(query: Query) -> Facts:
     for join, span in zip(tree.joins, query.spans, strict=True):
         name = SINGLE if len(tree.joins) == 1 else f"join {join.name}"
         sources = {
-            f"key {key.name}": " = ".join(
-                _source(tree.source(key, each)) for each in join.inputs
-            )
+            f"key {key.name}": " = ".join(_source(tree.source(key, each)) for each in join.inputs)
             for key in join.keys
         }
         found[name] = {

@@ -90,14 +90,15 @@ def test_another_query_is_refused_before_anything_is_started(
     fill_journal(open_warehouse(str(tmp_path / "w")), make_day(3, query="another").entries)
     assert code(*settings, "stream", "--until-sealed", DAY) == 2
     said = capsys.readouterr()
-    assert "holds another query's state and results" in said.err
+    assert f"the query has changed in mid-session: {DAY} has begun" in said.err
+    assert f"spillway stream --until-sealed {DAY} --as-begun" in said.err
     assert said.out == "", "nothing was checked and no Spark was started"
     checks = {
         each.name: each
         for each in check_all(load_settings(None, dict([settings[1].split("=", 1)]))[0])
     }
     assert checks["tables"].status == "fail"
-    assert "holds another query's state and results" in checks["tables"].what
+    assert "the query has changed in mid-session" in checks["tables"].what
 
 
 def test_a_day_is_not_sealed_before_its_grace_is_over(

@@ -65,6 +65,28 @@ def query(found: Settings) -> Any:
     return load_query(found.query)
 
 
+def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
+    """The query by which a session of the warehouse `of` runs or ran (None: the open one): the
+    settings', where it is that, else the one that the journal keeps. Raises `AnotherQuery`.
+    """
+    from spillway.protocol.queries import kept_query, session_query
+    from spillway.tables import NothingYet
+    from spillway_schemas.query import QueryError, load_query
+
+    state = of.journal.state()
+    if state is None:
+        raise NothingYet(of.place.path())
+    try:
+        own = load_query(found.query)
+    except QueryError:
+        if state.genesis.text is None:
+            raise
+        own = None  # a file that is being changed, say
+    if session is None:
+        return kept_query(state.genesis, own)
+    return session_query(state, session, own)
+
+
 def warehouse(found: Settings) -> Any:
     """The settings' warehouse, which must exist. Raises NoWarehouse."""
     from spillway.tables import Warehouse

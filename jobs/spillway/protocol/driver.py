@@ -309,8 +309,8 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         raise ValueError("the journal is empty: it must begin with a genesis")
     query = driver.query
     changes = query is not None and query.query != state.genesis.query
-    if changes and (problem := not_changeable(state)):
-        return driver, [End(f"the query has changed, but {problem}", fenced=False)]
+    if changes and (begun := not_changeable(state)):
+        return driver, [End(f"the query has changed, but {begun}", fenced=False)]
     read_on = {topic.name for topic in event.topics}
     known = [topic for topic in state.topics if not changes or topic.name in read_on]
     if problem := changed_topics(known, event.topics):

@@ -61,7 +61,9 @@ class StreamDriver:
         cores: int,
         recovery: RecoverySettings,
         secrets: Options,
+        query: Genesis | None = None,
     ) -> None:
+        """`query`: what the claim is to say of it (`start.query_to_claim`)."""
         self._warehouse = warehouse
         self._topics = topics
         self._recovery = recovery
@@ -80,7 +82,7 @@ class StreamDriver:
         self._works: list[Work] = []
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
-        self._driver, instructions = protocol.start(name, _now(), process_identity())
+        self._driver, instructions = protocol.start(name, _now(), process_identity(), query)
         self._carry_out(instructions)
 
     @property

@@ -31,6 +31,7 @@ from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
+from spillway.protocol.seal import no_further
 from spillway.protocol.state import JournalState
 from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
@@ -42,7 +43,14 @@ from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.source import kafka_options
-from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
+from spillway.stream.start import (
+    check_session,
+    job_settings,
+    open_journal,
+    query_to_claim,
+    refreshed,
+    start_spark,
+)
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
 from spillway.tables import SessionEvent, Warehouse, exists
 from spillway.tables.definitions import OF_QUERY
@@ -101,7 +109,7 @@ class Stream:
     def is_done(self) -> bool:
         """Whether the session to stream until is sealed already. Makes nothing.
 
-        Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
+        Raises `QueryChanged` or `WrongTable` when the warehouse is another query's.
         """
         if not exists(self.settings.warehouse.root):
             return False
@@ -152,7 +160,10 @@ class Stream:
             ) as view:
                 state = refreshed(self.warehouse, state)
                 check_session(self.wanted, state)
-                topics = check_same(state, self.query.fingerprint, view, self.query.topics)
+                topics = check_same(state, self.query, view, self.query.topics)
+                changed = query_to_claim(
+                    self.settings, self.query, state, view, self.clock, self.watcher.on_trouble
+                )
             rehearsal.result()
         if self.watcher.stop.is_set():
             return False
@@ -166,8 +177,11 @@ class Stream:
             cores=spark.sparkContext.defaultParallelism,
             recovery=self.settings.recovery,
             secrets=self.settings.kafka.options,
+            query=changed,
         )
         state = self.driver.state
+        if state.before:  # only now that nobody else writes by another query
+            self.warehouse.widen_columns()
         placement.hosts = dict(state.hosts)
         self.job = job
         self.driver.use(job)
@@ -223,10 +237,17 @@ class Stream:
         """Run one; how many rows it has read."""
         commands = self.commands.waiting(self.driver.state)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
+        next_session = calendar.session_after(self.settings.session.days, date)
+        if self.wanted.until_sealed is not None:
+            reached = no_further(
+                self.driver.state, end, commands, next_session, self.wanted.until_sealed
+            )
+            self.supervised.left_rows |= reached != end
+            end = reached
         self.driver.epoch(
             end,
             commands,
-            calendar.session_after(self.settings.session.days, date),
+            next_session,
             limit_rows=self.supervised.max_rows,
             commands_n=self.commands.read_n,
         )
@@ -294,7 +315,8 @@ class Stream:
                 continue
             if self._last is not None and away_since is not None:
                 away_since = None
-            if self._wanted_rows != query.max_rows:
+            is_behind = query.left_rows and self.driver.state.seal is None
+            if self._wanted_rows != query.max_rows or is_behind:
                 query.stop()
                 query.start(self.driver.state.end, self._wanted_rows)
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):

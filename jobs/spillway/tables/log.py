@@ -375,7 +375,9 @@ class Table:
         found = json.loads(self._handle.schema().to_json())
         columns = self._united(found["fields"], schema)
         if columns != found["fields"]:
-            self._commit_columns(deltalake.Schema.from_json(json.dumps({**found, "fields": columns})))
+            self._commit_columns(
+                deltalake.Schema.from_json(json.dumps({**found, "fields": columns}))
+            )
         self.definition = replace(self.definition, schema=pa.schema(self._handle.schema()))
 
     def _united(self, found: Fields, schema: pa.Schema) -> Fields:
@@ -384,7 +386,7 @@ class Table:
         except ColumnConflict as error:
             raise WrongTable(
                 f"the query has changed: {self.name} at {self.place.path()} {error}. A column "
-                'keeps its type: leave it out (results.columns), read the stream by another name '
+                "keeps its type: leave it out (results.columns), read the stream by another name "
                 '("trade as t"), or use another warehouse.root'
             ) from error
 

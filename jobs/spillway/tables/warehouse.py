@@ -43,7 +43,7 @@ from spillway.tables.definitions import (
     TableDefinition,
     definitions,
 )
-from spillway.tables.errors import FileMismatch, NoWarehouse, TableConflict, WrongTable
+from spillway.tables.errors import FileMismatch, NoWarehouse, TableConflict
 from spillway.tables.events import Commands, Sessions
 from spillway.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from spillway.tables.journal import Journal

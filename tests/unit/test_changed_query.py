@@ -1,0 +1,460 @@
+"""A changed query: refused in mid-session, taken up with the next one, and the old one kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from spillway.engine.wire.datafile import write_data_file
+from spillway.protocol import driver as protocol
+from spillway.protocol.offsets import greater
+from spillway.protocol.queries import (
+    QueryChanged,
+    goes_on_by_another,
+    kept_query,
+    session_query,
+    told_changes,
+)
+from spillway.protocol.seal import carried_from, no_further, obey
+from spillway.protocol.snapshot import snapshot_of, state_of
+from spillway.protocol.state import (
+    AnotherQuery,
+    JournalBroken,
+    JournalState,
+    fold,
+    genesis_of,
+    not_changeable,
+    with_journal,
+)
+from spillway.storage import folder
+from spillway.tables import TableDefinition, WrongTable
+from spillway.tables.columns import ColumnConflict, united
+from spillway.tables.compaction import merge
+from spillway.tables.log import Table
+from spillway_schemas.hash_space import ROOT, spaces
+from spillway_schemas.journal import Genesis, Prefix, QueryText, Topic
+from spillway_schemas.query import Query, query_of
+from spillway_schemas.snapshot import JournalSnapshot
+from spillway_schemas.tomlfile import parse_toml
+from tests.protocol_entries import (
+    DAY,
+    GROUPS,
+    NEXT,
+    THIRD,
+    TOPICS,
+    claim,
+    closing,
+    count,
+    cut,
+    ends,
+    epoch,
+    genesis,
+    seal,
+    sealed,
+)
+
+TEXT = """
+[streams.a]
+fields = {{ symbol = "string", price = "double" }}
+[streams.{other}]
+fields = {{ symbol = "string", size = "int" }}
+[join]
+inputs = ["a", "{other}"]
+on = ["symbol"]
+"""
+C = Topic(name="c", id="id-c", partitions=1)
+
+
+def query(text: str) -> Query:
+    return query_of(parse_toml(text, Path("/desk/q.toml")))
+
+
+OLD, NEW, OTHER = (
+    query(TEXT.format(other="b")),
+    query(TEXT.format(other="c")),
+    query(TEXT.format(other="b").replace("double", "decimal(18,4)")),
+)
+
+
+def folded(*entries: object, state: JournalState | None = None) -> JournalState:
+    for entry in entries:
+        state = fold(state, entry)  # type: ignore[arg-type]
+    assert state is not None
+    return state
+
+
+BEGUN = (
+    genesis(query=OLD.fingerprint, text=OLD.text),
+    claim(1, 1),
+    epoch(2, 0, ends(4, 5, 6), read=[count("a", 0, 4, 40), count("b", 0, 6, 60)]),
+)
+SEALED = epoch(
+    3,
+    1,
+    ends(4, 5, 6),
+    session=NEXT,
+    seal=seal(ends(4, 5, 6)),
+    sealed=sealed(ends(4, 5, 6), 1, base=-1),
+)
+AT_REST = folded(*BEGUN, SEALED)
+
+
+def wanted(**more: object) -> Genesis:
+    """As `NEW` would begin a warehouse: of topics a and c."""
+    facts: dict[str, object] = {
+        "query": NEW.fingerprint,
+        "text": NEW.text,
+        "topics": [TOPICS[0], C],
+        "start": {"a": [1, 1], "c": [7]},
+        "session": NEXT,
+    }
+    return genesis(**(facts | more))
+
+
+def changed(n: int = 4, **more: object) -> JournalState:
+    return folded(claim(n, 2, begins=with_journal(AT_REST, wanted(**more))), state=AT_REST)
+
+
+# --- the journal -----------------------------------------------------------------------------
+
+
+def test_the_open_session_goes_on_by_the_changed_query() -> None:
+    state = changed()
+    assert (state.genesis.query, state.genesis.after) == (NEW.fingerprint, 1)
+    # What was read of a topic stays read; a new one begins where the query says.
+    assert state.end == state.session.start == {"a": [4, 5], "c": [7]}
+    assert (state.session.date, state.session.base) == (NEXT, 1)
+    assert state.topics == (TOPICS[0], C)
+    assert state.counts == {("a", 0): (4, 40)}
+    assert state.marks.keys() == {1}
+    assert state.marks[1].end == state.end
+    assert state.manifests == {0: None, 1: None}
+    assert state.groups == GROUPS
+    after = folded(
+        epoch(5, 2, {"a": [6, 5], "c": [9]}, term=2, session=NEXT, read=[count("c", 0, 2, 9)]),
+        state=state,
+    )
+    assert after.counts == {("a", 0): (4, 40), ("c", 0): (2, 9)}
+
+
+def test_what_was_sealed_keeps_its_own() -> None:
+    state = changed()
+    first = genesis_of(state, state.sealed[DAY])
+    assert (first.query, first.topics, first.groups) == (OLD.fingerprint, list(TOPICS), [])
+    assert genesis_of(AT_REST, AT_REST.sealed[DAY]) is AT_REST.genesis
+    next_end = {"a": [9, 9], "c": [9]}
+    ended = {"session": NEXT, "epoch": 2, "start": state.session.start}
+    after = folded(
+        epoch(
+            5,
+            2,
+            next_end,
+            term=2,
+            session=THIRD,
+            seal=seal(next_end, session=NEXT, next_session=THIRD),
+            sealed=sealed(next_end, 2, base=1).model_copy(update=ended),
+        ),
+        state=state,
+    )
+    assert genesis_of(after, after.sealed[DAY]) is first
+    assert genesis_of(after, after.sealed[NEXT]) is after.genesis
+    kept = JournalSnapshot.model_validate_json(snapshot_of(after, "e").model_dump_json())
+    assert state_of(kept) == after
+
+
+def test_other_joins_have_groups_of_their_own() -> None:
+    shares = [(space.part(prefix), slot) for space in spaces(2) for prefix, slot in GROUPS]
+    tree = {"joins": ["low", "high"], "parents": [1, ROOT], "groups": shares}
+    state = changed(**tree)
+    assert state.groups == tuple(shares)
+    assert state.assignment_version == 1
+    assert changed().assignment_version == AT_REST.assignment_version
+    with pytest.raises(JournalBroken, match="and the slots"):
+        changed(**{**tree, "groups": [(Prefix(0, 0), 0)]})
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (folded(*BEGUN), rf"{DAY} has begun by the query as it was: 15 rows of it are read"),
+        (
+            folded(*BEGUN, epoch(3, 1, ends(4, 5, 6), seal=seal(ends(9, 9, 9)))),
+            rf"{DAY} is being sealed, and not all of its rows have been read",
+        ),
+        (
+            folded(
+                epoch(4, 2, ends(4, 5, 6), session=NEXT, cuts=[cut(0, 2, session=NEXT)]),
+                state=AT_REST,
+            ),
+            rf"{NEXT} has begun by the query as it was: 0 rows",
+        ),
+    ],
+)
+def test_a_session_that_has_begun_keeps_its_query(state: JournalState, why: str) -> None:
+    assert why in not_changeable(state)
+    begins = with_journal(state, wanted())
+    with pytest.raises(JournalBroken, match=why):
+        fold(state, claim(state.n + 1, 2, begins=begins))
+    with pytest.raises(QueryChanged) as refused:
+        goes_on_by_another(state, NEW)
+    date = state.session.date
+    assert str(refused.value) == (
+        f"the query has changed in mid-session: {not_changeable(state)}.\n"
+        "  stream b: goes: topic b\n"
+        "  join: of a, b -> of a, c\n"
+        "  join: key symbol: a.symbol = b.symbol -> a.symbol = c.symbol\n"
+        "  stream c: new: topic c\n"
+        "Nothing was written. Either go back to the query as it was, or end the session by it, "
+        "and the next one takes the changed query up:\n"
+        f"  spillway seal --session {date}\n"
+        f"  spillway stream --until-sealed {date} --as-begun"
+    )
+    assert not goes_on_by_another(state, OLD)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"warehouse_id": "x"},
+        {"after": 0},
+        {"session": THIRD},
+        {"start": {"a": [5, 5], "c": [7]}},
+        {"cluster_id": "x"},
+    ],
+)
+def test_a_change_goes_on_from_where_the_journal_is(wrong: dict[str, object]) -> None:
+    begins = with_journal(AT_REST, wanted()).model_copy(update=wrong)
+    with pytest.raises(JournalBroken, match="does not go on from there"):
+        fold(AT_REST, claim(4, 2, begins=begins))
+
+
+def test_a_claim_gives_the_text_that_the_journal_lacks() -> None:
+    old = folded(genesis(query=OLD.fingerprint))
+    state = folded(claim(1, 1, text=OLD.text), state=old)
+    assert state.genesis == genesis(query=OLD.fingerprint, text=OLD.text)
+    assert kept_query(state.genesis).fingerprint == OLD.fingerprint
+
+
+def test_rows_are_carried_over_no_change(tmp_path: Path) -> None:
+    """What a session has from the one before is of its own query."""
+    first = genesis_of(changed(), changed().sealed[DAY])
+    carried = sealed(ends(9, 9, 9), 3, carried={"since": 1, "expired_by_us": 0})
+    own = with_journal(AT_REST, wanted())
+    assert carried_from(own, carried, []) == {"a": [4, 5], "c": [7]}
+    assert carried_from(first, carried, [BEGUN[2], SEALED]) == ends(4, 5, 6)
+
+
+# --- the driver ------------------------------------------------------------------------------
+
+
+def claimed(
+    state: JournalState, topics: list[Topic], query_: Genesis | None
+) -> tuple[protocol.Driver, list[protocol.Instruction]]:
+    driver, _ = protocol.start("host/2", "started", query=query_)
+    applied = dict.fromkeys(("results", "spill", "quarantine", "statistics"), state.epoch)
+    return protocol.step(driver, protocol.JournalRead([], applied, topics, snapshot=state))
+
+
+def test_a_claim_changes_the_query_where_it_may() -> None:
+    driver, [append] = claimed(AT_REST, [TOPICS[0], C], wanted())
+    assert isinstance(append, protocol.Append)
+    assert append.entry == claim(4, 2, driver="host/2", begins=with_journal(AT_REST, wanted()))
+    driver, _ = protocol.step(driver, protocol.Appended())
+    assert driver.state is not None
+    assert driver.state.genesis.query == NEW.fingerprint
+
+
+def test_rows_that_came_in_between_end_the_driver() -> None:
+    """The one that was to be relieved has read on: nothing is claimed."""
+    driver, [append] = claimed(AT_REST, [TOPICS[0], C], wanted())
+    driver, [read] = protocol.step(driver, protocol.Conflict())
+    assert isinstance(append, protocol.Append)
+    assert read == protocol.ReadJournal(3)
+    more = epoch(4, 2, ends(5, 5, 6), session=NEXT)
+    event = protocol.JournalRead([more], {"results": 2}, [TOPICS[0], C])
+    _, [end] = protocol.step(driver, event)
+    assert end == protocol.End(
+        f"the query has changed, but {NEXT} has begun by the query as it was: 1 rows of it are "
+        "read",
+        fenced=False,
+    )
+
+
+def test_a_topic_that_both_read_is_the_same() -> None:
+    anew = Topic(name="a", id="other", partitions=2)
+    _, [end] = claimed(AT_REST, [anew, C], wanted())
+    assert isinstance(end, protocol.End)
+    assert "topic a was deleted and created again" in end.reason
+
+
+def test_a_claim_of_the_same_query_says_its_text_once() -> None:
+    lacks = replace(AT_REST, genesis=genesis(query=OLD.fingerprint))
+    knows = genesis(query=OLD.fingerprint, text=OLD.text)
+    for state, text in ((lacks, OLD.text), (AT_REST, None)):
+        _, [append] = claimed(state, list(TOPICS), knows)
+        assert isinstance(append, protocol.Append)
+        assert append.entry == claim(4, 2, driver="host/2", text=text)
+
+
+# --- whose query ----------------------------------------------------------------------------
+
+
+def test_each_session_has_its_query() -> None:
+    state = changed()
+    assert session_query(state, DAY).fingerprint == OLD.fingerprint
+    assert session_query(state, NEXT).fingerprint == NEW.fingerprint
+    assert session_query(state, DAY, OLD) is OLD
+    assert session_query(state, DAY, NEW).fingerprint == OLD.fingerprint
+
+
+def test_a_query_whose_text_is_not_kept() -> None:
+    bare = genesis(query=OLD.fingerprint)
+    assert kept_query(bare, OLD) is OLD
+    with pytest.raises(AnotherQuery, match="holds another query's state"):
+        kept_query(bare, NEW)
+    with pytest.raises(AnotherQuery, match="from before the text of its query was kept"):
+        kept_query(bare)
+    assert [each.what for each in told_changes(bare, NEW)] == ["fingerprint"]
+    assert told_changes(bare, OLD) == []
+    odd = genesis(query="sha256:1", text=QueryText(path="/desk/q.toml", text=OLD.text.text))
+    with pytest.raises(AnotherQuery, match=r"\(from /desk/q.toml\) means something else"):
+        kept_query(odd)
+
+
+def test_a_warehouse_of_other_topics_is_another_s() -> None:
+    other = query(TEXT.format(other="y").replace("a]", "x]").replace('"a"', '"x"'))
+    with pytest.raises(QueryChanged, match="none of its topics is one of the query's"):
+        goes_on_by_another(AT_REST, other)
+    assert goes_on_by_another(AT_REST, NEW)
+
+
+# --- the end of a session ------------------------------------------------------------------
+
+
+def test_a_stream_until_a_seal_reads_no_further() -> None:
+    state = folded(*BEGUN)
+    close = closing(ends(6, 6, 6))
+    more = ends(9, 5, 7)
+    assert no_further(state, more, [], NEXT, DAY) == more
+    assert no_further(state, more, [close], NEXT, DAY) == ends(6, 5, 6)
+    assert no_further(state, more, [close], NEXT, NEXT) == more
+    # What another driver read beyond it stays read; a new partition's rows are the next day's.
+    beyond = folded(*BEGUN, epoch(3, 1, ends(8, 5, 6), seal=seal(ends(6, 6, 6))))
+    wider = {"a": [9, 9], "b": [9, 9]}
+    assert no_further(beyond, wider, [], NEXT, DAY) == {"a": [8, 6], "b": [6, 0]}
+    assert greater(state.end, more) == more
+
+
+def test_a_seal_of_the_query_before_is_refused() -> None:
+    state = changed()
+    [outcome] = obey(state, [closing(ends(9, 9, 9), session=NEXT)], THIRD).outcomes
+    assert not outcome.obeyed
+    assert "it was asked for of other topics, before the query changed" in outcome.reason
+
+
+# --- the tables -----------------------------------------------------------------------------
+
+NUMBER = pa.field("n", pa.int64(), nullable=False)
+SESSION = pa.field("session_date", pa.string(), nullable=False)
+FIRST = pa.schema([NUMBER, pa.field("price", pa.float64(), nullable=False), SESSION])
+SECOND = pa.schema([NUMBER, pa.field("size", pa.int64(), nullable=False), SESSION])
+
+
+def a_table(root: Path, schema: pa.Schema = FIRST) -> Table:
+    definition = TableDefinition("results", schema, ("session_date",))
+    return Table(folder(str(root)), definition, create=True, fsync=False)
+
+
+def add(table: Table, n: int, schema: pa.Schema, day: str) -> None:
+    columns = pa.schema([field for field in schema if field.name != "session_date"])
+    rows = pa.Table.from_arrays([pa.array([n], f.type) for f in columns], schema=columns)
+    at = {"session_date": day}
+    record = write_data_file(table.place, "results", f"{n}.parquet", columns, [rows], at)
+    assert record is not None
+    table.commit([record], "test", n)
+
+
+def rows_of(table: Table) -> list[dict[str, object]]:
+    found = deltalake.DeltaTable(table.place.path()).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: row["n"])
+
+
+def test_columns_come_and_go_and_rows_stay(tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    add(table, 1, FIRST, DAY)
+    add(table, 2, FIRST, DAY)
+    before = deltalake.DeltaTable(str(tmp_path)).metadata()
+    table.widen_columns(SECOND)
+    add(table, 3, SECOND, NEXT)
+    add(table, 4, SECOND, NEXT)
+    wanted_rows = [
+        {"n": n, "price": float(n) if n < 3 else None, "size": None if n < 3 else n}
+        for n in (1, 2, 3, 4)
+    ]
+    days = {1: DAY, 2: DAY, 3: NEXT, 4: NEXT}
+    assert rows_of(table) == [{**row, "session_date": days[row["n"]]} for row in wanted_rows]
+    found = deltalake.DeltaTable(str(tmp_path))
+    assert {f.name: f.nullable for f in found.schema().fields} == {
+        "n": False,
+        "price": True,
+        "session_date": False,
+        "size": True,
+    }
+    assert (found.metadata().name, found.metadata().configuration) == (
+        before.name,
+        before.configuration,
+    )
+    assert (found.protocol().min_reader_version, found.protocol().min_writer_version) == (1, 2)
+    # Files of either query become one each, and rows are as they were.
+    for day in (DAY, NEXT):
+        assert merge(table, [f for f in table.files() if f.partition["session_date"] == day])
+    assert rows_of(table) == [{**row, "session_date": days[row["n"]]} for row in wanted_rows]
+    # Again is nothing, and so is the way back.
+    version = table.version
+    for schema in (SECOND, FIRST):
+        table.widen_columns(schema)
+    assert table.version == version
+    table.check_columns(FIRST, widened=True)
+    with pytest.raises(WrongTable):
+        table.check_columns(FIRST)
+    with pytest.raises(WrongTable, match="lacks other"):
+        table.check_columns(pa.schema([*FIRST, pa.field("other", pa.int64())]), widened=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (pa.field("price", pa.decimal128(18, 4)), r"has price as double, and the query as decimal"),
+        (pa.field("Price", pa.float64()), r"has price, and the query Price, which Delta takes"),
+        (pa.field("price", pa.struct([pa.field("x", pa.int64())])), "and the query as struct"),
+    ],
+)
+def test_a_column_keeps_its_type(field: pa.Field, told: str, tmp_path: Path) -> None:
+    table = a_table(tmp_path)
+    add(table, 1, FIRST, DAY)
+    schema = pa.schema([NUMBER, field, SESSION])
+    for refused in (lambda: table.widen_columns(schema), lambda: a_table(tmp_path, schema)):
+        with pytest.raises(WrongTable, match=told) as error:
+            refused()
+        assert "leave it out (results.columns)" in str(error.value)
+    assert rows_of(table) == [{"n": 1, "price": 1.0, "session_date": DAY}]
+
+
+def test_parts_of_a_struct_come_and_go() -> None:
+    def struct(*fields: tuple[str, str]) -> list[dict[str, object]]:
+        parts = [{"name": n, "type": t, "nullable": False, "metadata": {}} for n, t in fields]
+        type_ = {"type": "struct", "fields": parts}
+        return [{"name": "row", "type": type_, "nullable": True, "metadata": {}}]
+
+    [found] = united(struct(("x", "long"), ("y", "long")), struct(("y", "long"), ("z", "string")))
+    assert [(p["name"], p["nullable"]) for p in found["type"]["fields"]] == [
+        ("x", True),
+        ("y", False),
+        ("z", True),
+    ]
+    with pytest.raises(ColumnConflict, match=r"has row\.x as long, and the query as string"):
+        united(struct(("x", "long")), struct(("x", "string")))
