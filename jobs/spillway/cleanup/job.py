@@ -121,7 +121,9 @@ def run_cleanup(
     """
     began = time.monotonic()
     work = work_of(warehouse, session, fingerprint, wait_s)
-    warehouse.compare_columns(result_schema(spec), spill_schema(spec))
+    warehouse.compare_columns(
+        result_schema(spec), spill_schema(spec), changes=bool(work.state.before)
+    )
     sealed = work.sealed
     if work.cleaned is not None:
         return _summary(sealed, work.cleaned, already=True)

@@ -74,8 +74,8 @@ def obey(state: JournalState, commands: Iterable[SessionCommand], next_session: 
                     pending = accepted = None
             case SealCommand() if not (reason := already(state, pending, command.session)):
                 reason = not_sealable(state, command.session, next_session)
-                if not reason and state.before and command.offsets.keys() != state.end.keys():
-                    reason = "it was asked for of other topics, before the query changed: ask again"
+                if not reason and state.before and state.end.keys() - command.offsets.keys():
+                    reason = "it was asked for before the query changed, which has more topics now"
                 ok = not reason
                 if ok:
                     end = greater(padded(command.offsets, state.end), state.end)

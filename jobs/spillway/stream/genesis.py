@@ -244,8 +244,7 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
     warehouse.compare_columns(
         result_schema(spec),
         spill_schema(spec),
-        widened=state is not None and bool(state.before),
-        widens=state is not None and goes_on_by_another(state, query),
+        changes=state is not None and (goes_on_by_another(state, query) or bool(state.before)),
     )
     return state
 

@@ -327,7 +327,8 @@ class Stream:
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""
         with self.supervised.at_rest() as is_free:
-            if not is_free:
+            # Sealed a moment ago, it leaves the next session as it is: its query may change.
+            if not is_free or self._is_over():
                 return
             try:
                 self.driver.look()

@@ -443,13 +443,11 @@ class Table:
         else:
             self.check_columns(schema)
 
-    def check_columns(self, schema: pa.Schema, *, widened: bool = False) -> None:
-        """Raise `WrongTable` when the table does not have exactly these columns; `widened`: at
-        least these, and no other one that is never null."""
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise `WrongTable` when the table does not have exactly these columns."""
         wanted, found = _fields(schema), _fields(self._handle.schema())
         by = list(self._handle.metadata().partition_columns)
-        fits = self._united(found, schema) == found if widened else wanted == found
-        if not fits or by != list(self.definition.partition_by):
+        if wanted != found or by != list(self.definition.partition_by):
             of_query = self.name == "results"
             what = "the query has changed" if of_query else "another version of spillway made this"
             else_ = "Bring the old query file back, or use" if of_query else "Use"

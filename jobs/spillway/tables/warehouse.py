@@ -144,13 +144,12 @@ class Warehouse:
         return self._opened(definition, create=True)
 
     def compare_columns(
-        self, results: pa.Schema, spill: pa.Schema, *, widened: bool = False, widens: bool = False
+        self, results: pa.Schema, spill: pa.Schema, *, changes: bool = False
     ) -> None:
         """Raise `WrongTable` when a query with these columns cannot go on here; makes nothing.
 
-        `results` and `spill` are as they are given to a warehouse. `widened`: queries have changed
-        before, so tables may have other columns, too. `widens`: the query changes now, and tables
-        may lack columns.
+        `results` and `spill` are as they are given to a warehouse. `changes`: its query changes,
+        or has changed: tables may have other columns, too, and can be given what they lack.
         """
         wanted = definitions(results, spill)
         for name in OF_QUERY:
@@ -159,8 +158,8 @@ class Warehouse:
             if not is_table(self.place.child(name)) or self._unused(name) is not None:
                 continue
             table = self._opened(wanted[name], create=False)
-            if not widens:
-                table.check_columns(schema, widened=widened)
+            if not changes:
+                table.check_columns(schema)
 
     def widen_columns(self) -> None:
         """Give `results` and `spill` the columns that this warehouse was opened with, beside their
