@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ from spillway.clock import Clock, system_clock
 from spillway.commands.terminal import keep_secret
 from spillway_schemas.secret import hide_credentials
 from spillway_schemas.session_date import SessionDateError, session_date
-from spillway_schemas.settings import Settings, load_settings
+from spillway_schemas.setting_fields import ENV_PREFIX
+from spillway_schemas.settings import Settings, load_settings, named_queries
 
 clock: Clock = system_clock
 """The one clock of the process; handed to what asks for the time."""
@@ -30,9 +32,11 @@ class _BeforeTheCommand:
 _before = _BeforeTheCommand()
 
 
-def before_the_command(config: Path | None, flags: Iterable[str]) -> None:
-    """Keep a settings file and flags `section.name=value` for `settings`."""
+def before_the_command(config: Path | None, flags: Iterable[str], query: str | None = None) -> None:
+    """Keep a settings file, flags `section.name=value` and a query's name for `settings`."""
     _before.config, _before.flags = config, dict(_flag(each) for each in flags)
+    if query is not None:
+        _before.flags["query"] = query
 
 
 def _flag(text: str) -> tuple[str, object]:
@@ -63,6 +67,15 @@ def query(found: Settings) -> Any:
     from spillway_schemas.query import load_query
 
     return load_query(found.query)
+
+
+def each_settings() -> list[Settings]:
+    """The settings of every named query, in the file's order; of the only one, or the one that was
+    chosen, otherwise."""
+    names = [] if "query" in _before.flags else named_queries(_before.config)
+    if not names or os.environ.get(f"{ENV_PREFIX}QUERY"):
+        return [settings()]
+    return [settings(query=name) for name in names]
 
 
 def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
