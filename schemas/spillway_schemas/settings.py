@@ -58,6 +58,7 @@ from spillway_schemas.setting_fields import (
 from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 
 __all__ = [
+    "QUERIES",
     "RESERVED_KAFKA_OPTIONS",
     "KafkaSettings",
     "MetricsSettings",

@@ -15,7 +15,7 @@ from spillway.commands.terminal import keep_secret
 from spillway_schemas.secret import hide_credentials
 from spillway_schemas.session_date import SessionDateError, session_date
 from spillway_schemas.setting_fields import ENV_PREFIX
-from spillway_schemas.settings import Settings, load_settings, named_queries
+from spillway_schemas.settings import Settings, SettingsError, load_settings, named_queries
 
 clock: Clock = system_clock
 """The one clock of the process; handed to what asks for the time."""
@@ -69,13 +69,23 @@ def query(found: Settings) -> Any:
     return load_query(found.query)
 
 
+def named_settings() -> list[Settings]:
+    """The settings of every named query, in the file's order, and of that without a name where the
+    file has one, too; none where it names none."""
+    names = named_queries(_before.config)
+    found = [settings(query=name) for name in names]
+    try:
+        own = settings() if names else None
+    except SettingsError:  # no query beside those
+        return found
+    return found if own is None or own.name else [own, *found]
+
+
 def each_settings() -> list[Settings]:
-    """The settings of every named query, in the file's order; of the only one, or the one that was
-    chosen, otherwise."""
-    names = [] if "query" in _before.flags else named_queries(_before.config)
-    if not names or os.environ.get(f"{ENV_PREFIX}QUERY"):
+    """The settings of the one query that is meant; of several, where none was chosen."""
+    if "query" in _before.flags or os.environ.get(f"{ENV_PREFIX}QUERY"):
         return [settings()]
-    return [settings(query=name) for name in names]
+    return named_settings() or [settings()]
 
 
 def session_query(found: Settings, of: Any, session: str | None = None) -> Any:

@@ -73,7 +73,8 @@ def stream(
     if job.is_done():
         return
     watcher.on_progress("checking this machine, Kafka and the tables")
-    failed = doctors.blocking(doctors.check_all(settings, thorough=False, query=query))
+    checks = doctors.check_all(settings, thorough=False, query=query)
+    failed = doctors.blocking([*doctors.beside(given.named_settings()), *checks])
     if failed:
         out.print(doctors.table(failed))
         fail("not started: it would fail later (all checks: spillway doctor)", FAILED)

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from spillway.doctor.beside import beside
 from spillway.doctor.check import Check
 from spillway.doctor.disks import folders
 from spillway.doctor.inputs import judge_close_delay, kafka, query_file, sessions
@@ -25,7 +27,7 @@ from spillway.protocol.state import JournalState
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
-__all__ = ["Check", "blocking", "check_all", "table"]
+__all__ = ["Check", "beside", "blocking", "check_all", "of_query", "table"]
 
 
 def check_all(
@@ -58,6 +60,11 @@ def check_all(
         *metrics(settings),
         *_tables(settings, query, thorough),
     ]
+
+
+def of_query(name: str, checks: Sequence[Check]) -> list[Check]:
+    """The checks of one of several queries."""
+    return [replace(each, name=f"{name}: {each.name}") for each in checks]
 
 
 def blocking(checks: Sequence[Check]) -> list[Check]:
