@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from spillway.protocol.state import JournalState, fold, replay
-from spillway_schemas.journal import Epoch, Offsets, Sealed, entry_from, entry_texts
+from spillway_schemas.journal import Epoch, Genesis, Offsets, Sealed, entry_from, entry_texts
 
 from .rules import at
 from .slot import whole
@@ -136,7 +136,9 @@ def few(found: Counter[Identity]) -> str:
 def records(world: World, state: JournalState) -> list[str]:
     """The journal's own figures against the tables, and the chain of sessions."""
     out = []
-    start = state.genesis.start
+    first = world.journal[0]
+    assert isinstance(first, Genesis)
+    start = first.start
     seals = {sealed.session: sealed.epoch for sealed in state.sealed.values()}
     written = Counter(
         (session, n)
@@ -206,10 +208,10 @@ def dropped(world: World) -> Counter[tuple[str, int]]:
 
 def quarantined(world: World, state: JournalState) -> list[str]:
     """Every rejected value that was read is in quarantine, once."""
+    first = world.journal[0]
+    assert isinstance(first, Genesis)
     got = Counter(row for _, _, row in contents(world, "quarantine"))
     expected = Counter(
-        (i, p, o)
-        for i, p, o, value in world.read(state.genesis.start, state.end)
-        if value == REJECTED
+        (i, p, o) for i, p, o, value in world.read(first.start, state.end) if value == REJECTED
     )
     return [] if got == expected else [f"quarantine has {got}, should have {expected}"]

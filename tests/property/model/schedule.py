@@ -66,6 +66,8 @@ class Outcome:
     """Epochs after which two sessions were open."""
     withdrawn: int
     """Seals that were pending and were taken back."""
+    changed: int
+    """Sessions that were taken up by a changed query."""
     noticed: str
     """What ended the stream because Kafka gives other rows than it did; empty: nothing."""
 
@@ -521,6 +523,7 @@ class Schedule:
             voided=sum(len(e.voided) for e in epochs),
             open_together=open_together(epochs),
             withdrawn=sum(bool(e.withdrawn) for e in epochs),
+            changed=sum(e.kind == "claim" and e.begins is not None for e in self.world.journal),
             noticed=self.noticed,
         )
 
