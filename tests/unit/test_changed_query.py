@@ -26,6 +26,7 @@ from spillway.protocol.state import (
     JournalBroken,
     JournalState,
     fold,
+    genesis_at,
     genesis_of,
     not_changeable,
     with_journal,
@@ -40,6 +41,7 @@ from spillway_schemas.journal import Genesis, Prefix, QueryText, Topic
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.snapshot import JournalSnapshot
 from spillway_schemas.tomlfile import parse_toml
+from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
     GROUPS,
@@ -164,6 +166,22 @@ def test_what_was_sealed_keeps_its_own() -> None:
     assert genesis_of(after, after.sealed[NEXT]) is after.genesis
     kept = JournalSnapshot.model_validate_json(snapshot_of(after, "e").model_dump_json())
     assert state_of(kept) == after
+
+
+def test_the_journal_tells_what_the_warehouse_was(tmp_path: Path) -> None:
+    """From its entries, and from a snapshot with those after it."""
+    journal = new_warehouse(tmp_path / "w", FIRST).journal
+    begins = with_journal(AT_REST, wanted())
+    entries = [*BEGUN, SEALED, claim(4, 2, begins=begins)]
+    at = "2026-01-05T21:00:00Z"
+    for each in entries:
+        dated = {name: at for name in ("written_at", "started_at") if hasattr(each, name)}
+        journal.append(each.model_copy(update=dated))
+    told = [each.query for each in journal.geneses()]
+    assert told == [OLD.fingerprint, NEW.fingerprint]
+    journal.keep(journal.state() or pytest.fail("no state"))
+    assert [each.query for each in journal.geneses()] == told
+    assert [genesis_at(journal.geneses(), n).query for n in (-1, 1, 2)] == [told[0], *told]
 
 
 def test_other_joins_have_groups_of_their_own() -> None:

@@ -406,8 +406,12 @@ def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
 
 def genesis_of(state: JournalState, sealed: Sealed) -> Genesis:
     """What the warehouse was when a session ran that has been sealed."""
-    # The last one that began before the session was sealed.
-    return next(g for g in (state.genesis, *reversed(state.before)) if g.after < sealed.epoch)
+    return genesis_at((*state.before, state.genesis), sealed.epoch)
+
+
+def genesis_at(known: Sequence[Genesis], epoch: int) -> Genesis:
+    """Of those of a warehouse, in order, the last one that began before an epoch."""
+    return next((each for each in reversed(known) if each.after < epoch), known[0])
 
 
 def not_changeable(state: JournalState) -> str:

@@ -28,7 +28,7 @@ from pydantic import SecretBytes
 
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.protocol.redo import settled_epoch
-from spillway.protocol.state import genesis_of
+from spillway.protocol.state import genesis_at
 from spillway.storage import Folder, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
@@ -394,12 +394,13 @@ class Warehouse:
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
         """Say of which cleaned sessions `results`, or `spill` of a tree of joins, as seen, lacks
         ranges."""
-        state = self.journal.state() if cleaned else None
-        if state is None:
+        known = self.journal.sealed() if cleaned else {}
+        if not cleaned & known.keys():
             return
-        for session in sorted(cleaned & state.sealed.keys()):
-            sealed = state.sealed[session]
-            root = spaces(len(genesis_of(state, sealed).parents))[-1]
+        geneses = self.journal.geneses()
+        for session in sorted(cleaned & known.keys()):
+            sealed = known[session]
+            root = spaces(len(genesis_at(geneses, sealed.epoch).parents))[-1]
             ranges = sealed.ranges
             below = sum(not root.covers(each) for each in ranges)
             for table, wanted in (("results", len(ranges)), ("spill", below)):
