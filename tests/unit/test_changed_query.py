@@ -11,6 +11,7 @@ import pytest
 
 from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol import driver as protocol
+from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.offsets import greater
 from spillway.protocol.queries import (
     QueryChanged,
@@ -19,6 +20,7 @@ from spillway.protocol.queries import (
     session_query,
     told_changes,
 )
+from spillway.protocol.recovery import history_begins
 from spillway.protocol.seal import carried_from, no_further, obey
 from spillway.protocol.snapshot import snapshot_of, state_of
 from spillway.protocol.state import (
@@ -36,11 +38,13 @@ from spillway.tables import TableDefinition, WrongTable
 from spillway.tables.columns import ColumnConflict, united
 from spillway.tables.compaction import merge
 from spillway.tables.log import Table
+from spillway.verify.proof import timing_of
 from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import Genesis, Prefix, QueryText, Topic
+from spillway_schemas.journal import EventTime, Genesis, Prefix, QueryText, Topic
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.snapshot import JournalSnapshot
 from spillway_schemas.tomlfile import parse_toml
+from spillway_schemas.windows import BEGINNING_US
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -264,6 +268,41 @@ def test_rows_are_carried_over_no_change(tmp_path: Path) -> None:
     own = with_journal(AT_REST, wanted())
     assert carried_from(own, carried, []) == {"a": [4, 5], "c": [7]}
     assert carried_from(first, carried, [BEGUN[2], SEALED]) == ends(4, 5, 6)
+
+
+TIMES = EventTime(lateness_us=0, idle_after_ms=1, ahead_us=0, topics=["a"], kept_us=5)
+
+
+def test_no_time_of_the_query_before_judges_rows() -> None:
+    """Where sessions carry rows over, the epoch before the first rows has a watermark that judges
+    them: unless it is the other query's."""
+    state = changed(event_time=TIMES, carry=True)
+    assert (state.reached, state.session.carried) == (((1, BEGINNING_US),), None)
+    assert history_begins(state) == 1
+    own = replace(state, genesis=state.genesis.model_copy(update={"after": -1}))
+    assert history_begins(own) == 0
+    before = epoch(3, 1, ends(4, 5, 6), watermarks={DAY: 99})
+    after = epoch(5, 2, {"a": [6, 5], "c": [9]}, watermarks={NEXT: 7})
+    ended = sealed({"a": [6, 5], "c": [9]}, 2, base=1).model_copy(update={"session": NEXT})
+    timing = timing_of(state.genesis, ended, [before, after])
+    assert timing is not None
+    alone = timing_of(state.genesis, ended, [after])
+    assert alone is not None
+    assert str(timing.judgings) == str(alone.judgings)
+
+
+def test_deferred_rows_begin_where_the_changed_query_does() -> None:
+    """Of a topic that the query before did not read, its last epoch knows no end."""
+    state = changed()
+    lost = [cut(value, 2, session=NEXT) for value in range(4)]
+    first = epoch(5, 2, {"a": [6, 5], "c": [9]}, term=2, session=NEXT)
+    second = epoch(6, 3, {"a": [6, 5], "c": [9]}, term=2, session=NEXT, deferred=lost)
+    ended = sealed({"a": [6, 5], "c": [9]}, 3, base=1).model_copy(
+        update={"session": NEXT, "start": state.session.start}
+    )
+    again = deferred_rows(state.genesis, ended, [SEALED, first, second])
+    assert again is not None
+    assert (again.read_from, again.read_to) == ({"a": [4, 5], "c": [7]}, {"a": [6, 5], "c": [9]})
 
 
 # --- the driver ------------------------------------------------------------------------------
