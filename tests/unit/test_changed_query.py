@@ -483,6 +483,21 @@ def test_columns_come_and_go_and_rows_stay(tmp_path: Path) -> None:
         table.check_columns(FIRST)
 
 
+def test_who_opened_the_table_before_merges_files_of_all_columns(tmp_path: Path) -> None:
+    """A driver that was frozen, or a maintenance that takes long: nothing of a row goes."""
+    earlier = a_table(tmp_path)
+    table = a_table(tmp_path)
+    table.widen_columns(SECOND)
+    add(table, 1, SECOND, NEXT)
+    add(table, 2, SECOND, NEXT)
+    earlier.refresh()
+    assert merge(earlier, earlier.files())
+    assert [(row["n"], row["price"], row["size"]) for row in rows_of(table)] == [
+        (1, None, 1),
+        (2, None, 2),
+    ]
+
+
 @pytest.mark.parametrize(
     ("field", "told"),
     [

@@ -160,7 +160,7 @@ def merge(table: Table, group: Sequence[ActiveFile]) -> FileRecord | None:
         table.place,
         table.name,
         compact_name(version, uuid.uuid4().hex[:12], 0),
-        table.definition.file_schema,
+        table.seen_columns,
         _rows(table, group),
         dict(group[0].partition),
         row_group_bytes=TAIL_BYTES if table.name in NUMBERED_NAMES else ROW_GROUP_BYTES,
@@ -244,7 +244,7 @@ def _sees(table: Table, files: Sequence[ActiveFile]) -> bool:
 
 def _rows(table: Table, group: Sequence[ActiveFile]) -> Iterator[pa.Table]:
     """Rows of the files, file by file. Those of a numbered table are few: ordered by n."""
-    schema = table.definition.file_schema
+    schema = table.seen_columns
     for file in group:
         with table.place.open(file.path) as source:
             parquet = pq.ParquetFile(source, page_checksum_verification=True)

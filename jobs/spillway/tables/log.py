@@ -169,6 +169,13 @@ class Table:
         """The table version that this process sees."""
         return int(self._handle.version())
 
+    @property
+    def seen_columns(self) -> pa.Schema:
+        """Columns of the table's files as seen now: another process may have widened them since it
+        was opened."""
+        by = self.definition.partition_by
+        return pa.schema([f for f in pa.schema(self._handle.schema()) if f.name not in by])
+
     def refresh(self) -> None:
         """See the newest version of the table."""
         before = self.version
