@@ -17,7 +17,6 @@ from spillway.stream import commands as source
 from spillway.stream import supervised
 from spillway.stream.boundary import DueClose, due_close, never_closes
 from spillway.stream.genesis import StartRefused, first_entry
-from spillway.stream.job import MicroBatch
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
@@ -197,7 +196,7 @@ class Epochs:
     def look(self) -> None:
         """Nobody else is there."""
 
-    def epoch(self, end: Offsets, batch: Any, commands: Any, after: str, **_: Any) -> None:
+    def epoch(self, end: Offsets, commands: Any, after: str, **_: Any) -> None:
         self.offered.append((end, [c.id for c in commands], after))
 
 
@@ -215,7 +214,7 @@ def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
     stream.driver = driver  # type: ignore[assignment]
-    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_over, lambda: ["a"])
+    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_over)
     stream.supervised = SupervisedQuery(
         None, {}, root / "checkpoints", hooks, trigger_s=1, available_now=False
     )
@@ -279,31 +278,28 @@ def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Pa
 
     driver.epoch = journaled  # type: ignore[method-assign]
     for _ in range(2):
-        stream._epoch(ends(1, 1, 1), None)
+        stream._epoch(ends(1, 1, 1))
     assert len(troubles) == 1
     assert f"{EARLY} had its calendar's seal withdrawn: end it with" in troubles[0]
 
 
 def test_a_stream_until_a_seal_leaves_the_next_session_s_rows(tmp_path: Path, kafka: Kafka) -> None:
-    """What a batch has beyond the seal is not read, and what follows begins before its batch."""
+    """What a batch has beyond the seal is not read; should the seal be withdrawn, it is then."""
     kafka.away = False
     stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
-    taken: list[Any] = []
-    driver.epoch = lambda end, batch, *_, **__: taken.append((end, batch.rows))  # type: ignore[method-assign]
-    batch = MicroBatch("rows", frozenset())
     stream.wanted = Wanted(until_sealed=EARLY)
-    stream._epoch(ends(3, 3, 3), batch)
-    assert (taken.pop(), stream.supervised.left_rows) == ((ends(3, 3, 3), "rows"), False)
+    stream._epoch(ends(3, 3, 3))
+    assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(3, 3, 3), False)
     mine = DueClose(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
     stream.warehouse.commands.append(mine)
-    stream._epoch(ends(9, 5, 9), batch)
-    assert (taken.pop(), stream.supervised.left_rows) == ((ends(7, 5, 7), None), True)
+    stream._epoch(ends(9, 5, 9))
+    assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(7, 5, 7), True)
     # Whoever streams on reads all of it, and so does who waits for another session.
     stream.supervised.left_rows = False
     for wanted in (Wanted(), Wanted(until_sealed=AFTER)):
         stream.wanted = wanted
-        stream._epoch(ends(9, 5, 9), batch)
-        assert (taken.pop(), stream.supervised.left_rows) == ((ends(9, 5, 9), "rows"), False)
+        stream._epoch(ends(9, 5, 9))
+        assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(9, 5, 9), False)
 
 
 def test_a_session_that_was_just_sealed_is_the_last_one(tmp_path: Path, kafka: Kafka) -> None:
@@ -344,12 +340,12 @@ def test_a_new_session_looks_at_the_day_before(
     monkeypatch.setattr(
         stream, "_look_at_the_day_before", lambda: looked.append(driver.state.session.date)
     )
-    stream._epoch(ends(1, 1, 1), None)
+    stream._epoch(ends(1, 1, 1))
     assert looked == []
 
     def journaled(*_: Any, **__: Any) -> None:
         driver.state = open_state(AFTER)
 
     driver.epoch = journaled  # type: ignore[method-assign]
-    stream._epoch(ends(1, 1, 1), None)
+    stream._epoch(ends(1, 1, 1))
     assert looked == [AFTER]
