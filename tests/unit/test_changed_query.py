@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from spillway.protocol.state import (
     not_changeable,
     with_journal,
 )
+from spillway.relay.run import Telling
+from spillway.relay.service import relay_results
 from spillway.storage import folder
 from spillway.tables import TableDefinition, WrongTable
 from spillway.tables.columns import ColumnConflict, united
@@ -42,6 +45,7 @@ from spillway.verify.proof import timing_of
 from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import EventTime, Genesis, Prefix, QueryText, Topic
 from spillway_schemas.query import Query, query_of
+from spillway_schemas.settings import load_settings
 from spillway_schemas.snapshot import JournalSnapshot
 from spillway_schemas.tomlfile import parse_toml
 from spillway_schemas.windows import BEGINNING_US
@@ -531,3 +535,23 @@ def test_parts_of_a_struct_come_and_go() -> None:
     ]
     with pytest.raises(ColumnConflict, match=r"has row\.x as long, and the query as string"):
         united(struct(("x", "long")), struct(("x", "string")))
+
+
+def test_a_relay_does_not_mix_rows_of_two_queries(tmp_path: Path) -> None:
+    journal = new_warehouse(tmp_path / "w", FIRST).journal
+    at = "2026-01-05T21:00:00Z"
+    for each in [*BEGUN, SEALED, claim(4, 2, begins=with_journal(AT_REST, wanted()))]:
+        dated = {name: at for name in ("written_at", "started_at") if hasattr(each, name)}
+        journal.append(each.model_copy(update=dated))
+    settings = load_settings(None, {"warehouse.root": str(tmp_path / "w")}, {})[0]
+    with pytest.raises(QueryChanged, match="a relay could not tell them apart"):
+        relay_results(
+            settings,
+            NEW,
+            "out",
+            once=True,
+            from_now=False,
+            create=None,
+            stop=threading.Event(),
+            telling=Telling(),
+        )

@@ -56,10 +56,10 @@ from spillway.metrics import server
 from spillway.produce import run as producing
 from spillway.produce.summary import ProducedTally, Summary
 from spillway.protocol.driver import _taken_over
+from spillway.protocol.queries import QueryChanged, goes_on_by_another
 from spillway.relay.kept import RelayPosition
 from spillway.relay.lines import begin_line, step_line
 from spillway.relay.run import Relayed
-from spillway.protocol.queries import QueryChanged, goes_on_by_another
 from spillway.report import looking
 from spillway.report import status as statuses
 from spillway.report.status import status

@@ -6,6 +6,7 @@ import threading
 
 from spillway.decode import tree_spec
 from spillway.following.rows import Follower
+from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import check_query
 from spillway.relay.kept import demand_fit
 from spillway.relay.outlet import Outlet
@@ -29,14 +30,20 @@ def relay_results(
     """Relay until `stop` is set. `create`: partitions of a topic that does not exist yet; None: it
     has to.
 
-    Raises what `relay` does, `NoWarehouse`, `NothingYet` and `AnotherQuery`.
+    Raises what `relay` does, `NoWarehouse`, `NothingYet`, `AnotherQuery`, and `QueryChanged` for a
+    warehouse that has had several.
     """
     demand_fit(topic, query.topics)
     identity = [f"{leaf}_{part}" for leaf in query.inputs for part in ("partition", "offset")]
     warehouse = settings.warehouse
     follower = Follower(Warehouse(warehouse.root, fsync=warehouse.fsync), identity)
     state = follower.journal_state()
-    check_query(state, query.fingerprint)
+    check_query(state.genesis, query.fingerprint)
+    if state.before:
+        raise QueryChanged(
+            "the query of this warehouse has changed, and rows of the sessions before have other "
+            "coordinates and columns: a relay could not tell them apart. Follow the table itself"
+        )
     kafka = settings.kafka
     keys = tree_spec(query).root.keys.names
     relay(
