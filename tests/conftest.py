@@ -25,6 +25,7 @@ from spillway.jars import is_installed
 from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
 from tests.lanes import some
+from tests.s3_server import S3Server, s3_server
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.
 if "AIRFLOW_HOME" not in os.environ:
@@ -71,6 +72,13 @@ def broker(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield status.bootstrap
     finally:
         kafka_broker.stop(folder)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for the whole session."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture

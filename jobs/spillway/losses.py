@@ -1,20 +1,41 @@
-"""`spillway accept-loss`: a person says that input of a sealed session is gone for good.
+"""`spillway accept-loss`: a person says that input of a session is gone for good.
 
-Asks Kafka which of the session's rows it does not hold any more, and appends that, with the reason,
-to `sessions`. From then on cleanup does without these rows (`spillway.protocol.deferral`), and
-`verify` ends the session as not complete, whatever Kafka holds by then. Accepting again, when more
-is gone, takes the place of what was accepted before.
+Asks Kafka which of the rows that the session needs it does not hold any more, and writes that down
+with the reason:
+
+* *The session is open*: as a command. The stream obeys it in an epoch of its own: it goes on behind
+  what nobody had read, and does without what it would read again (`spillway.protocol.losses`). It
+  need not run until then: where it refuses to start because of these rows, it starts now.
+* *It is sealed*: as an event of `sessions`, for the stream has nothing to do with it. From then on
+  cleanup does without these rows. Accepting again, when more is gone, takes the place of what was
+  accepted before; and where Kafka holds everything again, that is taken back.
+
+Either way `verify` ends the session as not complete, whatever Kafka holds by then.
 """
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
+
+from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.deferral import deferred_rows
-from spillway.protocol.offsets import greater, least, padded
+from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
+from spillway.protocol.offsets import greater, least, padded, partitions, reaches, rows_between
+from spillway.protocol.plan import unseen
 from spillway.protocol.seal import carried_from, not_sealed
-from spillway.protocol.state import check_query, genesis_of
+from spillway.protocol.state import (
+    JournalState,
+    begin_of,
+    changed_topics,
+    check_query,
+    genesis_of,
+    read_from,
+)
 from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway_schemas.commands import LossCommand
 from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
@@ -27,6 +48,18 @@ class LossRefused(Exception):
     exit_code = FAILED
 
 
+@dataclass(frozen=True)
+class LossAnswer:
+    """What was written down."""
+
+    loss: AcceptedLoss
+    """Without ranges: what was accepted is taken back."""
+    never_read: int | None = None
+    """Of an open session: lost offsets that the stream had not read; None: it is sealed."""
+    of_before: bool = False
+    """They are of the session before: reading again begins where an epoch ended."""
+
+
 def accept_loss(
     warehouse: Warehouse,
     fingerprint: str,
@@ -36,24 +69,22 @@ def accept_loss(
     *,
     bootstrap: str,
     client: Options,
-) -> AcceptedLoss:
+    clock: Clock,
+) -> LossAnswer:
     """Note what the session's input has lost. `fingerprint`: the query's.
 
-    Nothing is lost any more where Kafka holds everything again: then what was accepted before is
-    taken back. Raises `LossRefused` for a session that is not sealed or is proved complete, where
-    Kafka holds everything, and for another cluster; `NothingYet`, `AnotherQuery`, `TopicProblem`
-    for a topic that this user may not see, KafkaUnavailable when no broker answers.
+    Raises `LossRefused` for a session that is neither open nor sealed or is proved complete, where
+    Kafka holds everything, for topics that are others now, and for another cluster; `NothingYet`,
+    `AnotherQuery`, `TopicProblem` for a topic that this user may not see, KafkaUnavailable when no
+    broker answers.
     """
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
-        raise LossRefused(
-            f"{problem}. Only of a sealed session it is known which rows it has. When the stream "
-            "cannot go on without rows that are gone, see the runbook, `Offsets are lost`"
-        )
-    sealed = state.sealed[session]
-    genesis = genesis_of(state, sealed)
+    is_open = session == state.session.date
+    if not is_open and (problem := not_sealed(state, session, ())):
+        raise LossRefused(f"{problem}. Losses are those of the open session or of sealed ones")
+    genesis = state.genesis if is_open else genesis_of(state, state.sealed[session])
     check_query(genesis, fingerprint)
     outcome = warehouse.sessions.history().outcomes().get(session)
     if outcome is not None and outcome.complete:
@@ -66,16 +97,76 @@ def accept_loss(
                 f"({state.genesis.cluster_id}): it cannot say what is gone. Check "
                 "kafka.bootstrap_servers"
             )
-        losses = _losses(view, warehouse, genesis, sealed)
-    before = warehouse.sessions.accepted_loss(session)
-    if not losses and before is None:
-        raise LossRefused(f"Kafka holds all of the input of {session}: nothing is lost")
+        if is_open:
+            return _of_the_open_session(view, warehouse, state, reason, by, clock())
+        losses = _losses(view, warehouse, genesis, state.sealed[session])
+    before = warehouse.accepted_loss(genesis, state.sealed[session])
+    if not losses and (before is None or warehouse.sessions.accepted_loss(session) is None):
+        raise LossRefused(
+            f"Kafka holds all of the input of {session}: nothing is lost"
+            if before is None
+            else f"Kafka holds all of the input of {session}, but the stream has gone on without "
+            f"rows that {before.by} had accepted as lost: that cannot be taken back"
+        )
     # Where it holds everything again, what was accepted is taken back.
     loss = AcceptedLoss(ranges=[each.lost for each in losses], reason=reason, by=by)
     warehouse.sessions.append(
         SessionEvent(session=session, event="accepted", details={"loss": loss.model_dump()})
     )
-    return loss
+    return LossAnswer(loss)
+
+
+def _of_the_open_session(
+    view: KafkaCluster,
+    warehouse: Warehouse,
+    state: JournalState,
+    reason: str,
+    by: str,
+    now_ms: int,
+) -> LossAnswer:
+    """Write the command. Asked again, it is answered and not repeated."""
+    session, names = state.session, sorted(state.end)
+    if problem := changed_topics(state.topics, view.topics(names)) or _ends_early(view, state):
+        raise LossRefused(
+            f"{problem}: its offsets mean other rows now, and the stream cannot go on. Make the "
+            "day again in a new warehouse.root; see the runbook, `Make a day again`"
+        )
+    beginning = view.beginning_offsets(names)
+    asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to
+    gone = gone_from(state, beginning)
+    lost_to = greater(asked, gone)
+    own = lost_ranges(begin_of(session, state.marks), lost_to, lost_to)
+    ranges = own or lost_ranges(read_from(session, state.marks), lost_to, lost_to)
+    if not gone and reaches(state.lost_to, asked):
+        raise LossRefused(
+            f"Kafka holds all of the input of {session.date}"
+            + (" but what is accepted as lost" if state.lost_to else ": nothing is lost")
+        )
+    if not reaches(asked, gone):
+        warehouse.commands.append(
+            LossCommand(
+                id=f"accept-loss/{session.date}/{uuid.uuid4().hex[:8]}",
+                session=session.date,
+                lost_to=lost_to,
+                reason=reason,
+                by=by,
+                issued_at=rfc3339(now_ms),
+            )
+        )
+    end = padded(state.end, lost_to)
+    loss = AcceptedLoss(ranges=ranges, reason=reason, by=by)
+    return LossAnswer(loss, rows_between(end, greater(end, lost_to)), of_before=not own)
+
+
+def _ends_early(view: KafkaCluster, state: JournalState) -> str:
+    """Which partition ends before the rows that were read of it; empty: none does."""
+    # What is read may lie beyond a transaction that is open again after a failover.
+    ends = padded(view.end_offsets(sorted(state.end), read_committed=False), state.end)
+    for name, partition, at in partitions(state.end):
+        if ends[name][partition] < at:
+            held = f"Kafka holds {name}/{partition} up to offset {ends[name][partition]}"
+            return f"{held}, but it was read up to {at}"
+    return ""
 
 
 def _losses(

@@ -19,7 +19,7 @@ from spillway.kafka.client import cluster
 from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
 from spillway.protocol.state import JournalState
 from spillway.report.words import span_text
-from spillway.tables import NothingYet, Warehouse
+from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.exits import FAILED, USAGE
 from spillway_schemas.journal import Offsets, SealRequest
@@ -112,7 +112,7 @@ def _new_id(kind: str, session: str) -> str:
 
 
 def _opened(settings: Settings) -> tuple[Warehouse, JournalState]:
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    warehouse = opened(settings.warehouse)
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())

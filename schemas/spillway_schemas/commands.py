@@ -2,7 +2,8 @@
 
 A command is obeyed or refused once per `id`. One class a kind, told apart by `kind`:
 
-* *Session commands* say where a session ends: `SealCommand`, `WithdrawCommand`.
+* *Session commands* are about one session: `SealCommand` and `WithdrawCommand` say where it ends,
+  `LossCommand` that input of it is gone for good.
 * *Adaptation commands* change who holds which state: `MoveCommand`, `SlotsCommand`, `SplitCommand`,
   `MergeCommand`, `SpillCommand`, `BudgetCommand`. Those that were asked for together share their
   `decision`.
@@ -50,7 +51,7 @@ class AnyCommand(Record):
 
 
 class AnySessionCommand(AnyCommand):
-    """What commands about a session's end have. Each is a decision of its own."""
+    """What commands about a session have. Each is a decision of its own."""
 
     session: Annotated[str, Field(min_length=1)]
 
@@ -76,6 +77,14 @@ class WithdrawCommand(AnySessionCommand):
     kind: Literal["withdraw"] = "withdraw"
     seal: Annotated[str, Field(min_length=1)]
     """The id of the seal that is taken back. A later seal of the session stays."""
+
+
+class LossCommand(AnySessionCommand):
+    """The stream shall do without input that Kafka does not hold any more."""
+
+    kind: Literal["accept-loss"] = "accept-loss"
+    lost_to: Annotated[Offsets, Field(default_factory=dict), AfterValidator(_are_offsets)]
+    """Where what is left begins, by partition; 0 where nothing is lost."""
 
 
 class AnyAdaptationCommand(AnyCommand):
@@ -156,7 +165,9 @@ class UnreadableCommand(AnyCommand):
         return self.id
 
 
-SessionCommand = SealCommand | WithdrawCommand
+EndCommand = SealCommand | WithdrawCommand
+"""What says where a session ends."""
+SessionCommand = EndCommand | LossCommand
 AdaptationCommand = (
     MoveCommand | SlotsCommand | SplitCommand | MergeCommand | SpillCommand | BudgetCommand
 )
@@ -166,7 +177,7 @@ CommandLine = Command | UnreadableCommand
 """What a line of the table may be."""
 
 SESSION_KINDS = frozenset(each.model_fields["kind"].default for each in get_args(SessionCommand))
-"""Kinds of commands that say where a session ends."""
+"""Kinds of commands that are about one session."""
 
 COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
 """Validates a command."""

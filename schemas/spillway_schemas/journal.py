@@ -359,6 +359,9 @@ class Sealed(Record):
     generations: int
     """Cuts of the session, its last flush included."""
     carried: Carried | None = None
+    lost_to: Offsets = {}
+    """Rows below these offsets were accepted as lost while it was open; empty: none of them, nor of
+    those that it carried."""
 
 
 class Topic(Record):
@@ -581,6 +584,10 @@ class EpochFacts(Record):
     deferred_slots: list[int] = []
     carried_rows: int = 0
     """Rows of the session before that were carried into the open one in this epoch."""
+    lost_to: Offsets = {}
+    """Present when a loss was accepted in this epoch: rows below these offsets are gone for good.
+    Those that had not been read never will be: this epoch begins behind them. Those that had been
+    read stay where they are, and are not read again."""
     watermarks: dict[str, int] = {}
     """Of a query with windows: per open session the watermark after this epoch, in us since 1970;
     none where a partition is still waited for that has had no row."""

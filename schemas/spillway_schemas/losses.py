@@ -40,6 +40,14 @@ class AcceptedLoss(Record):
             for each in lost
         )
 
+    def and_then(self, later: AcceptedLoss) -> AcceptedLoss:
+        """This, and what was accepted later."""
+        return AcceptedLoss(
+            ranges=[*self.ranges, *later.ranges],
+            reason="; ".join(dict.fromkeys((self.reason, later.reason))),
+            by=", ".join(dict.fromkeys((self.by, later.by))),
+        )
+
     @property
     def offsets(self) -> int:
         """How many offsets are lost: rows, at most."""

@@ -1,10 +1,10 @@
 """Values that must not be shown: where they are opened, and how texts are kept free of them.
 
-Every value of `kafka.options` is a `SecretStr`, whatever its name: a password stands beside options
-of no consequence, and a name with a typing error is not known for what it was meant to be. A value
-is opened (`revealed`) where a client is made, and nowhere else. `shown` is what people see: values
-of the names listed here as harmless, and of no others. Libraries quote values in their errors, so
-what comes from them is told through `hide`.
+Every value of `kafka.options` and `warehouse.options` is a `SecretStr`, whatever its name: a
+password stands beside options of no consequence, and a name with a typing error is not known for
+what it was meant to be. A value is opened (`revealed`) where a client is made, and nowhere else.
+`shown` is what people see: values of the names listed here as harmless, and of no others. Libraries
+quote values in their errors, so what comes from them is told through `hide`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,25 @@ Options = Mapping[str, str | SecretStr]
 _HARMLESS = frozenset(
     {
         "acks",
+        "allow_http",
+        "allow_invalid_certificates",
+        "aws_endpoint",
+        "aws_region",
+        "aws_virtual_hosted_style_request",
+        "azure_storage_account_name",
         "check.crcs",
         "client.dns.lookup",
         "client.id",
         "client.rack",
         "compression.type",
+        "connect_timeout",
         "enable.idempotence",
         "isolation.level",
         "max.poll.records",
+        "pool_idle_timeout",
+        "read_timeout",
         "retries",
+        "retry_timeout",
         "sasl.kerberos.service.name",
         "sasl.mechanism",
         "security.protocol",
@@ -42,6 +52,7 @@ _HARMLESS = frozenset(
         "ssl.protocol",
         "ssl.truststore.location",
         "ssl.truststore.type",
+        "timeout",
     }
 )
 _COUNTS = (".ms", ".bytes")

@@ -32,6 +32,7 @@ from pydantic_settings import (
 
 from spillway_schemas.memory import most_memory
 from spillway_schemas.secret import hide_before_at
+from spillway_schemas.stores import PROVIDERS, SPANS, is_uri, option_problem, span_s, store_location
 
 ENV_PREFIX = "SPILLWAY_"
 ENV_DELIMITER = "__"
@@ -170,6 +171,11 @@ def _location(value: str) -> str:
     scheme, colon, rest = value.strip().partition(":")
     if colon and "/" not in scheme and "@" in _may_be_secret(scheme, rest):
         raise ValueError("credentials do not belong into a path: leave out what is before the @")
+    if rest.startswith("//") and scheme != "file":
+        raise ValueError(
+            "a local path is needed; only warehouse.root may be elsewhere, in an object store "
+            f"({', '.join(f'{each}://' for each in PROVIDERS)})"
+        )
     return value.removeprefix("file://") if value.startswith("file:///") else value
 
 
@@ -179,7 +185,29 @@ def _may_be_secret(scheme: str, rest: str) -> str:
 
 
 Location = Annotated[str, AfterValidator(_location)]
-"""A local path, or a URI with a scheme that `spillway.storage` knows."""
+"""A local path, as such or as a `file:` URI."""
+
+
+def _root(value: str) -> str:
+    if not is_uri(value.strip()):
+        return _location(value)
+    if ":" in value.partition("://")[2].rpartition("@")[0]:
+        raise ValueError(
+            "credentials belong into warehouse.options: leave out what is before the @"
+        )
+    return store_location(value.strip()).uri
+
+
+def _store_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name, value in options.items():
+        if problem := option_problem(name):
+            raise ValueError(problem)
+        if name in SPANS:
+            try:
+                span_s(value.get_secret_value())
+            except ValueError:
+                raise ValueError(f"{name}: write a length of time such as 30s or 2min") from None
+    return options
 
 
 def _state_root() -> str:
@@ -268,10 +296,28 @@ class KafkaSettings(Section):
 class WarehouseSettings(Section):
     """Where the Delta tables live."""
 
-    root: Location = Field(
+    root: Annotated[str, AfterValidator(_root)] = Field(
         default="var/warehouse",
-        description="Folder of all tables: results, spill, quarantine, journal and the others.",
+        description="Folder of all tables: results, spill, quarantine, journal and the others. A "
+        "path, or a place in an object store: `s3://bucket/folder`, `gs://bucket/folder`, "
+        "`abfss://container@account.dfs.core.windows.net/folder`.",
         json_schema_extra=_about("path", "Inside the project, so that a first run needs no setup."),
+    )
+    options: Annotated[
+        dict[str, SecretStr], BeforeValidator(flat_options), AfterValidator(_store_options)
+    ] = Field(
+        default={},
+        description=(
+            "Options of the object store by delta-rs's names: `aws_...`, `google_...`, `azure_...` "
+            "of the provider, and of the connection `timeout` (30s: one answer), `retry_timeout` "
+            "(60s: all attempts at a request), `connect_timeout` (5s), `allow_http`, `proxy_url` "
+            "and others. No value is ever shown but of names that are known to be harmless."
+        ),
+        json_schema_extra=_about(
+            "table",
+            "None are needed for a local folder, nor where the provider's own variables "
+            "(`AWS_ACCESS_KEY_ID`, ...) or a role of the machine or the pod say who this is.",
+        ),
     )
     fsync: bool = Field(
         default=True,
@@ -279,7 +325,8 @@ class WarehouseSettings(Section):
         json_schema_extra=_about(
             "true/false",
             "Without it a power loss can take files that the journal says exist. It costs "
-            "milliseconds an epoch; turn it off for tests and on disks that are memory.",
+            "milliseconds an epoch; turn it off for tests and on disks that are memory. An object "
+            "store needs none.",
         ),
     )
 
@@ -979,6 +1026,11 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = MaintenanceSettings()
     metrics: MetricsSettings = MetricsSettings()
     spark: SparkSettings = SparkSettings()
+
+    @property
+    def secrets(self) -> dict[str, SecretStr]:
+        """Options whose values no text may show."""
+        return {**self.kafka.options, **self.warehouse.options}
 
     @classmethod
     def settings_customise_sources(

@@ -55,6 +55,7 @@ from spillway_schemas.setting_fields import (
     WarehouseSettings,
     flat_options,
 )
+from spillway_schemas.stores import is_uri
 from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 
 __all__ = [
@@ -361,7 +362,7 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _is_table(name: str) -> bool:
-    return name == "kafka.options"
+    return name in ("kafka.options", "warehouse.options")
 
 
 def _value(settings: Settings, name: str) -> object:
@@ -381,10 +382,11 @@ def _holds(layer: Mapping[str, Any], name: str) -> bool:
 
 
 def _normal(layer: dict[str, Any]) -> dict[str, Any]:
-    """Flatten `kafka.options`, so that dotted and quoted names of two sources merge."""
-    kafka = layer.get("kafka")
-    if isinstance(kafka, dict) and isinstance(kafka.get("options"), dict):
-        return {**layer, "kafka": {**kafka, "options": flat_options(kafka["options"])}}
+    """Flatten tables of options, so that dotted and quoted names of two sources merge."""
+    for name in ("kafka", "warehouse"):
+        section = layer.get(name)
+        if isinstance(section, dict) and isinstance(section.get("options"), dict):
+            layer = {**layer, name: {**section, "options": flat_options(section["options"])}}
     return layer
 
 
@@ -415,7 +417,7 @@ def _absolute(
     for name in PATHS:
         section, _, inner = name.partition(".")
         value = str(_value(settings, name))
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):
+        if is_uri(value):
             continue
         base = home if origins[name].source in ("default", "file") else here
         changes.setdefault(section, {})[inner] = os.path.normpath(base / Path(value).expanduser())

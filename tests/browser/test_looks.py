@@ -9,13 +9,16 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from spillway.report import looking
+from spillway.report.ends import HeldOffsets
 from spillway_airflow import command
+from spillway_schemas.settings import Settings
 from tests.browser.looks import CUT_OFF, LOOKED_AT, look, served, warehouses
 from tests.report_journal import DAY
 
@@ -193,17 +196,49 @@ def test_one_of_several_queries_can_be_chosen(
     window.wait_for_url("**/plugin/spillway_trades/spillway_trades/")
 
 
-def test_a_pending_seal_can_be_withdrawn(
+def test_a_loss_is_shown_and_can_be_accepted(
     window: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "calls"
-    fake = tmp_path / "fake"
+    first = {"stock": [40, 0], "volume": [0, 0], "review": [0, 0]}
+
+    def held(settings: Settings, topics: Sequence[str]) -> HeldOffsets | None:
+        mine = settings.warehouse.root.endswith("open-2")
+        gone = {topic: first.get(topic, [0]) for topic in topics}
+        return HeldOffsets(gone, {topic: [10**6, 10**6] for topic in topics}) if mine else None
+
+    monkeypatch.setattr(looking, "held_offsets", held)
+    log = fake_command(tmp_path, monkeypatch, "5 offsets are accepted as lost")
+    look(window, url, "open-2")
+    note = window.locator("[data-note=loss]")
+    expect(note).to_contain_text("Kafka does not hold stock/0 from offset", timeout=15_000)
+    expect(note).to_contain_text(f"spillway accept-loss --session {DAY} --reason ...")
+    window.get_by_role("button", name="Accept…").click()
+    window.get_by_label("Reason").fill("a week of retention")
+    window.locator("dialog").get_by_role("button", name="Accept…").click()
+    expect(window.get_by_role("group", name="Confirm")).to_contain_text("cannot be taken back")
+    assert not log.exists(), "nothing is done before it is confirmed"
+    window.get_by_role("button", name="Do it").click()
+    expect(window.locator(".outcome")).to_contain_text("accepted as lost")
+    asked = f"accept-loss --session={DAY} --reason=a week of retention --by=alice"
+    assert log.read_text() == asked
+
+
+def fake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Path:
+    """A command line that says this, and notes what it is called with."""
+    log, fake = tmp_path / "calls", tmp_path / "fake"
     fake.write_text(
         f"#!{sys.executable}\nimport sys\nopen({str(log)!r}, 'a').write(' '.join(sys.argv[1:]))\n"
-        "print('the seal will be withdrawn')\n"
+        f"print({says!r})\n"
     )
     fake.chmod(0o755)
     monkeypatch.setattr(command, "setting", lambda name, _: {"command": str(fake)}.get(name))
+    return log
+
+
+def test_a_pending_seal_can_be_withdrawn(
+    window: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = fake_command(tmp_path, monkeypatch, "the seal will be withdrawn")
     for view in ("decisions", "overview"):
         look(window, url, "pending-2", view)
         expect(window.locator("[data-note=seal]")).to_contain_text("can still be withdrawn")

@@ -29,6 +29,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.integration.failpoints import THEN
 from tests.packages import source_paths
+from tests.s3_server import S3Server
 
 STREAMS = ("stock", "volume", "review")
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,8 @@ class Day:
     """Values that must not be joined, though `accepted` would take them."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """kafka-python's options of the tests' own clients."""
+    store: S3Server | None = None
+    """Where the warehouse is, when it is in no folder of this host."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -188,9 +191,15 @@ class Day:
 
     def env(self) -> dict[str, str]:
         """The environment of every command."""
+        root = str(self.folder / "warehouse")
+        stored: dict[str, str] = {}
+        if self.store is not None:
+            root = self.store.root(self.folder.name)
+            stored = {"WAREHOUSE__OPTIONS": json.dumps(self.store.options)}
         settings = {
             "KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
-            "WAREHOUSE__ROOT": str(self.folder / "warehouse"),
+            "WAREHOUSE__ROOT": root,
+            **stored,
             "WAREHOUSE__FSYNC": "false",
             "STATE__ROOT": str(self.state),
             "STATE__SLOTS": str(self.slots),
@@ -288,15 +297,23 @@ class Day:
 
     def results(self, session: str | None = None) -> list[dict[str, Any]]:
         """Every result of a session (of all), from the newest version of the Delta table."""
-        return delta_rows(self.folder / "warehouse" / "results", session)
+        return delta_rows(self.warehouse() / "results", session)
 
     def quarantined(self) -> list[dict[str, Any]]:
         """Every quarantined row."""
-        return delta_rows(self.folder / "warehouse" / "quarantine", None)
+        return delta_rows(self.warehouse() / "quarantine", None)
 
     def entries(self) -> list[dict[str, Any]]:
         """The journal, entry by entry."""
+        self.warehouse()
         return self.journal.entries()
+
+    def warehouse(self) -> Path:
+        """The folder of the tables; of a store's what is there now is copied to it."""
+        here = self.folder / "warehouse"
+        if self.store is not None:
+            self.store.copied(self.folder.name, here)
+        return here
 
     def sealed(self, session: str) -> dict[str, Any]:
         """The sealed record of a session."""

@@ -22,8 +22,9 @@ from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster
 from tests.disks import mounted
 from tests.integration import planted
-from tests.integration.day import STREAMS, Day, messages, running, wait_for
-from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, WORKER_POINTS
+from tests.integration.day import STREAMS, Day, delta_rows, messages, running, wait_for
+from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, THEN, WORKER_POINTS
+from tests.s3_server import SECRET, S3Server
 from tests.scrape import Samples, figure, scrape, total
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -187,12 +188,22 @@ def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ())
         assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
 
 
-def test_all_state_lost(make_day: MakeDay) -> None:
-    """State folders and checkpoints vanish, as after a reboot: the state comes from Kafka.
+def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Server) -> None:
+    """State folders and checkpoints vanish, as with the host: the state comes from Kafka.
 
-    The next two drivers die as they claim, the one before its claim and the other after it.
+    The next two drivers die as they claim, the one before its claim and the other after it. The
+    store fails all day: answers of commits and of files are lost, it is overloaded, it does what it
+    says it could not do.
     """
-    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    day = make_day(budget_bytes=128 << 10, max_rows=2_000, store=s3)
+    log, data = r"/_delta_log/\d+\.json", r"\.parquet"
+    s3.fail(
+        *({"kind": "lost", "method": "PUT", "path": log, "skip": n} for n in (10, 14, 21, 30)),
+        *({"kind": "failed", "method": "PUT", "path": log, "skip": n} for n in (12, 25)),
+        *({"kind": "lost", "method": "PUT", "path": data, "skip": n} for n in (5, 16, 40)),
+        {"kind": "error", "status": 503, "code": "SlowDown", "skip": 300, "times": 10},
+        {"kind": "reset", "method": "GET", "skip": 500, "times": 5},
+    )
     day.produce(messages(6, ROWS, keys=4_500))
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(day.state)
@@ -203,8 +214,32 @@ def test_all_state_lost(make_day: MakeDay) -> None:
     day.ok("stream", "--available-now")
     assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
     assert any(e.get("restored_slots") for e in day.entries())
+    assert s3.hits() == 24
+    cleanup = {"method": "PUT", "path": rf"/results{log}"}
+    s3.fail(
+        *({"kind": kind, **cleanup} for kind in ("lost", "failed")),
+        {"kind": "late", "seconds": 1, **cleanup},
+    )
     day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
+    assert s3.hits() == 3
+    checks_of_a_store(day)
+
+
+def checks_of_a_store(day: Day) -> None:
+    """The commands that need no Spark, and that no secret of the store is anywhere."""
+    code, told = day.output("doctor")
+    assert "conditional puts work" in told, (code, told)
+    code, told = day.output("status", "--json")
+    assert (code, FIRST in told) == (0, True)
+    before = day.found(FIRST)
+    day.ok("maintain", "--keep-spilled-days", "0", "--archive-journal-days", "0")
+    assert not delta_rows(day.warehouse() / "spill", FIRST)
+    assert day.found(FIRST) == before
+    code, told = day.output("config", "show")
+    assert (code, SECRET in told) == (0, False)
+    for path in [each for root in (day.folder, day.state) for each in root.rglob("*")]:
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
 def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
@@ -274,6 +309,62 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     verdict = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
     assert (code, verdict["complete"], verdict["missing"]) == (1, False, None)
     assert "a week of retention" in verdict["details"]["problems"][0]
+
+
+def test_a_day_goes_on_behind_rows_that_are_gone(make_day: MakeDay) -> None:
+    """A lost slot needs rows that Kafka does not hold any more, and others have gone before they
+    were read. Once somebody has accepted that, the day goes on: it has every result that needs none
+    of these rows, and is not complete. The next one is as any other."""
+    day = make_day(budget_bytes=96 << 10, max_rows=2_000)
+    day.produce(messages(36, 2_000, keys=800))
+    read = day.read_topics()
+    unread, again = (day.topics["stock"], 0), (day.topics["review"], 1)
+
+    def delete(place: tuple[str, int], before: int) -> None:
+        with KafkaAdminClient(bootstrap_servers=day.bootstrap) as admin:
+            admin.delete_records({TopicPartition(*place): before})
+
+    with running(day, "stream", "--session", FIRST) as stream:
+        wait_for(lambda: rows_of(day) == 2_000, 120, "all rows are read")
+        delete(again, 100)
+        shutil.rmtree(next(day.state.rglob("slot-0")))
+        day.produce(messages(37, 1_000, keys=800))
+        assert stream.wait(120) == 3, day.tail()
+    assert "rows any more that must be read again for it" in day.tail()
+    assert f"spillway accept-loss --session {FIRST}" in day.tail()
+    for name, rows in day.read_topics().items():
+        read[name] = sorted({*read[name], *rows})
+    gone = {unread: day.journal.epochs()[-1]["end"][unread[0]][0] + 50, again: 100}
+    delete(unread, gone[unread])
+    why = ("--reason", "a week of retention")
+    day.ok("accept-loss", "--session", FIRST, *why, THEN, "seal", "--session", FIRST)
+    assert "50 of them before they were read" in day.tail()
+    day.produce(messages(38, 500, keys=800))
+    commands = [
+        ["stream", "--until-sealed", FIRST],
+        ["stream", "--available-now"],
+        ["cleanup", "--session", FIRST],
+        ["verify", "--session", FIRST, "--json"],
+    ]
+    words = [word for command in commands for word in (THEN, *command)]
+    assert day.run(*words[1:]) == 1, day.tail()
+    assert '"complete": false' in day.tail()
+    assert "a week of retention" in day.tail()
+    expected, (got, phases) = day.expected(FIRST, read), day.found(FIRST)
+    assert not got - expected
+    assert phases["cleanup"] > 0
+    lacking = expected - got
+    assert lacking
+    for _, *places in lacking:
+        assert any(
+            offset < gone.get((day.topics[stream], partition), 0)
+            for stream, (partition, offset, _) in zip(STREAMS, places, strict=True)
+        )
+    [accepted] = [entry for entry in day.journal.epochs() if any(entry["lost_to"].values())]
+    assert accepted["restored_slots"] == [0]
+    assert day.sealed(FIRST)["lost_to"][unread[0]][0] == gone[unread]
+    assert day.journal.epochs()[-1]["session"] == SECOND
+    assert day.journal.epochs()[-1]["end"] != day.sealed(FIRST)["end"]
 
 
 def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:

@@ -26,10 +26,12 @@ from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.datafile import write_data_file
 from spillway.kafka.client import KafkaCluster
 from spillway.protocol.state import AnotherQuery
+from spillway.storage import LocalFolder
 from spillway.tables import SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress
 from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
-from spillway.verify.tasks import ResultsDamaged
+from spillway.verify.rows import table_rows
+from spillway.verify.tasks import ResultsDamaged, TableFiles
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
 from spillway_schemas.query import Query, load_query
@@ -291,6 +293,29 @@ def test_a_complete_day_is_proved_complete(spark: Any, day: HandMadeDay) -> None
         f"verify {DAY}: asking Kafka whether it still has the input",
         f"verify {DAY}: reading {rows:,} input rows and the results",
     ]
+
+
+class Elsewhere(LocalFolder):
+    """A folder that Spark cannot reach, as one in an object store."""
+
+    @property
+    def library_options(self) -> Any:
+        return {}
+
+
+def test_workers_read_what_spark_reads(spark: Any, day: HandMadeDay) -> None:
+    w = day.warehouse(day.results())
+    for name in ("results", "quarantine"):
+        schema = w.table(name).definition.file_schema
+        paths = [file.path for file in w.files(name)]
+        found = [
+            table_rows(spark, TableFiles(place, schema, paths)).toArrow()
+            for place in (w.folder(name), Elsewhere(w.folder(name).path()))
+        ]
+        assert found[0].schema == found[1].schema
+        assert len(found[0]) > 5
+        one, other = (Counter(map(repr, rows.to_pylist())) for rows in found)
+        assert one == other
 
 
 def test_exhaustive_agrees(spark: Any, day: HandMadeDay) -> None:

@@ -2,7 +2,8 @@
 
 The journal's fold, the plan, decoding, the tasks, the probes, the step, the entry, the seal and
 cleanup are the product's. The test decides what happens: rows, moves, spills, lost slots,
-thrown-away attempts, the seal. Kafka is a list of values for each topic partition.
+thrown-away attempts, the seal, and which rows Kafka loses, which is accepted at once. Kafka is a
+list of values for each topic partition.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from spillway.policy.distribution import Tree, distribution
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.entry import entry_of, missing_slots
+from spillway.protocol.losses import gone_from, loss_of, lost_ranges, without_lost
+from spillway.protocol.offsets import partitions
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
@@ -62,6 +65,7 @@ from spillway_schemas.journal import (
     Topic,
     TracedGroup,
 )
+from spillway_schemas.losses import LostRange
 from spillway_schemas.query import Query
 from tests.chunked import chunks
 from tests.commands import command_of
@@ -130,6 +134,8 @@ class TreeSlots:
     restored: set[int] = field(default_factory=set)
     most_restored_rows: int | None = None
     behind: Collection[tuple[str, int]] = ()
+    first: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The first offset of each topic partition that Kafka still holds; 0 where nothing is said."""
 
     def __post_init__(self) -> None:
         self.compiled = compile_query(self.query)
@@ -202,15 +208,18 @@ class TreeSlots:
         zombie: bool = False,
         struck: Struck | None = None,
         behind: Collection[tuple[str, int]] = (),
+        losing: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         """One epoch. With `seal` the open session ends with `rows`, and `later` are of the next.
         `behind`: partitions of which nothing is read in it.
         `moves`: groups, by their index, and the slots that they go to. `lost`: slots whose folders
-        are gone, which the steps must find."""
+        are gone, which the steps must find. `losing`: where partitions begin from then on."""
         self._produce(rows)
         if seal:
             self.bounds.append({at: len(values) for at, values in self.kafka.items()})
         self._produce(later)
+        for at, first in (losing or {}).items():
+            self.first[at] = max(first, self.first.get(at, 0))
         for slot in lost:
             shutil.rmtree(self.folder_of(slot).path(), ignore_errors=True)
         self.behind = behind
@@ -256,6 +265,9 @@ class TreeSlots:
         day = state.sessions[0].date
         close = self._offsets(self.bounds[-1])
         commands = [command_of("seal", day, session=day, offsets=close)] if seal else []
+        if gone := gone_from(state, self._offsets(self.first)):
+            id_ = f"loss/{state.epoch}"
+            commands.append(command_of("accept-loss", id_, session=day, lost_to=gone))
         plan = plan_epoch(
             state,
             end,
@@ -347,6 +359,7 @@ class TreeSlots:
         batches = []
         for (topic, partition), values in sorted(self.kafka.items()):
             first, last = start[topic][partition], end[topic][partition]
+            assert first >= self.first.get((topic, partition), 0) or first >= last, "it is gone"
             if first < last:
                 batches.append(batch_of(topic, partition, first, values[first:last]))
         return [
@@ -358,6 +371,7 @@ class TreeSlots:
     def expected(self, day: str) -> Counter[Identity]:
         """All that a session is to give, by brute force."""
         n = DAYS.index(day)
+        passed = self.never_read()
         begins, *ends = self.bounds[n:]
         values = {
             at: [
@@ -365,6 +379,7 @@ class TreeSlots:
                 for offset, value in enumerate(values)
                 if (self.carry or begins.get(at, 0) <= offset)
                 and (not ends or offset < ends[0].get(at, 0))
+                and (at, offset) not in passed
             ]
             for at, values in self.kafka.items()
         }
@@ -399,9 +414,43 @@ class TreeSlots:
         }
         return kept(Counter(mine), self.query, times)
 
+    def never_read(self) -> set[tuple[tuple[str, int], int]]:
+        """The places of all rows that were accepted as lost before they were read."""
+        passed, read = set(), Counter[tuple[str, int]]()
+        for entry in self.entries:
+            if isinstance(entry, Epoch):
+                for topic, p, first in partitions(entry.lost_to):
+                    passed |= {((topic, p), offset) for offset in range(read[topic, p], first)}
+                read |= Counter({(t, p): end for t, p, end in partitions(entry.end)})
+        return passed
+
+    def certain(self, day: str) -> Counter[Identity]:
+        """Those of the expected results that no loss can have taken."""
+        topics = {leaf: self.query.topic(leaf) for leaf in self.query.inputs}
+        gone = {(each.topic, each.partition): each.end for each in self.lost_of(day)}
+        if not (self.restored or self.deferred or self.carry):
+            return self.expected(day)  # what was read is in memory, or in files
+        return Counter(
+            {
+                r: n
+                for r, n in self.expected(day).items()
+                if all(o >= gone.get((topics[leaf], p), 0) for leaf, p, o in r)
+            }
+        )
+
+    def lost_of(self, day: str) -> list[LostRange]:
+        """What a sealed session says that it has lost, and what only its cleanup lacks."""
+        state = self.journal
+        loss = loss_of(state.genesis, state.sealed[day], self.entries)
+        again = deferred_rows(state.genesis, state.sealed[day], self.entries)
+        beginning = self._offsets(self.first)
+        more = lost_ranges(again.read_from, again.read_to, beginning) if again else []
+        return [*(loss.ranges if loss else ()), *more]
+
     def arrivals(self) -> tuple[list[Arrival], list[int]]:
         """All rows with their epochs and sessions, and the epoch in which each session begins."""
         found, begins, read = [], [0], Counter[tuple[str, int]]()
+        passed = self.never_read()
         for entry in self.entries:
             if not isinstance(entry, Epoch):
                 continue
@@ -410,6 +459,8 @@ class TreeSlots:
                 for partition, end in enumerate(ends):
                     at = topic, partition
                     for offset in range(read[at], end):
+                        if (at, offset) in passed:
+                            continue
                         session = sum(offset >= b.get(at, 0) for b in self.bounds[1:])
                         time_us = time_of(self.kafka[at][offset])
                         kafka_us = (KAFKA_MS + offset) * 1000
@@ -444,6 +495,7 @@ class TreeSlots:
         again = deferred_rows(state.genesis, state.sealed[day], self.entries)
         if again is None:
             return []
+        again = without_lost(again, self.lost_of(day))
         place, groups = self.warehouse.child("spill"), parts_of(10**6)
         salts = tuple(range(len(groups)))
         streams, time = self.compiled.streams, state.genesis.event_time

@@ -35,9 +35,9 @@ from spillway.protocol.deferral import (
     deferred_rows,
     not_deferrable,
     rows_to_read,
-    without_lost,
 )
 from spillway.protocol.entry import entry_of
+from spillway.protocol.losses import without_lost
 from spillway.protocol.plan import plan_epoch
 from spillway.protocol.recovery import Deferred, InputChanged
 from spillway.protocol.state import JournalState, replay

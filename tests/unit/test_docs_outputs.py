@@ -51,6 +51,7 @@ from spillway.doctor.machine import (
 from spillway.doctor.ports import metrics
 from spillway.following.position import FollowStep
 from spillway.kafka import broker
+from spillway.losses import LossAnswer
 from spillway.maintenance import Amount, Maintained, Report, shown
 from spillway.metrics import server
 from spillway.produce import run as producing
@@ -62,6 +63,7 @@ from spillway.relay.lines import begin_line, step_line
 from spillway.relay.run import Relayed
 from spillway.report import looking
 from spillway.report import status as statuses
+from spillway.report.ends import HeldOffsets
 from spillway.report.status import status
 from spillway.stream.progress import epoch_line, start_line
 from spillway.tables import SessionEvent, Warehouse
@@ -411,7 +413,16 @@ def cleanup_plan(_: Stage) -> None:
 @makes("accept-loss")
 def accept_loss(_: Stage) -> None:
     lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
-    for line in accepted_lines(DAY, AcceptedLoss(ranges=[lost], reason="", by="")):
+    loss = AcceptedLoss(ranges=[lost], reason="", by="")
+    for line in accepted_lines(DAY, LossAnswer(loss)):
+        print(line)
+
+
+@makes("accept-loss-open")
+def accept_loss_open(_: Stage) -> None:
+    lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
+    loss = AcceptedLoss(ranges=[lost], reason="", by="")
+    for line in accepted_lines(DAY, LossAnswer(loss, 815)):
         print(line)
 
 
@@ -469,7 +480,7 @@ def status_open(stage: Stage) -> None:
 
     stage.patch.setattr(looking, "status", at_its_end)
     stage.patch.setattr(statuses, "process_runs", lambda _: True)
-    stage.patch.setattr(looking, "kafka_ends", lambda *_: made.end)
+    stage.patch.setattr(looking, "held_offsets", lambda *_: HeldOffsets({}, made.end))
     stage.run("status")
 
 

@@ -215,6 +215,13 @@ def test_every_failure_says_how_to_mend_it(tmp_path, monkeypatch):
             "session.calendar": "NOWHERE",
             "query": str(tmp_path / "absent.toml"),
             "warehouse.root": "s3://bucket/warehouse",
+            "warehouse.options": {
+                "aws_endpoint": "http://127.0.0.1:1",
+                "allow_http": True,
+                "aws_access_key_id": "a",
+                "aws_secret_access_key": "b",
+                "retry_timeout": "1s",
+            },
             "state.root": "/proc/spillway",
         },
     )

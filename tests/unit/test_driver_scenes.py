@@ -539,6 +539,34 @@ def test_a_pending_seal_is_withdrawn_and_rows_beyond_its_end_are_the_days() -> N
     ]
 
 
+def test_a_loss_is_obeyed_and_what_is_read_again_begins_behind_it() -> None:
+    """Of partition a/0 two rows are gone before they were read, of b/0 three that were."""
+    lost_to = ends(6, 0, 3)
+    gone = command_of("accept-loss", "gone", session=DAY, lost_to=lost_to, reason="late", by="ada")
+    driver, instructions = told(claimed(ONE), offered(ends(4, 4, 4), gone))
+    obeyed = outcome_of("gone", kind="accept-loss", obeyed=True, reason="late", by="ada")
+    behind = plan(start=ends(6, 4, 4), end=ends(6, 4, 4), lost_to=lost_to, outcomes=(obeyed,))
+    assert instructions == [RunJob(behind, 1)]
+    driver, (job,) = told(driver, reported(lost(0, 1), report(1, 1)))
+    assert isinstance(job, RunJob)
+    assert job.plan.restore is not None
+    assert (job.plan.start, job.plan.end) == (behind.start, behind.end)
+    assert (job.plan.restore.read_from, job.plan.restore.read_to) == (ends(4, 0, 3), ends(4, 4, 4))
+    assert job.plan.restore.lossy == {("a", 0), ("b", 0)}
+    again = [count("a", 1, 4, READ_0[1].digest)]
+    driver, instructions = told(driver, reported(report(0, 1, restored=again), report(1, 1)))
+    entry = second(
+        end=ends(6, 4, 4), lost_to=lost_to, commands=[obeyed], read=[], restored_slots=[0]
+    )
+    assert instructions == [Sync(()), Append(entry)]
+    driver, _ = told(driver, Appended())
+    assert driver.state is not None
+    assert driver.state.lost_to == lost_to
+    _, (job,) = told(driver, offered(ends(7, 7, 7)))
+    assert isinstance(job, RunJob)
+    assert (job.plan.start, job.plan.lost_to) == (ends(6, 4, 4), lost_to)
+
+
 def test_a_withdrawal_comes_before_the_epoch_that_would_have_sealed() -> None:
     _, instructions = told(claimed(PENDING), offered(ends(4, 9, 9), withdrawing()))
     (job,) = instructions
@@ -1083,6 +1111,17 @@ def test_a_folder_that_cannot_be_written_ends_the_driver_at_once() -> None:
         "epoch 1 has failed: cannot write /w/x: no space is left. Nothing from it was committed. "
         "It is not tried again, because every attempt leaves files behind: mend that, run "
         "`spillway doctor`, and start again"
+    )
+
+
+def test_rows_that_are_gone_end_the_driver_at_once() -> None:
+    """Kafka will not have them, until somebody says that they are gone for good."""
+    end = ends_after(JobFailed("KAFKA_DATA_LOSS", "gone"))
+    assert end.reason == (
+        "epoch 1 has failed: Kafka does not hold rows any more that it reads: KAFKA_DATA_LOSS. "
+        "Nothing from it was committed. It is not tried again. Where nobody has these rows any "
+        "more, go on without them: `spillway accept-loss --session 2026-01-05 --reason ...`, and "
+        "start again"
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,9 +111,21 @@ def test_rows_that_were_never_read_must_be_there(
     assert refused(Kafka(first=first)) == (
         f"Kafka no longer holds {place} from offset {end}, where the journal ends: the first "
         f"offset is {end + gone}. {gone} offsets are gone (retention too short, or the stream was "
-        "down too long). Rows that were never read cannot be joined; raise the topic's retention, "
-        "and name a new warehouse.root to begin again with what is left."
+        "down too long). Rows that were never read cannot be joined. Raise the topic's retention. "
+        "Where nobody has these rows any more, go on without them: `spillway accept-loss --session "
+        f"{DAY} --reason ...`, and start again"
     )
+
+
+def test_what_is_accepted_as_lost_need_not_be_there() -> None:
+    kafka = Kafka(first=ends(7, 0, 8))
+    same = partial(check_same, query=by("q"), cluster=kafka, topics=["a", "b"])
+    with pytest.raises(StartRefused, match="b/0 from offset 6"):
+        same(state(), lost_to=ends(7, 0, 0))
+    with pytest.raises(StartRefused, match=r"a/0 from offset 6,.* is 7\. 1 offsets are gone"):
+        same(state(), lost_to=ends(6, 0, 8))  # more went since
+    assert same(state(), lost_to=ends(7, 0, 8)) == list(TOPICS)
+    assert same(replace(state(), lost_to=ends(7, 0, 8))) == list(TOPICS)
 
 
 def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
@@ -359,5 +372,6 @@ def test_what_is_to_be_carried_must_be_there() -> None:
     kafka.first = ends(12, 13, 12)
     with pytest.raises(StartRefused, match=f"holds a/1 from offset 12: .*had not .* when {NEXT}"):
         check_same(day.state, by("q"), kafka, ["a", "b"])  # type: ignore[arg-type]
+    check_same(day.state, by("q"), kafka, ["a", "b"], kafka.first)  # type: ignore[arg-type]
     day.epoch(ends(24, 24, 24), session=NEXT)
     check_same(day.state, by("q"), kafka, ["a", "b"])  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.clock": (set(), set()),
     "spillway.plain": (set(), set()),
     "spillway.private": (set(), set()),
-    "spillway.storage": ({"spillway.private"}, PURE),
+    "spillway.storage": ({"spillway_schemas", "spillway.private"}, PURE | {"obstore"}),
     "spillway.engine": ({"spillway_schemas", "spillway.policy", "spillway.storage"}, PURE),
     "spillway.decode": ({"spillway_schemas", "spillway.engine"}, PURE | {"polars"}),
     "spillway.places": (set(), {"platformdirs"}),
@@ -83,6 +83,7 @@ ENTRY_POINTS = {"spillway.cli", "spillway.commands"}
 ONLY_IN: dict[str, set[str]] = {
     # Who may talk to the outside: a second place for one of these is a second way to be wrong.
     "deltalake": {"spillway.tables"},
+    "obstore": {"spillway.storage"},
     "kafka": {"spillway.kafka", "spillway.produce", "spillway.mended", "spillway.verify"},
     "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "delta": {"spillway.stream", "spillway.cleanup", "spillway.verify"},

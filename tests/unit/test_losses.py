@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spillway.cleanup.work import work_of
 from spillway.commands.losses import accepted_lines
 from spillway.engine.join.results import result_schema
-from spillway.losses import LossRefused, accept_loss
-from spillway.protocol.state import AnotherQuery
+from spillway.engine.spill.spillfile import spill_schema
+from spillway.losses import LossAnswer, LossRefused, accept_loss
+from spillway.protocol.entry import entry_of
+from spillway.protocol.plan import plan_epoch
+from spillway.protocol.state import AnotherQuery, JournalState, fold
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.tables.retention import proved
 from spillway.verify.proof import InputGone, VerifyReport, verify
+from spillway_schemas.commands import Command, LossCommand
 from spillway_schemas.journal import Topic
-from spillway_schemas.losses import AcceptedLoss
+from spillway_schemas.losses import AcceptedLoss, LostRange
+from tests.commands import command_of
 from tests.integration.spilled_day import (
+    AT,
     DAY,
     NEXT,
     SPEC,
@@ -25,6 +34,7 @@ from tests.integration.spilled_day import (
     make_day,
     random_rows,
 )
+from tests.protocol_entries import report
 
 ROWS = 60
 
@@ -32,20 +42,20 @@ ROWS = 60
 class View:
     """A cluster whose one topic begins at an offset."""
 
-    def __init__(self, oldest: int, name: str = "c") -> None:
-        self.oldest, self.name = oldest, name
+    def __init__(self, oldest: int, name: str = "c", newest: int = ROWS, id_: str = "x") -> None:
+        self.oldest, self.name, self.newest, self.id = oldest, name, newest, id_
 
     def cluster_id(self) -> str:
         return self.name
 
     def topics(self, names: list[str]) -> list[Topic]:
-        return [Topic(name=name, id="x", partitions=1) for name in names]
+        return [Topic(name=name, id=self.id, partitions=1) for name in names]
 
     def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
         return {name: [self.oldest] for name in names}
 
-    def end_offsets(self, names: list[str]) -> dict[str, list[int]]:
-        return {name: [ROWS] for name in names}
+    def end_offsets(self, names: list[str], *, read_committed: bool = True) -> dict[str, list[int]]:
+        return {name: [self.newest] for name in names}
 
 
 @pytest.fixture
@@ -54,21 +64,34 @@ def day(tmp_path: Path) -> SpilledDay:
 
 
 @pytest.fixture
-def kafka(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Kafka holds everything from an offset on."""
 
-    def holds_from(oldest: int) -> None:
+    def holds_from(oldest: int, **more: Any) -> None:
         for module in ("spillway.losses", "spillway.verify.proof"):
             monkeypatch.setattr(f"{module}.demand_listener", lambda _: None)
-            monkeypatch.setattr(f"{module}.cluster", lambda *_: nullcontext(View(oldest)))
+            monkeypatch.setattr(f"{module}.cluster", lambda *_: nullcontext(View(oldest, **more)))
 
     return holds_from
 
 
-def accept(
+def answered(
     warehouse: Warehouse, session: str = DAY, fingerprint: str = "q", reason: str = "gone"
-) -> AcceptedLoss:
-    return accept_loss(warehouse, fingerprint, session, reason, "ada", bootstrap="b:1", client={})
+) -> LossAnswer:
+    return accept_loss(
+        warehouse,
+        fingerprint,
+        session,
+        reason,
+        "ada",
+        bootstrap="b:1",
+        client={},
+        clock=lambda: 1_767_650_400_000,
+    )
+
+
+def accept(warehouse: Warehouse, *args: str, **more: str) -> AcceptedLoss:
+    return answered(warehouse, *args, **more).loss
 
 
 def test_what_is_gone_is_noted_and_the_last_word_counts(
@@ -92,7 +115,7 @@ def test_what_is_there_again_is_taken_back(day: SpilledDay, kafka: Callable[[int
     kafka(7)
     accept(w)
     kafka(0)
-    back = accept(w, reason="a replica had it")
+    back = answered(w, reason="a replica had it")
     assert accepted_lines(DAY, back) == [
         f"Kafka holds all of {DAY} again: what was accepted is taken back"
     ]
@@ -132,8 +155,8 @@ def test_nothing_is_accepted_that_is_not_lost(
     with pytest.raises(LossRefused, match=f"holds all of the input of {DAY}"):
         accept(w)
     kafka(7)
-    with pytest.raises(LossRefused, match=f"{NEXT} is not sealed.*`Offsets are lost`"):
-        accept(w, NEXT)
+    with pytest.raises(LossRefused, match=r"2026-01-07 is not in the journal .* the open session"):
+        accept(w, "2026-01-07")
     with pytest.raises(AnotherQuery):
         accept(w, fingerprint="other")
     w.sessions.append(SessionEvent(session=DAY, event="verified", complete=True))
@@ -191,3 +214,131 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()
+
+
+# --- of a session that is open
+
+
+def asked_for(warehouse: Warehouse) -> list[LossCommand]:
+    found = [each.command for each in warehouse.commands.read()]
+    return [each for each in found if isinstance(each, LossCommand)]
+
+
+def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[..., None]) -> None:
+    w = day.warehouse()
+    kafka(ROWS + 5, newest=ROWS + 9)
+    answer = answered(w, NEXT)
+    (command,) = asked_for(w)
+    assert (command.session, command.lost_to) == (NEXT, {"t": [ROWS + 5]})
+    assert (command.reason, command.by) == ("gone", "ada")
+    assert command.issued_at == "2026-01-05T22:00:00.000+00:00"
+    assert accepted_lines(NEXT, answer) == [
+        "lost: t/0 from offset 60 to 65",
+        f"{NEXT}: 5 offsets are accepted as lost, 5 of them before they were read",
+        "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+        f"Then: `spillway verify --session {NEXT}` ends the day as not complete",
+    ]
+    assert w.sessions.accepted_loss(NEXT) is None
+    assert answered(w, NEXT) == answer
+    assert len(asked_for(w)) == 1, "asked again it is answered, and not repeated"
+    kafka(ROWS + 7, newest=ROWS + 9)
+    assert answered(w, NEXT).never_read == 7
+    assert [each.lost_to["t"] for each in asked_for(w)] == [[ROWS + 5], [ROWS + 7]]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "more", "why"),
+    [
+        (0, {}, f"Kafka holds all of the input of {NEXT}: nothing is lost"),
+        (ROWS + 5, {"id_": "y"}, "topic t was deleted and created again .* `Make a day again`"),
+        (0, {"newest": ROWS - 1}, "holds t/0 up to offset 59, but it was read up to 60: its off"),
+    ],
+)
+def test_an_open_session_has_nothing_to_accept(
+    day: SpilledDay, kafka: Callable[..., None], oldest: int, more: dict[str, Any], why: str
+) -> None:
+    w = day.warehouse()
+    kafka(oldest, **{"newest": ROWS + 9, **more})
+    with pytest.raises(LossRefused, match=why):
+        answered(w, NEXT)
+    assert not asked_for(w)
+
+
+def test_rows_of_the_session_before_are_asked_for_too(
+    day: SpilledDay, kafka: Callable[..., None]
+) -> None:
+    """What is read again begins where an epoch ended, before the session's first row."""
+    w = day.warehouse()
+    kafka(ROWS - 1, newest=ROWS + 9)
+    answer = answered(w, NEXT)
+    assert asked_for(w)[0].lost_to == {"t": [ROWS - 1]}
+    assert accepted_lines(NEXT, answer) == [
+        "lost: t/0 from offset 0 to 59",
+        f"{NEXT}: 59 offsets of the session before are accepted as lost, 0 of them before they "
+        "were read",
+        "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+        f"Then: {NEXT} can still end as complete: none of its own rows is lost",
+    ]
+    state = gone_on(w, *asked_for(w), end=ROWS)
+    sealed = gone_on(w, command_of("seal", "c", session=NEXT, offsets={"t": [ROWS]}), end=ROWS)
+    assert state.lost_to == {"t": [ROWS - 1]}
+    assert w.accepted_loss(sealed.genesis, sealed.sealed[NEXT]) is None
+
+
+def gone_on(warehouse: Warehouse, *commands: Command, end: int) -> JournalState:
+    """The stream's next epoch, in which nothing is joined."""
+    state = warehouse.journal.state()
+    assert state is not None
+    plan = plan_epoch(state, {"t": [end]}, commands, "2026-01-07")
+    reports = [report(slot, plan.epoch) for slot in state.slots]
+    entry = entry_of(state, plan, reports, started_at=AT, written_at=AT, seconds={})
+    warehouse.journal.append(entry)
+    return fold(state, entry)
+
+
+def test_a_day_that_went_on_behind_its_loss_ends_like_one_that_lost_it_later(
+    day: SpilledDay, kafka: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = Warehouse(day.root, result_schema(SPEC), spill=spill_schema(SPEC), fsync=False)
+    kafka(ROWS + 5, newest=ROWS + 9)
+    accept(w, NEXT)
+    gone_on(w, *asked_for(w), end=ROWS)
+    with pytest.raises(LossRefused, match=f"holds all of the input of {NEXT} but what is accepted"):
+        accept(w, NEXT)
+    close = command_of("seal", "c", session=NEXT, offsets={"t": [ROWS + 9]})
+    state = gone_on(w, close, end=ROWS + 9)
+    loss = AcceptedLoss(
+        ranges=[LostRange(topic="t", partition=0, begin=ROWS, end=ROWS + 5)],
+        reason="gone",
+        by="ada",
+    )
+    assert w.accepted_loss(state.genesis, state.sealed[NEXT]) == loss
+    assert w.accepted_loss(state.genesis, state.sealed[DAY]) is None
+    work = work_of(w, NEXT, "")
+    assert work.loss == loss
+
+    w.sessions.append(SessionEvent(session=NEXT, event="cleaned"))
+    monkeypatch.setattr("spillway.verify.proof.check_query", lambda *_: None)
+
+    class OfAny:
+        fingerprint = ""
+
+    def never() -> None:
+        pytest.fail("Spark was started")
+
+    prove = partial(verify, never, w, OfAny(), NEXT, bootstrap="b:1")  # type: ignore[arg-type]
+    report_ = prove()
+    assert (report_.complete, report_.details["loss"]) == (False, loss.model_dump())
+    kafka(0, newest=ROWS + 9)
+    assert prove().complete is False
+    with pytest.raises(LossRefused, match="gone on without rows that ada had accepted as lost"):
+        accept(w, NEXT)
+    # More has gone since: that is accepted of a sealed session, beside what was accepted before.
+    kafka(ROWS + 8, newest=ROWS + 9)
+    with pytest.raises(InputGone, match="from offset 68 on"):
+        prove()
+    later = accept(w, NEXT, reason="and more")
+    both = w.accepted_loss(state.genesis, state.sealed[NEXT])
+    assert both == loss.and_then(later)
+    assert (both.reason, both.by) == ("gone; and more", "ada")
+    assert prove().complete is False

@@ -38,6 +38,7 @@ ACTIONS = {
     "/act/spill": {**BY_HAND, "slot": 1, "bytes": 1048576},
     "/act/seal": {**BY_HAND, "session": "2026-01-05"},
     "/act/withdraw": {**BY_HAND, "session": "2026-01-05"},
+    "/act/loss": {**BY_HAND, "session": "2026-01-05"},
 }
 VIEWS = (
     "/",
@@ -338,6 +339,7 @@ def test_actions_are_the_command_line_with_name_and_reason(
         ["rebalance", "--json", "--spill=1:1048576B", *common],
         ["seal", "--session=2026-01-05", "--at=now", *common],
         ["seal", "--session=2026-01-05", "--withdraw", *common],
+        ["accept-loss", "--session=2026-01-05", *common],
     ]
     page.post("/act/rebalance", json={**BY_HAND, "dry_run": False, "policy": "lazy-disk"})
     assert told()[-1][:3] == ["rebalance", "--json", "--policy=lazy-disk"]
@@ -355,6 +357,8 @@ def test_actions_are_the_command_line_with_name_and_reason(
         ("/act/seal", {"session": "2026-01-05", "reason": "a\x00reason"}),
         ("/act/withdraw", {"session": "--at=now", "reason": "a reason"}),
         ("/act/withdraw", {"session": "2026-01-05"}),
+        ("/act/loss", {"session": "2026-01-05"}),
+        ("/act/loss", {"session": "--json", "reason": "a reason"}),
         ("/act/spill", {"slot": -1, "bytes": 5, "reason": "a reason"}),
         ("/act/spill", {"slot": 0, "bytes": 0, "reason": "a reason"}),
         ("/act/rebalance", {"dry_run": True, "reason": "x" * 501}),

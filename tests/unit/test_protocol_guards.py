@@ -386,6 +386,26 @@ CASES = [
         epoch(2, 0, ends(6, 6, 6), session=NEXT, seal=SEALING, sealed=sealed(ends(6, 5, 6), 0)),
     ),
     journal(
+        "lost beyond the end",
+        r"epoch 0 ends before {'a': \[5, 0\]}, up to where rows are lost$",
+        *BEGUN,
+        epoch(2, 0, ends(4, 4, 4), lost_to={"a": [5, 0]}),
+    ),
+    journal(
+        "a loss that is not told",
+        r"epoch 0 seals 2026-01-05 with rows lost up to {}; what was accepted is {'a': \[5, 0\], ",
+        *BEGUN,
+        epoch(
+            2,
+            0,
+            ends(6, 6, 6),
+            session=NEXT,
+            seal=SEALING,
+            sealed=sealed(ends(6, 6, 6), 0),
+            lost_to={"a": [5, 0]},
+        ),
+    ),
+    journal(
         "sealed beyond the seal",
         "epoch 0 seals at other offsets than the seal's$",
         *BEGUN,

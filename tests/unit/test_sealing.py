@@ -13,10 +13,10 @@ import pytest
 
 from spillway import sealing
 from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
-from spillway.tables import NothingYet, Warehouse
+from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets
-from spillway_schemas.settings import Settings, load_settings
+from spillway_schemas.settings import Settings, WarehouseSettings, load_settings
 from tests.protocol_entries import (
     DAY,
     NEXT,
@@ -230,18 +230,18 @@ def test_kafka_and_the_warehouse_are_those_of_the_settings(
         given.append((servers, options))
         yield Broker()
 
-    def warehouse(root: str, *, fsync: bool) -> Warehouse:
-        given.append((root, fsync))
-        return Warehouse(root, fsync=fsync)
+    def warehouse(place: WarehouseSettings) -> Warehouse:
+        given.append(place)
+        return opened(place)
 
     monkeypatch.setattr(sealing, "cluster", cluster)
-    monkeypatch.setattr(sealing, "Warehouse", warehouse)
+    monkeypatch.setattr(sealing, "opened", warehouse)
     place = Place(tmp_path / "w")
     place.journal(*BEGUN)
     place.seal()
     settings = place.settings
     assert given == [
-        (settings.warehouse.root, settings.warehouse.fsync),
+        settings.warehouse,
         (settings.kafka.bootstrap_servers, settings.kafka.options),
     ]
 

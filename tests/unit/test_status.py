@@ -20,7 +20,7 @@ from spillway.readmodel.tally import (
     thinned,
     with_room,
 )
-from spillway.report.ends import kafka_ends
+from spillway.report.ends import held_offsets
 from spillway.report.model import Status
 from spillway.report.status import MOST_REASONS, OTHER, status
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -247,7 +247,7 @@ def test_a_broker_that_is_down_costs_no_time(tmp_path):
         overrides={"kafka.bootstrap_servers": f"127.0.0.1:{port}"}, environ={}
     )
     began = time.monotonic()
-    assert kafka_ends(settings, ["stock"]) is None
+    assert held_offsets(settings, ["stock"]) is None
     assert time.monotonic() - began < 1.0
 
 

@@ -115,8 +115,8 @@ def test_uris(tmp_path: Path) -> None:
     assert folder(place.uri).read("x") == b"1"
     assert folder(place.uri) == place
     assert folder("file://localhost/tmp/x") == LocalFolder("/tmp/x")
-    with pytest.raises(ValueError, match=r"'s3' is not supported.*file:///path"):
-        folder("s3://bucket/x")
+    with pytest.raises(ValueError, match=r"'ftp' is not supported.*file:///path"):
+        folder("ftp://bucket/x")
     with pytest.raises(ValueError, match="names no host"):
         folder("file://other/tmp")
     with pytest.raises(ValueError, match="empty"):
@@ -133,9 +133,9 @@ def test_pickles(tmp_path: Path) -> None:
 def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """`/dev/full` answers every write with "no space left"."""
     monkeypatch.setattr(
-        "spillway.storage._open_new", lambda path: os.open("/dev/full", os.O_WRONLY)
+        "spillway.storage.local._open_new", lambda path: os.open("/dev/full", os.O_WRONLY)
     )
-    monkeypatch.setattr("spillway.storage._remove", lambda path: None)
+    monkeypatch.setattr("spillway.storage.local._remove", lambda path: None)
     place = LocalFolder("/dev")
     with pytest.raises(StorageError, match=r"cannot write /dev/full: no space is left") as caught:
         place.write_new("full", b"x")
@@ -160,7 +160,7 @@ def test_sync_reaches_every_folder_up_to_the_root(
     place.write_new("d=1/a", b"1")
     place.write_new("d=1/b", b"1")
     synced: list[str] = []
-    monkeypatch.setattr("spillway.storage._fsync", synced.append)
+    monkeypatch.setattr("spillway.storage.local._fsync", synced.append)
     place.sync(["d=1/a", "d=1/b"])
     relative = [os.path.relpath(path, tmp_path) for path in synced]
     assert relative == [

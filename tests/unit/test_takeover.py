@@ -192,6 +192,7 @@ TRACEBACK = (
         (TRACEBACK + "ValueError: odd", "raised"),
         (TRACEBACK + "spillway.storage.StorageError: cannot write /x: no space is left", "storage"),
         ("java.io.IOException: No space left on device", "storage"),
+        ("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost", "gone"),
     ],
 )
 def test_causes(text: str, cause: str) -> None:

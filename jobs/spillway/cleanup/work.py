@@ -17,7 +17,8 @@ from spillway.cleanup.plan import (
 )
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
-from spillway.protocol.deferral import deferred_cuts_of, deferred_rows, without_lost
+from spillway.protocol.deferral import deferred_cuts_of, deferred_rows
+from spillway.protocol.losses import without_lost
 from spillway.protocol.recovery import Restore
 from spillway.protocol.state import JournalState, genesis_of
 from spillway.tables import NothingYet, SessionEvent, Warehouse
@@ -82,7 +83,7 @@ def work_of(
     windowed = genesis.event_time is not None
     ends, voided = generations_of(entries, sealed, windowed=windowed)
     again = _deferred(warehouse, genesis, sealed, entries)
-    loss = warehouse.sessions.accepted_loss(session)
+    loss = warehouse.accepted_loss(genesis, sealed)
     if again is not None and loss is not None:
         again = without_lost(again, loss.ranges)
     if sealed.ranges and not files and again is None:

@@ -30,7 +30,8 @@ def doctor(
     if repair:
         from spillway.tables.repair import repair as mend
 
-        for line in mend(given.settings().warehouse.root) or ["nothing had to be mended"]:
+        place = given.settings().warehouse
+        for line in mend(place.root, place.options) or ["nothing had to be mended"]:
             say(line)
     each = given.each_settings()
     found = checks.beside(given.named_settings())

@@ -58,7 +58,7 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
     """The same, with where each value came from."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     found, origins = load_settings(_before.config, {**_before.flags, **given})
-    keep_secret(found.kafka.options)
+    keep_secret(found.secrets)
     return found, origins
 
 
@@ -112,9 +112,9 @@ def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
 
 def warehouse(found: Settings) -> Any:
     """The settings' warehouse, which must exist. Raises NoWarehouse."""
-    from spillway.tables import Warehouse
+    from spillway.tables import opened
 
-    return Warehouse(found.warehouse.root, fsync=found.warehouse.fsync)
+    return opened(found.warehouse)
 
 
 def _date(text: str | None) -> str | None:

@@ -1,15 +1,17 @@
-"""`spillway accept-loss`: end a session whose input is gone for good."""
+"""`spillway accept-loss`: go on, and end a session, without input that is gone for good."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import say, say_json, who
-from spillway_schemas.losses import AcceptedLoss
+
+if TYPE_CHECKING:
+    from spillway.losses import LossAnswer
 
 
 def accept_loss(
@@ -18,13 +20,13 @@ def accept_loss(
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     json_: AsJson = False,
 ) -> None:
-    """Accept that input of a sealed session is gone from Kafka: cleanup does without it, and the
-    day ends as not complete."""
+    """Accept that input of a session is gone from Kafka: the stream and cleanup do without it, and
+    the day ends as not complete."""
     from spillway.losses import accept_loss as accept
 
     settings = given.settings()
     warehouse = given.warehouse(settings)
-    loss = accept(
+    answer = accept(
         warehouse,
         given.session_query(settings, warehouse, session).fingerprint,
         session,
@@ -32,20 +34,35 @@ def accept_loss(
         by or who(),
         bootstrap=settings.kafka.bootstrap_servers,
         client=settings.kafka.options,
+        clock=given.clock,
     )
     if json_:
-        say_json(loss.model_dump())
+        told = {"never_read": answer.never_read, "of_before": answer.of_before}
+        say_json({**answer.loss.model_dump(), **told})
         return
-    for line in accepted_lines(session, loss):
+    for line in accepted_lines(session, answer):
         say(line)
 
 
-def accepted_lines(session: str, loss: AcceptedLoss) -> list[str]:
+def accepted_lines(session: str, answer: LossAnswer) -> list[str]:
     """What was accepted, and what comes next."""
+    loss = answer.loss
     if not loss.ranges:
         return [f"Kafka holds all of {session} again: what was accepted is taken back"]
+    lost = [f"lost: {each}" for each in loss.ranges]
+    if answer.never_read is not None:
+        which = "of the session before " if answer.of_before else ""
+        return [
+            *lost,
+            f"{session}: {loss.offsets:,} offsets {which}are accepted as lost, "
+            f"{answer.never_read:,} of them before they were read",
+            "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+            f"Then: {session} can still end as complete: none of its own rows is lost"
+            if answer.of_before
+            else f"Then: `spillway verify --session {session}` ends the day as not complete",
+        ]
     return [
-        *(f"lost: {each}" for each in loss.ranges),
+        *lost,
         f"{session}: {loss.offsets:,} offsets are accepted as lost",
         f"Next: `spillway cleanup --session {session}` does without these rows",
         f"Then: `spillway verify --session {session}` ends the day as not complete",

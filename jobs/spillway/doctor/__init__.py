@@ -26,6 +26,7 @@ from spillway.plain import plain
 from spillway.protocol.state import JournalState
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
+from spillway_schemas.stores import is_uri
 
 __all__ = ["Check", "beside", "blocking", "check_all", "of_query", "table"]
 
@@ -47,9 +48,11 @@ def check_all(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
     query, query_check = query_file(settings, query)
+    places = list(folders(settings))
+    is_away = is_uri(settings.warehouse.root) and places[0].status == "fail"
     return [
         *programs(),
-        *folders(settings),
+        *places,
         *memory(settings),
         calendar_check,
         *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
@@ -58,7 +61,7 @@ def check_all(
         *_carry(settings, query),
         *kafka(settings, query, spans),
         *metrics(settings),
-        *_tables(settings, query, thorough),
+        *([] if is_away else _tables(settings, query, thorough)),
     ]
 
 
@@ -102,15 +105,13 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
 
 
 def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
-    if "://" in settings.warehouse.root:
-        return []  # said already, by the check of the folder
     from spillway.protocol.queries import QueryChanged
     from spillway.stream.genesis import StartRefused, check_carry, state_of_query
-    from spillway.tables import DamagedTable, NoWarehouse, Warehouse, WarehouseError
+    from spillway.tables import DamagedTable, NoWarehouse, WarehouseError, opened
 
     root = settings.warehouse.root
     try:
-        warehouse = Warehouse(root)
+        warehouse = opened(settings.warehouse)
         changed: list[Check] = []
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
             changed = _changed(state, query)

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from spillway.doctor.check import Check, size
 from spillway.doctor.machine import file_system
+from spillway.doctor.stores import object_store
 from spillway.private import folder_problem, is_exchangeable
 from spillway_schemas.settings import Settings
+from spillway_schemas.stores import is_uri
 
 LITTLE_DISK = 5 << 30
 """Free bytes on the warehouse's disk below which there is a warning."""
@@ -42,30 +44,28 @@ class Trial:
 
 def folders(settings: Settings) -> Iterator[Check]:
     """Whether tables and state can be written where the settings say."""
-    yield _folder("warehouse", settings.warehouse.root, "warehouse.root")
+    if is_uri(settings.warehouse.root):
+        yield object_store(settings)
+    else:
+        yield _folder("warehouse", settings.warehouse.root, "warehouse.root")
     yield _private("state folder", settings.state.root, "state.root")
 
 
 def _folder(name: str, place: str, setting: str) -> Check:
-    if "://" in place:
-        return Check(
-            name, "fail", f"{place}: only local paths are supported", f"set {setting} to a path"
-        )
     return judge_folder(name, place, setting, try_folder(Path(place)), file_system(Path(place)))
 
 
 def _private(name: str, place: str, setting: str) -> Check:
     """As `_folder`, for one that must be this user's alone."""
-    if "://" not in place:
-        if problem := folder_problem(Path(place), whole_way=True):
-            return Check(name, "fail", problem, f"mend it, or set {setting} to another folder")
-        if is_exchangeable(Path(place)):
-            return Check(
-                name,
-                "warn",
-                f"{Path(place).parent} lets every user rename what is in it, {place} too",
-                f"set its sticky bit (`chmod +t`), or set {setting} to a folder of your own",
-            )
+    if problem := folder_problem(Path(place), whole_way=True):
+        return Check(name, "fail", problem, f"mend it, or set {setting} to another folder")
+    if is_exchangeable(Path(place)):
+        return Check(
+            name,
+            "warn",
+            f"{Path(place).parent} lets every user rename what is in it, {place} too",
+            f"set its sticky bit (`chmod +t`), or set {setting} to a folder of your own",
+        )
     return _folder(name, place, setting)
 
 

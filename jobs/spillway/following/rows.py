@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from spillway.engine.join.hashing import xxhash64
 from spillway.following.position import FollowStep, Newest, Position, Seen, another_history, cleaned
 from spillway.protocol.state import JournalState
+from spillway.storage import StorageError
 from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
 from spillway.tables.definitions import SESSION_DATE
 from spillway_schemas.exits import FAILED
@@ -132,6 +133,8 @@ class Follower:
                 for batch in batches:
                     if batch.num_rows:
                         yield self._whole(pa.Table.from_batches([batch]), file)
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise DamagedTable(
                 f"{table.place.path(file.path)} of the table 'results' cannot be read ({error}). "

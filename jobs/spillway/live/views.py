@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from spillway.readmodel.tally import Point, SealAnswerKind, at_most
-from spillway.readmodel.waiting import PendingSeal, Waiting
+from spillway.readmodel.waiting import OpenLoss, PendingSeal, Waiting
 from spillway.report.model import (
     Cleaning,
     DecisionStatus,
@@ -112,10 +112,12 @@ class Overview(StatusRecord):
     moves_waiting: int
     commands_waiting: int
     pending_seal: PendingSeal | None
+    loss: OpenLoss | None
+    """Of the open session; None: nothing is lost that is known of."""
 
 
 class SealView(StatusRecord):
-    """A seal that was obeyed, or what else was asked about the end of a session."""
+    """A seal that was obeyed, or what else was asked about a session."""
 
     session: str
     what: Literal["sealed"] | SealAnswerKind
@@ -210,6 +212,7 @@ def overview(
         moves_waiting=status.moves_waiting,
         commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),
         pending_seal=status.pending_seal,
+        loss=status.loss,
     )
 
 

@@ -46,7 +46,7 @@ from spillway.protocol.state import JournalState
 from spillway.readmodel import cache
 from spillway.readmodel.joins import look_at_joins
 from spillway.readmodel.model import ReadModel
-from spillway.tables import Warehouse, WarehouseError
+from spillway.tables import Warehouse, WarehouseError, opened
 from spillway_schemas.journal import Epoch, entry_texts
 from spillway_schemas.settings import Settings
 
@@ -103,7 +103,7 @@ class Gatherer(Collector):
             backlog.close()
 
     def _gather(self, backlog: BacklogReader) -> None:
-        warehouse = Warehouse(self._settings.warehouse.root)
+        warehouse = opened(self._settings.warehouse)
         model = _known(warehouse)
         quarantined = Quarantined(warehouse)
         trigger_s, name = self._settings.stream.trigger_s, self._settings.shown_name

@@ -17,7 +17,6 @@ two generations at once, so trees and sessions that carry rows are restored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from spillway.protocol.offsets import padded, partitions, reaches
@@ -42,7 +41,6 @@ from spillway_schemas.journal import (
     Prefix,
     Sealed,
 )
-from spillway_schemas.losses import LostRange
 
 
 def not_deferrable(genesis: Genesis) -> str:
@@ -158,36 +156,6 @@ def deferred_rows(
         sessions=(session,),
         expected=tuple(_counted(ends[last], [e for e in epochs if begin < e.epoch <= last])),
     )
-
-
-def without_lost(again: Restore, lost: Iterable[LostRange]) -> Restore:
-    """What is left to be read when somebody has accepted that these rows are gone.
-
-    Partitions that have lost rows are not held against the journal any more, nor are the rows that
-    lost slots had in memory, for they may be among these. What is read of what is left is right,
-    as far as it goes.
-    """
-    gone = [
-        each
-        for each in lost
-        if each.partition < len(again.read_to.get(each.topic, ()))
-        and each.begin < again.read_to[each.topic][each.partition]
-        and each.end > again.read_from[each.topic][each.partition]
-    ]
-    if not gone:
-        return again
-    read_from = {topic: list(begins) for topic, begins in again.read_from.items()}
-    for each in gone:
-        begin = max(read_from[each.topic][each.partition], each.end)
-        read_from[each.topic][each.partition] = min(
-            begin, again.read_to[each.topic][each.partition]
-        )
-    lossy = frozenset((each.topic, each.partition) for each in gone)
-    sessions = tuple(
-        replace(each, deferred=replace(each.deferred, held=()) if each.deferred else None)
-        for each in again.sessions
-    )
-    return replace(again, read_from=read_from, sessions=sessions, lossy=lossy)
 
 
 def _since(

@@ -38,6 +38,8 @@ Failure paths and what holds on each:
   nothing; after it, the next start goes on by the new query, whose columns it gives to the tables.
 * *A step's report contradicts the journal* (a cut of a session that is not open, say): `step`
   raises before Append, so nothing that `fold` would refuse is ever journaled.
+* *Kafka does not hold rows any more that an epoch reads*: this driver ends (`failing`). A later one
+  begins behind them, in the epoch that obeys a person's acceptance (`losses`).
 * *A frozen driver wakes up*: its next Append conflicts. Until then it can only repeat Apply of
   entries that are in the journal, which the table's application transaction makes a no-op.
 

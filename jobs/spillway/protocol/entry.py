@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import check_installed, check_restored
 from spillway.protocol.seal import seal_session
-from spillway.protocol.state import JournalState, with_deferred, with_times
+from spillway.protocol.state import JournalState, lost_of, with_deferred, with_times
 from spillway_schemas.journal import Epoch, SlotReport, added
 
 
@@ -81,6 +81,7 @@ def entry_of(
             results.get(date, 0),
             spilled.get(date, 0),
             state.genesis.parents,
+            lost_of(state, plan.seal.end, plan.lost_to),
         )
     entry = Epoch(
         n=plan.n,
@@ -108,6 +109,7 @@ def entry_of(
         deferred=list(plan.deferred),
         deferred_slots=list(plan.deferred_slots),
         carried_rows=sum(r.carried_rows for r in reports),
+        lost_to=plan.lost_to if plan.lost_to != state.lost_to else {},
         slots=[r.totals for r in reports if r.totals is not None and r.slot in owners],
         recent_input_ms=max(r.recent_input_ms for r in reports),
         started_at=started_at,

@@ -9,6 +9,8 @@ what fails the same way each time holds up the stream without saying so.
   nothing over within a host, so the first error says little. The same one `SAME_ERRORS` times in
   a row is a bug or a row that cannot be processed.
 * *A folder cannot be written*: more attempts would fill it further. None is made.
+* *Kafka does not hold rows any more that the epoch reads*: it will not, until a person says that
+  they are gone for good. None is made.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ class JobFailed:
     """The job raised: no report counts."""
 
     detail: str
-    cause: Literal["lost", "raised", "storage"] = "lost"
-    """A process, a host or Kafka went away; the code raised; a folder cannot be written."""
+    cause: Literal["lost", "raised", "storage", "gone"] = "lost"
+    """A process, a host or Kafka went away; the code raised; a folder cannot be written; rows are
+    gone."""
 
 
 def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | None:
@@ -49,6 +52,15 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
             f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed. It is "
             "not tried again, because every attempt leaves files behind: mend that, run "
             "`spillway doctor`, and start again"
+        )
+    if last.cause == "gone":
+        again = plan.restore is not None or plan.carry is not None
+        return (
+            f"epoch {plan.epoch} has failed: Kafka does not hold rows any more that "
+            f"{'must be read again for it' if again else 'it reads'}: {last.detail}. Nothing from "
+            "it was committed. It is not tried again. Where nobody has these rows any more, go on "
+            f"without them: `spillway accept-loss --session {plan.session} --reason ...`, and "
+            "start again"
         )
     recent = failures[-SAME_ERRORS:]
     same = {_VARYING.sub("#", failure.detail) for failure in recent}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.deferral import deferred_cuts, not_deferrable, rows_to_read
+from spillway.protocol.losses import obey_losses, what_is_left
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, carry_of, restore_of
 from spillway.protocol.seal import flushed, obey
@@ -26,7 +27,7 @@ from spillway.protocol.state import (
 from spillway_schemas.commands import (
     AdaptationCommand,
     CommandLine,
-    SessionCommand,
+    EndCommand,
     UnreadableCommand,
 )
 from spillway_schemas.journal import (
@@ -54,7 +55,8 @@ class Plan:
     session: str
     """The open session."""
     start: Offsets
-    """Has every partition that `end` has, like every offsets of the plan: a topic may gain one."""
+    """Where the epoch's input begins: at the journal's end, or behind what is lost. Has every
+    partition that `end` has, like every offsets of the plan: a topic may gain one."""
     end: Offsets
     seal: SealRequest | None
     """The end of the open session, when one is pending: rows at or beyond it are the next's."""
@@ -86,6 +88,8 @@ class Plan:
     deferred: tuple[Cut, ...] = ()
     """Cuts by reference of what lost slots had in memory, where that is not restored."""
     deferred_slots: tuple[int, ...] = ()
+    lost_to: Offsets = field(default_factory=dict)
+    """What is accepted as lost once the commands are obeyed (`spillway.protocol.losses`)."""
     commands_n: int = -1
     """Number up to which all commands are answered by then."""
     event_time: EventTime | None = None
@@ -117,9 +121,10 @@ def plan_epoch(
 ) -> Plan:
     """Plan the epoch after `state`.
 
-    `end`: where the epoch's input ends. `next_session`: the calendar's session after the open
-    one. `lost`: slots that start from nothing: what they had is restored, or left to cleanup.
-    `now`: RFC 3339, for commands that expire. `most_moved_bytes`: state that one epoch may move,
+    `end`: where the epoch's input ends, unless what is accepted as lost reaches further.
+    `next_session`: the calendar's session after the open one. `lost`: slots that start from
+    nothing: what they had is restored, or left to cleanup. `now`: RFC 3339, for commands that
+    expire. `most_moved_bytes`: state that one epoch may move,
     unless a group is larger. `commands_n`: number up to which all commands are given, or seen by
     the journal. `history`: what `restore_of` and `carry_of` need of the past.
     `most_restored_rows`: when more would have to be read again for the lost slots, what they had is
@@ -130,7 +135,9 @@ def plan_epoch(
     if not reaches(end, state.end):
         raise ValueError(f"epoch {state.epoch + 1} would end at {end}, before {state.end}")
     new = unseen(state, commands)
-    obeyed = obey(state, [c for c in new if isinstance(c, SessionCommand)], next_session)
+    losses = obey_losses(state, new)
+    end = greater(end, losses.lost_to)
+    obeyed = obey(state, [c for c in new if isinstance(c, EndCommand)], next_session)
     adapted = adapt(state, [c for c in new if isinstance(c, AdaptationCommand)], now)
     unreadable = [_refused(c) for c in new if isinstance(c, UnreadableCommand)]
     # Lost groups begin where they were: what moves, moves in a later epoch.
@@ -138,7 +145,8 @@ def plan_epoch(
     groups = moved(adapted.groups, adapted.queue[:count])
     owners = {slot for _, slot in groups}
     slots = sorted({slot for _, slot in state.groups} | owners)
-    outcomes = {each.id: each for each in (*obeyed.outcomes, *adapted.outcomes, *unreadable)}
+    answered = (*obeyed.outcomes, *losses.outcomes, *adapted.outcomes, *unreadable)
+    outcomes = {each.id: each for each in answered}
     accepted = obeyed.accepted and _widened(obeyed.accepted, end)
     seal = obeyed.pending and _widened(obeyed.pending, end)
     sealing = seal is not None and reaches(end, seal.end)
@@ -147,6 +155,8 @@ def plan_epoch(
         marks[accepted.next_session] = marks[state.session.date]
     history = list(history)
     restore, deferred = restore_of(state, lost, history), tuple[Cut, ...]()
+    restore = restore and what_is_left(restore, losses.lost_to)
+    carry = carry_of(state, history)
     left: frozenset[int] = frozenset()
     deferrable = most_restored_rows is not None and not not_deferrable(state.genesis)
     if restore is not None and deferrable and rows_to_read(restore) > (most_restored_rows or 0):
@@ -157,7 +167,7 @@ def plan_epoch(
         term=state.term,
         n=state.n + 1,
         session=state.session.date,
-        start=padded(state.end, end),
+        start=greater(padded(state.end, end), losses.lost_to),
         end=end,
         seal=seal,
         accepted=accepted,
@@ -178,10 +188,11 @@ def plan_epoch(
         restore=restore,
         deferred=deferred,
         deferred_slots=tuple(sorted(left)),
+        lost_to=losses.lost_to,
         event_time=state.genesis.event_time,
         watermarks=marks,
         expired_by={s.date: us for s in state.sessions if (us := expired_by(s)) is not None},
-        carry=carry_of(state, history),
+        carry=carry and what_is_left(carry, losses.lost_to),
         reach={each.date: tuple(each.reach.items()) for each in state.sessions if each.reach},
     )
 

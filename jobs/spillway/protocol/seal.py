@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 from spillway.protocol.offsets import greater, least, padded, partitions, reaches, wider
 from spillway.protocol.state import JournalState, OpenSession, brought
-from spillway_schemas.commands import CommandLine, SealCommand, SessionCommand, WithdrawCommand
+from spillway_schemas.commands import CommandLine, EndCommand, SealCommand, WithdrawCommand
 from spillway_schemas.hash_space import ROOT, above, joins_of, spaces
 from spillway_schemas.journal import (
     Claim,
     CommandOutcome,
     Cut,
-    Epoch,
+    EpochFacts,
     Genesis,
     Offsets,
     Prefix,
@@ -59,7 +59,7 @@ class Obeyed:
     """The seal that is pending then: this one, or one of an earlier epoch."""
 
 
-def obey(state: JournalState, commands: Iterable[SessionCommand], next_session: str) -> Obeyed:
+def obey(state: JournalState, commands: Iterable[EndCommand], next_session: str) -> Obeyed:
     """Obey or refuse each seal and withdrawal, in the order given; the journal has seen none."""
     outcomes: list[CommandOutcome] = []
     pending, accepted, withdrawn = state.seal, None, ""
@@ -106,7 +106,7 @@ def pending_after(
     Commands of other kinds are passed over; the journal has seen none of these. Without
     `next_session`, which session follows does not matter.
     """
-    mine = [c for c in commands if isinstance(c, SessionCommand)]
+    mine = [c for c in commands if isinstance(c, EndCommand)]
     return obey(state, mine, next_session).pending
 
 
@@ -178,13 +178,13 @@ def not_sealed(state: JournalState, session: str, commands: Iterable[CommandLine
 
 
 def carried_from(
-    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
+    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | EpochFacts]
 ) -> Offsets:
     """Where the rows begin that the session's results have: its own, or those that it carries."""
     if sealed.carried is None:
         return sealed.start
     since = sealed.carried.since
-    ends = {each.epoch: each.end for each in entries if isinstance(each, Epoch)}
+    ends = {each.epoch: each.end for each in entries if isinstance(each, EpochFacts)}
     return genesis.start if since <= genesis.after else ends[since]
 
 
@@ -255,8 +255,10 @@ def seal_session(
     results: int,
     rows: int,
     parents: Sequence[int] = (ROOT,),
+    lost_to: Offsets | None = None,
 ) -> Sealed:
-    """The record of a session that ends in `epoch`, with this epoch's cuts and counts."""
+    """The record of a session that ends in `epoch`, with this epoch's cuts and counts. `lost_to`:
+    what it has lost (`lost_of`)."""
     mine = [c for c in cuts if c.session == session.date]
     cut = flushed(parents, [*session.last_cuts, *(c.range for c in mine)])
     return Sealed(
@@ -270,4 +272,5 @@ def seal_session(
         spilled_rows=session.spilled_rows + rows,
         generations=session.cuts + len(mine),
         carried=brought(session, epoch),
+        lost_to=lost_to or {},
     )

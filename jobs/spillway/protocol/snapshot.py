@@ -81,6 +81,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
         budgets=sorted(state.budgets.items()),
         cores=state.cores,
         moves=list(state.moves),
+        lost_to=state.lost_to,
         named=sorted(state.named.items()),
         before=list(state.before),
     )
@@ -126,6 +127,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         budgets=dict(snapshot.budgets),
         cores=snapshot.cores,
         moves=tuple(snapshot.moves),
+        lost_to=snapshot.lost_to,
         named=dict(snapshot.named),
         before=tuple(snapshot.before),
     )

@@ -15,6 +15,7 @@ Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * every slot that owns a group has a manifest, and the other way round;
 * a cut that is taken back is the last one of its hashes, and not of rows that are in no file;
 * what is deferred was in memory after the epoch before;
+* what is accepted as lost grows, is never read again, and never lies beyond the end of the input;
 * watermarks are what follows from the times that the entries count.
 
 What is kept of the past is what recovery can ask for: per open session, the last cuts of every
@@ -29,7 +30,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from spillway.protocol.offsets import greater, padded, reaches, rows_between
+from spillway.protocol.offsets import greater, least, padded, reaches, rows_between
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
     KEPT_GENERATIONS,
@@ -178,6 +179,9 @@ class JournalState:
     """Cores of the executors of the last driver; 0: not known."""
     moves: tuple[Move, ...] = ()
     """Obeyed and still to be carried out, in this order."""
+    lost_to: Offsets = field(default_factory=dict)
+    """Rows below these offsets are accepted as lost, and not read any more. Empty when no open
+    session has such rows."""
     named: Mapping[str, int] = field(default_factory=dict)
     """Per table, the last epoch that named files for it."""
     before: tuple[Genesis, ...] = ()
@@ -421,7 +425,8 @@ def not_changeable(state: JournalState) -> str:
         return f"{session.date} is being sealed, and not all of its rows have been read"
     rows = rows_between(session.start, state.end)
     if rows or session.cuts:  # rows of the session before may have been carried, and spilled
-        return f"{session.date} has begun by the query as it was: {rows:,} rows of it are read"
+        told = "are read, or accepted as lost" if state.lost_to else "are read"
+        return f"{session.date} has begun by the query as it was: {rows:,} rows of it {told}"
     return ""
 
 
@@ -480,6 +485,7 @@ def _with_query(state: JournalState, begins: Genesis) -> JournalState:
         counts=counts,
         reached=((state.epoch, BEGINNING_US),) if begins.carry else (),
         moves=state.moves if kept else (),
+        lost_to={},  # all of it of sessions before: nothing of the open one is read yet
     )
 
 
@@ -528,6 +534,9 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
     if set(entry.manifests) != {slot for _, slot in groups}:
         raise JournalBroken(f"epoch {entry.epoch} names manifests of {sorted(entry.manifests)}")
     state = _ready(state, entry)
+    lost_to = greater(state.lost_to, entry.lost_to) if entry.lost_to else state.lost_to
+    if lost_to and not reaches(entry.end, lost_to):
+        raise JournalBroken(f"epoch {entry.epoch} ends before {lost_to}, up to where rows are lost")
     counts = dict(state.counts)
     for part in entry.read:
         counts[part.topic, part.partition] = counted(counts, part)
@@ -542,6 +551,11 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
             raise JournalBroken(f"epoch {entry.epoch} seals before the session's end")
         if not (reaches(seal.end, entry.sealed.end) and reaches(entry.sealed.end, seal.end)):
             raise JournalBroken(f"epoch {entry.epoch} seals at other offsets than the seal's")
+        if entry.sealed.lost_to != (lost := lost_of(state, entry.sealed.end, lost_to)):
+            raise JournalBroken(
+                f"epoch {entry.epoch} seals {entry.sealed.session} with rows lost up to "
+                f"{entry.sealed.lost_to}; what was accepted is {lost}"
+            )
         sealed[entry.sealed.session] = entry.sealed
         sessions, seal = sessions[1:], None
     if watermarks(sessions) != entry.watermarks:
@@ -582,8 +596,26 @@ def _fold_epoch(state: JournalState, entry: Epoch | EpochHead) -> JournalState:
         totals=tuple(entry.slots),
         budgets=state.budgets if entry.budgets is None else dict(entry.budgets),
         moves=_moves(state, entry, dict(groups)),
+        lost_to={} if not lost_to or reaches(read_from(sessions[0], marks), lost_to) else lost_to,
         named={**state.named, **dict.fromkeys(entry.tables, entry.epoch)},
     )
+
+
+def begin_of(session: OpenSession, marks: Mapping[int, Mark]) -> Offsets:
+    """Where the rows of an open session begin: its own, or those that it carries."""
+    return session.start if session.carried is None else marks[session.carried.since].end
+
+
+def read_from(session: OpenSession, marks: Mapping[int, Mark]) -> Offsets:
+    """Where reading begins when all of an open session is read again: at an epoch's end."""
+    since = session.base if session.carried is None else min(session.base, session.carried.since)
+    return marks[since].end
+
+
+def lost_of(state: JournalState, end: Offsets, lost_to: Offsets) -> Offsets:
+    """`Sealed.lost_to` of the open session, when it ends at `end`. `lost_to`: all that is lost."""
+    mine = least(lost_to, end) if lost_to else {}
+    return {} if reaches(begin_of(state.session, state.marks), mine) else mine
 
 
 def counted(counts: Counts, part: PartitionCount) -> tuple[int, int]:

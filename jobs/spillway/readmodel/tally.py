@@ -38,7 +38,7 @@ from spillway_schemas.journal import (
     SlotTotals,
 )
 
-SealAnswerKind = Literal["withdrawn", "not withdrawn", "refused"]
+SealAnswerKind = Literal["withdrawn", "not withdrawn", "refused", "loss accepted", "loss refused"]
 
 MOST_POINTS = 1024
 KEPT_POINTS = 768
@@ -51,6 +51,8 @@ SEAL_ANSWERS: dict[tuple[str, bool], SealAnswerKind] = {
     ("withdraw", True): "withdrawn",
     ("withdraw", False): "not withdrawn",
     ("seal", False): "refused",
+    ("accept-loss", True): "loss accepted",
+    ("accept-loss", False): "loss refused",
 }
 """By kind of command, and whether it was obeyed; a seal that was obeyed is the session's."""
 STEP_PARTS = ("load", "install", "join", "write", "spill", "merge", "manifest")
@@ -96,14 +98,14 @@ class Point(Record):
 
 
 class SealAnswer(Record):
-    """What the stream made of a command about a session's end, other than a seal that it obeyed."""
+    """What the stream made of a command about a session, other than a seal that it obeyed."""
 
     what: SealAnswerKind
-    """`refused`: a seal; the others: a withdrawal of one."""
+    """`refused`: a seal; `withdrawn`, `not withdrawn`: a withdrawal of one."""
     at: str
     by: str
     reason: str
-    """Of whoever withdrew the seal, else of the stream."""
+    """Of whoever asked where it was obeyed, else of the stream."""
 
 
 class SlotTally(BaseModel):

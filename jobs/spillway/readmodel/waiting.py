@@ -1,14 +1,19 @@
-"""What was asked for and is not done: commands without an answer, and a seal that is pending."""
+"""What waits: commands without an answer, a seal that is pending, a loss that nobody accepted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
+from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
+from spillway.protocol.offsets import greater, rows_between
 from spillway.protocol.seal import not_withdrawable, pending_after
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, begin_of
 from spillway.tables import Warehouse
-from spillway_schemas.commands import AdaptationCommand, SessionCommand
-from spillway_schemas.journal import Record
+from spillway_schemas.commands import AdaptationCommand, CommandLine, SessionCommand
+from spillway_schemas.journal import Offsets, Record
+from spillway_schemas.losses import LostRange
 
 
 class Waiting(Record):
@@ -17,7 +22,7 @@ class Waiting(Record):
     id: str
     kinds: dict[str, int]
     session: str
-    """Of a seal."""
+    """Of a command about one."""
     policy: str
     by: str
     reason: str
@@ -68,3 +73,45 @@ def pending_seal(warehouse: Warehouse, state: JournalState) -> PendingSeal | Non
         return None
     problem = not_withdrawable(state, pending, pending.session, pending.command)
     return PendingSeal(session=pending.session, problem=problem)
+
+
+class OpenLoss(Record):
+    """Rows of the open session that Kafka does not hold any more."""
+
+    session: str
+    gone: list[LostRange]
+    """Nobody has accepted that these are lost. Empty, too, where Kafka was not asked."""
+    never_read: int
+    """How many of these offsets the stream has not read: it cannot go on."""
+    waits: list[LostRange]
+    """Accepted as lost; the stream has not answered yet."""
+    accepted: list[LostRange]
+    """Accepted as lost: the stream does without them."""
+
+
+def open_loss(
+    state: JournalState, commands: Iterable[CommandLine], beginning: Offsets | None
+) -> OpenLoss | None:
+    """What the open session has lost; None: nothing.
+
+    `commands`: those that the journal has not seen. `beginning`: Kafka's first offsets; None: they
+    are not known. Rows of the session before are not told of.
+    """
+    asked = obey_losses(state, commands).lost_to
+    gone = {} if beginning is None else gone_from(replace(state, lost_to=asked), beginning)
+    begin = begin_of(state.session, state.marks)
+    known = [
+        lost_ranges(greater(begin, before), lost_to, lost_to)
+        for before, lost_to in (({}, state.lost_to), (state.lost_to, asked), (asked, gone))
+    ]
+    if not any(known):
+        return None
+    accepted, waits, lost = known
+    end = greater(state.end, asked)
+    return OpenLoss(
+        session=state.session.date,
+        gone=lost,
+        never_read=rows_between(end, greater(end, gone)),
+        waits=waits,
+        accepted=accepted,
+    )

@@ -11,7 +11,7 @@ from spillway.protocol.adapt import adapt
 from spillway.readmodel import cache
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.waiting import waiting
-from spillway.tables import SessionEvent, Warehouse
+from spillway.tables import SessionEvent, Warehouse, opened
 from spillway_schemas.commands import AdaptationCommand
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import CommandOutcome
@@ -59,7 +59,7 @@ def look(settings: Settings, *, clock: Clock) -> WarehouseLook:
 
     Raises `NoWarehouse`, and `NothingYet` when the journal is empty.
     """
-    warehouse = Warehouse(settings.warehouse.root, fsync=settings.warehouse.fsync)
+    warehouse = opened(settings.warehouse)
     memory = cache.load(warehouse.place.path())
     model = cache.caught_up(warehouse, memory)
     at_ms = clock()

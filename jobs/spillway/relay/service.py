@@ -11,7 +11,7 @@ from spillway.protocol.state import check_query
 from spillway.relay.kept import demand_fit
 from spillway.relay.outlet import Outlet
 from spillway.relay.run import Telling, relay
-from spillway.tables import Warehouse
+from spillway.tables import opened
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -35,8 +35,7 @@ def relay_results(
     """
     demand_fit(topic, query.topics)
     identity = [f"{leaf}_{part}" for leaf in query.inputs for part in ("partition", "offset")]
-    warehouse = settings.warehouse
-    follower = Follower(Warehouse(warehouse.root, fsync=warehouse.fsync), identity)
+    follower = Follower(opened(settings.warehouse), identity)
     state = follower.journal_state()
     check_query(state.genesis, query.fingerprint)
     if state.before:

@@ -1,8 +1,9 @@
-"""Where Kafka's topics end, asked without waiting long: what consumer lag is measured against."""
+"""Where Kafka's topics begin and end, asked without waiting long: lag and losses are told by it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from spillway.kafka.client import KafkaUnavailable, TopicProblem, cluster, listens
 from spillway_schemas.journal import Offsets
@@ -12,8 +13,17 @@ CONNECT_S = 0.5
 ANSWER_S = 2.0
 
 
-def kafka_ends(settings: Settings, topics: Sequence[str]) -> Offsets | None:
-    """End offsets of the topics that exist; None when no broker answers in time.
+class HeldOffsets(NamedTuple):
+    """What Kafka holds of the topics that exist."""
+
+    beginning: Offsets
+    """The first offsets."""
+    ends: Offsets
+    """One past the last."""
+
+
+def held_offsets(settings: Settings, topics: Sequence[str]) -> HeldOffsets | None:
+    """What Kafka holds of topics; None when no broker answers in time.
 
     A look at the ports first: a broker that is down costs nothing, one that hangs `ANSWER_S`.
     """
@@ -24,6 +34,8 @@ def kafka_ends(settings: Settings, topics: Sequence[str]) -> Offsets | None:
         with cluster(servers, settings.kafka.options, timeout_s=ANSWER_S) as view:
             existing = set(view.existing_topics())
             asked = [topic for topic in topics if topic in existing]
-            return view.end_offsets(asked) if asked else {}
+            if not asked:
+                return HeldOffsets({}, {})
+            return HeldOffsets(view.beginning_offsets(asked), view.end_offsets(asked))
     except (KafkaUnavailable, TopicProblem):  # a topic may go between the two questions
         return None

@@ -1,4 +1,4 @@
-"""Looks at one warehouse, again and again: its status, with the lag where the broker answers."""
+"""Looks at one warehouse, again and again: its status, with lag and losses where Kafka answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from spillway.allocators import uncollected
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.model import ReadModel
-from spillway.report.ends import kafka_ends
+from spillway.readmodel.waiting import open_loss
+from spillway.report.ends import HeldOffsets, held_offsets
 from spillway.report.model import Status
 from spillway.report.status import status, topics_of
-from spillway.tables import Warehouse
+from spillway.tables import Warehouse, opened
 from spillway_schemas.settings import Settings
 
 ENDS_EVERY_S = 5.0
@@ -39,7 +40,7 @@ class Looker:
         """
         if self.warehouse is None or self.memory is None:
             # A reader writes nothing, so there is nothing to sync.
-            self.warehouse = Warehouse(self._settings.warehouse.root, fsync=False)
+            self.warehouse = opened(self._settings.warehouse, fsync=False)
             self.memory = cache.load(self.warehouse.place.path())
         now = datetime.now(UTC)
         with uncollected():
@@ -52,16 +53,21 @@ class Looker:
                 detail_session=detail_session,
                 newest=newest,
             )
-        ends = None
+        held = None
         if time.monotonic() >= self._silent_until:
-            ends = kafka_ends(self._settings, [topic.topic for topic in found.topics])
-            if ends is None:
+            held = held_offsets(self._settings, [topic.topic for topic in found.topics])
+            if held is None:
                 self._silent_until = time.monotonic() + ENDS_EVERY_S
         model = self.memory.model
-        return found if ends is None or model is None else with_lag(found, model, ends)
+        if held is None or model is None:
+            return found
+        return with_kafka(found, self.warehouse, model, held)
 
 
-def with_lag(found: Status, model: ReadModel, ends: dict[str, list[int]]) -> Status:
-    """The same status with the lag behind these ends."""
-    topics, lag_rows = topics_of(model, ends)
-    return found.model_copy(update={"topics": topics, "lag_rows": lag_rows})
+def with_kafka(found: Status, warehouse: Warehouse, model: ReadModel, held: HeldOffsets) -> Status:
+    """The same status with the lag behind what Kafka holds, and what it holds no more."""
+    topics, lag_rows = topics_of(model, held.ends)
+    told = any("accept-loss" in each.kinds for each in found.waiting)
+    commands = warehouse.commands.unseen(model.state) if told else ()
+    loss = open_loss(model.state, commands, held.beginning)
+    return found.model_copy(update={"topics": topics, "lag_rows": lag_rows, "loss": loss})

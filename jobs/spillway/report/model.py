@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spillway.readmodel.adaptations import DecisionFacts
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.tally import Point, SealAnswer, SlotTally
-from spillway.readmodel.waiting import PendingSeal, Waiting
+from spillway.readmodel.waiting import OpenLoss, PendingSeal, Waiting
 
 
 class StatusRecord(BaseModel):
@@ -246,6 +246,8 @@ class Status(StatusRecord):
     """What was asked for and not answered by a stream yet, the newest first."""
     pending_seal: PendingSeal | None
     """The seal that is asked for or accepted, and not fulfilled yet."""
+    loss: OpenLoss | None
+    """What the open session has lost; None: nothing that is known."""
     detail: Detail | None = None
 
     def session_of(self, date: str) -> SessionStatus | None:

@@ -30,7 +30,7 @@ from spillway.readmodel.event_time import event_time_of
 from spillway.readmodel.joins import JoinFigures, look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
-from spillway.readmodel.waiting import pending_seal, waiting
+from spillway.readmodel.waiting import open_loss, pending_seal, waiting
 from spillway.report.detail import detail_of
 from spillway.report.model import (
     DecisionStatus,
@@ -144,6 +144,7 @@ def status(
         moves_waiting=len(model.state.moves),
         waiting=unanswered,
         pending_seal=pending_seal(warehouse, model.state) if seals else None,
+        loss=open_loss(model.state, warehouse.commands.unseen(model.state) if seals else (), None),
         detail=None
         if detail_session is None
         else detail_of(

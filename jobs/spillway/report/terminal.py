@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spillway.readmodel.tally import SealAnswer
-from spillway.readmodel.waiting import Waiting
+from spillway.readmodel.waiting import OpenLoss, Waiting
 from spillway.report.decisions import decisions_table
 from spillway.report.model import EventTimeStatus, SessionStatus, SlotStatus, Status
 from spillway.report.query_tree import root_first
@@ -29,6 +29,7 @@ from spillway.report.words import (
     times_text,
     visible,
 )
+from spillway_schemas.losses import LostRange
 
 NARROW = 76
 """Below so many columns only the main ones are shown."""
@@ -38,6 +39,8 @@ MEDIUM = 92
 """From so many columns on, slots have their budget beside their share of it."""
 WIDE = 140
 """From so many columns on, slots have all their figures."""
+MOST_RANGES = 4
+"""Of what is lost that are named."""
 SHOWN = 5
 """Decisions that are shown beside everything else."""
 INDENT = "  "
@@ -118,9 +121,14 @@ def _head(status: Status, width: int) -> RenderableType:
         line.add_row("query", Text(f"{status.query}: {status.query_problem}", style="yellow"))
     line.add_row("stream", _stream(status, width))
     if open_ is not None and open_.seal_answers:
-        line.add_row("seal", _seal_answer(open_.seal_answers[-1]))
+        answer = open_.seal_answers[-1]
+        about = "loss" if answer.what.startswith("loss") else "seal"
+        line.add_row(about, _seal_answer(answer))
     for asked in reversed(status.waiting):
         line.add_row("asked", _asked(asked, status.driver_runs))
+    if status.loss is not None:
+        for loss in loss_texts(status.loss):
+            line.add_row("gone", Text(loss, style="yellow"))
     if open_ is not None and open_.overflows:
         line.add_row("spills", Text(overflow_text(open_), style="yellow"))
     for each in status.sessions:
@@ -190,6 +198,7 @@ def _stream(status: Status, width: int) -> Text:
 ASKED: Mapping[str, tuple[str, str]] = {
     "seal": ("seal", "seals"),
     "withdraw": ("withdrawal of a seal", "withdrawals of a seal"),
+    "accept-loss": ("acceptance of a loss", "acceptances of a loss"),
     "move": ("move of a group", "moves of groups"),
     "spill": ("spill", "spills"),
     "split": ("split of a group", "splits of groups"),
@@ -222,6 +231,32 @@ def overflow_text(session: SessionStatus) -> str:
     )
 
 
+def loss_texts(loss: OpenLoss) -> list[str]:
+    """What the open session has lost, and what can be done."""
+    texts = []
+    if loss.accepted:
+        texts.append(f"{ranges_text(loss.accepted)}: accepted as lost, the stream does without it")
+    if loss.waits:
+        texts.append(f"{ranges_text(loss.waits)}: accepted as lost, waits for the stream")
+    if loss.gone:
+        lost = f"{ranges_text(loss.gone)}: Kafka does not hold it any more"
+        unread = times_text(loss.never_read, "offset")
+        cannot = (
+            f"{unread} of it before they were read: the stream cannot go on"
+            if loss.never_read
+            else "a lost slot could not be restored, nor the day proved"
+        )
+        accept = f"spillway accept-loss --session {loss.session} --reason ..."
+        texts.append(f"{lost}, {cannot}. Where nobody has it: {accept}")
+    return texts
+
+
+def ranges_text(ranges: Sequence[LostRange]) -> str:
+    """`stock/0 from offset 0 to 4,711, volume/1 from ...`; of many the first ones."""
+    more = f" and {len(ranges) - MOST_RANGES} more" if len(ranges) > MOST_RANGES else ""
+    return ", ".join(str(each) for each in ranges[:MOST_RANGES]) + more
+
+
 def deferred_text(session: SessionStatus) -> str:
     """What a cleanup that is still to come needs besides the warehouse."""
     return (
@@ -231,8 +266,9 @@ def deferred_text(session: SessionStatus) -> str:
 
 
 def _seal_answer(answer: SealAnswer) -> Text:
-    """What the stream last said to who wanted the open session ended, or not ended."""
-    text = Text(answer.what, style="" if answer.what == "withdrawn" else "yellow")
+    """What the stream last said to who wanted the open session ended or not, or accepted a loss."""
+    fine = answer.what in ("withdrawn", "loss accepted")
+    text = Text(answer.what, style="" if fine else "yellow")
     text.append(f" {clock_text(answer.at)}", style="dim")
     if answer.by:
         text.append(f", asked for by {visible(answer.by)}", style="dim")

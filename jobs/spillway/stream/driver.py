@@ -18,6 +18,7 @@ from typing import Literal
 
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
+from spillway.kafka.reading import OffsetsGone
 from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
@@ -25,6 +26,7 @@ from spillway.protocol import driver as protocol
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.entry import missing_slots
 from spillway.protocol.failing import JobFailed
+from spillway.protocol.losses import lost_ranges
 from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
@@ -234,6 +236,10 @@ class StreamDriver:
             raise RuntimeError("no job was given")
         if attempt > 1:
             self._job.placement.wait(self._recovery.wait_s)
+        else:
+            for each in lost_ranges(self.state.end, plan.start, plan.lost_to):
+                told = f"goes on without {each}: it is accepted as lost"
+                self._on_trouble(f"epoch {plan.epoch}: {told}")
         self._tell_recovery(plan)
         now_ms = self.state.recent_input_ms
         due = self._statistics_at + statistics_every_s(len(plan.groups))
@@ -309,10 +315,24 @@ FULL = (
 """How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
 
 
-def _cause(text: str) -> Literal["lost", "raised", "storage"]:
+LOST_DATA = frozenset(
+    {
+        "KAFKA_DATA_LOSS",
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+        f"{OffsetsGone.__module__}.{OffsetsGone.__name__}",
+    }
+)
+"""Spark's error conditions and the classes of exceptions where rows that the journal's offsets name
+are gone."""
+
+
+def _cause(text: str) -> Literal["lost", "raised", "storage", "gone"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
     if any(mark in text for mark in FULL):
         return "storage"
+    if any(mark in text for mark in LOST_DATA):
+        return "gone"
     # A worker that dies leaves no traceback of Python's; one whose code raises always does.
     return "raised" if "Traceback (most recent call last)" in text else "lost"
 

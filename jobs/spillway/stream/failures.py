@@ -17,20 +17,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from spillway.kafka.client import KafkaUnavailable
-from spillway.kafka.reading import OffsetsGone
-from spillway.stream.driver import FULL, first_lines
+from spillway.stream.driver import FULL, LOST_DATA, first_lines
 from spillway.stream.run import StreamFailed
 from spillway_schemas.secret import Options, hide
 
-LOST_DATA = frozenset(
-    {
-        "KAFKA_DATA_LOSS",
-        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
-        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
-        f"{OffsetsGone.__module__}.{OffsetsGone.__name__}",
-    }
-)
-"""Rows that the journal's offsets name are gone."""
 AWAY = frozenset(
     {
         *(
@@ -68,10 +58,11 @@ def beyond_mending(
     text = hide(said, secrets)
     names = frozenset(_names(failure))
     if failure is not None and names & LOST_DATA:
+        said = first_lines(failure, secrets)
         return StreamFailed(
             "Kafka no longer gives the rows that the journal's offsets name (retention too "
-            "short, or a topic was made anew). Nothing wrong was written. Check with "
-            f"`spillway doctor`. Spark says: {first_lines(failure, secrets)}"
+            "short, or a topic was made anew). Nothing wrong was written. Start it again: it says "
+            f"which rows are gone, and what can be done. Spark says: {said}"
         )
     if not (isinstance(failure, KafkaUnavailable) or names & AWAY or UNRESOLVED in said):
         where = ""

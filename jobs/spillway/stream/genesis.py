@@ -14,7 +14,7 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
 from spillway.policy.distribution import Places, Tree, distribution, told_rows
-from spillway.protocol.offsets import padded, partitions
+from spillway.protocol.offsets import greater, padded, partitions
 from spillway.protocol.queries import goes_on_by_another
 from spillway.protocol.state import JournalState, carries, changed_topics
 from spillway.tables import Warehouse
@@ -250,9 +250,13 @@ def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
 
 
 def check_same(
-    state: JournalState, query: Query, cluster: KafkaCluster, topics: Sequence[str]
+    state: JournalState,
+    query: Query,
+    cluster: KafkaCluster,
+    topics: Sequence[str],
+    lost_to: Offsets | None = None,
 ) -> list[Topic]:
-    """The topics as they are now.
+    """The topics as they are now. `lost_to`: what is accepted as lost, by commands that wait, too.
 
     Raises `QueryChanged`, and `StartRefused` when the journal is of another cluster or topics.
     """
@@ -272,28 +276,36 @@ def check_same(
             "now. Nothing was written. Name a new warehouse.root to begin again."
         )
     beginning = cluster.beginning_offsets(sorted(set(topics)))
-    for name, firsts in beginning.items():
+    lost_to = state.lost_to if lost_to is None else lost_to
+    ends = padded(greater(state.end, lost_to), beginning)
+    for name, partition, first in partitions(beginning):
         if changes and name not in state.end:
             continue  # it begins where the changed query says
-        for partition, first in enumerate(firsts):
-            ends = state.end.get(name, [])
-            end = ends[partition] if partition < len(ends) else 0
-            if first > end:
-                raise StartRefused(
-                    f"Kafka no longer holds {name}/{partition} from offset {end}, where the "
-                    f"journal ends: the first offset is {first}. {first - end} offsets are gone "
-                    "(retention too short, or the stream was down too long). Rows that were "
-                    "never read cannot be joined; raise the topic's retention, and name a new "
-                    "warehouse.root to begin again with what is left."
-                )
+        end = ends[name][partition]
+        if first > end:
+            raise StartRefused(
+                f"Kafka no longer holds {name}/{partition} from offset {end}, where the "
+                f"journal ends: the first offset is {first}. {first - end} offsets are gone "
+                "(retention too short, or the stream was down too long). Rows that were "
+                f"never read cannot be joined. {ACCEPT.format(state.session.date)}"
+            )
     if not changes and state.session.carried is not None and state.session.waits_for_rows:
-        _check_carried(state, state.session.carried, beginning)
+        _check_carried(state, state.session.carried, beginning, lost_to)
     return now
 
 
-def _check_carried(state: JournalState, carried: Carried, beginning: Offsets) -> None:
+ACCEPT = (
+    "Raise the topic's retention. Where nobody has these rows any more, go on without them: "
+    "`spillway accept-loss --session {} --reason ...`, and start again"
+)
+
+
+def _check_carried(
+    state: JournalState, carried: Carried, beginning: Offsets, lost_to: Offsets
+) -> None:
     """Raise `StartRefused` where Kafka has lost rows that the next epoch is to carry over."""
     since = padded(state.marks[carried.since].end, state.session.start)
+    since = padded(greater(since, lost_to), state.session.start)
     for name, partition, begins in partitions(since):
         first = beginning[name][partition]
         if begins < min(first, state.session.start[name][partition]):
@@ -301,6 +313,5 @@ def _check_carried(state: JournalState, carried: Carried, beginning: Offsets) ->
                 f"Kafka no longer holds {name}/{partition} from offset {begins}: the first offset "
                 f"is {first}. Rows from there on had not expired when {state.session.date} began, "
                 "and are to be carried into it (session.carry). Keep input for a window longer "
-                "than a session (retention.ms); name a new warehouse.root to begin again with "
-                "what is left."
+                f"than a session (retention.ms). {ACCEPT.format(state.session.date)}"
             )

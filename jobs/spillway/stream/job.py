@@ -223,6 +223,7 @@ class EpochJob:
             executor_may_override_state_root=self.settings.executor_may_override_state_root,
             warehouse_root=self.settings.warehouse_root,
             hand_over=attempt == 1,
+            warehouse_options=self.settings.warehouse_options,
         )
         spark = self.spark
         anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])

@@ -29,6 +29,7 @@ from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
+from spillway.protocol.losses import obey_losses
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
 from spillway.protocol.seal import no_further
@@ -52,7 +53,7 @@ from spillway.stream.start import (
     start_spark,
 )
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
-from spillway.tables import SessionEvent, Warehouse, exists
+from spillway.tables import SessionEvent, Warehouse, exists, opened
 from spillway.tables.definitions import OF_QUERY
 from spillway.tables.errors import WarehouseError
 from spillway_schemas.journal import Epoch, Offsets
@@ -99,6 +100,7 @@ class Stream:
             fsync=self.settings.warehouse.fsync,
             spill=spill_schema(self.spec),
             later=OF_QUERY,
+            options=self.settings.warehouse.options,
         )
 
     @cached_property
@@ -111,9 +113,10 @@ class Stream:
 
         Raises `QueryChanged` or `WrongTable` when the warehouse is another query's.
         """
-        if not exists(self.settings.warehouse.root):
+        place = self.settings.warehouse
+        if not exists(place.root, place.options):
             return False
-        found = Warehouse(self.settings.warehouse.root, fsync=False)
+        found = opened(place, fsync=False)
         state = state_of_query(found, self.query)
         return state is not None and self.wanted.until_sealed in state.sealed
 
@@ -160,7 +163,9 @@ class Stream:
             ) as view:
                 state = refreshed(self.warehouse, state)
                 check_session(self.wanted, state)
-                topics = check_same(state, self.query, view, self.query.topics)
+                waiting = self.warehouse.commands.unseen(state)
+                lost_to = obey_losses(state, waiting).lost_to
+                topics = check_same(state, self.query, view, self.query.topics, lost_to)
                 changed = query_to_claim(
                     self.settings, self.query, state, view, self.clock, self.watcher.on_trouble
                 )
@@ -176,7 +181,7 @@ class Stream:
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
             recovery=self.settings.recovery,
-            secrets=self.settings.kafka.options,
+            secrets=self.settings.secrets,
             query=changed,
         )
         state = self.driver.state
@@ -233,9 +238,9 @@ class Stream:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _epoch(self, end: Offsets) -> int:
-        """Run one; how many rows it has read."""
-        commands = self.commands.waiting(self.driver.state)
+    def _epoch(self, end: Offsets, *, losses: bool = False) -> int:
+        """Run one; how many rows it has read. `losses`: as in `CommandSource.waiting`."""
+        commands = self.commands.waiting(self.driver.state, losses=losses)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
         next_session = calendar.session_after(self.settings.session.days, date)
         if self.wanted.until_sealed is not None:
@@ -299,6 +304,7 @@ class Stream:
             trigger_s=self.settings.stream.trigger_s,
             available_now=self.wanted.available_now,
         )
+        self._accept_losses()
         query.start(self.driver.state.end, self._wanted_rows)
         away_since: float | None = None
         looked = 0.0
@@ -322,7 +328,23 @@ class Stream:
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
                 looked = time.monotonic()
                 self._idle_epoch()
+                if self.commands.loss_waits(self.driver.state):
+                    query.stop()
+                    if query.failure is None and not self._is_over():
+                        self._accept_losses()
+                        query.start(self.driver.state.end, self._wanted_rows)
             time.sleep(POLL_S)
+
+    def _accept_losses(self) -> bool:
+        """Go on behind rows that somebody has accepted as lost; whether there were any.
+
+        Call it while no query runs: it would read on where it is, and not where the journal ends.
+        """
+        self.commands.waiting(self.driver.state, losses=True)
+        if not self.commands.loss_waits(self.driver.state) or self._is_over():
+            return False
+        self._epoch(self.driver.state.end, losses=True)
+        return True
 
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""
@@ -347,9 +369,12 @@ class Stream:
         failure = self.supervised.failure
         if isinstance(failure, Ended | StorageError):
             raise failure
+        if self._accept_losses():
+            self.supervised.start(self.driver.state.end, self._wanted_rows)
+            return time.monotonic()
         now = time.monotonic()
         since = away_since if away_since is not None else now
-        secrets = self.settings.kafka.options
+        secrets = self.settings.secrets
         if ended := beyond_mending(failure, now - since, self.supervised.checkpoint, secrets):
             raise ended from failure
         self.watcher.on_trouble("Kafka does not answer; trying again")

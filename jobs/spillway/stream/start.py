@@ -162,6 +162,7 @@ def job_settings(
         reactivation=reactivation_for(settings.spill.reactivation, victims),
         calendar=settings.session.days if settings.session.boundary == "calendar" else "",
         kafka=MessageSource(settings.kafka.bootstrap_servers, settings.kafka.options),
+        warehouse_options=settings.warehouse.options,
         traced_rows=settings.spill.traced_rows,
     )
 

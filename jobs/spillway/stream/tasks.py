@@ -5,7 +5,7 @@ run exactly what the job runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -27,6 +27,7 @@ from spillway.stream.boundary import left_ms
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.messages import MessageSource
 from spillway_schemas.journal import Offsets, Prefix, SlotReport, TracedGroup
+from spillway_schemas.secret import Options
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class JobSettings:
     """By which it is known how long a session goes on; empty: a command ends it, nobody knows
     when."""
     kafka: MessageSource
+    warehouse_options: Options = field(default_factory=dict)
+    """Of the object store where `warehouse_root` is, when it is in one."""
     traced_rows: int = 0
     """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
 

@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from spillway.engine.wire.blocks import (
 from spillway.storage import Folder, folder, private
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
+from spillway_schemas.secret import Options
 
 REPORT_SCHEMA = pa.schema([pa.field("slot", pa.int32()), pa.field("report", pa.binary())])
 
@@ -51,6 +52,8 @@ class StepJob:
     hand_over: bool
     """Whether state that moves within a host is written where it goes: not in a repeated attempt,
     for what made the first one fail may be such a file."""
+    warehouse_options: Options = field(default_factory=dict)
+    """Of the object store where `warehouse_root` is, when it is in one."""
 
     def state(self, task: StepTask) -> Folder:
         """The folder of a slot's state on the host that this runs on."""
@@ -111,7 +114,7 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     # The time of the results: now that their rows are decoded, not when the driver planned.
     now_us = time.time_ns() // 1000
     task = replace(job.tasks[slot], attempt=_fresh_attempt(), written_at_us=now_us)
-    warehouse = folder(job.warehouse_root)
+    warehouse = folder(job.warehouse_root, job.warehouse_options)
     state = job.state(task)
     report = step(job.spec, task, blocks, state, warehouse.child)
     if report.totals is not None:

@@ -36,7 +36,7 @@ from spillway.tables.events import NumberedCommand, SessionEvent
 from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile
 from spillway.tables.snapshots import Snapshots
-from spillway.tables.warehouse import Warehouse, exists
+from spillway.tables.warehouse import Warehouse, exists, opened
 
 __all__ = [
     "DATA_TABLES",
@@ -59,4 +59,5 @@ __all__ = [
     "WrongTable",
     "definitions",
     "exists",
+    "opened",
 ]

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.engine.wire.datafile import ROW_GROUP_BYTES
-from spillway.storage import Folder
+from spillway.storage import Folder, StorageError
 from spillway.tables.errors import DamagedArchive
 from spillway.tables.rowgroups import lower, row_groups, upper
 from spillway_schemas.filenames import Archived, archive_name, archive_origin
@@ -55,7 +55,7 @@ class Archive:
         known = self.known()
         while after < upto:
             found, data = self._whole(known, after + 1)
-            for group in row_groups(archive_name(found), data):
+            for group in row_groups(archive_name(found), pa.BufferReader(data)):
                 if upper(group) > after:
                     rows = group.read(schema)
                     yield rows.filter((pc.field("n") > after) & (pc.field("n") <= upto))
@@ -121,6 +121,8 @@ class Archive:
         """The bytes of a file, or what is wrong with it."""
         try:
             data = self._place.map(archive_name(archived))
+        except StorageError:
+            raise
         except OSError as error:
             return f"cannot be read ({error})"
         if hashlib.sha256(data).hexdigest() != archived.digest:
@@ -153,7 +155,7 @@ def _encoded(rows: Iterable[pa.Table], first: int, last: int) -> pa.Buffer:
 
 def _holds(data: pa.Buffer, rows: Iterable[pa.Table]) -> bool:
     """Whether the Parquet file with these bytes has all these rows, as they are."""
-    groups = row_groups("", data)
+    groups = row_groups("", pa.BufferReader(data))
     for some in _in_groups(rows):
         least, greatest = some["n"][0].as_py(), some["n"][-1].as_py()
         near = [each for each in groups if lower(each) <= greatest and least <= upper(each)]

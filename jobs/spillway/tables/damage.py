@@ -36,6 +36,7 @@ LOG = "_delta_log"
 COUNTS = {"add": "spillwayAdds", "remove": "spillwayRemoves", "txn": "spillwayTransactions"}
 """Per kind of action: the key in a commit's description that says how many there are."""
 
+_WHOLE = b'{"commitInfo":{}}'
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
@@ -78,6 +79,11 @@ def entry_problem(text: bytes) -> str | None:
     return None
 
 
+def first_gap(versions: Sequence[int], checkpoint: int) -> tuple[int, str] | None:
+    """Return the first version after the checkpoint that is missing, as `first_bad` does. Pure."""
+    return first_bad(versions, checkpoint, lambda _: _WHOLE)
+
+
 def first_bad(versions: Sequence[int], checkpoint: int, texts: Any) -> tuple[int, str] | None:
     """Return the first bad version after the checkpoint and what is wrong with it. Pure.
 
@@ -114,8 +120,15 @@ def checkpoint_files(place: Folder) -> list[str]:
 
 
 def check_log(place: Folder, name: str) -> None:
-    """Raise `DamagedTable` when the log is torn after its last checkpoint."""
-    bad = first_bad(log_versions(place), last_checkpoint(place), lambda v: place.read(log_name(v)))
+    """Raise `DamagedTable` when the log is torn after its last checkpoint.
+
+    Where no file is ever torn, only whether one is missing is looked at.
+    """
+    versions, checkpoint = log_versions(place), last_checkpoint(place)
+    if place.is_atomic:
+        bad = first_gap(versions, checkpoint)
+    else:
+        bad = first_bad(versions, checkpoint, lambda v: place.read(log_name(v)))
     if bad:
         version, problem = bad
         raise DamagedTable(

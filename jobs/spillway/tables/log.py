@@ -29,6 +29,12 @@ Failure paths:
   the same time: the log is searched for the commit's own id. Found: done. Another writer took
   the transaction: `TableConflict`. Neither, and the operating system refused the write:
   `StorageError`, which says why; the commit did not happen. Otherwise: `OutcomeUnknown`.
+* *An object store's answer was lost*, or it failed: the same search. Neither the commit's own id
+  nor another's transaction: the entry was not written, or is still on its way. So the same commit,
+  with the same id, is tried again on the same handle. Whichever of its attempts comes first is
+  found by the next; a later one meets a log entry that is there, and the store refuses it. Once the
+  store has not answered for `Folder.patience_s`: `OutcomeUnknown`. An entry that lands later still
+  was committed then: the next driver's claim, or the next redo, meets it.
 * *The process was frozen inside a commit* for so long that the log entry's number was taken and
   pruned: the same search; the entry that it wrote is below the last checkpoint, where nobody
   looks.
@@ -59,7 +65,7 @@ from deltalake.transaction import (
     Transaction,
 )
 
-from spillway.storage import Folder, storage_error
+from spillway.storage import Folder
 from spillway.tables.columns import ColumnConflict, Fields, united
 from spillway.tables.damage import COUNTS, LOG, check_log, is_table, last_checkpoint, log_name
 from spillway.tables.definitions import (
@@ -88,6 +94,9 @@ CHECKPOINT_EVERY = 100
 KEEP_ENTRIES, KEEP_S = 300, 600.0
 """Log entries that are kept before the last checkpoint: this many at least, and all that are
 younger than this many seconds. `repair` and readers that have just begun work with them."""
+
+AGAIN_S = 0.2
+"""Between two attempts at a commit whose answer was lost."""
 
 COMMIT_ID = "spillwayCommit"
 """Key in a commit's description: a fresh id, by which a commit is found in the log again."""
@@ -138,15 +147,15 @@ class Table:
                     f"there is no table {self.name!r} at {path}: "
                     "start `spillway stream` once, or name another warehouse.root"
                 )
-            self._create(path)
+            self._create()
         if version is None:
             check_log(place, self.name)
         try:
-            self._handle = deltalake.DeltaTable(path, version=version)
+            self._handle = self._open(version)
         except TableNotFoundError as error:
             raise NoWarehouse(f"there is no table {self.name!r} at {path}") from error
         except (DeltaError, OSError) as error:
-            if explained := storage_error("read", path, error):
+            if explained := place.error_of("read", "", error):
                 raise explained from error
             raise self._unreadable(error) from error
         if definition.schema is not None:
@@ -179,7 +188,12 @@ class Table:
     def refresh(self) -> None:
         """See the newest version of the table."""
         before = self.version
-        self._handle.update_incremental()
+        try:
+            self._handle.update_incremental()
+        except (DeltaError, OSError) as error:
+            if explained := self.place.error_of("read", LOG, error):
+                raise explained from error
+            raise
         if self.version != before:
             self._transactions.clear()
 
@@ -193,6 +207,8 @@ class Table:
             try:  # delta-rs reads the log for it
                 version = self._handle.transaction_version(app)
             except DeltaError as error:
+                if explained := self.place.error_of("read", LOG, error):
+                    raise explained from error
                 if "json error" in str(error).lower():
                     raise self._unreadable(error) from error
                 raise TableConflict(
@@ -246,8 +262,9 @@ class Table:
 
         Checks against the version that this process sees, without looking for a newer one, and
         then sees its own commit. With `removes` the rows stay the same (a compaction), unless it
-        `drops` them. Raises `TableConflict`, `OutcomeUnknown`.
+        `drops` them. Raises `TableConflict`, `OutcomeUnknown`, `StorageError`.
         """
+        self.place.assure_exclusive()
         now_ms = time.time_ns() // 1_000_000
         change = drops or not removes
         actions: list[Any] = [
@@ -268,24 +285,33 @@ class Table:
             app_transactions=[Transaction(app, version)],
         )
         known, before = dict(self._transactions), self.version
-        failure: Exception | None = None
-        try:
-            self._handle.create_write_transaction(
-                actions,
-                mode="append",
-                schema=self._handle.schema(),
-                partition_by=list(self.definition.partition_by),
-                commit_properties=properties,
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except Exception as error:  # noqa: BLE001 - told apart by reading the log again
-            failure = error
-        else:
-            self.refresh()
-        if failure or self.version != before + 1:
-            self._confirm(commit_id, before, app, version, failure)
-        else:  # nobody else's commit: what was known still holds
-            self._transactions = {**known, app: version}
+        until = time.monotonic() + self.place.patience_s
+        while True:
+            failure: Exception | None = None
+            try:
+                self._handle.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=self._handle.schema(),
+                    partition_by=list(self.definition.partition_by),
+                    commit_properties=properties,
+                    post_commithook_properties=_NO_HOOKS,
+                )
+                self.refresh()
+            except Exception as error:  # noqa: BLE001 - told apart by reading the log again
+                failure = error
+            if failure is None and self.version == before + 1:
+                # Nobody else's commit: what was known still holds.
+                self._transactions = {**known, app: version}
+                break
+            try:
+                self._confirm(commit_id, before, app, version, failure)
+            except OutcomeUnknown:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(AGAIN_S)
+            else:
+                break
         self.sync_log()
 
     def _confirm(
@@ -299,7 +325,7 @@ class Table:
         """
         what = f"{self.name}: the commit of transaction ({app!r}, {version})"
         try:
-            fresh = deltalake.DeltaTable(self.place.path())
+            fresh = self._open()
             taken = fresh.transaction_version(app)
             newer = range(before + 1, int(fresh.version()) + 1)
             found = any(commit_id.encode() in self.place.read(log_name(v)) for v in newer)
@@ -314,11 +340,12 @@ class Table:
             self._transactions = {}
             return
         conflict = taken is not None and taken >= version
-        if failure is not None and not conflict:
+        explained = None if failure is None else self.place.error_of("write", LOG, failure)
+        if explained is not None and not conflict:
+            if self.place.is_atomic:  # the request may have been lost, or its answer
+                raise OutcomeUnknown(f"{what}: {explained}") from failure
             # delta-rs links a log entry into place whole, and the log was read after it failed.
-            where = self.place.path(LOG)
-            if explained := storage_error("write", where, failure):
-                raise explained from failure
+            raise explained from failure
         if isinstance(failure, CommitFailedError) or conflict:
             raise TableConflict(
                 f"{what} was refused: another writer has committed ({app!r}, {taken})"
@@ -344,7 +371,7 @@ class Table:
         try:
             self._handle.create_checkpoint()
         except (DeltaError, OSError) as error:
-            if explained := storage_error("write", self.place.path(LOG), error):
+            if explained := self.place.error_of("write", LOG, error):
                 raise explained from error
             raise
         self._checkpoint = self.version
@@ -362,10 +389,15 @@ class Table:
         """
         oldest = self._checkpoint - KEEP_ENTRIES
         written_before = time.time() - KEEP_S
-        for info in self.place.child(LOG).list():
-            number = info.name[:20]
-            if number.isdigit() and int(number) < oldest and info.modified_s < written_before:
-                self.place.delete(f"{LOG}/{info.name}")
+        log = self.place.child(LOG)
+        old = [
+            info.name
+            for info in log.list()
+            if (number := info.name[:20]).isdigit()
+            and int(number) < oldest
+            and info.modified_s < written_before
+        ]
+        log.delete(*old)
 
     def change_columns(self, schema: pa.Schema) -> None:
         """Give a table that has no files other columns.
@@ -398,6 +430,7 @@ class Table:
             ) from error
 
     def _commit_columns(self, schema: deltalake.Schema) -> None:
+        self.place.assure_exclusive()
         try:
             self._handle.create_write_transaction(
                 [],
@@ -412,27 +445,33 @@ class Table:
         except CommitFailedError as error:
             raise TableConflict(f"{self.name}: another process has changed it: {error}") from error
         except (DeltaError, OSError) as error:
-            if explained := storage_error("write", self.place.path(LOG), error):
+            if explained := self.place.error_of("write", LOG, error):
                 raise explained from error
             raise
         self._handle.update_incremental()
         self.sync_log()
 
-    def _create(self, path: str) -> None:
+    def _open(self, version: int | None = None) -> deltalake.DeltaTable:
+        path, options = self.place.path(), self.place.library_options
+        return deltalake.DeltaTable(path, version=version, storage_options=options)
+
+    def _create(self) -> None:
+        self.place.assure_exclusive()
         try:
             deltalake.DeltaTable.create(
-                path,
+                self.place.path(),
                 schema=deltalake.Schema.from_arrow(self.definition.schema),
                 partition_by=list(self.definition.partition_by),
                 name=self.name,
                 configuration={
                     "delta.deletedFileRetentionDuration": f"interval {REMOVED_KNOWN_S} seconds"
                 },
+                storage_options=self.place.library_options,
             )
         except Exception as error:
-            if deltalake.DeltaTable.is_deltatable(path):
-                return  # another process was faster
-            if explained := storage_error("write", path, error):
+            if is_table(self.place):
+                return  # another process was faster, or the answer was lost
+            if explained := self.place.error_of("write", "", error):
                 raise explained from error
             raise
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.wire.datafile import write_data_file
+from spillway.storage import StorageError
 from spillway.tables.archive import Archive
 from spillway.tables.errors import DamagedTable, JournalConflict, TableConflict
 from spillway.tables.log import ActiveFile, Table
@@ -161,7 +162,7 @@ class Numbered:
 
     def _groups(self, path: str) -> list[RowGroup]:
         with self._readable(path):
-            return row_groups(path, self._table.place.map(path))
+            return row_groups(path, self._table.place.open(path))
 
     def _rows(self, group: RowGroup, schema: pa.Schema) -> pa.Table:
         with self._readable(group.path):
@@ -172,6 +173,8 @@ class Numbered:
         """Say what to do about a file that cannot be read."""
         try:
             yield
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise DamagedTable(
                 f"{self._table.place.path(path)} of the table {self._app!r} cannot be read "

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from spillway.storage import Folder, folder
+from spillway.storage import Folder, StorageError, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
 from spillway.tables.damage import (
     LOG,
     checkpoint_files,
     first_bad,
+    is_table,
     last_checkpoint,
     log_name,
     log_versions,
@@ -40,18 +41,19 @@ from spillway.tables.log import Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, Snapshots
 from spillway.tables.warehouse import APP, Warehouse
 from spillway_schemas.journal import Epoch
+from spillway_schemas.secret import Options
 from spillway_schemas.snapshot import JournalSnapshot
 
 DAMAGED = "_damaged"
 
 
-def repair(root: str) -> list[str]:
+def repair(root: str, options: Options | None = None) -> list[str]:
     """Mend what can be mended; return what was done, in sentences (nothing: all was well).
 
     Raises `DamagedTable` when the journal has lost what tables already hold: then nothing was
     changed in the journal, and a person has to restore it.
     """
-    place = folder(root)
+    place = folder(root, options)
     done: list[str] = []
     # Data tables first: what they hold afterwards says how far the journal may be shortened.
     names = sorted(definitions(None), key=lambda name: (name == "journal", name))
@@ -66,7 +68,7 @@ def repair(root: str) -> list[str]:
             done.append(_shorten(place, table, name, *bad))
             bad = _torn_file(table) if name in NUMBERED_NAMES else None
     if done:
-        done += [f"still wrong: {problem}" for problem in Warehouse(root).check()]
+        done += [f"still wrong: {problem}" for problem in Warehouse(root, options=options).check()]
     return done
 
 
@@ -91,6 +93,8 @@ def _torn_file(table: Folder) -> tuple[int, str] | None:
             try:
                 with table.open(add["path"]) as file:
                     pq.read_table(file, page_checksum_verification=True)
+            except StorageError:
+                raise
             except (pa.ArrowException, OSError) as error:
                 return version, f"its file {add['path']} cannot be read ({error})"
     return None
@@ -102,8 +106,10 @@ def _checkpoints(place: Folder, table: Folder, name: str) -> list[str]:
     while True:
         try:
             last_checkpoint(table)
-            deltalake.DeltaTable(table.path())
+            deltalake.DeltaTable(table.path(), storage_options=table.library_options)
         except (DamagedTable, DeltaError, OSError) as error:
+            if explained := table.error_of("read", LOG, error):
+                raise explained from error
             files = checkpoint_files(table)
             pointer = f"{LOG}/_last_checkpoint"
             if table.size(pointer) is not None:
@@ -126,10 +132,11 @@ def _may_shorten(place: Folder, journal: Folder, version: int) -> None:
     left = Journal(table, snapshots, Archive(place.child(ARCHIVE)))
     last = left.last_epoch()
     for name in DATA_TABLES:
-        path = place.child(name).path()
-        if not deltalake.DeltaTable.is_deltatable(path):
+        data = place.child(name)
+        if not is_table(data):
             continue
-        applied = deltalake.DeltaTable(path).transaction_version(APP)
+        handle = deltalake.DeltaTable(data.path(), storage_options=data.library_options)
+        applied = handle.transaction_version(APP)
         if applied is not None and applied > last:
             raise DamagedTable(
                 f"log entry {version} of the journal is torn, and the table {name!r} already "

@@ -42,9 +42,9 @@ class RowGroup:
         return rows.cast(schema)
 
 
-def row_groups(path: str, data: pa.Buffer) -> list[RowGroup]:
-    """All row groups of the Parquet file with these bytes. Raises `pa.ArrowException`, OSError."""
-    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+def row_groups(path: str, source: pa.NativeFile) -> list[RowGroup]:
+    """All row groups of an open Parquet file. Raises `pa.ArrowException`, OSError."""
+    file = pq.ParquetFile(source, page_checksum_verification=True)
     return [
         RowGroup(path, file, at, *_bounds(file.metadata.row_group(at)))
         for at in range(file.num_row_groups)

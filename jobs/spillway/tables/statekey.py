@@ -1,8 +1,9 @@
 """The warehouse's key for the digests of state files.
 
-A file of its own beside the tables, of 32 random bytes, 0600. It is made with the first stream;
-when it is lost the next start makes another one. State files are only a cache: those that were
-written under another key are reported missing and read again from Kafka.
+A file of its own beside the tables, of 32 random bytes, 0600; in an object store, who may read the
+warehouse may read it. It is made with the first stream; when it is lost the next start makes
+another one. State files are only a cache: those that were written under another key are reported
+missing and read again from Kafka.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from contextlib import suppress
 
 from pydantic import SecretBytes
 
 from spillway.private import FILE_MODE, NotPrivate, open_private, refuse_link
-from spillway.storage import Folder
+from spillway.storage import Folder, LocalFolder
 
 NAME = "state-key"
 KEY_BYTES = 32
@@ -25,6 +27,8 @@ def state_key(place: Folder) -> SecretBytes:
 
     Raises NotPrivate when it is not this user's alone or not a key; OSError when it cannot be had.
     """
+    if not isinstance(place, LocalFolder):
+        return _checked(_stored(place), place.path(NAME))
     path = place.path(NAME)
     if not os.path.lexists(path):
         _make(path)
@@ -40,12 +44,27 @@ def state_key(place: Folder) -> SecretBytes:
         os.chmod(path, FILE_MODE)
     with open(path, "rb", opener=open_private) as file:
         key = file.read(KEY_BYTES + 1)
+    return _checked(key, path)
+
+
+def _checked(key: bytes, path: str) -> SecretBytes:
     if len(key) != KEY_BYTES:
         raise NotPrivate(
             f"{path} is not a key of {KEY_BYTES} bytes: delete it. A new one is made, and state is "
             "read again from Kafka"
         )
     return SecretBytes(key)
+
+
+def _stored(place: Folder) -> bytes:
+    """The key in an object store, put there when there is none. Of two at a time one does."""
+    place.assure_exclusive()
+    try:
+        return place.read(NAME)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            place.write_new(NAME, secrets.token_bytes(KEY_BYTES))
+    return place.read(NAME)
 
 
 def _make(path: str) -> None:

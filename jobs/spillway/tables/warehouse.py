@@ -27,6 +27,7 @@ import pyarrow as pa
 from pydantic import SecretBytes
 
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
+from spillway.protocol.losses import loss_of
 from spillway.protocol.redo import settled_epoch
 from spillway.protocol.state import genesis_at
 from spillway.storage import Folder, folder
@@ -51,7 +52,10 @@ from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
 from spillway_schemas.hash_space import spaces
-from spillway_schemas.journal import FileRecord
+from spillway_schemas.journal import FileRecord, Genesis, Sealed
+from spillway_schemas.losses import AcceptedLoss
+from spillway_schemas.secret import Options
+from spillway_schemas.setting_fields import WarehouseSettings
 from spillway_schemas.snapshot import JournalSnapshot
 
 APP = "spillway"
@@ -72,9 +76,18 @@ class Compacted:
     """Per table: files that were replaced."""
 
 
-def exists(root: str) -> bool:
-    """Whether there is a warehouse at `root`."""
-    return is_table(folder(root).child("journal"))
+def exists(root: str, options: Options | None = None) -> bool:
+    """Whether there is a warehouse at `root`. `options`: of its object store."""
+    return is_table(folder(root, options).child("journal"))
+
+
+def opened(place: WarehouseSettings, *, fsync: bool | None = None) -> Warehouse:
+    """The warehouse that the settings name, as it is. `fsync`: None: as they say.
+
+    Raises as `Warehouse` does.
+    """
+    durable = place.fsync if fsync is None else fsync
+    return Warehouse(place.root, fsync=durable, options=place.options)
 
 
 class Warehouse:
@@ -96,15 +109,17 @@ class Warehouse:
         *,
         spill: pa.Schema = SPILL_COLUMNS,
         later: Collection[str] = (),
+        options: Options | None = None,
     ) -> None:
-        self.place: Folder = folder(root)
+        """`options`: of the object store, where `root` is the URI of one."""
+        self.place: Folder = folder(root, options)
         self._create = results is not None
         self._fsync = fsync
         self._definitions = definitions(results, None if results is None else spill)
         self._tables: dict[str, Table] = {}
         self._looked: dict[str, int] = {}
         """Per table: the version at which `maintain` last looked for small files."""
-        if not self._create and not exists(root):
+        if not self._create and not is_table(self.place.child("journal")):
             raise NoWarehouse(
                 f"there is no warehouse at {self.place.path()}: "
                 "start `spillway stream` once, or name another warehouse.root"
@@ -281,6 +296,17 @@ class Warehouse:
 
     # --- upkeep --------------------------------------------------------------------------
 
+    def accepted_loss(self, genesis: Genesis, sealed: Sealed) -> AcceptedLoss | None:
+        """Return what a sealed session has lost for good, as people have accepted it: while it was
+        open, and since."""
+        since = sealed.base if sealed.carried is None else min(sealed.base, sealed.carried.since)
+        entries = self.journal.read_after(since - 1) if sealed.lost_to else []
+        before = loss_of(genesis, sealed, entries)
+        since_then = self.sessions.accepted_loss(sealed.session)
+        if before is None or since_then is None:
+            return before or since_then
+        return before.and_then(since_then)
+
     def maintain(self, *, most_bytes: int = DAY_BYTES) -> Compacted:
         """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
 
@@ -348,8 +374,7 @@ class Warehouse:
                 min_age_s=min_age_s,
             )
             if not dry_run:
-                for info in found[name].delete:
-                    table.place.delete(info.name)
+                table.place.delete(*(info.name for info in found[name].delete))
         return found
 
     def check(self, *, thorough: bool = True) -> list[str]:
@@ -382,8 +407,12 @@ class Warehouse:
         }
         # The next start gives the tables what the journal owes them.
         sizes |= {(each.table, file.path): file.bytes for each in owed for file in each.files}
+        there = {
+            name: {info.name: info.bytes for info in self.table(name).place.list()}
+            for name in {name for name, _ in sizes}
+        }
         for (name, path), wanted in sizes.items():
-            size = self.table(name).place.size(path)
+            size = there[name].get(path)
             if size != wanted:
                 problems.append(
                     f"{name}: {path} should have {wanted} bytes and "

@@ -37,7 +37,7 @@ from spillway.stream.messages import MessageSource
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.single import SingleProof
-from spillway.verify.tasks import ResultsDamaged
+from spillway.verify.tasks import ResultsDamaged, TableFiles
 from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
 from spillway.verify.workers import Timing, TopicRanges
@@ -132,7 +132,7 @@ def verify(
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
-    loss = warehouse.sessions.accepted_loss(session)
+    loss = warehouse.accepted_loss(genesis, sealed)
     with cluster(bootstrap, client) as view:
         gone = input_losses(view, genesis.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):
@@ -287,17 +287,15 @@ def frames_of(asked: _Asked) -> ProofFrames:
 
     spark = asked.spark()
     files = {
-        name: [warehouse.folder(name).path(file.path) for file in some]
-        for name, some in held.items()
+        name: _files(warehouse, name, [file.path for file in some]) for name, some in held.items()
     }
-    schemas = {name: warehouse.table(name).definition.file_schema for name in files}
-    quarantine = quarantined_rows(spark, schemas["quarantine"], files["quarantine"])
+    quarantine = quarantined_rows(spark, files["quarantine"])
     if query.is_single:
         span = query.spans[0]
         assert span is not None
         plans = compile_streams(query)
         inputs = [input_rows(spark, plan, source, salt) for plan in plans]
-        results = result_rows(spark, plans, schemas["results"], files["results"], salt)
+        results = result_rows(spark, plans, files["results"], salt)
         return WindowedFrames(spark, span, plans, inputs, results, quarantine, salt)
     values = values_of(query)
     plans = leaf_plans(query, values)
@@ -305,7 +303,7 @@ def frames_of(asked: _Asked) -> ProofFrames:
         leaf_rows(spark, plan, leaf, source, salt)
         for plan, leaf in zip(plans, values.leaves, strict=True)
     ]
-    results = tree_results(spark, values, schemas["results"], files["results"], salt)
+    results = tree_results(spark, values, files["results"], salt)
     number = {leaf: n for n, leaf in enumerate(query.inputs)}
     windows = [
         (span, [[number[leaf] for leaf in query.tree.below(each)] for each in join.inputs])
@@ -321,11 +319,14 @@ def _single_frames(
     """Frames of the inputs and of the results of one join, for its differences."""
     from spillway.verify.rows import input_rows, result_rows
 
-    table, spark = asked.warehouse.table("results"), asked.spark()
-    place = asked.warehouse.folder("results")
+    spark = asked.spark()
     inputs = [input_rows(spark, plan, asked.source, asked.salt) for plan in plans]
-    files = [place.path(path) for path in paths]
-    return inputs, result_rows(spark, plans, table.definition.file_schema, files, asked.salt)
+    files = _files(asked.warehouse, "results", paths)
+    return inputs, result_rows(spark, plans, files, asked.salt)
+
+
+def _files(warehouse: Warehouse, name: str, paths: Sequence[str]) -> TableFiles:
+    return TableFiles(warehouse.folder(name), warehouse.table(name).definition.file_schema, paths)
 
 
 class _Proof:

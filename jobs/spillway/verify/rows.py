@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from spillway.decode import StreamPlan
 from spillway.stream.messages import ranges_of, reading_frame, shares
 from spillway.verify.arithmetic import PRIMES
+from spillway.verify.tasks import TableFiles, file_rows
 from spillway.verify.workers import TIMED, TopicRanges, decoded, decoded_schema, key_names
 
 READERS_PER_CORE = 4
@@ -68,11 +69,9 @@ def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | 
     )
 
 
-def result_rows(
-    spark: Any, plans: Sequence[StreamPlan], schema: pa.Schema, paths: Sequence[str], salt: int
-) -> Any:
+def result_rows(spark: Any, plans: Sequence[StreamPlan], files: TableFiles, salt: int) -> Any:
     """All results of the session: key, `partition<i>`, `offset<i>`, `hash<i>`, `phase`."""
-    return result_columns(table_rows(spark, schema, paths), plans, salt)
+    return result_columns(table_rows(spark, files), plans, salt)
 
 
 def result_columns(table: Any, plans: Sequence[StreamPlan], salt: int) -> Any:
@@ -97,16 +96,26 @@ def identity_columns(input_: int, name: str, payload: Sequence[str], salt: int) 
     ]
 
 
-def quarantined_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
+def quarantined_rows(spark: Any, files: TableFiles) -> Any:
     """The quarantine's rows of the session: `topic`, `partition`, `offset`."""
-    return table_rows(spark, schema, paths).select("topic", "partition", "offset")
+    return table_rows(spark, files).select("topic", "partition", "offset")
 
 
-def table_rows(spark: Any, schema: pa.Schema, paths: Sequence[str]) -> Any:
-    """Rows of files of a table, none where there are no files."""
-    nullable = from_arrow_schema(pa.schema([field.with_nullable(True) for field in schema]))
-    reader = spark.read.schema(nullable).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*paths) if paths else spark.createDataFrame([], nullable)
+def table_rows(spark: Any, files: TableFiles) -> Any:
+    """Rows of files of a table, none where there are no files.
+
+    Spark reads local files itself. Those of an object store, for which its JVM would need a client
+    and credentials of its own, are read by its Python workers.
+    """
+    frame = from_arrow_schema(files.nullable)
+    if not files.paths:
+        return spark.createDataFrame([], frame)
+    if files.place.library_options is None:
+        reader = spark.read.schema(frame).option("parquet.page.verify-checksum.enabled", "true")
+        return reader.parquet(*map(files.place.path, files.paths))
+    parts = min(len(files.paths), 2 * spark.sparkContext.defaultParallelism)
+    read = partial(file_rows, files, parts)
+    return spark.range(0, parts, 1, parts).mapInArrow(read, frame)
 
 
 # --- the same as measures --------------------------------------------------------------------

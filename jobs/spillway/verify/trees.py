@@ -34,6 +34,7 @@ from spillway.verify.rows import (
     result_weights,
     table_rows,
 )
+from spillway.verify.tasks import TableFiles
 from spillway.verify.times import in_time, is_own
 from spillway.verify.values import ProofLeaf, TreeValues, outwards
 from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
@@ -46,11 +47,9 @@ def leaf_rows(spark: Any, plan: StreamPlan, leaf: ProofLeaf, source: TopicRanges
     return input_rows(spark, plan, source, salt, leaf.hashed_rows)
 
 
-def tree_results(
-    spark: Any, values: TreeValues, schema: pa.Schema, paths: Sequence[str], salt: int
-) -> Any:
+def tree_results(spark: Any, values: TreeValues, files: TableFiles, salt: int) -> Any:
     """All results of the session: the root's key as `v<value>`, then as in `rows.result_rows`."""
-    return tree_result_columns(table_rows(spark, schema, paths), values, salt)
+    return tree_result_columns(table_rows(spark, files), values, salt)
 
 
 def tree_result_columns(table: Any, values: TreeValues, salt: int) -> Any:

@@ -64,6 +64,12 @@ class Withdrawal(Action):
     session: SessionDate
 
 
+class LossForm(Action):
+    """Accept what Kafka has lost of a session."""
+
+    session: SessionDate
+
+
 class ActionOutcome(BaseModel):
     """What the command came to."""
 
@@ -110,6 +116,11 @@ def add_to(app: FastAPI, rights: door.Rights, section: str) -> None:
     def withdraw(asked: Withdrawal, someone: door.User) -> ActionOutcome:
         """A seal that is pending."""
         return run(someone, asked, "seal", f"--session={asked.session}", "--withdraw")
+
+    @app.post("/act/loss", dependencies=closes)
+    def loss(asked: LossForm, someone: door.User) -> ActionOutcome:
+        """Of an open session or a sealed one."""
+        return run(someone, asked, "accept-loss", f"--session={asked.session}")
 
 
 def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) -> ActionOutcome:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from spillway.protocol.state import JournalState, fold, replay
+from spillway.protocol.losses import loss_of
+from spillway.protocol.state import JournalState, fold, genesis_of, replay
 from spillway_schemas.journal import Epoch, Genesis, Offsets, Sealed, entry_from, entry_texts
+from spillway_schemas.losses import LostRange
 
 from .rules import at
 from .slot import whole
@@ -20,7 +22,10 @@ def problems(world: World) -> list[str]:
     out = list(lost_files(world))
     got = results(world)
     for sealed in state.sealed.values():
-        out += compared(sealed.session, got.pop(sealed.session, Counter()), brute(world, sealed))
+        found = got.pop(sealed.session, Counter())
+        most, least_ = brute(world, sealed), left(world, state, sealed)
+        out += compared(sealed.session, found, most & (found | least_))
+        out += accepted(world, state, sealed)
     for session, found in got.items():
         open_one = Counter(so_far(world, state, session))
         extra = found - open_one
@@ -85,17 +90,70 @@ def results(world: World) -> dict[str, Counter[Identity]]:
 
 
 def rows_between(world: World, start: Offsets, end: Offsets) -> list[Row]:
-    """All good rows of a range of offsets."""
+    """All good rows of a range of offsets, but those that the stream passed over."""
+    passed = never_read(world)
     return [
         world.row(leaf, value, p, o)
         for leaf, p, o, value in world.read(start, end)
-        if value != REJECTED
+        if value != REJECTED and (leaf, p, o) not in passed
     ]
+
+
+def never_read(world: World) -> set[tuple[int, int, int]]:
+    """(Leaf, partition, offset) of all that was lost, and accepted as lost, before it was read."""
+    passed: set[tuple[int, int, int]] = set()
+    end: Offsets = {}
+    for entry in world.journal:
+        if isinstance(entry, Genesis):
+            end = entry.start
+        elif isinstance(entry, Epoch):
+            if entry.lost_to:
+                passed |= {(i, p, o) for i, p, o, _ in world.read(end, entry.lost_to)}
+            end = entry.end
+    return passed
 
 
 def brute(world: World, sealed: Sealed) -> Counter[Identity]:
     """The join of a sealed session's input."""
     return Counter(whole(world, rows_between(world, sealed.start, sealed.end)))
+
+
+def left(world: World, state: JournalState, sealed: Sealed) -> Counter[Identity]:
+    """The results that a session must have, whatever was lost: those of rows that are not. Where no
+    slot was lost all rows that were read stayed in memory or in files, and nothing is missing."""
+    lost = losses(world, state, sealed)
+    epochs = [entry for entry in world.journal if isinstance(entry, Epoch)]
+    if not lost or not any(each.restored_slots or each.deferred for each in epochs):
+        return brute(world, sealed)
+    gone = {(each.topic, each.partition): each.end for each in lost}
+    rows = [
+        row
+        for row in rows_between(world, sealed.start, sealed.end)
+        if row[2][0][1] >= gone.get((world.topic(world.tree.inputs[row[0]][1]), row[2][0][0]), 0)
+    ]
+    return Counter(whole(world, rows))
+
+
+def losses(world: World, state: JournalState, sealed: Sealed) -> list[LostRange]:
+    """What a session says that it has lost."""
+    loss = loss_of(genesis_of(state, sealed), sealed, world.journal)
+    return [*(loss.ranges if loss else ()), *world.accepted.get(sealed.session, ())]
+
+
+def accepted(world: World, state: JournalState, sealed: Sealed) -> Iterable[str]:
+    """What a session says that it has lost, and Kafka holds; and what it does not say."""
+    lost = losses(world, state, sealed)
+    for each in lost:
+        if each.end > world.beginning()[each.topic][each.partition]:
+            yield f"{sealed.session} has lost {each}, says the journal; Kafka holds it"
+    passed = never_read(world)
+    for i, p, o, _ in world.read(sealed.start, sealed.end):
+        told = any(
+            (each.topic, each.partition) == (world.topic(i), p) and each.begin <= o < each.end
+            for each in lost
+        )
+        if (i, p, o) in passed and not told:
+            yield f"{sealed.session} does not say that it has lost {world.topic(i)}/{p} offset {o}"
 
 
 def so_far(world: World, state: JournalState, session: str) -> list[Identity]:
@@ -211,7 +269,10 @@ def quarantined(world: World, state: JournalState) -> list[str]:
     first = world.journal[0]
     assert isinstance(first, Genesis)
     got = Counter(row for _, _, row in contents(world, "quarantine"))
+    passed = never_read(world)
     expected = Counter(
-        (i, p, o) for i, p, o, value in world.read(first.start, state.end) if value == REJECTED
+        (i, p, o)
+        for i, p, o, value in world.read(first.start, state.end)
+        if value == REJECTED and (i, p, o) not in passed
     )
     return [] if got == expected else [f"quarantine has {got}, should have {expected}"]

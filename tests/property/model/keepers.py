@@ -10,6 +10,7 @@ import numpy as np
 from spillway.cleanup.plan import generations_of
 from spillway.engine.spill.generations import DeferredGenerations, VoidedCuts
 from spillway.protocol.deferral import UNREADABLE, deferred_rows
+from spillway.protocol.losses import loss_of, without_lost
 from spillway.protocol.recovery import Restore, check_restored
 from spillway.protocol.state import genesis_of, replay
 from spillway.storage import FileInfo
@@ -117,9 +118,13 @@ def write_deferred(context: Context, sealed: Sealed, name: str) -> Generator[Non
     app, table = f"deferred/{sealed.session}", world.tables["spill"]
     state = replay(world.journal)
     assert state is not None
-    again = deferred_rows(genesis_of(state, sealed), sealed, world.journal)
+    genesis = genesis_of(state, sealed)
+    again = deferred_rows(genesis, sealed, world.journal)
     if again is None or table.version_of(app) >= 0:
         return
+    loss = loss_of(genesis, sealed, world.journal)
+    lost = [*(loss.ranges if loss else ()), *world.accepted.get(sealed.session, ())]
+    again = without_lost(again, lost)
     rows, counts = read_again(context, again)
     check_restored(again, counts, UNREADABLE)
     yield

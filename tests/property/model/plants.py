@@ -24,9 +24,10 @@ from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
-from spillway.protocol import deferral, recovery, redo, seal
+from spillway.protocol import deferral, losses, recovery, redo, seal
 from spillway.protocol import driver as protocol
-from spillway.protocol.offsets import padded
+from spillway.protocol.losses import ObeyedLosses
+from spillway.protocol.offsets import least, padded, reaches
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.recovery import Restore, SessionRestore
 from spillway.protocol.redo import Apply
@@ -42,6 +43,7 @@ from spillway_schemas.journal import (
     Cut,
     Epoch,
     EpochFacts,
+    Offsets,
     PartitionCount,
     Prefix,
     Sealed,
@@ -70,6 +72,8 @@ class Plant:
     patches: tuple[tuple[str, Any], ...] = ()
     trees: Sequence[Tree] = ONE
     """The queries whose schedules must show it."""
+    lossy: bool = False
+    """Shown where Kafka loses rows and people accept it."""
     first: int = 0
     """The seed to begin with: where it was caught when that took long from 0 on."""
     within: int = 300
@@ -331,6 +335,45 @@ def _not_of_deferred(self: Table, app: str, handle: int | None = None) -> int:
     return -1 if app.startswith("deferred/") else _version_of(self, app, handle)
 
 
+# --- losses that people accept
+
+
+def _read_all_the_same(again: Restore, lost_to: Offsets) -> Restore:
+    return again
+
+
+def _held_against_the_journal(again: Restore, lost_to: Offsets) -> Restore:
+    return replace(losses.what_is_left(again, lost_to), lossy=frozenset())
+
+
+def _from_the_end(*args: Any, **more: Any) -> Plan:
+    state, plan = args[0], plan_epoch(*args, **more)
+    return replace(plan, start=padded(state.end, plan.end))
+
+
+def _not_beyond_what_came(state: JournalState, commands: Iterable[Command]) -> ObeyedLosses:
+    obeyed = losses.obey_losses(state, commands)
+    return replace(obeyed, lost_to=least(obeyed.lost_to, state.end))
+
+
+def _one_too_many(state: JournalState, commands: Iterable[Command]) -> ObeyedLosses:
+    obeyed = losses.obey_losses(state, commands)
+    further = {topic: [at and at + 1 for at in ends] for topic, ends in obeyed.lost_to.items()}
+    return replace(obeyed, lost_to=further if obeyed.lost_to != state.lost_to else obeyed.lost_to)
+
+
+def _forgets_losses(state: JournalState | None, entry: Entry) -> JournalState:
+    return replace(fold(state, entry), lost_to={})
+
+
+def _told_nothing(state: JournalState, end: Offsets, lost_to: Offsets) -> Offsets:
+    return {}
+
+
+def _of_its_own_end(state: JournalState, end: Offsets, lost_to: Offsets) -> Offsets:
+    return lost_to if reaches(end, lost_to) else {}
+
+
 # --- generations that come back
 
 
@@ -364,6 +407,73 @@ def _any_generation(self: Any, hashes: U64, intervals: I64) -> I64:
 
 
 PLANTS: tuple[Plant, ...] = (
+    Plant(
+        "lost-rows-asked-for-again",
+        "what is accepted as lost is not read again",
+        "not finished",
+        patches=(("spillway.protocol.plan.what_is_left", _read_all_the_same),),
+        trees=TREES,
+        lossy=True,
+    ),
+    Plant(
+        "lost-rows-counted-on",
+        "a partition that has lost rows cannot be held against the journal's counts",
+        "InputChanged",
+        patches=(("spillway.protocol.plan.what_is_left", _held_against_the_journal),),
+        lossy=True,
+        first=12,
+    ),
+    Plant(
+        "lost-rows-waited-for",
+        "an epoch begins behind the rows that are lost and were never read",
+        "not finished",
+        patches=(("spillway.protocol.driver.plan_epoch", _from_the_end),),
+        lossy=True,
+    ),
+    Plant(
+        "loss-of-what-was-read",
+        "rows that nobody had read are lost, too",
+        "not finished",
+        patches=(("spillway.protocol.plan.obey_losses", _not_beyond_what_came),),
+        lossy=True,
+    ),
+    Plant(
+        "one-row-too-many",
+        "a loss ends where what Kafka holds begins",
+        "Kafka holds it|MISSING|JournalBroken|ValueError|IndexError",
+        patches=(("spillway.protocol.plan.obey_losses", _one_too_many),),
+        lossy=True,
+    ),
+    Plant(
+        "loss-forgotten",
+        "what was accepted holds for as long as the session is open",
+        "JournalBroken|not finished",
+        patches=(("spillway.protocol.driver.fold", _forgets_losses),),
+        lossy=True,
+        first=5,
+    ),
+    Plant(
+        "loss-not-told",
+        "a sealed session says what it has lost",
+        "does not say|MISSING|JournalBroken",
+        patches=(
+            ("spillway.protocol.state.lost_of", _told_nothing),
+            ("spillway.protocol.entry.lost_of", _told_nothing),
+        ),
+        lossy=True,
+        first=21,
+    ),
+    Plant(
+        "loss-beyond-the-end-not-told",
+        "a loss that reaches into the next session is one of both",
+        "does not say|MISSING|not finished",
+        patches=(
+            ("spillway.protocol.state.lost_of", _of_its_own_end),
+            ("spillway.protocol.entry.lost_of", _of_its_own_end),
+        ),
+        lossy=True,
+        first=21,
+    ),
     Plant(
         "deferred-not-read",
         "a cut by reference: cleanup reads its rows in Kafka",

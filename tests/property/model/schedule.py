@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from unittest import mock
 
 from spillway.policy.slots import rearranged
+from spillway.protocol.deferral import deferred_rows
+from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
+from spillway.protocol.offsets import greater, least, padded, reaches
+from spillway.protocol.plan import unseen
 from spillway.protocol.recovery import InputChanged
-from spillway.protocol.state import JournalBroken, replay
+from spillway.protocol.state import JournalBroken, genesis_of, replay
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import Epoch, Genesis, Move, Offsets, Prefix
 from tests.commands import command_of
@@ -36,6 +40,8 @@ from .world import (
 
 QUIET_AFTER = 900
 """Ticks after which nothing goes wrong any more."""
+LOSSES = 0.004
+"""How often a tick takes a partition's first rows, where people accept that."""
 GIVE_UP_AFTER = 6_000
 """Ticks after which a schedule that has not come to its end has failed."""
 
@@ -46,6 +52,7 @@ class Outcome:
 
     seed: int
     trees: Sequence[Tree]
+    lossy: bool
     problems: tuple[str, ...]
     trace: tuple[str, ...]
     ticks: int
@@ -68,6 +75,8 @@ class Outcome:
     """Seals that were pending and were taken back."""
     changed: int
     """Sessions that were taken up by a changed query."""
+    lost: int
+    """Epochs that accepted a loss."""
     noticed: str
     """What ended the stream because Kafka gives other rows than it did; empty: nothing."""
 
@@ -104,11 +113,15 @@ class Schedule:
         faults: Faults | None = None,
         *,
         trees: Sequence[Tree] = ONE,
+        lossy: bool = False,
         traced: bool = False,
     ) -> None:
+        """`lossy`: Kafka loses rows, and a person accepts it; otherwise nobody does."""
         rng = self.rng = Random(seed)
-        self.seed, self.trees = seed, trees
+        self.seed, self.trees, self.lossy = seed, trees, lossy
         self.faults = drawn(rng) if faults is None else faults
+        if lossy:
+            self.faults = replace(self.faults, retention=LOSSES, topic_refilled=0.0)
         tree = rng.choice(trees)
         slots = rng.choice((1, 2, 3))
         self.sessions = rng.choice((1, 2, 2, 3))
@@ -200,7 +213,7 @@ class Schedule:
                 found += problems(self.world)
         except (InputChanged, DataLost) as e:
             self.noticed = f"{type(e).__name__}: {e}"
-            tampered = self.world.replaced or self.world.first
+            tampered = self.world.replaced or (self.world.first and not self.lossy)
             found += wrong(self.world) if tampered else [self.noticed]
         except (JournalBroken, AssertionError, ValueError, KeyError, IndexError, TypeError) as e:
             found.append(f"{type(e).__name__}: {e}")
@@ -334,6 +347,8 @@ class Schedule:
             self.start_driver()
         self.look()
         self.seal_anew()
+        if self.lossy and (context.quiet or rng.random() < 0.3):
+            self.accept()
         for session, entry in sorted(self.sealed.items()):
             assert entry.sealed is not None
             mine = [name for name, _ in self.keepers if name.startswith(f"cleanup {session}")]
@@ -344,6 +359,28 @@ class Schedule:
                 self.keepers.append((name, cleanup(context, entry.sealed, name)))
         if context.quiet and rng.random() < 0.05:
             self.start_vacuum()
+
+    def accept(self) -> None:
+        """A person sees what Kafka does not hold any more, and accepts that."""
+        rng, world, state = self.rng, self.world, replay(self.world.journal)
+        assert state is not None
+        beginning = world.beginning()
+        gone = gone_from(state, beginning)
+        if not reaches(obey_losses(state, unseen(state, world.commands)).lost_to, gone):
+            odd = not self.context.quiet and rng.random() < 0.1
+            session = date(rng.randrange(3)) if odd else state.session.date
+            command = command_of("accept-loss", f"l{world.fresh()}", session=session, lost_to=gone)
+            world.commands.append(command)
+            world.say(f"command {command.id}: accept that {session} has lost {gone}")
+        for session, entry in self.sealed.items():
+            assert entry.sealed is not None
+            start, end = entry.sealed.start, entry.sealed.end
+            again = deferred_rows(genesis_of(state, entry.sealed), entry.sealed, world.journal)
+            if again is not None:
+                start = least(padded(start, again.read_to), again.read_from)
+                end = greater(end, again.read_to)
+            if session not in world.cleaned:
+                world.accepted[session] = lost_ranges(start, end, beginning)
 
     def look(self) -> None:
         """Which sessions the journal says are sealed."""
@@ -384,6 +421,12 @@ class Schedule:
             if "lost entries" in end.value:
                 raise JournalBroken(end.value) from None
             return
+        except DataLost as lost:
+            if not self.lossy:
+                raise
+            shell.say(f"ends: {lost}")
+            self.drivers.remove(shell)
+            return
         if self.context.flip(self.faults.driver_killed):
             shell.say("killed")
             self.drivers.remove(shell)
@@ -403,6 +446,12 @@ class Schedule:
                 next(shell.running)
             except StopIteration as end:
                 shell.say(f"(was frozen) ends: {end.value}")
+                self.frozen.remove(shell)
+                return
+            except DataLost as lost:
+                if not self.lossy:
+                    raise
+                shell.say(f"(was frozen) ends: {lost}")
                 self.frozen.remove(shell)
                 return
 
@@ -429,6 +478,11 @@ class Schedule:
         try:
             next(keeper)
         except StopIteration:
+            self.keepers.remove((name, keeper))
+        except DataLost as lost:
+            if not self.lossy:
+                raise
+            self.world.say(f"{name} ends: {lost}")
             self.keepers.remove((name, keeper))
 
     def break_things(self) -> None:
@@ -510,6 +564,7 @@ class Schedule:
         return Outcome(
             seed=self.seed,
             trees=self.trees,
+            lossy=self.lossy,
             problems=tuple(found),
             trace=tuple(self.world.trace or ()),
             ticks=tick,
@@ -524,6 +579,7 @@ class Schedule:
             open_together=open_together(epochs),
             withdrawn=sum(bool(e.withdrawn) for e in epochs),
             changed=sum(e.kind == "claim" and e.begins is not None for e in self.world.journal),
+            lost=sum(bool(e.lost_to) for e in epochs),
             noticed=self.noticed,
         )
 
@@ -548,24 +604,30 @@ FEW_GENERATIONS = 2
 
 
 def run(
-    seed: int, rules: Rules | None = None, *, trees: Sequence[Tree] = ONE, traced: bool = False
+    seed: int,
+    rules: Rules | None = None,
+    *,
+    trees: Sequence[Tree] = ONE,
+    lossy: bool = False,
+    traced: bool = False,
 ) -> Outcome:
     """Run one schedule with the true rules, or with planted ones."""
     with ExitStack() as stack:
         for where in ("spillway.protocol.state", "spillway.engine.state.kept"):
             stack.enter_context(mock.patch(f"{where}.KEPT_GENERATIONS", FEW_GENERATIONS))
-        return Schedule(seed, rules or Rules(), trees=trees, traced=traced).run()
+        return Schedule(seed, rules or Rules(), trees=trees, lossy=lossy, traced=traced).run()
 
 
 def explain(outcome: Outcome, rules: Rules | None = None) -> str:
     """The readable story of a failing schedule (it is run again with its trace)."""
-    return told(run(outcome.seed, rules, trees=outcome.trees, traced=True))
+    again = run(outcome.seed, rules, trees=outcome.trees, lossy=outcome.lossy, traced=True)
+    return told(again)
 
 
 def told(outcome: Outcome, lines: int = 150) -> str:
     """The end of a traced schedule's story, and how to see it again."""
     story = outcome.trace[-lines:]
-    alone = outcome.trees is ONE
+    options = ("" if outcome.trees is ONE else " --trees") + (" --lossy" if outcome.lossy else "")
     left = len(outcome.trace) - len(story)
     return "\n".join(
         [
@@ -574,7 +636,7 @@ def told(outcome: Outcome, lines: int = 150) -> str:
             *([f"  ended: {outcome.noticed}"] if outcome.noticed else []),
             *([f"  ... {left} lines before ..."] if left else []),
             *(f"  {line}" for line in story),
-            f"again: python -m tests.property.model {outcome.seed}{'' if alone else ' --trees'}",
+            f"again: python -m tests.property.model {outcome.seed}{options}",
         ]
     )
 

@@ -30,6 +30,7 @@ from spillway.engine.state.statefiles import Manifest
 from spillway_schemas.commands import Command
 from spillway_schemas.hash_space import ROOT, levels, spaces
 from spillway_schemas.journal import HASH_BITS, Claim, Epoch, Genesis, Offsets, Prefix
+from spillway_schemas.losses import LostRange
 
 WAREHOUSE = "w"
 SPEC = one_join(
@@ -276,6 +277,8 @@ class World:
     store: dict[str, Stored] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in TABLES})
     commands: list[Command] = field(default_factory=list)
+    accepted: dict[str, list[LostRange]] = field(default_factory=dict)
+    """What the sessions table says of losses of sealed sessions (a row that is durable at once)."""
     cleaned: set[str] = field(default_factory=set)
     """Sessions that the sessions table calls cleaned (a row that is durable at once)."""
     dropped: dict[str, Counter[tuple[str, int]]] = field(default_factory=dict)
@@ -316,6 +319,13 @@ class World:
     def ends(self) -> Offsets:
         """Kafka's current ends."""
         return {self.topic(i): [len(p) for p in parts] for i, parts in enumerate(self.log)}
+
+    def beginning(self) -> Offsets:
+        """The first offsets that Kafka still holds."""
+        return {
+            self.topic(i): [self.first.get((i, p), 0) for p in range(len(parts))]
+            for i, parts in enumerate(self.log)
+        }
 
     def applied(self) -> dict[str, int]:
         """Per table, the epoch of its last application transaction."""

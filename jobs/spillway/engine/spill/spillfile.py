@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.wire.datafile import FILE_BYTES, DataFileWriter
-from spillway.storage import Folder
+from spillway.storage import Folder, StorageError
 from spillway_schemas.journal import FileRecord
 
 U64 = npt.NDArray[np.uint64]
@@ -421,6 +421,8 @@ def read_rows(
     for group in groups:
         try:
             table = source.read_row_group(group, columns=wanted, use_threads=False)
+        except StorageError:
+            raise
         except (OSError, pa.ArrowException) as error:
             raise SpillDamaged(folder.path(file.path), f"it cannot be read: {error}") from error
         hashes = table["key_hash"].to_numpy().view(np.uint64)
@@ -458,5 +460,7 @@ def _open(folder: Folder, file: SpillFile) -> Any:
         return pq.ParquetFile(
             folder.open(file.path), page_checksum_verification=True, memory_map=False
         )
+    except StorageError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise SpillDamaged(folder.path(file.path), f"it cannot be opened: {error}") from error

@@ -12,6 +12,7 @@ const KINDS = {
   spill: { word: "Force a spill", dag: "rebalance" },
   seal: { word: "Seal now", dag: "market_close" },
   withdraw: { word: "Withdraw a seal", dag: "market_close" },
+  loss: { word: "Accept a loss", dag: "market_close" },
   cleanup: { word: "Backfill a day", dag: "market_close" },
 };
 
@@ -71,7 +72,7 @@ export class Actions {
   }
 
   form() {
-    const fields = { rebalance: () => this.rebalance(), spill: () => this.spill(), seal: () => this.seal(), withdraw: () => this.withdraw(), cleanup: () => this.cleanup() };
+    const fields = { rebalance: () => this.rebalance(), spill: () => this.spill(), seal: () => this.seal(), withdraw: () => this.withdraw(), loss: () => this.loss(), cleanup: () => this.cleanup() };
     put(this.body, fields[this.kind]());
     this.body.querySelector("textarea, select, input")?.focus();
   }
@@ -203,6 +204,30 @@ export class Actions {
             () => this.run("withdraw", { session, reason }, (found) => this.said(found)),
           ),
         ),
+      ],
+    );
+  }
+
+  loss() {
+    const session = h("input", { id: "session", name: "session", type: "date", required: true, value: this.given.session ?? this.page.open ?? "" });
+    return this.frame(
+      "Kafka is asked which rows of a session it does not hold any more; nothing is accepted that is still there. The stream, cleanup and verify then do without them.",
+      h("label", { class: "field", for: "session" }, h("span", {}, "Session"), session),
+      [
+        this.button("Accept…", "danger", (reason) => {
+          if (!session.value) {
+            put(this.error, "Choose a day.");
+            session.focus();
+            return;
+          }
+          const day = session.value;
+          this.confirm(
+            ["What Kafka has lost of ", h("b", {}, date(day)), " is given up. Results that need these rows are missing for good, all others are right, and the day ends as not complete. Of an open session this cannot be taken back."],
+            reason,
+            () => this.run("loss", { session: day, reason }, (found) => this.said(found)),
+            "danger",
+          );
+        }),
       ],
     );
   }
@@ -345,6 +370,32 @@ export function sealNote(page, pending) {
     h("span", {}, `A seal of ${date(pending.session)} is pending. ${final ? "It cannot be withdrawn any more: rows beyond its end are read." : "It can still be withdrawn."}`),
     page.me.may.market_close && !final && h("button", { type: "button", class: "small", "data-key": "withdraw", onclick: () => page.actions.open("withdraw") }, "Withdraw…"),
   );
+}
+
+const RANGES = 4;
+
+/** What the open session has lost: what was accepted, and what somebody may accept. */
+export function lossNotes(page, loss) {
+  if (!loss) return [];
+  const told = (ranges) =>
+    ranges.slice(0, RANGES).map((r) => `${visible(r.topic)}/${r.partition} from offset ${count(r.begin)} to ${count(r.end)}`).join(", ") +
+    (ranges.length > RANGES ? ` and ${count(ranges.length - RANGES)} more` : "");
+  const note = (kind, shape, name, words, ...more) => h("p", { class: `note ${kind}`, "data-note": name }, icon(shape), h("span", {}, words), ...more);
+  const cannot = loss.never_read
+    ? `${times(loss.never_read, "offset")} of it before they were read: the stream cannot go on`
+    : "a lost slot could not be restored, nor the day proved";
+  return [
+    loss.accepted.length > 0 && note("", "warn", "loss-accepted", `Accepted as lost: ${told(loss.accepted)}. ${date(loss.session)} will end as not complete.`),
+    loss.waits.length > 0 && note("", "wait", "loss-waits", `Accepted as lost, not answered by the stream yet: ${told(loss.waits)}.`),
+    loss.gone.length > 0 &&
+      note(
+        "warn",
+        "warn",
+        "loss",
+        [`Kafka does not hold ${told(loss.gone)} any more, ${cannot}. Where nobody has it: `, h("code", {}, `spillway accept-loss --session ${loss.session} --reason ...`)],
+        page.me.may.market_close && h("button", { type: "button", class: "small", "data-key": "loss", onclick: () => page.actions.open("loss", { session: loss.session }) }, "Accept…"),
+      ),
+  ];
 }
 
 const NAMED = 3;

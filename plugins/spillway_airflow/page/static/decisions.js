@@ -9,17 +9,21 @@ const MOST_BARS = 12;
 const SHOWN = 100;
 const ALL = 400;
 
+const WORDS = { withdraw: "withdrawal of a seal", "accept-loss": "acceptance of a loss" };
+
 const kinds = (counts) =>
   Object.entries(counts).map(([kind, n]) =>
-    kind === "slots" ? `${count(n)} slots` : times(n, kind === "withdraw" ? "withdrawal of a seal" : kind),
+    kind === "slots" ? `${count(n)} slots` : times(n, WORDS[kind] ?? kind),
   );
 
-/** What was asked about a session's end: the words, and what became of it. */
+/** What was asked about a session: the words, and what became of it. */
 const SEALS = {
   sealed: ["seal", ["good", "lock", "obeyed"]],
   withdrawn: ["withdrawal of a seal", ["good", "check", "obeyed"]],
   "not withdrawn": ["withdrawal of a seal", ["bad", "cross", "refused"]],
   refused: ["seal", ["bad", "cross", "refused"]],
+  "loss accepted": ["acceptance of a loss", ["good", "check", "obeyed"]],
+  "loss refused": ["acceptance of a loss", ["bad", "cross", "refused"]],
 };
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);

@@ -1,6 +1,6 @@
 // Today: where the session stands, the figures that matter, results and memory over time.
 
-import { sealNote } from "./actions.js";
+import { lossNotes, sealNote } from "./actions.js";
 import { DayCharts } from "./day.js";
 import { h, icon, put, scroller } from "./dom.js";
 import { Joins } from "./joins.js";
@@ -46,6 +46,7 @@ export class Overview {
       data.commands_waiting > 0 &&
         h("p", { class: "note" }, icon("wait"), h("span", {}, `${times(data.commands_waiting, "command")} not answered by the stream yet. `), h("a", { href: "#decisions" }, "Look")),
       sealNote(this.page, data.pending_seal),
+      ...lossNotes(this.page, data.loss),
       data.moves_waiting > 0 &&
         h("p", { class: "note" }, icon("move"), h("span", {}, `${times(data.moves_waiting, "group")} to be moved in the next epochs.`)),
     );

@@ -1,0 +1,109 @@
+"""Random days in which Kafka loses rows and a person accepts that: the steps on real folders.
+
+Everything of `test_window_schedules` (trees, windows, sessions that carry rows) and rows that go:
+those that were read, those that were not, and both, in epochs with moves, lost slots, a seal. What
+is there at the end lies between two brute forces: no result that cannot be, none twice, and every
+one that needs no row which the session says that it has lost. A day without lost slots lacks
+nothing but what was never read.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from typing import Any
+from unittest import mock
+
+from hypothesis import event
+from hypothesis import strategies as st
+
+from spillway.policy.reactivation import POLICIES as REACTIVATIONS
+from spillway.policy.victims import POLICIES
+from spillway_schemas import windows
+from spillway_schemas.journal import Epoch
+from tests.lanes import explored
+from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost
+from tests.property.test_window_schedules import Clock, query_for
+from tests.property.tree_slots import TreeSlots
+
+
+def run(number: int, seed: int, *, defers: bool = False) -> TreeSlots:
+    """Some days: `number` is the query's, `seed` that of all that happens. `defers`: the query is
+    one join, no rows are carried, and what lost slots had may be left to cleanup."""
+    with mock.patch.object(windows, "LEAST_SLICE_US", 2_000_000):
+        return _run(number, seed, defers=defers)
+
+
+def _run(number: int, seed: int, *, defers: bool) -> TreeSlots:
+    rng = random.Random(seed)
+    query = query_for(number)
+    while defers and not query.is_single:
+        number += 1
+        query = query_for(number)
+    carry = None not in query.spans and rng.random() < 0.7 and not defers
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(
+            query,
+            root,
+            slots=rng.randint(1, SLOTS),
+            groups=rng.choice([4, 8]),
+            partitions=rng.choice([1, 2]),
+            carry=carry,
+            options={
+                "threshold": rng.choice([0.9, 0.05]),
+                "budget_bytes": rng.choice([10**8, 60_000, 25_000]),
+                "victims": rng.choice(sorted(POLICIES)),
+                "reactivation": rng.choice(["random", *REACTIVATIONS]),
+                "inactive_ms": 1_000,
+            },
+            elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
+            most_restored_rows=rng.choice([0, 5]) if defers else None,
+        )
+        now = Clock(rng)
+        for _ in range(rng.randint(1, 2)):
+            for _ in range(rng.randint(2, 6)):
+                some(day, rng, now.rows(day))
+            some(day, rng, now.rows(day), seal=True, later=now.rows(day))
+            while day.journal.seal is not None:
+                some(day, rng, [])
+        some(day, rng, [], seal=True)
+        while len(day.journal.sealed) < len(day.bounds) - 1:
+            day.epoch([])
+        for session in day.journal.sealed:
+            most = day.expected(session)
+            got = day.results[session] + day.clean(session)
+            assert not got - most, "a result that cannot be, or one twice"
+            assert not day.certain(session) - got, "one that no loss has taken"
+        return day
+
+
+def some(day: TreeSlots, rng: random.Random, rows: list[Any], **happens: Any) -> None:
+    """An epoch; now and then partitions have lost rows before it reads them."""
+    come = [*rows, *happens.get("later", ())]
+    ends = {at: len(values) for at, values in day.kafka.items()}
+    for topic, partition, _ in come:
+        ends[topic, partition] = ends.get((topic, partition), 0) + 1
+    losing = {at: rng.randint(0, end) for at, end in ends.items() if rng.random() < 0.3}
+    places = [(topic, p) for topic in day.query.topics for p in range(day.partitions)]
+    day.epoch(
+        rows,
+        losing=losing if rng.random() < 0.3 else None,
+        behind={place for place in places if rng.random() < 0.2},
+        forced_bytes=rng.choice([0, 0, 300, 10**9]),
+        thrown_away=rng.choice([0, 0, 1]),
+        **happens,
+        **moved_or_lost(day, rng),
+    )
+
+
+@explored(20, 30, st.integers(0, 2**32), st.integers(0, 2**32))
+def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
+    day = run(number, seed)
+    event(f"lost {any(e.lost_to for e in day.entries if isinstance(e, Epoch))}, {day.carry=}")
+    event(f"restored {bool(day.restored)}, height {day.spec.height}")
+
+
+@explored(15, 20, st.integers(0, 2**32), st.integers(0, 2**32))
+def test_days_that_leave_lost_state_to_cleanup_lack_no_more(number: int, seed: int) -> None:
+    day = run(number, seed, defers=True)
+    event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}")

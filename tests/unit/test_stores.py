@@ -1,0 +1,305 @@
+"""Files in an object store: the same house rules, and answers that are lost."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import SecretStr
+
+from spillway.doctor.stores import judge_store, object_store
+from spillway.storage import Folder, StorageError, folder, private
+from spillway.storage.objects import MARK, PART_BYTES
+from spillway_schemas.secret import shown
+from spillway_schemas.settings import SettingsError, load_settings, values
+from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
+from tests.s3_server import SECRET, S3Server
+
+# --- names ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "location"),
+    [
+        ("s3://lake", StoreLocation("s3", "lake", "")),
+        ("s3://lake/", StoreLocation("s3", "lake", "")),
+        ("gs://a.b-c/d/e_f/", StoreLocation("gs", "a.b-c", "d/e_f")),
+        (
+            "abfss://c@account.dfs.core.windows.net/w",
+            StoreLocation("abfss", "c@account.dfs.core.windows.net", "w"),
+        ),
+    ],
+)
+def test_uris(uri: str, location: StoreLocation) -> None:
+    assert is_uri(uri)
+    assert store_location(uri) == location
+    assert store_location(location.uri) == location
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://",
+        "s3:/a",
+        "s3://a//b",
+        "s3://a/../b",
+        "s3://a/b c",
+        "s3://k@b/c",
+        "abfss://b/c",
+        "s3a://b",
+    ],
+)
+def test_what_is_no_place_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"address of Azure|does not name a place"):
+        store_location(uri)
+
+
+def test_state_is_local() -> None:
+    with pytest.raises(ValueError, match="not supported here"):
+        private("s3://lake/state")
+
+
+def test_options_that_would_break_commits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert option_problem("aws_region") is option_problem("timeout") is None
+    for name in ("aws_conditional_put", "aws_s3_allow_unsafe_rename", "region"):
+        with pytest.raises(ValueError, match=name):
+            folder("s3://lake/w", {name: "x"})
+    with pytest.raises(ValueError, match="azure_client_id is of another provider"):
+        folder("s3://lake/w", {"azure_client_id": "x"})
+    with pytest.raises(ValueError, match=r"does not take them.*aws_spelt_wrong"):
+        folder("s3://lake/w", {"aws_spelt_wrong": "x"})
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(ValueError, match="AWS_S3_ALLOW_UNSAFE_RENAME is set"):
+        folder("s3://lake/w")
+
+
+# --- settings ------------------------------------------------------------------------------
+
+
+def test_a_warehouse_in_a_store_and_its_options() -> None:
+    environ = {
+        "SPILLWAY_WAREHOUSE__ROOT": "s3://lake/w/",
+        "SPILLWAY_WAREHOUSE__OPTIONS": json.dumps(
+            {"aws_secret_access_key": SECRET, "timeout": "1min"}
+        ),
+        "SPILLWAY_WAREHOUSE__OPTIONS__AWS_REGION": "eu-west-1",
+    }
+    settings, _ = load_settings(None, {"warehouse.options": {"allow_http": True}}, environ)
+    assert settings.warehouse.root == "s3://lake/w"
+    assert values(settings)["warehouse.options"] == {
+        "aws_secret_access_key": "(hidden)",
+        "timeout": "1min",
+        "aws_region": "eu-west-1",
+        "allow_http": "true",
+    }
+    assert settings.secrets["aws_secret_access_key"] == SecretStr(SECRET)
+    assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"warehouse.root": "s3://key:secret@lake/w"}, "credentials belong into warehouse.options"),
+        ({"warehouse.root": "ftp://lake/w"}, "a local path is needed"),
+        ({"state.root": "s3://lake/w"}, "only warehouse.root may be elsewhere"),
+        ({"kafka.data_dir": "gs://lake/w"}, "only warehouse.root may be elsewhere"),
+        ({"warehouse.options": {"region": "x"}}, "is no option of an object store"),
+        ({"warehouse.options": {"aws_conditional_put": "disabled"}}, "are always on"),
+        ({"warehouse.options": {"timeout": SECRET}}, "timeout: write a length of time"),
+    ],
+)
+def test_settings_that_cannot_be(flags: dict[str, object], told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as caught:
+        load_settings(None, flags, {})
+    assert "secret" not in str(caught.value).replace("secret_access", "")
+    assert SECRET not in str(caught.value)
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(s3: S3Server) -> Iterator[Folder]:
+    s3.fail()
+    yield folder(s3.root(uuid.uuid4().hex), s3.options)
+    s3.fail()
+
+
+def test_written_once_and_read_in_every_way(place: Folder) -> None:
+    place.write_new("session_date=2026-01-05/a.bin", b"abc" * 1000)
+    place.write_new("b.bin", pa.py_buffer(b"xyz"))
+    place.write_new("empty", b"")
+    assert place.read("b.bin") == b"xyz"
+    assert place.map("session_date=2026-01-05/a.bin").to_pybytes() == b"abc" * 1000
+    assert place.map("empty").size == 0
+    with place.open("b.bin") as file:
+        file.seek(1)
+        assert file.read() == b"yz"
+    assert (place.size("b.bin"), place.size("none")) == (3, None)
+    names = {info.name: info.bytes for info in place.list()}
+    assert names == {"session_date=2026-01-05/a.bin": 3000, "b.bin": 3, "empty": 0}
+    assert sorted(place.names()) == ["b.bin", "empty", "session_date=2026-01-05"]
+    inner = place.child("session_date=2026-01-05")
+    assert [info.name for info in inner.list()] == list(inner.names()) == ["a.bin"]
+    assert list(place.child("none").list()) == list(place.child("none").names()) == []
+    for absent in (place.read, place.open, place.map):
+        with pytest.raises(FileNotFoundError):
+            absent("none")
+    again = pickle.loads(pickle.dumps(place))
+    assert again == place
+    assert again.read("b.bin") == b"xyz"
+    place.delete("b.bin", "empty", "none")
+    assert [info.name for info in place.list()] == ["session_date=2026-01-05/a.bin"]
+    with pytest.raises(ValueError, match="inside a folder"):
+        place.read("../a")
+
+
+def test_a_taken_name_is_refused_and_kept(place: Folder) -> None:
+    """With the same bytes, too: it is somebody else's file."""
+    place.write_new("a", b"first")
+    for data in (b"first", b"second"):
+        with pytest.raises(FileExistsError):
+            place.write_new("a", data)
+    with pytest.raises(FileExistsError), place.create("a") as sink:
+        sink.write(b"third")
+    with pytest.raises(FileExistsError), place.create("a") as sink:
+        sink.write(b"x" * (PART_BYTES + 1))
+    assert place.read("a") == b"first"
+
+
+@pytest.mark.parametrize("rows", [1_000, 3_000_000])
+def test_what_pyarrow_writes_it_reads(place: Folder, s3: S3Server, rows: int) -> None:
+    """In one put, and in parts; of a large file only what is wanted."""
+    table = pa.table({"n": pa.array(range(rows), pa.int64())})
+    with place.create("t") as sink, pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(table, row_group_size=rows // 10)
+    s3.requests()
+    with place.open("t") as source:
+        file = pq.ParquetFile(source)
+        assert file.read_row_group(3).equals(table.slice(3 * rows // 10, rows // 10))
+        assert file.read().equals(table)
+    if rows == 1_000:
+        assert len(s3.requests()) == 1
+
+
+@pytest.mark.parametrize("size", [10, 2 * PART_BYTES])
+def test_a_file_whose_writing_fails_is_not_there(place: Folder, size: int) -> None:
+    def fails(sink: pa.NativeFile) -> None:
+        sink.write(b"x" * size)
+        raise KeyError
+
+    with pytest.raises(KeyError), place.create("a") as sink:
+        fails(sink)
+    assert place.size("a") is None
+
+
+@pytest.mark.parametrize("kind", ["error", "failed", "reset", "lost"])
+def test_a_write_whose_answer_is_lost_is_its_own(place: Folder, s3: S3Server, kind: str) -> None:
+    s3.fail({"kind": kind, "method": "PUT"})
+    place.write_new("a", b"1")
+    s3.fail({"kind": kind, "method": "PUT", "skip": 1})
+    with place.create("large") as sink:
+        sink.write(b"x" * (PART_BYTES + 1))
+    s3.fail({"kind": kind, "method": "POST", "skip": 1})  # the answer to the upload's last request
+    with place.create("larger") as sink:
+        sink.write(b"x" * (PART_BYTES + 1))
+    assert s3.hits() == 1
+    s3.fail({"kind": kind, "method": "GET", "times": 2})
+    assert place.read("a") == b"1"
+    assert place.size("large") == place.size("larger") == PART_BYTES + 1
+
+
+def test_an_upload_that_is_complete_counts_whatever_the_second_request_is_told(
+    place: Folder, s3: S3Server
+) -> None:
+    """The answer to the request that completes it is lost; repeated, it meets no such upload."""
+    gone = {"kind": "error", "status": 404, "code": "NoSuchUpload"}
+    s3.fail({"kind": "lost", "method": "POST", "skip": 1}, gone | {"method": "POST", "skip": 1})
+    with place.create("a") as sink:
+        sink.write(b"x" * (PART_BYTES + 1))
+    assert s3.hits() == 2
+    assert place.size("a") == PART_BYTES + 1
+    s3.fail(gone | {"method": "POST", "skip": 1})
+    with pytest.raises((StorageError, FileNotFoundError)), place.create("b") as sink:
+        sink.write(b"x" * (PART_BYTES + 1))
+    assert place.size("b") is None
+
+
+def test_another_s_file_is_not_taken_for_one_s_own(place: Folder, s3: S3Server) -> None:
+    """The put failed after another had made the object."""
+    place.write_new("a", b"1")
+    s3.fail({"kind": "failed", "method": "PUT"})
+    with pytest.raises(FileExistsError):
+        place.write_new("a", b"1")
+    assert MARK.isalnum()
+
+
+# --- errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"kind": "error", "status": 503, "code": "SlowDown"}, r"overloaded \(SlowDown\)"),
+        ({"kind": "error", "status": 403, "code": "AccessDenied"}, "grant read, write, list"),
+        ({"kind": "error", "status": 403, "code": "InvalidAccessKeyId"}, "these credentials"),
+        ({"kind": "error", "status": 403, "code": "RequestTimeTooSkewed"}, "clock is wrong"),
+        ({"kind": "error", "status": 400, "code": "Odd"}, "400"),
+        ({"kind": "error", "status": 500}, "kept failing"),
+        ({"kind": "reset"}, "does not answer: check the network"),
+    ],
+)
+def test_errors_say_what_to_do(s3: S3Server, fault: dict[str, object], told: str) -> None:
+    place = folder(s3.root("none"), s3.options | {"retry_timeout": "0s"})
+    s3.fail(fault | {"times": 100})
+    for ask in (place.read, lambda name: place.write_new(name, b"")):
+        with pytest.raises(StorageError, match=told) as caught:
+            ask("x")
+        assert caught.value.errno
+        assert SECRET not in str(caught.value)
+    with pytest.raises(StorageError):  # the answer to a HEAD says nothing but its number
+        place.size("x")
+    s3.fail()
+
+
+def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
+    s3.fail()
+    with pytest.raises(StorageError, match=r"s3://none/w/x: there is no such bucket"):
+        folder("s3://none/w", s3.options).read("x")
+
+
+def test_doctor_tries_the_store(s3: S3Server, tmp_path: Path) -> None:
+    def looked(root: str, **options: str) -> tuple[str, str]:
+        flags = {"warehouse.root": root, "warehouse.options": {**s3.options, **options}}
+        check = object_store(load_settings(None, flags, {})[0])
+        assert check.status == "ok" or check.mend
+        return check.status, check.what
+
+    s3.fail()
+    root = s3.root(uuid.uuid4().hex)
+    status, what = looked(root)
+    assert (status, "conditional puts work" in what) == ("ok", True)
+    assert list(folder(root, s3.options).list()) == []
+    s3.fail({"kind": "unconditional", "method": "PUT", "times": 9})
+    status, what = looked(s3.root(uuid.uuid4().hex))
+    assert (status, "not safe for commits" in what) == ("fail", True)
+    s3.fail({"kind": "error", "status": 403, "code": "AccessDenied", "times": 9})
+    assert looked(s3.root(uuid.uuid4().hex))[0] == "fail"
+    s3.fail()
+    assert looked(root, aws_spelt_wrong="x")[0] == "fail"
+    assert judge_store(root, 8.0).status == "warn"
+
+
+def test_harmless_options_are_shown() -> None:
+    options = {"aws_access_key_id": "a", "aws_endpoint": "https://h", "proxy_url": "p"}
+    assert shown(options) == {
+        "aws_access_key_id": "(hidden)",
+        "aws_endpoint": "https://h",
+        "proxy_url": "(hidden)",
+    }
