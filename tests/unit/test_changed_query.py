@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -13,7 +16,10 @@ import pytest
 from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol import driver as protocol
 from spillway.protocol.deferral import deferred_rows
+from spillway.protocol.entry import entry_of
+from spillway.protocol.losses import loss_of
 from spillway.protocol.offsets import greater
+from spillway.protocol.plan import plan_epoch
 from spillway.protocol.queries import (
     QueryChanged,
     goes_on_by_another,
@@ -34,6 +40,7 @@ from spillway.protocol.state import (
     not_changeable,
     with_journal,
 )
+from spillway.relay import run as relaying
 from spillway.relay.run import Telling
 from spillway.relay.service import relay_results
 from spillway.storage import folder
@@ -42,13 +49,24 @@ from spillway.tables.columns import ColumnConflict, united
 from spillway.tables.compaction import merge
 from spillway.tables.log import Table
 from spillway.verify.proof import timing_of
+from spillway_schemas.commands import Command
 from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import EventTime, Genesis, Prefix, QueryText, Topic
+from spillway_schemas.journal import (
+    Claim,
+    Epoch,
+    EventTime,
+    Genesis,
+    Offsets,
+    Prefix,
+    QueryText,
+    Topic,
+)
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.settings import load_settings
 from spillway_schemas.snapshot import JournalSnapshot
 from spillway_schemas.tomlfile import parse_toml
 from spillway_schemas.windows import BEGINNING_US
+from tests.commands import command_of
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -63,6 +81,7 @@ from tests.protocol_entries import (
     ends,
     epoch,
     genesis,
+    report,
     seal,
     sealed,
 )
@@ -309,6 +328,75 @@ def test_deferred_rows_begin_where_the_changed_query_does() -> None:
     assert (again.read_from, again.read_to) == ({"a": [4, 5], "c": [7]}, {"a": [6, 5], "c": [9]})
 
 
+# --- rows that are accepted as lost ----------------------------------------------------------
+
+
+def losing(lost_to: Offsets, session: str = DAY, **more: str) -> Command:
+    return command_of("accept-loss", f"l{session}", session=session, lost_to=lost_to, **more)
+
+
+def gone_on(
+    entries: Sequence[Genesis | Claim | Epoch], end: Offsets, *commands: Command, then: str = NEXT
+) -> list[Genesis | Claim | Epoch]:
+    """The same, with the stream's next epoch."""
+    state = folded(*entries)
+    plan = plan_epoch(state, end, commands, then)
+    reports = [report(slot, plan.epoch) for slot in state.slots]
+    entry = entry_of(state, plan, reports, started_at="", written_at="", seconds={})
+    return [*entries, entry]
+
+
+def lost_day(lost_to: Offsets) -> list[Genesis | Claim | Epoch]:
+    """A day that ends behind rows that are lost."""
+    entries = gone_on(BEGUN, ends(5, 5, 6), closing(ends(6, 6, 8)))
+    return gone_on(entries, ends(6, 6, 8), losing(lost_to, reason="old", by="ada"))
+
+
+def test_a_loss_of_the_day_before_is_none_of_the_changed_query_s() -> None:
+    """Also where its topic is not read any more: then no end would ever reach it."""
+    entries = lost_day(ends(0, 0, 8))
+    state = folded(*entries)
+    assert (state.session.date, state.lost_to) == (NEXT, ends(0, 0, 8))
+    assert not not_changeable(state)
+    entries.append(claim(5, 2, begins=with_journal(state, wanted())))
+    after = folded(*entries)
+    assert after.lost_to == {}
+    # The next session loses rows of its own.
+    mine = losing({"a": [8, 0], "c": [9]}, session=NEXT, reason="new", by="bob")
+    end = {"a": [8, 6], "c": [9]}
+    close = command_of("seal", "c", session=NEXT, offsets=end)
+    entries = gone_on(entries, end, mine, close, then=THIRD)
+    after = folded(*entries)
+
+    def loss(date: str) -> tuple[list[str], str, str]:
+        found = loss_of(genesis_of(after, after.sealed[date]), after.sealed[date], entries)
+        assert found is not None
+        return [str(each) for each in found.ranges], found.reason, found.by
+
+    assert loss(DAY) == (["b/0 from offset 0 to 8"], "old", "ada")
+    assert loss(NEXT) == (["a/0 from offset 6 to 8", "c/0 from offset 7 to 9"], "new", "bob")
+
+
+def test_a_session_whose_first_rows_are_lost_has_begun() -> None:
+    """It has to say so when it ends, and a changed query would begin behind them."""
+    state = folded(*lost_day(ends(7, 6, 8)))
+    assert state.session.date == NEXT
+    assert not_changeable(state) == (
+        f"{NEXT} has begun by the query as it was: 1 rows of it are read, or accepted as lost"
+    )
+    with pytest.raises(QueryChanged, match="or accepted as lost"):
+        goes_on_by_another(state, NEW)
+
+
+def test_a_changed_query_begins_behind_what_is_accepted_as_lost() -> None:
+    """The command was given by the query before: of a topic that came since it says nothing."""
+    state = changed()
+    entries = [*BEGUN, SEALED, claim(4, 2, begins=state.genesis)]
+    after = folded(*gone_on(entries, state.end, losing(ends(9, 0, 9), session=NEXT), then=THIRD))
+    assert (after.end, after.session.start) == ({"a": [9, 5], "c": [7]}, state.end)
+    assert after.lost_to == {"a": [9, 0], "c": []}
+
+
 # --- the driver ------------------------------------------------------------------------------
 
 
@@ -537,21 +625,71 @@ def test_parts_of_a_struct_come_and_go() -> None:
         united(struct(("x", "long")), struct(("x", "string")))
 
 
-def test_a_relay_does_not_mix_rows_of_two_queries(tmp_path: Path) -> None:
+def relayed(root: Path, query_: Query) -> None:
+    relay_results(
+        load_settings(None, {"warehouse.root": str(root)}, {})[0],
+        query_,
+        "out",
+        once=True,
+        from_now=False,
+        create=None,
+        stop=threading.Event(),
+        telling=Telling(),
+    )
+
+
+def test_a_relay_does_not_mix_rows_of_two_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they were there before, or come while it runs."""
     journal = new_warehouse(tmp_path / "w", FIRST).journal
     at = "2026-01-05T21:00:00Z"
-    for each in [*BEGUN, SEALED, claim(4, 2, begins=with_journal(AT_REST, wanted()))]:
-        dated = {name: at for name in ("written_at", "started_at") if hasattr(each, name)}
-        journal.append(each.model_copy(update=dated))
-    settings = load_settings(None, {"warehouse.root": str(tmp_path / "w")}, {})[0]
-    with pytest.raises(QueryChanged, match="a relay could not tell them apart"):
-        relay_results(
-            settings,
-            NEW,
-            "out",
-            once=True,
-            from_now=False,
-            create=None,
-            stop=threading.Event(),
-            telling=Telling(),
-        )
+
+    def append(*entries: Genesis | Claim | Epoch) -> None:
+        for each in entries:
+            dated = {name: at for name in ("written_at", "started_at") if hasattr(each, name)}
+            journal.append(each.model_copy(update=dated))
+
+    def runs(*_: object, fits: Callable[[], None], **__: object) -> None:
+        fits()
+        append(claim(4, 2, begins=with_journal(AT_REST, wanted())))
+        fits()
+
+    append(*BEGUN, SEALED)
+    monkeypatch.setattr("spillway.relay.service.relay", runs)
+    for query_ in (OLD, NEW):
+        with pytest.raises(QueryChanged, match="a relay could not tell them apart"):
+            relayed(tmp_path / "w", query_)
+
+
+def test_a_relay_asks_before_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    stop = threading.Event()
+
+    class Looking:
+        def look(self) -> list[str]:
+            told.append("look")
+            return next(looks)
+
+    def delivers(_: object, __: object, kept: SimpleNamespace, step: str) -> SimpleNamespace:
+        told.append(step)
+        kept.position.append(step)
+        return kept
+
+    def fits() -> None:
+        told.append("asked")
+        if told.count("asked") == 2:
+            raise QueryChanged("another one")
+
+    def step_of(position: list[str], seen: list[str]) -> str | None:
+        return next((each for each in seen if each not in position), None)
+
+    looks = iter([["one"], ["one", "two"]])
+    monkeypatch.setattr(relaying, "POLL_S", 0)
+    monkeypatch.setattr(relaying, "next_step", step_of)
+    monkeypatch.setattr(relaying, "deliver", delivers)
+    kept: Any = SimpleNamespace(position=[], rows=0)
+    follower: Any = Looking()
+    with pytest.raises(QueryChanged):
+        relaying._run(follower, kept, kept, [], False, stop, Telling(), fits)  # type: ignore[arg-type]
+    assert told == ["look", "asked", "one", "look", "asked"]

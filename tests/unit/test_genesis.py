@@ -128,6 +128,19 @@ def test_what_is_accepted_as_lost_need_not_be_there() -> None:
     assert same(replace(state(), lost_to=ends(7, 0, 8))) == list(TOPICS)
 
 
+def test_a_changed_query_needs_what_is_left_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that the query before did not read begins where the changed one says."""
+    monkeypatch.setattr("spillway.stream.genesis.goes_on_by_another", lambda *_: True)
+    kafka = Kafka(topics_now=TOPICS, first={"a": [7, 0], "b": [8]})
+    end = {topic: at for topic, at in state().end.items() if topic == "a"}
+    before = replace(state(), end=end, topics=(TOPICS[0],))
+    same = partial(check_same, before, by("new"), kafka, ["a", "b"])
+    with pytest.raises(StartRefused, match=r"a/0 from offset 4,.* is 7\. 3 offsets are gone"):
+        same()
+    # Given by the query before, of a topic that is not read any more, too.
+    assert same({"a": [7, 0], "z": [99]}) == list(TOPICS)
+
+
 def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
     wider = Topic(name="b", id="id-b", partitions=2)
     kafka = Kafka(topics_now=(TOPICS[0], wider), first={"a": [0, 0], "b": [0, 0]})

@@ -10,8 +10,14 @@ import pytest
 from spillway.cli import main
 from spillway.doctor.beside import beside, judge_budgets, judge_shared
 from spillway.doctor.machine import _bytes_below
-from spillway.storage import private
-from spillway_schemas.settings import Settings, SettingsError, load_settings, named_queries
+from spillway.storage import folder, private
+from spillway_schemas.settings import (
+    Settings,
+    SettingsError,
+    WarehouseSettings,
+    load_settings,
+    named_queries,
+)
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
 FILE = """
@@ -69,6 +75,27 @@ def test_a_query_s_own_goes_before_all_but_flags(file: Path) -> None:
     assert str(origins["query"]) == f"{file}:9"
     file.write_text(FILE.replace("state.slots = 3", 'warehouse.root = "own"'))
     assert of(file, "trades").warehouse.root == str(file.parent / "own")
+
+
+def test_folders_of_each_are_below_that_of_all_in_an_object_store(file: Path) -> None:
+    options = 'options = { aws_region = "eu-1", timeout = "9s" }'
+    text = FILE.replace('root = "w"', f'root = "s3://tables/w/"\n{options}')
+    file.write_text(f'{text}warehouse.options.timeout = "5s"\n')
+    trades, quotes = (of(file, name).warehouse for name in ("trades", "quotes"))
+    assert (trades.root, quotes.root) == (
+        "s3://tables/w/queries/trades",
+        "s3://tables/w/queries/quotes",
+    )
+    assert folder(trades.root, trades.options).path("x") == "s3://tables/w/queries/trades/x"
+
+    def said(place: WarehouseSettings) -> dict[str, str]:
+        return {name: value.get_secret_value() for name, value in place.options.items()}
+
+    assert said(trades) == {"aws_region": "eu-1", "timeout": "9s"}
+    assert said(quotes) == {"aws_region": "eu-1", "timeout": "5s"}
+    assert of(file, "trades").state.root == str(file.parent / "state/queries/trades")
+    every = [of(file, name) for name in ("trades", "quotes")]
+    assert [check.status for check in judge_shared(every)] == ["ok"]
 
 
 @pytest.mark.parametrize("how", ["flag", "environment", "file"])
