@@ -377,7 +377,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("SPILLWAY_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr(terminal, "_secrets", {})
+    monkeypatch.setattr(terminal, "_secrets", [])
     return tmp_path
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spillway.cli import main
+from spillway.commands import given
+from spillway.commands.terminal import told
 from spillway.doctor.beside import beside, judge_budgets, judge_shared
 from spillway.doctor.machine import _bytes_below
 from spillway.storage import folder, private
@@ -217,6 +219,21 @@ def test_status_has_a_line_for_each(two: Path, capsys: pytest.CaptureFixture[str
     assert run(*one) == 0
     assert json.loads(capsys.readouterr().out)["epoch"] == found[1]["status"]["epoch"]
     assert run("--config", str(two), "--query", "trades", "status") == 4
+
+
+def test_secrets_of_each_are_kept(two: Path) -> None:
+    text = two.read_text()
+    for name in ("trades", "quotes"):
+        key = f'warehouse.options.aws_secret_access_key = "of-{name}"'
+        text = text.replace(f"[queries.{name}]\n", f"[queries.{name}]\n{key}\n")
+    two.write_text(text)
+    given.before_the_command(two, [])
+    for each in (given.each_settings, given.named_settings):
+        assert [found.name for found in each()] == ["trades", "quotes"]
+        assert told("of-trades, of-quotes") == "(hidden), (hidden)"
+    given.settings(query="quotes")
+    assert told("a@b of-quotes") == "a@b (hidden)"
+    given.before_the_command(None, [])
 
 
 def test_what_is_of_one_query_asks_for_its_name(

@@ -103,7 +103,7 @@ def is_free_of_it(text: str) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr(terminal, "_secrets", {})
+    monkeypatch.setattr(terminal, "_secrets", [])
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,11 +75,12 @@ def named_settings() -> list[Settings]:
     file has one, too; none where it names none."""
     names = named_queries(_before.config)
     found = [settings(query=name) for name in names]
-    try:
-        own = settings() if names else None
-    except SettingsError:  # no query beside those
-        return found
-    return found if own is None or own.name else [own, *found]
+    with suppress(SettingsError):  # no query beside those
+        if names and not (own := settings()).name:
+            found.insert(0, own)
+    if found:
+        keep_secret(*(each.secrets for each in found))
+    return found
 
 
 def each_settings() -> list[Settings]:

@@ -14,19 +14,19 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from spillway.plain import plain
-from spillway_schemas.secret import hide
+from spillway_schemas.secret import hide, hide_credentials
 
 out = Console()
 err = Console(stderr=True)
 
-_secrets: dict[str, SecretStr] = {}
+_secrets: list[Mapping[str, SecretStr]] = []
 """Settings that may hold some: texts of libraries quote them."""
 
 
-def keep_secret(options: Mapping[str, SecretStr]) -> None:
-    """Show nothing of these settings' secrets from now on."""
-    _secrets.clear()
-    _secrets.update(options)
+def keep_secret(*options: Mapping[str, SecretStr]) -> None:
+    """Show nothing of these settings' secrets from now on: of each query's, where there are
+    several."""
+    _secrets[:] = options
 
 
 def say(text: str) -> None:
@@ -67,7 +67,9 @@ def escaped(text: str) -> str:
 
 def told(text: str) -> str:
     """Text without secrets of the settings and of addresses: libraries quote them in errors."""
-    return hide(text, _secrets)
+    for each in _secrets:
+        text = hide(text, each)
+    return hide_credentials(text)
 
 
 def who() -> str:
