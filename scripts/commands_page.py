@@ -46,6 +46,7 @@ MORE = {
     ),
     "verify": ("runbook.md#the-normal-close", "runbook.md#verify-says-1"),
     "accept-loss": ("runbook.md#input-is-gone-for-good", "runbook.md#offsets-are-lost"),
+    "correct": ("runbook.md#rows-came-after-the-close", "runbook.md#many-rows-are-late"),
     "maintain": ("runbook.md#every-night",),
     "status": ("runbook.md#the-normal-close", "metrics.md"),
     "doctor": ("quickstart.md#the-same-step-by-step", "runbook.md#after-a-power-loss"),

@@ -147,6 +147,21 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ],
                 "rowsps",
             ),
+            Panel(
+                "Rows outside the day",
+                "They happened before the close of the day before, or after their own.",
+                [("rate(spillway_outside_rows_total@[$__rate_interval])", "{{topic}}")],
+                "rowsps",
+            ),
+            Panel(
+                "Results against their limit",
+                "Of the open session, where results.max_per_session is set; 1: no row is read.",
+                [
+                    ("spillway_results_limit_ratio@", "results"),
+                    ("spillway_intake_held@", "no row is read"),
+                ],
+                "percentunit",
+            ),
         ),
     ),
     (

@@ -226,6 +226,13 @@ def previous_close_ms(name: str, date: str) -> int:
     return int(calendar.session_close(found).timestamp() * 1000)
 
 
+def day_ms(name: str, date: str, grace_s: float) -> tuple[int, int]:
+    """The day of a session: from the close before it to its own, each with its grace, the end not
+    included. Raises CalendarError when the date is no session."""
+    grace_ms = int(grace_s * 1000)
+    return previous_close_ms(name, date) + grace_ms, close_ms(name, date) + grace_ms
+
+
 def first_closing(name: str, at_ms: int) -> Trading | None:
     """The first session that closes at a moment or later; None beyond the calendar's horizon."""
     calendar = _calendar(name)

@@ -26,6 +26,7 @@ from spillway.decode.reasons import LATE, kind_of
 from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster, demand_listener, told
 from spillway.kafka.options import python_options
 from spillway.kafka.patience import within as _within
+from spillway.registry import with_schemas
 from spillway_schemas.exits import USAGE
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
@@ -84,7 +85,8 @@ def replay_rows(settings: Settings, query: Query, path: Path) -> int:
     except OSError as error:
         raise ReplayRefused(f"{path} cannot be read: {error.strerror}") from None
     rows, problems = read_mended(text)
-    problems += contract_problems(rows, compile_streams(query))
+    plans = with_schemas(compile_streams(query), settings.registry, None)
+    problems += contract_problems(rows, plans)
     _refuse(path, problems)
     if not rows:
         raise ReplayRefused(f"{path} has no rows, so there is nothing to send")

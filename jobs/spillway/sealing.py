@@ -61,7 +61,9 @@ def request_seal(
         raise SealRefused(f"{session} cannot be sealed: {problem}")
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
-    offsets = _end(settings, sorted(topic.name for topic in state.topics), at_ms)
+    # Where the stream has read to when it obeys: no session ends before that.
+    topics = sorted(topic.name for topic in state.topics)
+    offsets = state.end if at == "read" else _end(settings, topics, at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     warehouse.commands.append(
         SealCommand(
@@ -74,7 +76,8 @@ def request_seal(
             issued_at=rfc3339(now_ms),
         )
     )
-    where = "where its topics end now" if at_ms is None else f"at {rule}"
+    where = "where the stream stands" if at == "read" else f"at {rule}"
+    where = "where its topics end now" if at == "now" else where
     ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
     return f"{session} will be sealed {where}: {ends}"
 
@@ -131,11 +134,11 @@ def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
 
 
 def _moment(settings: Settings, session: str, at: str, now_ms: int) -> int | None:
-    """The time that `at` stands for, in ms since 1970; None for now.
+    """The time that `at` stands for, in ms since 1970; None for now and read.
 
     A time that is still ahead has no offset yet: more rows of the day may come before it.
     """
-    if at == "now":
+    if at in ("now", "read"):
         return None
     if at == "close":
         name = settings.session.days
@@ -161,7 +164,7 @@ def _time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise TimeError(
-            f"--at {text!r}: write now, close, or a time such as 2026-01-05T16:00:00-05:00"
+            f"--at {text!r}: write now, read, close, or a time such as 2026-01-05T16:00:00-05:00"
         ) from None
     if moment.tzinfo is None:
         whole = text if "T" in text else f"{text}T16:00:00"

@@ -14,10 +14,10 @@ Status = Mapping[str, Any]
 class Finding:
     """One thing that was seen."""
 
-    kind: Literal["start", "restart", "not sealed", "not complete", "fine"]
+    kind: Literal["start", "restart", "held", "not sealed", "not complete", "fine"]
     says: str
     session: str = ""
-    """Of a day that is late."""
+    """Of a day that is late, or has as many results as it may have."""
 
 
 def look_at_stream(
@@ -60,11 +60,19 @@ def look_at_stream(
         (claim_s, starting_s, f"it claimed the journal {claim_s or 0:.0f} s ago, no epoch since"),
         (age_s, starting_s, f"it began {age_s or 0:.0f} s ago and has done nothing since"),
     ]
+    if held := status["intake_held"]:
+        return Finding("fine", f"the stream runs and reads no more rows: {held}")
     known = [(s, limit_s, says) for s, limit_s, says in signs if s is not None]
     since_s, limit_s, last = min(known, default=(0.0, stalled_s, last), key=lambda sign: sign[0])
     if lag and since_s > limit_s:
         return Finding("restart", f"{waits} and {last}, over {limit_s:g} s")
     return Finding("fine", f"the stream runs; {waits}, {last}")
+
+
+def held_intake(status: Status | None) -> list[Finding]:
+    """That no more rows are read, which a person has to decide about; none where they are."""
+    held = (status or {}).get("intake_held")
+    return [Finding("held", held, (status or {})["session"])] if held else []
 
 
 def stood_still(before: Status | None, now: Status | None) -> bool:

@@ -4,6 +4,7 @@
 |---|---|---|
 | `<epoch>-<attempt>-<slot>-<k>.parquet` | a step of the streaming job | epoch |
 | `cleanup-<session>-<n>-<attempt>-<k>.parquet` | cleanup, for range n of the session | n |
+| `correct-<session>-<n>-<attempt>-<k>.parquet` | a correction of a closed session | its revision |
 | `compact-<version>-<attempt>-<k>.parquet` | compaction of one table | its transaction |
 | `entry-<n>-<attempt>.parquet` | an append to `journal`, `commands` or `sessions` | n |
 
@@ -25,14 +26,16 @@ from typing import Literal, NamedTuple
 
 from spillway_schemas.session_date import is_session_date
 
+Writer = Literal["epoch", "cleanup", "correct", "compact", "entry"]
+
 
 class FileOrigin(NamedTuple):
     """Who wrote a data file."""
 
-    writer: Literal["epoch", "cleanup", "compact", "entry"]
+    writer: Writer
     number: int
     session: str = ""
-    """For `cleanup`: the session that was cleaned."""
+    """For `cleanup` and `correct`: the session that was cleaned or corrected."""
 
 
 class Archived(NamedTuple):
@@ -52,13 +55,18 @@ _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ATTEMPT = r"(?:[0-9a-f]{12}|[0-9a-f]{16})"
 """Long enough that no date and no count looks like one; 14 digits would be a time."""
 _FOLDER = rf"(?:session_date=(?P<day>{_DATE})/)?"
-_PATTERNS: tuple[tuple[Literal["epoch", "cleanup", "compact", "entry"], re.Pattern[str]], ...] = (
+_OF_SESSIONS: tuple[Literal["cleanup", "correct"], ...] = ("cleanup", "correct")
+_PATTERNS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
     ("epoch", re.compile(rf"{_FOLDER}(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}-{_NUMBER}\.parquet")),
-    (
-        "cleanup",
-        re.compile(
-            rf"{_FOLDER}cleanup-(?P<session>{_DATE})-(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}\.parquet"
-        ),
+    *(
+        (
+            writer,
+            re.compile(
+                rf"{_FOLDER}{writer}-(?P<session>{_DATE})-(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}"
+                r"\.parquet"
+            ),
+        )
+        for writer in _OF_SESSIONS
     ),
     ("compact", re.compile(rf"{_FOLDER}compact-(?P<n>{_NUMBER})-{_ATTEMPT}-{_NUMBER}\.parquet")),
     ("entry", re.compile(rf"entry-(?P<n>{_NUMBER})-{_ATTEMPT}\.parquet")),
@@ -80,8 +88,17 @@ def data_name(epoch: int, attempt: str, slot: int, k: int) -> str:
 
 def cleanup_name(session: str, n: int, attempt: str, k: int) -> str:
     """Name of file number `k` of a session's cleanup range `n`."""
-    tail = f"{_number(n)}-{_attempt(attempt)}-{_number(k)}"
-    return f"cleanup-{_session(session)}-{tail}.parquet"
+    return f"cleanup-{_session(session)}-{_tail(n, attempt, k)}"
+
+
+def correct_name(session: str, revision: int, attempt: str, k: int) -> str:
+    """Name of file number `k` of a revision of a closed session: its rows, or their results."""
+    return f"correct-{_session(session)}-{_tail(revision, attempt, k)}"
+
+
+def correction_app(session: str) -> str:
+    """The application id of a session's revisions, in the tables that have something of them."""
+    return f"correct/{session}"
 
 
 def compact_name(version: int, attempt: str, k: int) -> str:
@@ -146,6 +163,10 @@ def origin(path: str) -> FileOrigin | None:
                 return None
             return FileOrigin(writer, int(found["n"]), session)
     return None
+
+
+def _tail(n: int, attempt: str, k: int) -> str:
+    return f"{_number(n)}-{_attempt(attempt)}-{_number(k)}.parquet"
 
 
 def _sha256(digest: str) -> str:

@@ -139,6 +139,11 @@ class PartitionCount(Record):
     """Of a query with windows: the greatest time of the open session's rows that are not ahead."""
     next_greatest_us: int | None = None
     """The same of the rows of the session after it."""
+    outside: int | None = None
+    """Rows of the open session that keep their contract and happened outside its day; None: not
+    counted, for the query does not say when rows happen, or the calendar has no such day."""
+    next_outside: int | None = None
+    """The same of the session after it."""
 
     def __add__(self, other: PartitionCount) -> PartitionCount:
         """Add up two parts of one topic partition."""
@@ -154,7 +159,14 @@ class PartitionCount(Record):
             digest=(self.digest + other.digest) % 2**64,
             greatest_us=_greater(self.greatest_us, other.greatest_us),
             next_greatest_us=_greater(self.next_greatest_us, other.next_greatest_us),
+            outside=_both(self.outside, other.outside),
+            next_outside=_both(self.next_outside, other.next_outside),
         )
+
+
+def _both(one: int | None, other: int | None) -> int | None:
+    known = [each for each in (one, other) if each is not None]
+    return sum(known) if known else None
 
 
 def _greater(one: int | None, other: int | None) -> int | None:
@@ -447,6 +459,8 @@ class Claim(Record):
     """`process_identity` of the driver; empty in entries from before this was kept."""
     cores: int = 0
     """Cores of all executors, as the driver found them; 0 in entries from before this was kept."""
+    max_results: int = 0
+    """`results.max_per_session` of the driver; 0: no limit."""
     topics: list[Topic] = []
     """Present when topics have changed (more partitions) since the last entry."""
     text: QueryText | None = None
@@ -491,7 +505,7 @@ def _unpacked_cuts(given: Any) -> Any:
 
 
 _COUNTS = ("partition", "rows", "rejected", "filtered", "bytes", "digest")
-_TIMES = ("greatest_us", "next_greatest_us")
+_OPTIONAL = ("greatest_us", "next_greatest_us", "outside", "next_outside")
 """Counts that are there where any partition has one."""
 
 
@@ -499,8 +513,8 @@ def _packed_counts(counts: list[PartitionCount]) -> list[dict[str, Any]]:
     packed = []
     for topic, some in groupby(counts, lambda count: count.topic):
         parts = list(some)
-        columns = {name: [getattr(part, name) for part in parts] for name in (*_COUNTS, *_TIMES)}
-        for name in _TIMES:
+        columns = {name: [getattr(part, name) for part in parts] for name in (*_COUNTS, *_OPTIONAL)}
+        for name in _OPTIONAL:
             if all(value is None for value in columns[name]):
                 del columns[name]
         packed.append({"topic": topic, **columns})
@@ -516,7 +530,7 @@ def _unpacked_counts(given: Any) -> Any:
             topic = each.get("topic")
             if missing := [name for name in _COUNTS if not isinstance(each.get(name), list)]:
                 raise ValueError(f"counts of {topic} lack {', '.join(missing)}")
-            names = (*_COUNTS, *(name for name in _TIMES if name in each))
+            names = (*_COUNTS, *(name for name in _OPTIONAL if name in each))
             for figures in zip(*(each[name] for name in names), strict=True):
                 counts.append({"topic": topic, **dict(zip(names, figures, strict=True))})
         else:

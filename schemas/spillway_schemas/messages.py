@@ -28,7 +28,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -385,6 +385,18 @@ def read(model: type[Message], value: bytes | None) -> Message:
         if len(value) > large.LARGE:
             return model.model_validate(_fields_of_large(model, value))
         return model.model_validate_json(value)
+    except ValidationError as error:
+        raise Rejected(_reason(error)) from None
+
+
+def accept(model: type[Message], fields: Mapping[str, Any]) -> Message:
+    """Fields that a decoder has read through their contract. Raises Rejected.
+
+    They are of Python's types: `str`, `int`, `float`, `bool`, `Decimal`, `datetime` with a zone,
+    None; for a `json` field whatever `json.dumps` takes.
+    """
+    try:
+        return model.model_validate(fields)
     except ValidationError as error:
         raise Rejected(_reason(error)) from None
 

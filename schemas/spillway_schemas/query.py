@@ -32,6 +32,19 @@ Several joins have a name each, and one may be an input of another::
 
 `spillway_schemas.join_tree` says what a key may be there.
 
+Values are JSON, or what a stream says (`spillway_schemas.formats`)::
+
+    [streams.trade]
+    format = "avro"                  # or "protobuf"; each value begins with its schema's id
+    reader = "trade.avsc"            # what values are resolved to; default: as they were written
+    fields = { ticker = "string", ts = "timestamp" }
+
+    [streams.quote]
+    format = "protobuf"
+    writer = "quote.proto"           # of all values, which have no id
+    message = "desk.Quote"
+    fields = { ticker = "string", bid = "double" }
+
 A join may be bounded in time (`spillway_schemas.windows`)::
 
     [streams.stock]
@@ -83,6 +96,7 @@ from spillway_schemas.expressions import (
     normalised,
     plain_column,
 )
+from spillway_schemas.formats import AVRO, JSON, PROTOBUF, SHIPPED_FORMATS, SchemaFile, ValueFormat
 from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
 from spillway_schemas.journal import EventTime, QueryText
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
@@ -127,7 +141,42 @@ class StreamInput(QueryPart):
     fields: dict[str, str] | None = None
     filter: str | None = None
     time: str | None = None
-    """The field that windows go by: a timestamp that is never null."""
+    """When a row happened: a timestamp that is never null. Windows go by it, and rows are counted
+    whose time lies outside their session's day."""
+    format: str = JSON
+    """How values are written: `json`, `avro`, `protobuf` or a decoder's entry point."""
+    writer: str | None = None
+    """The file with the schema of all values; None: each value has its schema's id."""
+    reader: str | None = None
+    """The file with the schema that values are resolved to."""
+    message: str | None = None
+    """Of Protobuf: which message of the file."""
+    options: dict[str, str] | None = None
+    """Of a decoder by entry point."""
+
+    _value_format: ValueFormat = PrivateAttr(default=ValueFormat())
+
+    @property
+    def value_format(self) -> ValueFormat:
+        """How values are written, with the schemas that files hold."""
+        return self._value_format
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        for name in ("writer", "reader"):
+            if getattr(self, name) is not None and self.format not in (AVRO, PROTOBUF):
+                raise _Misplaced(f"{self.format} has no schemas: leave it out", name)
+        if self.message is not None:
+            if self.format != PROTOBUF:
+                raise _Misplaced("only protobuf has messages: leave it out", "message")
+            if self.writer is None and self.reader is None:
+                raise _Misplaced(
+                    "it is of a file: give writer or reader. Values with ids name their message",
+                    "message",
+                )
+        if self.options is not None and self.format in SHIPPED_FORMATS:
+            raise _Misplaced(f"{self.format} has no options: leave it out", "options")
+        return self
 
     @model_validator(mode="after")
     def _one_contract(self) -> Self:
@@ -325,7 +374,8 @@ class Query(QueryPart):
 
     def time(self, leaf: str) -> str | None:
         """The field of a leaf that windows go by; None: no window asks for it."""
-        return self.stream(leaf).time
+        asked = any(self.is_timed(join.name) for join in self.tree.joins if leaf in join.inputs)
+        return self.stream(leaf).time if asked else None
 
     @cached_property
     def event_time(self) -> EventTime | None:
@@ -425,6 +475,7 @@ class Query(QueryPart):
         """SHA-256 of what the query means: contracts, filters, keys, columns. Not of its
         name, comments, spaces or of whether a contract was shipped or written out."""
         tree = self.tree
+        formats = {leaf: self.stream(leaf).value_format.meaning for leaf in self.inputs}
         meaning: dict[str, object] = {
             "streams": [
                 {
@@ -434,6 +485,7 @@ class Query(QueryPart):
                     "filter": normalised(self.stream(leaf).filter or ""),
                     "keys": [normalised(text) for text in self.key_sources(leaf)],
                     "payload": [each.name for each in self.payload(leaf)],
+                    **({} if formats[leaf] is None else {"format": formats[leaf]}),
                 }
                 for leaf in self.inputs
             ],
@@ -507,9 +559,28 @@ def query_of(file: TomlFile) -> Query:
         raise QueryError("\n".join(dict.fromkeys(_explain(error, file)))) from None
     query._name = file.path.stem
     query._file = file
-    if problems := list(_problems(query)):
+    if problems := [*_problems(query), *_read_schemas(query, file)]:
         raise QueryError("\n".join(dict.fromkeys(problems)))
     return query
+
+
+def _read_schemas(query: Query, file: TomlFile) -> Iterator[str]:
+    """Give every stream its format, with what its files hold; what is wrong with them."""
+    for name, stream in query.streams.items():
+        found: dict[str, SchemaFile] = {}
+        for what in ("writer", "reader"):
+            if (said := getattr(stream, what)) is None:
+                continue
+            path = file.path.parent / said
+            try:
+                found[what] = SchemaFile(path, path.read_bytes())
+            except OSError as error:
+                where = query.where("streams", name, what)
+                yield f"{where}: {path} cannot be read: {error.strerror}"
+        options = tuple(sorted((stream.options or {}).items()))
+        stream._value_format = ValueFormat(
+            stream.format, found.get("writer"), found.get("reader"), stream.message, options
+        )
 
 
 # ------------------------------------------------------------------------------------ checks
@@ -590,7 +661,7 @@ def _band_problems(query: Query) -> Iterator[str]:
 
 
 def _time_problems(query: Query) -> Iterator[str]:
-    """Streams whose windows have no time to go by, and times that no window asks for."""
+    """Streams whose windows have no time to go by, and times that are none."""
     asked = {
         query.stream_name(each): join.name
         for join in query.tree.joins
@@ -615,11 +686,9 @@ def _time_problems(query: Query) -> Iterator[str]:
             elif stream.time not in fits:
                 type_ = rules[stream.time].type
                 yield (
-                    f"{where}: {stream.time} is {type_}; a window goes by a timestamp that is "
-                    f"never null; there are: {listed}"
+                    f"{where}: {stream.time} is {type_}; a time is a timestamp that is never null; "
+                    f"there are: {listed}"
                 )
-            elif name not in asked:
-                yield f"{where}: no join of {name} has a window: leave time out"
     for what in ("lateness", "idle_after", "ahead"):
         said = {
             name: text

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from spillway_schemas.durations import duration_text
 from spillway_schemas.expressions import normalised, plain_column
+from spillway_schemas.formats import JSON, ValueFormat
 from spillway_schemas.join_tree import KeySource
 from spillway_schemas.messages import INT64_MAX, INT64_MIN, FieldRule
 from spillway_schemas.query import SINGLE, Query
@@ -111,12 +112,27 @@ def _of_stream(query: Query, leaf: str) -> Mapping[str, Value]:
     found: dict[str, Value] = {"": f"topic {query.topic(leaf)}"}
     found |= {f"field {rule.name}": _type(rule) for rule in stream.rules}
     found["order of its fields"] = tuple(rule.name for rule in stream.rules)
+    if (written := _format(stream.value_format)) is not None:
+        found["format"] = written
     if stream.filter is not None:
         found["filter"] = normalised(stream.filter)
     if query.is_windowed and (time := query.time(leaf)) is not None:
         found["time"] = time
     found |= {f"column {leaf}_{rule.name} of the results": "carried" for rule in payload}
     return found
+
+
+def _format(written: ValueFormat) -> tuple[str, ...] | None:
+    """How values are written; None: JSON. Files by what they say, as the fingerprint has them."""
+    if written.name == JSON:
+        return None
+    files = {"writer": written.writer, "reader": written.reader}
+    return (
+        written.name,
+        *(f"{name} {each.digest[:12]}" for name, each in files.items() if each is not None),
+        *([] if written.message is None else [f"message {written.message}"]),
+        *(f"{name} = {value}" for name, value in written.options),
+    )
 
 
 def _source(source: KeySource) -> str:

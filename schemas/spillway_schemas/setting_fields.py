@@ -107,6 +107,38 @@ def _refuse_credentials(servers: str) -> None:
         )
 
 
+REGISTRY_OPTIONS = (
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "ssl.truststore.location",
+    "ssl.keystore.location",
+    "ssl.key.password",
+)
+"""Options of the registry's client."""
+
+
+def _registry(value: str) -> str:
+    urls = [each.strip() for each in value.split(",") if each.strip()]
+    for url in urls:
+        if "@" in url:
+            raise ValueError(
+                "an address is needed, without what is before the @: a login belongs into "
+                "registry.options, basic.auth.user.info"
+            )
+        if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+            raise ValueError(f"{url!r} is no address such as http://registry:8081; empty: none")
+    return ",".join(urls)
+
+
+def _registry_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name in options:
+        if name not in REGISTRY_OPTIONS:
+            raise ValueError(
+                f"{name!r} is no option of the registry's; allowed: {', '.join(REGISTRY_OPTIONS)}"
+            )
+    return options
+
+
 def _listener(value: str) -> str:
     place = value.strip()
     if place and ("," in place or not _is_place(place)):
@@ -290,6 +322,40 @@ class KafkaSettings(Section):
             "of names that are known to be harmless."
         ),
         json_schema_extra=_about("table", "None are needed for the embedded broker."),
+    )
+
+
+class RegistrySettings(Section):
+    """The Schema Registry, for streams whose values begin with the id of their schema."""
+
+    url: Annotated[str, AfterValidator(_registry)] = Field(
+        default="",
+        description="Where the registry answers; several of one cluster are separated by commas. "
+        "Empty: there is none.",
+        json_schema_extra=_about(
+            "http://host:port", "None is needed for JSON, and none for schemas in files."
+        ),
+    )
+    wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long a registry that does not answer is asked again before an attempt at "
+        "the epoch fails.",
+        json_schema_extra=_about(
+            "seconds",
+            "A restart of a registry takes less. The stream makes several attempts, and says so.",
+        ),
+    )
+    options: Annotated[
+        dict[str, SecretStr], BeforeValidator(flat_options), AfterValidator(_registry_options)
+    ] = Field(
+        default={},
+        description=(
+            "Options of the registry's client, by Confluent's names: `basic.auth.user.info` "
+            "(`user:password`), `bearer.auth.token`, `ssl.truststore.location`, "
+            "`ssl.keystore.location` (PEM both), `ssl.key.password`."
+        ),
+        json_schema_extra=_about("table", "A registry on a trusted network asks for no login."),
     )
 
 
@@ -784,6 +850,26 @@ class RebalanceSettings(Section):
     )
 
 
+class ResultsSettings(Section):
+    """What joins give."""
+
+    max_per_session: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Most results of a session at run time; 0: no limit. Once a session has so many, no "
+            "more rows are read: they wait in Kafka until the stream is started with a higher "
+            "limit, or the session is sealed where it stands (`seal --at read`). The epoch that "
+            "reaches the limit is kept whole. Cleanup is not limited."
+        ),
+        json_schema_extra=_about(
+            "results",
+            "What is too much, only the user knows. A key that joins everything with everything "
+            "fills a disk in minutes; `explain --estimate` says what a usual day has.",
+        ),
+    )
+
+
 class SessionSettings(Section):
     """Trading days."""
 
@@ -1015,12 +1101,14 @@ class Settings(BaseSettings):
         ),
     )
     kafka: KafkaSettings = KafkaSettings()
+    registry: RegistrySettings = RegistrySettings()
     warehouse: WarehouseSettings = WarehouseSettings()
     state: StateSettings = Field(default_factory=StateSettings)
     plan: PlanSettings = PlanSettings()
     spill: SpillSettings = SpillSettings()
     stream: StreamSettings = StreamSettings()
     rebalance: RebalanceSettings = RebalanceSettings()
+    results: ResultsSettings = ResultsSettings()
     session: SessionSettings = SessionSettings()
     recovery: RecoverySettings = RecoverySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()

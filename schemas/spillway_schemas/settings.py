@@ -45,6 +45,8 @@ from spillway_schemas.setting_fields import (
     MetricsSettings,
     PlanSettings,
     RecoverySettings,
+    RegistrySettings,
+    ResultsSettings,
     Section,
     SessionSettings,
     Settings,
@@ -65,6 +67,8 @@ __all__ = [
     "MetricsSettings",
     "PlanSettings",
     "RecoverySettings",
+    "RegistrySettings",
+    "ResultsSettings",
     "SessionSettings",
     "Setting",
     "SettingOrigin",
@@ -103,6 +107,8 @@ class SettingOrigin:
 
 PATHS = ("kafka.data_dir", "warehouse.root", "state.root")
 """Settings that name a folder and become absolute."""
+TABLES = ("kafka.options", "registry.options", "warehouse.options")
+"""Settings that are tables of names, whose values may be secrets."""
 
 
 QUERIES = "queries"
@@ -362,7 +368,7 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _is_table(name: str) -> bool:
-    return name in ("kafka.options", "warehouse.options")
+    return name in TABLES
 
 
 def _value(settings: Settings, name: str) -> object:
@@ -382,11 +388,12 @@ def _holds(layer: Mapping[str, Any], name: str) -> bool:
 
 
 def _normal(layer: dict[str, Any]) -> dict[str, Any]:
-    """Flatten tables of options, so that dotted and quoted names of two sources merge."""
-    for name in ("kafka", "warehouse"):
-        section = layer.get(name)
-        if isinstance(section, dict) and isinstance(section.get("options"), dict):
-            layer = {**layer, name: {**section, "options": flat_options(section["options"])}}
+    """Flatten `TABLES`, so that dotted and quoted names of two sources merge."""
+    for name in TABLES:
+        section, _, inner = name.partition(".")
+        held = layer.get(section)
+        if isinstance(held, dict) and isinstance(held.get(inner), dict):
+            layer = {**layer, section: {**held, inner: flat_options(held[inner])}}
     return layer
 
 

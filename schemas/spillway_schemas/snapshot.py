@@ -91,6 +91,7 @@ class JournalSnapshot(Record):
     totals: list[SlotTotals]
     budgets: list[tuple[int, int]]
     cores: int
+    max_results: int
     moves: list[Move]
     lost_to: Offsets
     named: list[tuple[str, int]]

@@ -37,12 +37,11 @@ def test_a_query_s_callback_thread_ends_with_it(
     monkeypatch.setattr(supervised, "batch_end", lambda *_: {})
     served: list[threading.Thread] = []
 
-    def epoch(_: Any, batch: Any) -> int:
-        assert batch.rows.count() == 10
+    def epoch(_: Any) -> int:
         served.append(threading.current_thread())
         return 10
 
-    hooks = EpochHooks(epoch, lambda: False, lambda: False, list)
+    hooks = EpochHooks(epoch, *[lambda: False] * 3)
     folder = tmp_path / "checkpoints" / "w" / "1"
     query = SupervisedQuery(spark, {}, folder, hooks, trigger_s=0, available_now=False)
     for number in range(STARTS):

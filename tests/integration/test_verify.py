@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from spillway.decode import compile_streams, tree_spec
+from spillway.decode import compile_streams, partition_digest, tree_spec, value_digest
 from spillway.engine.join.results import file_schema, result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.datafile import write_data_file
@@ -33,7 +34,15 @@ from spillway.verify.proof import InputGone, NotSealed, VerifyReport, verify
 from spillway.verify.rows import table_rows
 from spillway.verify.tasks import ResultsDamaged, TableFiles
 from spillway_schemas.filenames import cleanup_name, data_name
-from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed, SealRequest
+from spillway_schemas.journal import (
+    Claim,
+    Epoch,
+    Genesis,
+    PartitionCount,
+    Prefix,
+    Sealed,
+    SealRequest,
+)
 from spillway_schemas.query import Query, load_query
 
 pytestmark = pytest.mark.server
@@ -72,6 +81,8 @@ class HandMadeDay:
         self.query: Query = text.model_copy(update={"streams": streams})
         self.rows: dict[str, list[tuple[int, int, dict[str, Any]]]] = {}
         self.rejected: list[tuple[str, int, int, bytes | None]] = []
+        self.read: list[PartitionCount] = []
+        """What a stream would have counted."""
         self._produce()
         names = sorted(topics.values())
         self.start = {name: [0, 0] for name in names}
@@ -84,6 +95,7 @@ class HandMadeDay:
         for s, stream in enumerate(STREAMS):
             self.rows[stream] = []
             offsets = [0, 0]
+            values: list[list[bytes | None]] = [[], []]
             for k in range(60):
                 partition = k % 2
                 value: bytes | None
@@ -98,8 +110,18 @@ class HandMadeDay:
                     self.rows[stream].append((partition, offsets[partition], message))
                 producer.send(self.topics[stream], key=b"k", value=value, partition=partition)
                 offsets[partition] += 1
+                values[partition].append(value)
+            self.read += [self._count(stream, p, some) for p, some in enumerate(values)]
         producer.flush()
         producer.close()
+
+    def _count(self, stream: str, partition: int, values: list[bytes | None]) -> PartitionCount:
+        topic, n = self.topics[stream], len(values)
+        rejected = sum((topic, partition) == each[:2] for each in self.rejected)
+        digest = partition_digest(value_digest(pa.array(values, pa.binary())), np.arange(n))
+        return PartitionCount(
+            topic=topic, partition=partition, rows=n, rejected=rejected, filtered=0, digest=digest
+        )
 
     def _after_the_seal(self) -> None:
         """Rows of the next session: they are not this one's business."""
@@ -226,7 +248,7 @@ class HandMadeDay:
                 seal=SealRequest(session=DAY, end=self.end, next_session="2026-01-06", command="s"),
                 files=[*files, record],
                 cuts=[],
-                read=[],
+                read=self.read,
                 sealed=sealed,
                 results={DAY: len(run_time)},
                 slots=[],

@@ -17,6 +17,7 @@ from spillway_schemas.filenames import (
     FileOrigin,
     cleanup_name,
     compact_name,
+    correct_name,
     data_name,
     data_path,
     entry_name,
@@ -36,6 +37,7 @@ def test_what_is_written_is_known(n: int, attempt: str, slot: int, k: int, day: 
     names = {
         data_name(n, attempt, slot, k): FileOrigin("epoch", n),
         cleanup_name(day, n, attempt, k): FileOrigin("cleanup", n, day),
+        correct_name(day, n, attempt, k): FileOrigin("correct", n, day),
         compact_name(n, attempt, k): FileOrigin("compact", n),
     }
     for name, expected in names.items():
@@ -47,6 +49,9 @@ SPELLINGS: dict[str, Callable[..., str]] = {
     "epoch": lambda day, parts: in_folder(day, data_name(*numbered(parts, "nann"))),
     "cleanup": lambda day, parts: in_folder(
         day, cleanup_name("-".join(parts[1:4]), *numbered(parts[4:], "nan"))
+    ),
+    "correct": lambda day, parts: in_folder(
+        day, correct_name("-".join(parts[1:4]), *numbered(parts[4:], "nan"))
     ),
     "compact": lambda day, parts: in_folder(day, compact_name(*numbered(parts[1:], "nan"))),
     "entry": lambda day, parts: in_folder(day, entry_name(*numbered(parts[1:], "na"))),
@@ -64,7 +69,7 @@ def numbered(parts: list[str], kinds: str) -> list[int | str]:
 near_misses = st.from_regex(
     re.compile(
         r"(session_date=[0-9]{4}-[01]?[0-9]-[0-3]?[0-9]/|[a-z]{1,6}/)?"
-        r"(cleanup-[0-9]{4}-[01]?[0-9]-[0-3]?[0-9]-|compact-|entry-)?"
+        r"((?:cleanup|correct)-[0-9]{4}-[01]?[0-9]-[0-3]?[0-9]-|compact-|entry-)?"
         r"(0?[0-9]{1,4}-)?([0-9a-fA-F]{12}|[0-9a-f]{16}|[0-9a-z-]{1,16})(-0?[0-9]{1,3}){0,3}"
         r"\.parquet(\.crc)?\n?"
     ),

@@ -41,6 +41,12 @@ columns = ["trade.price", "quote.bid"]
 
 EDITS = [
     ("trades", "trades-v2", "stream trade: topic trades -> topic trades-v2"),
+    ('"trades"', '"trades"\nformat = "avro"', "stream trade: format: new: avro"),
+    (
+        '"trades"',
+        '"trades"\nformat = "fixed"\noptions = { width = "8" }',
+        "stream trade: format: new: fixed, width = 8",
+    ),
     ('price = "double"', 'price = "double?"', "stream trade: field price: double -> double?"),
     (', note = "string?"', "", "stream trade: field note: goes: string?"),
     (', bid = "', ', size = "int", bid = "', "stream quote: field size: new: int"),

@@ -15,7 +15,13 @@ from spillway.storage import FileInfo
 from spillway.tables.compaction import DAY_BYTES, FAN_IN, level, plan
 from spillway.tables.garbage import Settled, sort_orphans
 from spillway.tables.log import ActiveFile
-from spillway_schemas.filenames import cleanup_name, compact_name, data_name
+from spillway_schemas.filenames import (
+    cleanup_name,
+    compact_name,
+    correct_name,
+    correction_app,
+    data_name,
+)
 from tests.lanes import some
 
 DAY = "2026-01-05"
@@ -34,6 +40,8 @@ class World:
         self.ranges: dict[int, str] = {}
         self.cleanup_applied = -1
         self.cleaned = False
+        self.corrected = 0
+        self.additions: dict[int, list[str]] = {}
         self.compaction = -1
         self.pending_compaction: tuple[int, str, set[str]] | None = None
         self.attempts = 0
@@ -80,6 +88,16 @@ class World:
         if len(self.ranges) == self.cleanup_applied + 1 > 0:
             self.cleaned = True
 
+    def compute_correction(self) -> None:
+        """Of the next revision; whoever computes it too has other files."""
+        n = self.corrected + 1
+        self.additions.setdefault(n, []).append(self.write(correct_name(DAY, n, self.fresh(), 0)))
+
+    def commit_correction(self) -> None:
+        if some := self.additions.get(self.corrected + 1):
+            self.named.add(some[0])
+            self.corrected += 1
+
     def begin_compaction(self) -> None:
         if self.pending_compaction is None and len(self.named) > 1:
             version = self.compaction + 1
@@ -111,7 +129,9 @@ class World:
         return Settled(
             epoch=self.applied if behind else len(self.journaled) - 1,
             cleaned=frozenset({DAY} if self.cleaned else ()),
-            transactions={"results": {"compaction": self.compaction}},
+            transactions={
+                "results": {"compaction": self.compaction, correction_app(DAY): self.corrected}
+            },
         )
 
     def needed(self) -> set[str]:
@@ -120,6 +140,9 @@ class World:
         wanted |= {name for epoch, name in self.journaled.items() if epoch > self.applied}
         if not self.cleaned:
             wanted |= {name for n, name in self.ranges.items() if n > self.cleanup_applied}
+        wanted |= {
+            name for n, some in self.additions.items() if n > self.corrected for name in some
+        }
         if self.pending_compaction and self.pending_compaction[0] > self.compaction:
             wanted.add(self.pending_compaction[1])
         return wanted
@@ -132,6 +155,9 @@ STEPS = [
     World.compute_range,
     World.commit_range,
     World.finish_cleaning,
+    World.compute_correction,
+    World.compute_correction,
+    World.commit_correction,
     World.begin_compaction,
     World.rival_compaction,
     World.end_compaction,

@@ -110,6 +110,7 @@ def started(root: Path) -> Stream:
         lambda _: None,
         lambda _: None,
         cores=2,
+        max_results=0,
         recovery=RecoverySettings(wait_s=0.0),
         secrets={},
     )

@@ -214,7 +214,7 @@ def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
     stream.driver = driver  # type: ignore[assignment]
-    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_over)
+    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_held, stream._is_over)
     stream.supervised = SupervisedQuery(
         None, {}, root / "checkpoints", hooks, trigger_s=1, available_now=False
     )

@@ -15,6 +15,7 @@ import pytest
 
 from spillway.engine.wire.datafile import write_data_file
 from spillway.protocol import driver as protocol
+from spillway.protocol.closed import whole_session
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.entry import entry_of
 from spillway.protocol.losses import loss_of
@@ -326,6 +327,8 @@ def test_deferred_rows_begin_where_the_changed_query_does() -> None:
     again = deferred_rows(state.genesis, ended, [SEALED, first, second])
     assert again is not None
     assert (again.read_from, again.read_to) == ({"a": [4, 5], "c": [7]}, {"a": [6, 5], "c": [9]})
+    whole = whole_session(state.genesis, ended, [SEALED, first, second])
+    assert (whole.read_from, whole.read_to) == (again.read_from, again.read_to)
 
 
 # --- rows that are accepted as lost ----------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.cleanup import ahead as module
-from spillway.cleanup.ahead import CleanupAhead, ahead_lines, cores_of, look_ahead
+from spillway.cleanup.ahead import CleanupAhead, ahead_lines, beyond_limit, cores_of, look_ahead
 from spillway.cleanup.job import CleanupProgress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.engine.spill import counting
@@ -115,6 +115,17 @@ def test_pieces_of_any_size_count_the_same(
 def test_a_session_that_is_open_has_no_plan(day: SpilledDay) -> None:
     with pytest.raises(CleanupRefused, match=f"{NEXT} is not sealed"):
         look_ahead(day.warehouse(), SPEC, NEXT, fingerprint="", cores=2)
+
+
+def test_it_is_said_where_cleanup_passes_the_limit_of_intake(day: SpilledDay) -> None:
+    found = look(day)
+    assert found.run_time == day.sealed.results
+    known = replace(found, run_time=1_000, missing=500)
+    assert beyond_limit(known, 0) == beyond_limit(known, 1_500) == ""
+    assert beyond_limit(replace(known, missing=None), 10) == ""
+    told = beyond_limit(known, 1_499)
+    assert told.startswith("with 1,000 at run time that is more than results.max_per_session (1,49")
+    assert "so cleanup gives all" in told
 
 
 def test_without_spills_nothing_is_to_do(day: SpilledDay) -> None:

@@ -17,10 +17,11 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -31,6 +32,8 @@ from spillway.cleanup.progress import outcome_sentence
 from spillway.cli import main
 from spillway.commands import terminal
 from spillway.commands.losses import accepted_lines
+from spillway.corrections.job import Corrected
+from spillway.corrections.shown import corrected_lines
 from spillway.demo.airflow_day import AirflowDay
 from spillway.demo.day import LocalDay
 from spillway.demo.phases import PhaseOutcome
@@ -69,6 +72,7 @@ from spillway.stream.progress import epoch_line, start_line
 from spillway.tables import SessionEvent, Warehouse
 from spillway.verify.proof import VerifyReport
 from spillway.verify.shown import verdict_table
+from spillway_schemas.corrections import Revision
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim
 from spillway_schemas.losses import AcceptedLoss, LostRange
@@ -88,6 +92,7 @@ from tests.report_journal import (
     open_warehouse,
     verdict,
 )
+from tests.sampled_topics import Partition, sample_from
 
 GIB = 1 << 30
 WIDTH = 400
@@ -405,7 +410,7 @@ def relay(_: Stage) -> None:
 @makes("cleanup-plan")
 def cleanup_plan(_: Stage) -> None:
     size = 731 * 2**20
-    ahead = CleanupAhead(DAY, False, 64, 64, 420, 11907, 76, 25567817, size, 0, 44632420, 29.1)
+    ahead = CleanupAhead(DAY, False, 0, 64, 64, 420, 11907, 76, 25567817, size, 0, 44632420, 29.1)
     for line in ahead_text(ahead):
         print(line)
 
@@ -423,6 +428,15 @@ def accept_loss_open(_: Stage) -> None:
     lost = LostRange(topic="stock", partition=0, begin=0, end=4711)
     loss = AcceptedLoss(ranges=[lost], reason="", by="")
     for line in accepted_lines(DAY, LossAnswer(loss, 815)):
+        print(line)
+
+
+@makes("correct")
+def correct(_: Stage) -> None:
+    revision = Revision(
+        revision=1, source="stock.jsonl", reason="", by="", digest="", rows=3, results=1204
+    )
+    for line in corrected_lines(Corrected(DAY, (), revision, False, 6.4)):
         print(line)
 
 
@@ -594,6 +608,33 @@ def explain(stage: Stage) -> None:
     [tree] = [each for each in examples if "[join.named]" in each]
     Path("named.toml").write_text(tree)
     main_ok(["explain", "named.toml"])
+
+
+@makes("explain-estimate")
+def explain_estimate(stage: Stage) -> None:
+    stage.patch.setenv("COLUMNS", "100")
+    page = (ROOT / "docs" / "your-query.md").read_text()
+    text = next(each for each in re.findall(r"```toml\n(.*?)```", page, re.S) if "[join]" in each)
+    Path("trades.toml").write_text(text)
+    draw = np.random.default_rng(7)
+    day = datetime(2026, 1, 5, 14, 30, tzinfo=UTC)
+
+    def partition(rows: int, name: str, more: str) -> Partition:
+        minutes = np.sort(draw.integers(0, 390, rows))
+        keys = np.minimum(draw.zipf(1.3, rows), 400)
+        made: list[tuple[int, bytes | None]] = []
+        for minute, key in zip(minutes.tolist(), keys.tolist(), strict=True):
+            at = day + timedelta(minutes=minute)
+            value = f'{{"{name}":"S{key}","ts":"{at.isoformat()}",{more}}}'.encode()
+            made.append((int(at.timestamp() * 1000), b"{" if key == 7 else value))
+        return made
+
+    topics = {
+        "stock": [partition(20_000, "symbol", '"price":1.5') for _ in range(4)],
+        "trades-v2": [partition(40_000, "ticker", '"price":"2.5"') for _ in range(4)],
+    }
+    sample_from(stage.patch, topics)
+    main_ok(["explain", "trades.toml", "--estimate", "--rows", "50000"])
 
 
 # --- moving ------------------------------------------------------------------------------------

@@ -1125,6 +1125,16 @@ def test_rows_that_are_gone_end_the_driver_at_once() -> None:
     )
 
 
+def test_schemas_that_cannot_be_known_end_the_driver_at_once() -> None:
+    """What the registry refuses it refuses again; and no message is to blame."""
+    end = ends_after(JobFailed("the schema registry at http://r: HTTP 401", "schemas"))
+    assert end.reason == (
+        "epoch 1 has failed: the schema registry at http://r: HTTP 401. Nothing from it was "
+        "committed, and no message went to quarantine for it: mend that, run `spillway doctor`, "
+        "and start again"
+    )
+
+
 def test_failures_are_forgotten_with_the_epoch() -> None:
     same = JobFailed("ValueError: x", "raised")
     driver, _ = told(

@@ -12,6 +12,7 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.statistics import SLOT_COLUMNS, STATISTICS_SCHEMA
 from spillway.engine.wire.datafile import write_data_files
 from spillway.readmodel.groups import group_states
+from spillway.readmodel.hottest import HotKey, hottest_keys
 from spillway.readmodel.model import ReadModel
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
@@ -118,7 +119,23 @@ def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:
     assert found.hot_share.tolist() == [0.5, 0.5, 0.5, 0, 0, 0, 0, 0, 0.5]
 
 
+def test_the_hottest_keys_are_those_with_the_most_rows(tmp_path: Path) -> None:
+    warehouse = new_warehouse(tmp_path, RESULTS)
+    write(warehouse, 1, [(0, 0, 10, True), (0, 1, 8, True)], hot="ACME")
+    write(warehouse, 2, [(1, 7, 9, True)], hot="OTHER")
+    model = two_slots()
+    found = hottest_keys(model, group_states(warehouse, model, 0), 5)
+    one = HotKey(key="ACME", join="join", group="3/0", slot=0, rows=2, share=0.5)
+    assert found == [one, HotKey(key="OTHER", join="join", group="3/7", slot=1, rows=1, share=0.5)]
+    assert hottest_keys(model, group_states(warehouse, model, 0), 1) == [one]
+    halves = ((Prefix(4, 0), 0), (Prefix(4, 1), 0))
+    model.state = replace(model.state, groups=(*halves, *model.state.groups[1:]))
+    split = hottest_keys(model, group_states(warehouse, model, 0), 5)
+    assert [(each.key, each.rows) for each in split] == [("ACME", 1), ("OTHER", 1)]
+
+
 def test_there_are_no_figures_without_statistics(tmp_path: Path) -> None:
     found = group_states(new_warehouse(tmp_path, RESULTS), two_slots(), 60)
     assert not found.bytes.any()
     assert found.hot_key == ("",) * 8
+    assert hottest_keys(two_slots(), found, 5) == []

@@ -34,7 +34,11 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.private": (set(), set()),
     "spillway.storage": ({"spillway_schemas", "spillway.private"}, PURE | {"obstore"}),
     "spillway.engine": ({"spillway_schemas", "spillway.policy", "spillway.storage"}, PURE),
-    "spillway.decode": ({"spillway_schemas", "spillway.engine"}, PURE | {"polars"}),
+    "spillway.decode": (
+        {"spillway_schemas", "spillway.engine"},
+        PURE | {"polars", "fastavro", "google"},
+    ),
+    "spillway.registry": ({"spillway_schemas", "spillway.decode", "spillway.storage"}, PURE),
     "spillway.places": (set(), {"platformdirs"}),
     "spillway.jars": ({"spillway.places"}, set()),
     "spillway.kafka": (
@@ -68,8 +72,14 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
         PURE | {"deltalake"},
     ),
     "spillway.produce": (
-        {"spillway_schemas", "spillway.engine", "spillway.kafka"},
-        PURE | {"kafka", "rich"},
+        {
+            "spillway_schemas",
+            "spillway.decode",
+            "spillway.engine",
+            "spillway.kafka",
+            "spillway.registry",
+        },
+        PURE | {"kafka", "rich", "fastavro", "google"},
     ),
 }
 
@@ -88,6 +98,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "delta": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "prometheus_client": {"spillway.metrics"},
+    "fastavro": {"spillway.decode", "spillway.produce"},
 }
 
 ROOMS: dict[str, set[str]] = {

@@ -329,6 +329,14 @@ def test_every_documented_reason_has_a_kind(reason: str) -> None:
         ("amount: does not fit decimal(18,4)", "bad_decimal"),
         ("amount: a JSON number keeps 15 digits only; send it as a string", "bad_decimal"),
         ("extra: holds a number that is not finite", "not_finite"),
+        ("no schema id: the first byte is 7b, not 00", "no_schema_id"),
+        ("schema 9: the registry has no such schema", "unknown_schema"),
+        ("schema 9 cannot be read: it is JSON, not AVRO", "bad_schema"),
+        ("schema 9 cannot be resolved to the reader's schema", "bad_schema"),
+        ("schema 9 has no message [1]", "bad_schema"),
+        ("not Avro by schema 9: it ends too early", "not_decoded"),
+        ("not Protobuf by quote.proto: Wire format was corrupt", "not_decoded"),
+        ("not pipes: 3 fields are needed", "not_decoded"),
         ('minute: conversion from `str` to `i64` failed: ["secret"]', OTHER),
         ("empty value: missing", OTHER),  # no field is called so
         ("", OTHER),
@@ -618,12 +626,17 @@ def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
     assert figures.journal is not None
     topic = next(iter(figures.journal.rows))
     times = EventTimeFigures(1_700_000_000_500_000, {topic: 12.5}, {topic: [1, 3]}, {})
-    journal = replace(figures.journal, event_time=times, expired_rows=7)
+    journal = replace(
+        figures.journal, event_time=times, expired_rows=7, outside={topic: 3}, limit_ratio=0.25
+    )
     text = text_of(replace(figures, journal=journal))
     assert figure(parsed(text), "spillway_watermark_timestamp_seconds") == 1_700_000_000.5
     assert figure(parsed(text), "spillway_watermark_lag_seconds", topic=topic) == 12.5
     assert figure(parsed(text), "spillway_idle_partitions", topic=topic) == 2
     assert figure(parsed(text), "spillway_expired_rows_total") == 7
+    assert figure(parsed(text), "spillway_outside_rows_total", topic=topic) == 3
+    assert figure(parsed(text), "spillway_results_limit_ratio") == 0.25
+    assert figure(parsed(text), "spillway_intake_held") == 0
     served = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
     types = {"info": "gauge"}  # in Prometheus' text form
     assert served == [(f.name, types.get(f.kind, f.kind)) for f in CATALOGUE]

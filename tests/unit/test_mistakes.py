@@ -503,7 +503,7 @@ def test_a_day_whose_seal_is_pending_is_told(
         (
             ("seal", "--session", NEXT, "--at", "noon"),
             2,
-            "--at 'noon': write now, close, or a time",
+            "--at 'noon': write now, read, close, or a time",
         ),
         (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),

@@ -339,6 +339,7 @@ class Query:
     def __init__(self, told: list[str], looks: int) -> None:
         self.told, self.looks = told, looks
         self.runs, self.busy, self.max_rows, self.left_rows = False, False, 0, False
+        self.has_failed_epoch = self.has_refused = False
         self.failure: BaseException | None = None
         self.checkpoint = Path("checkpoints")
         self.on_look: Callable[[int], None] = lambda _: None

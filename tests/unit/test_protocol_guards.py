@@ -74,6 +74,7 @@ SOURCE = Path(__file__).parents[2] / "jobs" / "spillway" / "protocol"
 BEGUN = (genesis(), claim(1, 1))
 ONE = epoch(2, 0, ends(4, 4, 4), read=[count("a", 0, 4, 7), count("a", 1, 4), count("b", 0, 4)])
 SEALING = seal(ends(6, 6, 6))
+FULL = ONE.model_copy(update={"results": {DAY: 3}})
 
 
 @dataclass(frozen=True)
@@ -617,6 +618,13 @@ CASES = [
         READ,
         Appended(),
         OFFERED,
+    ),
+    driver(
+        "rows beyond the limit",
+        f"rows were offered that may not be read: {DAY} has 3 results, and",
+        Offered(ends(4, 4, 5), [], NEXT, "now"),
+        JournalRead([*BEGUN, FULL], {}, TOPICS, max_results=3),
+        Appended(),
     ),
     driver("reports of no plan", "reports came for no plan$", Reported([], "now", {}), READ),
     driver("a failure of no job", "a job failed that was not running$", JobFailed("x"), READ),

@@ -94,6 +94,16 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "w")
 
 
+def test_at_read_is_where_the_stream_stands(place: Place, broker: list[int | None]) -> None:
+    """Whatever the topics hold; the stream may have read further when it obeys."""
+    place.journal(*BEGUN)
+    told = place.seal(at="read")
+    assert told == f"{DAY} will be sealed where the stream stands: a 4, 4; b 4"
+    [command] = place.commands()
+    assert (command.offsets, command.at) == (ends(4, 4, 4), "read")  # type: ignore[union-attr]
+    assert broker == [], "Kafka is not asked"
+
+
 def test_at_close_is_refused_before_close_and_grace(place: Place, broker: list[int | None]) -> None:
     place.journal(*BEGUN)
     with pytest.raises(SealRefused) as refused:
@@ -251,7 +261,7 @@ def test_kafka_and_the_warehouse_are_those_of_the_settings(
     [
         (
             "noon",
-            "--at 'noon': write now, close, or a time such as 2026-01-05T16:00:00-05:00",
+            "--at 'noon': write now, read, close, or a time such as 2026-01-05T16:00:00-05:00",
         ),
         (
             "2026-01-05",

@@ -29,6 +29,7 @@ def status(
     claim_s: float | None = 100_000,
     term: int = 1,
     epoch: int = 7,
+    held: str = "",
 ) -> dict[str, Any]:
     return {
         "lag_rows": lag,
@@ -37,6 +38,8 @@ def status(
         "term": term,
         "epoch": epoch,
         "sessions": list(sessions),
+        "session": "2026-01-05",
+        "intake_held": held,
     }
 
 
@@ -70,6 +73,8 @@ def status(
         # A pod that is ready since after its claim.
         (status(7, 3, claim_s=4_010), 4_000, "fine", "the last epoch was 3 s ago"),
         (status(0, 7_200, claim_s=9_000), 9_030, "fine", "0 rows wait"),
+        # Another start would read no more rows either.
+        (status(7, 9_000, held="so many"), 9_030, "fine", "runs and reads no more rows: so many"),
     ],
 )
 def test_a_stream_that_runs(found: Any, age_s: float | None, kind: str, says: str) -> None:
@@ -262,6 +267,18 @@ def test_a_day_that_is_late_fails_the_task_after_it_has_acted(watch: Watch) -> N
     with pytest.raises(AirflowFailException, match=r"2026-01-05 closed .* is not sealed"):
         watch(service, status(0, 3, LATE))
     assert service.done == ["start"]
+
+
+def test_a_stream_that_reads_no_more_rows_fails_the_task_and_is_left_alone(watch: Watch) -> None:
+    """A person has to decide; to start it again would change nothing."""
+    service = Service()
+    with pytest.raises(AirflowFailException, match="it has so many"):
+        watch(service, status(7, 9_000, held="it has so many"))
+    assert service.done == []
+    gone = Service(running=False)
+    with pytest.raises(AirflowFailException, match="it has so many"):
+        watch(gone, status(7, 9_000, held="it has so many"))
+    assert gone.done == ["start"], "a driver that lives obeys commands"
 
 
 @pytest.mark.parametrize(

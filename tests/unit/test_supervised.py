@@ -43,7 +43,7 @@ def test_a_start_leaves_no_checkpoint_of_an_earlier_one(
 ) -> None:
     """A stream that runs for weeks starts its query again with every change of its intake."""
     monkeypatch.setattr(supervised, "stream_rows", lambda *_: Rows())
-    hooks = EpochHooks(lambda *_: 0, lambda: False, lambda: False)
+    hooks = EpochHooks(lambda *_: 0, *[lambda: False] * 3)
     folder = tmp_path / "checkpoints" / "w" / "1"
     query = SupervisedQuery(MagicMock(), {}, folder, hooks, trigger_s=1, available_now=False)
     for number in (1, 2, 3):

@@ -96,6 +96,7 @@ def driver(
         on_epoch,
         (lambda _: None) if troubles is None else troubles.append,
         cores=2,
+        max_results=0,
         recovery=RecoverySettings(mode=mode, wait_s=0.0, restore_within_s=1.0),
         secrets=secrets or {},
     )

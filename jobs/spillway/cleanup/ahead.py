@@ -34,6 +34,8 @@ class CleanupAhead:
     session: str
     cleaned: bool
     """Then nothing is left."""
+    run_time: int
+    """Results that the session has already."""
     ranges_total: int
     ranges_left: int
     groups: int
@@ -89,6 +91,7 @@ def look_ahead(
     return CleanupAhead(
         session=session,
         cleaned=work.cleaned is not None,
+        run_time=sealed.results,
         ranges_total=len(ranges),
         ranges_left=len(left),
         groups=work.cut_ranges,
@@ -149,3 +152,14 @@ def ahead_text(ahead: CleanupAhead) -> list[str]:
     lines = ahead_lines(ahead)
     width = max(len(label) for label, _ in lines)
     return [f"{label:<{width}}  {value}" for label, value in lines]
+
+
+def beyond_limit(ahead: CleanupAhead, most: int) -> str:
+    """What to say where run time and cleanup together pass `results.max_per_session`; or empty."""
+    if not most or ahead.missing is None or ahead.run_time + ahead.missing <= most:
+        return ""
+    return (
+        f"with {count_text(ahead.run_time)} at run time that is more than results.max_per_session "
+        f"({count_text(most)}), which stops intake only: these rows were read, so cleanup gives "
+        "all of their results"
+    )

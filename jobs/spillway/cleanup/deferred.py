@@ -38,6 +38,7 @@ from spillway.kafka.held import input_gone
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_restored
+from spillway.registry import SchemaTrouble
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import MessageSource, ranges_of, reading_frame, shares
@@ -147,7 +148,7 @@ def read_deferred(
     spill: Folder,
 ) -> list[FileRecord]:
     """Read what `again` says and write it as spilled rows, not committed. Raises `InputChanged`,
-    `StorageError`."""
+    `StorageError`, `SchemaTrouble`."""
     if not rows_between(again.read_from, again.read_to):  # all of it is lost
         check_written(again, [])
         return []
@@ -163,12 +164,18 @@ def read_deferred(
             READERS_PER_CORE * spark.sparkContext.defaultParallelism,
         ),
         lambda chunks: decode_chunks(task, chunks),
-        _schema(BLOCK_SCHEMA),
+        frame_schema(BLOCK_SCHEMA),
     )
     written = blocks.repartition(parts, "slot").mapInArrow(
-        lambda batches: write_parts(work, batches), _schema(WRITTEN_SCHEMA)
+        lambda batches: write_parts(work, batches), frame_schema(WRITTEN_SCHEMA)
     )
-    found = [PartWritten.model_validate_json(row.written) for row in written.collect()]
+    try:
+        told = written.collect()
+    except Exception as error:
+        if trouble := SchemaTrouble.told_by(error):
+            raise trouble from error
+        raise
+    found = [PartWritten.model_validate_json(row.written) for row in told]
     files = [file for part in found for file in part.files]
     try:
         check_written(again, found)
@@ -204,7 +211,8 @@ def _deferred(again: Restore) -> Deferred:
 WRITTEN_SCHEMA = pa.schema([pa.field("written", pa.string())])
 
 
-def _schema(schema: pa.Schema) -> Any:
+def frame_schema(schema: pa.Schema) -> Any:
+    """Columns of a Spark frame."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

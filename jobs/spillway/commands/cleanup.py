@@ -11,7 +11,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, dated
-from spillway.commands.terminal import out, say, say_json
+from spillway.commands.terminal import out, say, say_json, warn
 
 
 def cleanup(
@@ -30,6 +30,7 @@ def cleanup(
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
     from spillway.decode import compile_streams, tree_spec
+    from spillway.registry import with_schemas
     from spillway.stream.messages import MessageSource
     from spillway.stream.session import spark_on_demand
 
@@ -37,6 +38,7 @@ def cleanup(
     warehouse = given.warehouse(settings)
     query = given.session_query(settings, warehouse, session)
     kafka = settings.kafka
+    streams = with_schemas(compile_streams(query), settings.registry, warehouse.place)
     with (
         spark_on_demand(settings.spark.master, f"spillway cleanup {session}") as start,
         progress_of(session, None if json_ else out) as progress,
@@ -54,9 +56,7 @@ def cleanup(
             fingerprint=query.fingerprint,
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
-            source=TopicSource(
-                compile_streams(query), MessageSource(kafka.bootstrap_servers, kafka.options)
-            ),
+            source=TopicSource(streams, MessageSource(kafka.bootstrap_servers, kafka.options)),
         )
     if not json_:
         say(outcome_sentence(cleaned))
@@ -68,7 +68,7 @@ def cleanup(
 
 
 def _show_plan(session: str, *, json_: bool) -> None:
-    from spillway.cleanup.ahead import ahead_text, cores_of, look_ahead
+    from spillway.cleanup.ahead import ahead_text, beyond_limit, cores_of, look_ahead
     from spillway.decode import tree_spec
 
     settings = given.settings()
@@ -87,3 +87,5 @@ def _show_plan(session: str, *, json_: bool) -> None:
         return
     for line in ahead_text(ahead):
         say(line)
+    if told := beyond_limit(ahead, settings.results.max_per_session):
+        warn(told)

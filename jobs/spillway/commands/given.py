@@ -59,7 +59,7 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
     """The same, with where each value came from."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     found, origins = load_settings(_before.config, {**_before.flags, **given})
-    keep_secret(found.secrets)
+    keep_secret(found.secrets, found.registry.options)
     return found, origins
 
 
@@ -79,7 +79,7 @@ def named_settings() -> list[Settings]:
         if names and not (own := settings()).name:
             found.insert(0, own)
     if found:
-        keep_secret(*(each.secrets for each in found))
+        keep_secret(*(table for each in found for table in (each.secrets, each.registry.options)))
     return found
 
 

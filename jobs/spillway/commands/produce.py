@@ -41,8 +41,12 @@ def produce(
         int | None, typer.Option(min=1, help="With a scenario: how many processes send.")
     ] = None,
 ) -> None:
-    """Produce a scenario's messages, or replay recorded ones."""
+    """Produce a scenario's messages, or replay recorded ones.
+
+    Messages of a scenario are written in the format that the query reads their topic in.
+    """
     from spillway.produce.bar import progress_bar
+    from spillway.produce.encode import encodings
     from spillway.produce.replay import replay as replay_file
     from spillway.produce.run import produce as produce_scenario
     from spillway.produce.summary import sent
@@ -55,6 +59,7 @@ def produce(
         raise typer.BadParameter("name a scenario, or a recording with --replay")
     # Before the bar: what is wrong is said alone.
     chosen = None if scenario is None else load_scenario(scenario)
+    formats = {} if chosen is None else encodings(given.query(settings), settings.registry)
     with progress_bar(console=err) as progress:
         if replay is not None:
             summary = replay_file(
@@ -73,6 +78,7 @@ def produce(
                 options=options,
                 speed="auto" if speed is None else speed or None,
                 processes=processes,
+                encodings=formats,
                 progress=progress,
             )
     out.print(sent(summary, made=replay is None))

@@ -17,8 +17,8 @@ def seal(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="The end: now (the default), close (the calendar's, plus session.grace_s) or an "
-            "RFC 3339 time.",
+            help="The end: now (where the topics end; the default), read (where the stream "
+            "stands), close (the calendar's, plus session.grace_s) or an RFC 3339 time.",
         ),
     ] = None,
     withdraw: Annotated[

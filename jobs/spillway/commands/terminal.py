@@ -23,10 +23,9 @@ _secrets: list[Mapping[str, SecretStr]] = []
 """Settings that may hold some: texts of libraries quote them."""
 
 
-def keep_secret(*options: Mapping[str, SecretStr]) -> None:
-    """Show nothing of these settings' secrets from now on: of each query's, where there are
-    several."""
-    _secrets[:] = options
+def keep_secret(*tables: Mapping[str, SecretStr]) -> None:
+    """Show nothing of these settings' secrets from now on."""
+    _secrets[:] = tables
 
 
 def say(text: str) -> None:
@@ -67,8 +66,8 @@ def escaped(text: str) -> str:
 
 def told(text: str) -> str:
     """Text without secrets of the settings and of addresses: libraries quote them in errors."""
-    for each in _secrets:
-        text = hide(text, each)
+    for options in _secrets:
+        text = hide(text, options)
     return hide_credentials(text)
 
 

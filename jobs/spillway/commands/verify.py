@@ -47,6 +47,7 @@ def verify(
                 session,
                 bootstrap=settings.kafka.bootstrap_servers,
                 client=settings.kafka.options,
+                registry=settings.registry,
                 exhaustive=exhaustive,
                 progress=progress,
                 cores=cores_of(settings.spark.master) or own_cores(),

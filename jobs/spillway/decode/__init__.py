@@ -18,6 +18,9 @@ query.
 One call takes at most 8 times the bytes of its values and 64 MiB, whatever the values hold, if it
 has no more than `MOST_ROWS` of them: pieces are small, and what is skipped builds no objects.
 
+Values that are not JSON have two stages like these (`spillway.decode.formats`), and the same model
+in the end.
+
 Then, where the query asks for it, the filter and derived keys are evaluated on the rows
 (`expressions`); a null join key is a reason to reject, and so is a day or time that no field may
 have.
@@ -26,7 +29,7 @@ have.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +39,8 @@ import pyarrow as pa
 
 from spillway.decode.digest import partition_digest, value_digest
 from spillway.decode.expressions import evaluate, is_true
+from spillway.decode.formats.decoder import ValueDecoder
+from spillway.decode.formats.framing import shares
 from spillway.decode.layout import Layout
 from spillway.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
 from spillway.decode.plan import (
@@ -46,7 +51,16 @@ from spillway.decode.plan import (
     tree_spec,
 )
 from spillway.decode.rules import check, columns_of, row_schema
-from spillway_schemas.messages import OUTSIDE_YEARS, YEARS_US, FieldRule, Rejected, read
+from spillway_schemas.formats import JSON
+from spillway_schemas.messages import (
+    OUTSIDE_YEARS,
+    YEARS_US,
+    FieldRule,
+    Message,
+    Rejected,
+    accept,
+    read,
+)
 
 __all__ = [
     "CompiledQuery",
@@ -77,6 +91,9 @@ however small its value is."""
 
 BLOCK_ROWS, BLOCK_BYTES = 32_768, 4 << 20
 """Values that go through all stages before the next ones: bounds what is between the stages."""
+
+LATEST_MS = 2**62
+"""Later than any message."""
 
 Rows = npt.NDArray[np.int64]
 Part = tuple[Rows, list[Any]]
@@ -111,16 +128,29 @@ class Decoded:
     """Rows that hold but that the query's filter leaves out."""
     times: RowTimes | None = None
     """None: no window asks for them."""
+    happened: tuple[Rows, Rows] | None = None
+    """Positions, ascending, of all values that keep the contract, and when they happened, us since
+    1970, int64; None: the query does not say by which field."""
 
 
-def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decoded:
+def decode(
+    plan: StreamPlan, values: Any, kafka_ms: Rows | None = None, *, few_rows: int = FEW_ROWS
+) -> Decoded:
     """Decode one stream's values, a pyarrow binary or large_binary array; nulls are rejected.
 
-    `few_rows` is for tests: batches up to this size take the contract for every value.
+    `kafka_ms`: Kafka's time of each value, since 1970, int64 (n,): it decides whether the id of a
+    schema was known; None: all are new. `few_rows` is for tests: batches up to this size take the
+    contract for every value. Raises what `plan.writers` raises.
     """
     reasons: dict[int, str] = {}
-    rows, table = _read(plan, values, few_rows, reasons)
-    heard, times = rows, None if plan.time is None else _micros(table.column(plan.time))
+    if plan.format.name == JSON:
+        rows, table = _read(plan, values, few_rows, reasons)
+    else:
+        rows, table = _read_by_schema(plan, values, kafka_ms, few_rows, reasons)
+    heard, happened, times = rows, None, None
+    if plan.day_time is not None:
+        happened = rows, _micros(table.column(plan.day_time))
+        times = happened[1] if plan.time is not None else None
     filtered = 0
     if plan.filter is not None:
         verdict, failed = evaluate(plan.filter, table.select(plan.reads), pa.bool_())
@@ -147,7 +177,7 @@ def decode(plan: StreamPlan, values: Any, *, few_rows: int = FEW_ROWS) -> Decode
         rows, batch = rows[keep], batch.filter(pa.array(keep))
     rejected = np.array(sorted(reasons), np.int64)
     why = [reasons[at] for at in rejected.tolist()]
-    found = Decoded(batch, rows, rejected, why, filtered)
+    found = Decoded(batch, rows, rejected, why, filtered, happened=happened)
     if times is None:
         return found
     kept = times if len(rows) == len(heard) else times[np.searchsorted(heard, rows)]
@@ -189,6 +219,49 @@ def _read(
             reasons.update((begin + at, reason) for at, reason in why)
         found += [(rows + begin, columns) for rows, columns in parts]
     return _together(plan, found)
+
+
+def _read_by_schema(
+    plan: StreamPlan,
+    values: Any,
+    kafka_ms: Rows | None,
+    few_rows: int,
+    reasons: dict[int, str],
+) -> tuple[Rows, Any]:
+    """The same for values of another format: their schemas' decoders, then the contract."""
+    found: list[Part] = []
+    if kafka_ms is None:
+        kafka_ms = np.full(len(values), LATEST_MS)
+    for begin, end in pieces(values, BLOCK_ROWS, BLOCK_BYTES):
+        block = values.slice(begin, end - begin)
+        why: dict[int, str] = {}
+        for share in shares(plan.format, plan.rules, block, kafka_ms[begin:end], plan.writers, why):
+            parts: list[Part] = []
+            left = np.arange(len(share.rows))
+            if len(left) > few_rows:
+                alike, left = share.decoder.columns(share.bodies)
+                broken = [
+                    _accept(plan.rules, Parsed(each.rows, each.columns), parts) for each in alike
+                ]
+                left = np.sort(np.concatenate([left, *broken]))
+            for some in _chunks(share.bodies, left):
+                part, told = _by_decoder(plan, share.decoder, share.bodies, some)
+                parts.append(part)
+                why.update((int(share.rows[at]), reason) for at, reason in told)
+            found += [(share.rows[rows] + begin, columns) for rows, columns in parts]
+        reasons.update((begin + at, reason) for at, reason in why.items())
+    return _together(plan, found)
+
+
+def _by_decoder(
+    plan: StreamPlan, decoder: ValueDecoder, bodies: Any, rows: Rows
+) -> tuple[Part, list[tuple[int, str]]]:
+    """`_by_contract` of another format."""
+
+    def judge(at: int) -> Message:
+        return accept(plan.contract, decoder.fields(bodies[at].as_py()))
+
+    return _judged(plan, rows, judge)
 
 
 def _by_columns(rules: Sequence[FieldRule], values: Any) -> tuple[list[Part], Rows]:
@@ -240,10 +313,16 @@ def _accept(rules: Sequence[FieldRule], parsed: Parsed, parts: list[Part]) -> Ro
 
 def _by_contract(plan: StreamPlan, values: Any, rows: Rows) -> tuple[Part, list[tuple[int, str]]]:
     """The third stage: what the contract accepts, and why it does not accept the others."""
+    return _judged(plan, rows, lambda at: read(plan.contract, values[at].as_py()))
+
+
+def _judged(
+    plan: StreamPlan, rows: Rows, judge: Callable[[int], Message]
+) -> tuple[Part, list[tuple[int, str]]]:
     held, messages, reasons = [], [], []
     for at in rows.tolist():
         try:
-            messages.append(read(plan.contract, values[at].as_py()))
+            messages.append(judge(at))
             held.append(at)
         except Rejected as error:
             # Most of many bad values have the same reason: it is kept once.

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spillway.decode import MOST_ROWS
+
+COLUMNS = ("topic", "partition", "offset", "value", "kafka_timestamp")
+"""Columns of messages in a table."""
 
 
 @dataclass(frozen=True)
@@ -35,3 +40,23 @@ class Chunk:
             rows = slice(begin, begin + most)
             values = self.values.slice(begin, most)
             yield Chunk(self.topic, self.partition, values, self.offsets[rows], self.kafka_ms[rows])
+
+
+def chunks_of(rows: pa.Table) -> Iterator[Chunk]:
+    """Messages in a table (`COLUMNS`), in any order, as chunks of at most `MOST_ROWS`."""
+    if not rows.num_rows:
+        return
+    rows = rows.sort_by([(name, "ascending") for name in COLUMNS[:3]])
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    codes, partitions = topics.indices.to_numpy(), rows["partition"].to_numpy()
+    values = rows["value"].cast(pa.large_binary()).combine_chunks()
+    micros = rows["kafka_timestamp"].cast(pa.int64()).to_numpy()
+    changed = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partitions) != 0)) + 1
+    for a, b in pairwise([0, *changed.tolist(), len(codes)]):
+        yield from Chunk(
+            topics.dictionary[int(codes[a])].as_py(),
+            int(partitions[a]),
+            values.slice(a, b - a),
+            rows["offset"].to_numpy()[a:b],
+            micros[a:b] // 1000,
+        ).parts()

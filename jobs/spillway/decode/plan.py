@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from spillway.decode import rules as columns
 from spillway.decode.expressions import EvaluationError, type_of
+from spillway.decode.formats.decoder import FormatError, usable
 from spillway.engine.join.planning import tree_plan
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, one_join
 from spillway_schemas.expressions import columns_of, plain_column
+from spillway_schemas.formats import JSON, ValueFormat, Writers
 from spillway_schemas.join_tree import KeySource, NamedKey, TreeJoin
 from spillway_schemas.messages import FieldRule, Message, contract
 from spillway_schemas.query import Query, QueryError
@@ -51,8 +53,13 @@ class StreamPlan:
     filter: str | None = None
     time: str | None = None
     """The field that windows go by."""
+    day_time: str | None = None
+    """The field by which rows are held against their session's day; `time`, where that is given."""
     reads: tuple[str, ...] = field(default=())
     """Columns that filter and expressions read."""
+    format: ValueFormat = field(default_factory=ValueFormat)
+    writers: Writers | None = field(default=None, compare=False)
+    """Who knows the schemas of values that begin with an id: see `spillway.registry`."""
 
     @property
     def schema(self) -> Any:
@@ -155,6 +162,20 @@ class _Compiler:
         self.rules = {name: query.stream(name).rules for name in query.inputs}
         self.schemas = {name: columns.row_schema(rules) for name, rules in self.rules.items()}
         self.problems: list[str] = []
+        self.formats = {name: self._format(name) for name in query.inputs}
+        self._raise()
+
+    def _format(self, name: str) -> ValueFormat:
+        """How a leaf's values are written, with its files compiled. Notes what cannot be used."""
+        found = self.query.stream(name).value_format
+        if found.name == JSON:
+            return found
+        try:
+            return usable(found, self.rules[name])
+        except FormatError as error:
+            where = self.query.where("streams", self.query.stream_name(name), "format")
+            self.problems.append(f"{where}: {error}")
+            return found
 
     def type_of(self, source: KeySource) -> pa.DataType:
         """The type of an expression over a leaf's columns. Raises EvaluationError."""
@@ -275,7 +296,9 @@ class _Compiler:
             also=tuple((text, self.type_of(KeySource(name, text))) for text in also),
             filter=query.stream(name).filter,
             time=query.time(name),
+            day_time=query.stream(name).time,
             reads=tuple(sorted(reads)),
+            format=self.formats[name],
         )
 
     def _keys_elsewhere(self, name: str) -> list[str]:

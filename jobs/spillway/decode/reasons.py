@@ -20,6 +20,10 @@ _OF_THE_VALUE: tuple[tuple[str, str], ...] = (
     ("not_object", r"a JSON object is needed$"),
     ("too_deep", r"nested too deeply$"),
     ("too_large", r"larger than \d+ bytes, "),
+    ("no_schema_id", r"no schema id: "),
+    ("unknown_schema", r"schema \d+: "),
+    ("bad_schema", r"(schema \d+|\S+) (cannot be read: |cannot be resolved |has no message )"),
+    ("not_decoded", r"not [A-Za-z]\w*( by (schema \d+|\S+))?: "),
 )
 LATE = "late"
 _OF_A_FIELD: tuple[tuple[str, str], ...] = (

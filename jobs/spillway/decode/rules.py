@@ -14,7 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spillway.decode.timestamps import parse_timestamps
-from spillway_schemas.messages import INT64_MAX, INT64_MIN, FieldRule, Message, micros_of
+from spillway_schemas.messages import (
+    INT64_MAX,
+    INT64_MIN,
+    YEARS_US,
+    FieldRule,
+    Message,
+    micros_of,
+)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -61,11 +68,12 @@ def _check(rule: FieldRule, column: Any, good: Mask) -> Any:
         if not rule.optional:
             good &= ~null
     if rule.kind == "timestamp":
-        micros, held = parse_timestamps(column)
+        micros, held = _micros(column)
         good &= held if null is None else held | null
         return _with_nulls(pa.array(micros, pa.int64()), null).cast(TIMESTAMP)
     if rule.kind == "double":
-        numbers = column.to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 = 0.0
+        with np.errstate(invalid="ignore"):  # of bytes that are any number
+            numbers = column.to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 = 0.0
         finite = np.isfinite(numbers)
         good &= finite if null is None else finite | null
         return _with_nulls(pa.array(numbers, pa.float64()), null)
@@ -73,6 +81,14 @@ def _check(rule: FieldRule, column: Any, good: Mask) -> Any:
         numbers = column.fill_null(rule.ge).to_numpy(zero_copy_only=False)
         good &= (numbers >= rule.ge) & (numbers <= rule.le)
     return column
+
+
+def _micros(column: Any) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Microseconds since 1970 of texts, or of numbers that are just that, and which hold."""
+    if not pa.types.is_int64(column.type):
+        return parse_timestamps(column)
+    micros = column.fill_null(0).to_numpy()
+    return micros, (micros >= YEARS_US[0]) & (micros <= YEARS_US[1])
 
 
 def _with_nulls(column: Any, null: Mask | None) -> Any:

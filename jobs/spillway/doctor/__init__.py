@@ -22,6 +22,7 @@ from spillway.doctor.disks import folders
 from spillway.doctor.inputs import judge_close_delay, kafka, query_file, sessions
 from spillway.doctor.machine import budget, memory, programs
 from spillway.doctor.ports import metrics
+from spillway.doctor.schemas import schemas
 from spillway.plain import plain
 from spillway.protocol.state import JournalState
 from spillway_schemas.query import Query
@@ -60,6 +61,7 @@ def check_all(
         *([] if query is None else [budget(settings, query)]),
         *_carry(settings, query),
         *kafka(settings, query, spans),
+        *schemas(settings, query),
         *metrics(settings),
         *([] if is_away else _tables(settings, query, thorough)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def hottest(join: JoinSpec, pieces: list[Rows]) -> tuple[str, int]:
         first = int(np.searchsorted(piece.key_hash, distinct[hottest]))
         if first < len(piece.key_hash) and piece.key_hash[first] == distinct[hottest]:
             key = [_value(piece.table.column(i)[first]) for i in range(len(join.keys))]
-            return _text(key), int(rows[hottest])
+            return key_text(key), int(rows[hottest])
     raise AssertionError("a hash that was counted is in no piece")
 
 
@@ -66,6 +67,7 @@ def _value(scalar: Any) -> object:
         return np.datetime64(scalar.value, unit)
 
 
-def _text(key: list[object]) -> str:
+def key_text(key: Sequence[object]) -> str:
+    """A key as it is shown: its only column where that is text, else a JSON list of its columns."""
     only = key[0] if len(key) == 1 else None
     return only if isinstance(only, str) else json.dumps(key, default=str)

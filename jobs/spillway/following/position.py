@@ -2,9 +2,10 @@
 
 Model: a row is told by what it says, not by the file or the table version that holds it. Rows of
 run time have an epoch; an epoch appears whole, in one commit, and epochs appear in their order.
-Rows of cleanup belong to a session, and all of them are there once `sessions` says `cleaned`. So
-two numbers say what a follower has: the *epoch* up to which it has run time, and the *event* of
-`sessions` up to which it has cleanup. A `FollowStep` is a range of epochs, or a session's cleanup.
+Rows of cleanup belong to a session, and all of them are there once `sessions` says `cleaned`; those
+of a correction, once it says `corrected`. So two numbers say what a follower has: the *epoch* up to
+which it has run time, and the *event* of `sessions` up to which it has cleanups and corrections. A
+`FollowStep` is a range of epochs, a session's cleanup, or one correction.
 
 What follows from it:
 
@@ -39,8 +40,8 @@ from spillway.tables import ActiveFile, SessionEvent
 STEP_ROWS, STEP_BYTES = 1_000_000, 256 * 2**20
 """What a step holds at most: rows, and bytes of the files that hold them."""
 
-Phase = Literal["run-time", "cleanup"]
-EVENTS: dict[str, Phase] = {"cleaned": "cleanup"}
+Phase = Literal["run-time", "cleanup", "correction"]
+EVENTS: dict[str, Phase] = {"cleaned": "cleanup", "corrected": "correction"}
 """Events of `sessions` after which all rows of a phase are there. `run-time` goes by epochs."""
 
 
@@ -80,13 +81,16 @@ class Position(BaseModel):
 
 @dataclass(frozen=True)
 class CleanedSession:
-    """A session whose rows of cleanup are all there."""
+    """A session whose rows of cleanup, or of one of its corrections, are all there."""
 
     event: int
     """Its number in `sessions`."""
     session: str
     rows: int | None
     """How many there are; None: not known."""
+    phase: Phase = "cleanup"
+    revision: int = 0
+    """Of a correction."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +115,26 @@ class FollowStep:
     files: tuple[ActiveFile, ...]
     after: int = -1
     session: str = ""
+    revision: int = 0
+    """Of a correction: its rows are those with a row of the revision, and none of a later one."""
     part: int = 0
     parts: int = 1
 
 
 def cleaned(events: Iterable[SessionEvent]) -> list[CleanedSession]:
-    """The sessions that are cleaned. `events`: all of the table `sessions`, in order.
+    """The sessions that are cleaned, and their corrections. `events`: all of the table `sessions`,
+    in order.
 
     Two cleanups of one session at once may both say that it is cleaned; the first one counts.
     """
-    found: dict[str, CleanedSession] = {}
+    found: dict[tuple[str, int], CleanedSession] = {}
     for n, event in enumerate(events):
-        if event.event in EVENTS:
-            found.setdefault(event.session, CleanedSession(n, event.session, event.cleanup))
+        if (phase := EVENTS.get(event.event)) is not None:
+            revision, rows = 0, event.cleanup
+            if phase == "correction":
+                revision, rows = event.details["revision"], event.details["results"]
+            ended = CleanedSession(n, event.session, rows, phase, revision)
+            found.setdefault((event.session, revision), ended)
     return list(found.values())
 
 
@@ -174,7 +185,7 @@ def next_step(
     waiting = next((each for each in seen.cleaned if each.event > position.event), None)
     if waiting is None:
         return None
-    step = _whole(position, seen, "cleanup", waiting.event)
+    step = _whole(position, seen, waiting.phase, waiting.event)
     rows = sum(file.rows for file in step.files)
     share = 1.0 if waiting.rows is None else min(1.0, waiting.rows / max(rows, 1))
     return replace(step, parts=max(1, math.ceil(weight(step.files) * share)))
@@ -205,7 +216,7 @@ def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> FollowSte
         for file in seen.files
         if file.sessions is None or file.sessions[0] <= of.session <= file.sessions[1]
     ]
-    return FollowStep(phase, upto, tuple(files), session=of.session)
+    return FollowStep(phase, upto, tuple(files), session=of.session, revision=of.revision)
 
 
 def taken(position: Position, step: FollowStep, newest: Newest | None) -> Position:

@@ -10,6 +10,8 @@ Memory: some batches of one row group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import and_, or_
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from spillway.protocol.state import JournalState
 from spillway.storage import StorageError
 from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
 from spillway.tables.definitions import SESSION_DATE
+from spillway_schemas.corrections import partition_of
 from spillway_schemas.exits import FAILED
 
 BATCH_ROWS = 65_536
@@ -94,6 +97,11 @@ class Follower:
         wanted = pc.field("phase") == step.phase
         if step.phase == "run-time":
             wanted &= (pc.field("epoch") > step.after) & (pc.field("epoch") <= step.upto)
+        elif step.phase == "correction":
+            partitions = [pc.field(n) for n in self._identity if n.endswith("_partition")]
+            revision = partition_of(step.revision)
+            wanted &= reduce(or_, (each == revision for each in partitions))
+            wanted &= reduce(and_, (each >= revision for each in partitions))
         for file in step.files:
             for rows in self._rows(file, wanted):
                 yield self._part(rows, step) if step.parts > 1 else rows

@@ -37,9 +37,10 @@ HANDOVER_S = 12 * 3600.0
 class StreamView(StatusRecord):
     """Whether the stream works, as far as the tables and Kafka tell."""
 
-    state: Literal["new", "working", "quiet", "stalled", "unknown"]
-    """`new`: no epoch yet; `quiet`: nothing waits; `stalled`: rows wait and nothing happens;
-    `unknown`: nothing happens, and Kafka does not say whether rows wait."""
+    state: Literal["new", "working", "quiet", "held", "stalled", "unknown"]
+    """`new`: no epoch yet; `quiet`: nothing waits; `held`: no more rows are read; `stalled`: rows
+    wait and nothing happens; `unknown`: nothing happens, and Kafka does not say whether rows
+    wait."""
     last_epoch_at: str | None
     epoch: int
     term: int
@@ -47,6 +48,8 @@ class StreamView(StatusRecord):
     rows_per_s: float
     results_per_s: float
     lag_rows: int | None
+    intake_held: str
+    """Why no more rows are read, and what to do; empty: they are."""
     delay_p50_ms: int | None
     delay_p99_ms: int | None
 
@@ -221,6 +224,8 @@ def stream(status: Status, trigger_s: float) -> StreamView:
     age_s = status.last_epoch_age_s
     if age_s is None:
         state = "new"
+    elif status.intake_held:
+        state = "held"
     elif age_s <= max(FRESH_S, FRESH_TRIGGERS * trigger_s):
         state = "working"
     elif status.lag_rows is None:

@@ -48,12 +48,31 @@ CATALOGUE: tuple[Family, ...] = (
         "spillway_filtered_rows_total", "counter", ("topic",), "Rows that the query's filter left."
     ),
     Family(
+        "spillway_outside_rows_total",
+        "counter",
+        ("topic",),
+        "Rows that happened outside their session's day, of topics whose rows say when they do.",
+    ),
+    Family(
         "spillway_quarantined_rows_total",
         "counter",
         ("topic", "reason"),
         "Rows in the table quarantine, by the kind of reason.",
     ),
     Family("spillway_results_total", "counter", (), "Results given at run time."),
+    Family(
+        "spillway_intake_held",
+        "gauge",
+        (),
+        "1 while no more rows are read because of results.max_per_session, else 0.",
+    ),
+    Family(
+        "spillway_results_limit_ratio",
+        "gauge",
+        (),
+        "The open session's results as a part of results.max_per_session. Not there without a "
+        "limit.",
+    ),
     Family(
         "spillway_production_delay_seconds",
         "histogram",

@@ -121,6 +121,9 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
         slots = () if known is None else known.slots
         yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
     yield "spillway_rows_total", _labelled({} if known is None else known.rows)
+    yield "spillway_outside_rows_total", _labelled({} if known is None else known.outside)
+    yield "spillway_intake_held", _one(None if known is None else int(known.intake_held))
+    yield "spillway_results_limit_ratio", _one(None if known is None else known.limit_ratio)
     yield "spillway_filtered_rows_total", _labelled({} if known is None else known.filtered)
     generations = {} if known is None else known.generations
     yield "spillway_join_generations_total", _labelled(generations)

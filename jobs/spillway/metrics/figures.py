@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
+from spillway.protocol.limit import intake_held
 from spillway.protocol.state import genesis_of, kept_groups
 from spillway.readmodel.event_time import EventTimeFigures, event_time_of
 from spillway.readmodel.joins import JoinFigures
@@ -15,6 +16,7 @@ from spillway.readmodel.tally import summed_delay
 from spillway.report.model import SlotStatus
 from spillway.report.status import slots_of, topics_of
 from spillway.tables import SessionEvent
+from spillway.tables.events import standing_verdicts
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,12 @@ class JournalFigures:
     last_epoch_took_s: float | None
     rows: Mapping[str, int]
     filtered: Mapping[str, int]
+    outside: Mapping[str, int]
+    """Only topics of which it is counted."""
     results: int
+    intake_held: bool
+    limit_ratio: float | None
+    """Of the open session's results; None: there is no limit."""
     delay: tuple[int, ...]
     """Samples over `DELAY_EDGES_MS`; empty before the first result."""
     slots: tuple[SlotStatus, ...]
@@ -126,7 +133,16 @@ def journal_figures(model: ReadModel, trigger_s: float, query: str) -> JournalFi
         last_epoch_took_s=None if last is None else (last.ended_ms - last.started_ms) / 1000,
         rows={t: sum(s.rows.get(t, 0) for s in sessions) for t in topics},
         filtered={t: sum(s.filtered.get(t, 0) for s in sessions) for t in topics},
+        outside={
+            t: sum(s.outside.get(t, 0) for s in sessions)
+            for t in topics
+            if any(t in s.outside for s in sessions)
+        },
         results=sum(s.results for s in sessions),
+        intake_held=bool(intake_held(model.state)),
+        limit_ratio=model.state.session.results / model.state.max_results
+        if model.state.max_results
+        else None,
         delay=tuple(summed_delay(sessions)),
         slots=tuple(slots_of(model, trigger_s)),
         spills=sum(s.spills for s in sessions),
@@ -160,7 +176,7 @@ def lag_of(model: ReadModel, backlog: Backlog, now_ms: int) -> Lag:
 
 def days_of(model: ReadModel, events: Iterable[SessionEvent]) -> Days:
     """Which sealed sessions are not proved complete. `events`: of the table `sessions`."""
-    verdicts = {e.session: e.settles for e in events if e.event == "verified"}
+    verdicts = {date: e.settles for date, e in standing_verdicts(events).items()}
     sealed = {date: _unix(s.sealed_at) for date, s in model.tally.sessions.items() if s.sealed_at}
     unproved = {date: at for date, at in sealed.items() if not verdicts.get(date, False)}
     return Days(

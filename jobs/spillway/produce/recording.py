@@ -55,6 +55,8 @@ class Piece:
     """Arrow binary (n,); null is a tombstone."""
     at_ms: npt.NDArray[np.int64]
     """When each row was recorded, ms since 1970; -1 where that is not known."""
+    lines: npt.NDArray[np.int64]
+    """Where each row stands in the file, from 1."""
 
 
 def pieces(path: Path, topic: str | None = None) -> Iterator[Piece]:
@@ -98,7 +100,8 @@ def _from_json(path: Path, topic: str | None) -> Iterator[Piece]:
     with _opened(path) as file:
         lines = ((n, line) for n, line in enumerate(file, 1) if line.strip())
         while some := list(islice(lines, PIECE_ROWS)):
-            yield _piece(_json_row(path, n, line, fallback) for n, line in some)
+            rows = [_json_row(path, n, line, fallback) for n, line in some]
+            yield _piece(rows, np.array([n for n, _ in some], dtype=np.int64))
 
 
 @contextlib.contextmanager
@@ -164,13 +167,14 @@ def _ts_ms(message: Mapping[str, Any]) -> int:
         return -1
 
 
-def _piece(rows: Iterable[Row]) -> Piece:
+def _piece(rows: Iterable[Row], lines: npt.NDArray[np.int64]) -> Piece:
     topics, keys, values, at_ms = zip(*rows, strict=True)
     return Piece(
         list(topics),
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
         np.array(at_ms, dtype=np.int64),
+        lines,
     )
 
 
@@ -178,14 +182,18 @@ def _from_parquet(path: Path, topic: str | None) -> Iterator[Piece]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
+        line = 1
         for batch in file.iter_batches(PIECE_ROWS):
+            lines = np.arange(line, line + len(batch))
+            line += len(batch)
             if {"topic", "value"} <= set(batch.schema.names):
-                yield _records(path, batch)
+                yield _records(path, batch, lines)
             else:
-                yield _piece(_parquet_message(topic or path.stem, row) for row in batch.to_pylist())
+                found = (_parquet_message(topic or path.stem, row) for row in batch.to_pylist())
+                yield _piece(found, lines)
 
 
-def _records(path: Path, batch: Any) -> Piece:
+def _records(path: Path, batch: Any, lines: npt.NDArray[np.int64]) -> Piece:
     names = set(batch.schema.names)
     try:
         values = pc.cast(batch["value"], pa.binary())
@@ -205,7 +213,7 @@ def _records(path: Path, batch: Any) -> Piece:
             f"{path}: topic (text), value and key (binary or text) and kafka_ms (whole number or "
             f"timestamp) are needed: {error}"
         ) from None
-    return Piece(batch["topic"].to_pylist(), keys, values, at_ms)
+    return Piece(batch["topic"].to_pylist(), keys, values, at_ms, lines)
 
 
 def _parquet_message(topic: str, row: Mapping[str, Any]) -> Row:

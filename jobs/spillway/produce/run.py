@@ -14,8 +14,8 @@ import multiprocessing
 import os
 import queue
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.kafka.client import KafkaUnavailable, cluster, demand_listener
+from spillway.produce.encode import Encoding
 from spillway.produce.generate import GeneratedRows, StreamGenerator, sources
 from spillway.produce.keys import partitions_of
 from spillway.produce.send import Sender
@@ -49,6 +50,7 @@ class _Job:
     options: Options
     speed: float | None
     kafka_time: KafkaTime
+    encodings: Mapping[str, Encoding]
     begun_s: float
     """Wall time at which the scenario's start lies when paced: common to all processes."""
 
@@ -61,6 +63,7 @@ def produce(
     speed: float | Literal["auto"] | None = "auto",
     processes: int | None = None,
     kafka_time: KafkaTime = "now",
+    encodings: Mapping[str, Encoding] | None = None,
     progress: Report | None = None,
 ) -> Summary:
     """Create the scenario's topics where they do not exist, and send all of its messages.
@@ -74,6 +77,7 @@ def produce(
         processes: how many to use, at most one a stream; None chooses.
         kafka_time: the records' Kafka timestamps: `now`, or the arrival in the scenario (then
             retention and `--at close` go by the scenario's day).
+        encodings: by topic, how messages are written where that is not JSON.
         progress: called now and then.
 
     Returns the summary once the broker has acknowledged everything. Raises KafkaUnavailable,
@@ -92,7 +96,16 @@ def produce(
     count = min(count, len(scenario.streams))
     shares = [tuple(list(scenario.streams)[n::count]) for n in range(count)]
     jobs = [
-        _Job(scenario, share, bootstrap, dict(options or {}), speed, kafka_time, time.time())
+        _Job(
+            scenario,
+            share,
+            bootstrap,
+            dict(options or {}),
+            speed,
+            kafka_time,
+            dict(encodings or {}),
+            time.time(),
+        )
         for share in shares
     ]
     meter = _Meter(total, begun, progress)
@@ -158,6 +171,7 @@ class _Outlet:
         self.source = source
         self.tally = ProducedTally(source.topic)
         self._sender = sender
+        self._encoding = job.encodings.get(source.topic)
         self._event_time = job.kafka_time == "event"
         self._start_ms = round(job.scenario.start.timestamp() * 1000)
         self._record_keys = source.record_keys
@@ -166,6 +180,8 @@ class _Outlet:
     def take(self, number: int) -> GeneratedRows:
         """Make a chunk and count it."""
         chunk = self.source.chunk(number)
+        if self._encoding is not None:
+            chunk = replace(chunk, values=self._encoding.encoded(chunk.values))
         self.tally.add(
             ProducedTally(
                 topic=self.source.topic,

@@ -154,7 +154,7 @@ def deferred_rows(
         read_from=padded(ends[begin], ends[last]),
         read_to=ends[last],
         sessions=(session,),
-        expected=tuple(_counted(ends[last], [e for e in epochs if begin < e.epoch <= last])),
+        expected=tuple(read_by(ends[last], [e for e in epochs if begin < e.epoch <= last])),
     )
 
 
@@ -188,7 +188,7 @@ def _held(epochs: Sequence[Epoch]) -> Iterator[tuple[int, int]]:
             yield before.epoch, sum(slot.rows for slot in before.slots if slot.slot in lost)
 
 
-def _counted(end: Offsets, epochs: Iterable[Epoch]) -> Iterable[PartitionCount]:
+def read_by(end: Offsets, epochs: Iterable[Epoch]) -> Iterable[PartitionCount]:
     """What epochs have read, per topic partition."""
     counts: dict[tuple[str, int], tuple[int, int]] = {}
     for part in [part for each in epochs for part in each.read]:

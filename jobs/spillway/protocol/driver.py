@@ -5,7 +5,8 @@
     Conflict on the claim         -> ReadJournal(what is new), Append(claim) again
     Appended(claim)               -> Apply for every table that is behind, in order; then Ready
     Offered(end, commands)        -> RunJob(plan); before the epoch that carries rows of the session
-                                     before into the open one, ReadHistory
+                                     before into the open one, ReadHistory. While `intake_held`, no
+                                     rows may be offered
     Reported, some slot missing   -> Look; then RunJob(plan with the lost slots restored); of a tree
                                      of joins ReadHistory before that
     JobFailed                     -> Look; then RunJob(the same plan), or End (see `failing`)
@@ -53,6 +54,8 @@ from dataclasses import dataclass, replace
 
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.failing import JobFailed, give_up
+from spillway.protocol.limit import intake_held
+from spillway.protocol.offsets import reaches
 from spillway.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from spillway.protocol.recovery import history_wanted
 from spillway.protocol.redo import Apply, applies_of, redo
@@ -90,6 +93,8 @@ class JournalRead:
     """Cores of the executors, for the journal."""
     snapshot: JournalState | None = None
     """The state that the entries follow, where the journal was not read from its beginning."""
+    max_results: int = 0
+    """The limit of a session's results, for the journal; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +329,7 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         driver=driver.name,
         process=driver.process,
         cores=event.cores,
+        max_results=event.max_results,
         topics=list(grown),
         text=None if changes or query is None or state.genesis.text is not None else query.text,
         begins=with_journal(state, query) if changes and query is not None else None,
@@ -414,6 +420,8 @@ def _applied(driver: Driver, event: Applied) -> tuple[Driver, list[Instruction]]
 def _offered(driver: Driver, event: Offered) -> tuple[Driver, list[Instruction]]:
     if driver.state is None or driver.pending or driver.applying or driver.plan:
         raise ValueError("an epoch was offered while another one is pending")
+    if (why := intake_held(driver.state)) and not reaches(driver.state.end, event.end):
+        raise ValueError(f"rows were offered that may not be read: {why}")
     offered = replace(driver, offer=event, attempt=1)
     if (wanted := history_wanted(driver.state, ())) is not None:
         return offered, [ReadHistory(wanted)]

@@ -4,13 +4,16 @@ Nothing of a failed attempt is journaled, so trying again is always safe. But ea
 the files behind that its tasks had finished, which only `maintain` may delete, a day later; and
 what fails the same way each time holds up the stream without saying so.
 
-* *A process, a host or Kafka went away*: another attempt may well succeed; up to `MAX_ATTEMPTS`.
+* *A process, a host, Kafka or the schema registry went away*: another attempt may well succeed; up
+  to `MAX_ATTEMPTS`.
 * *The code raised*: a repeated attempt reads its rows another way, in smaller batches, and hands
   nothing over within a host, so the first error says little. The same one `SAME_ERRORS` times in
   a row is a bug or a row that cannot be processed.
 * *A folder cannot be written*: more attempts would fill it further. None is made.
 * *Kafka does not hold rows any more that the epoch reads*: it will not, until a person says that
   they are gone for good. None is made.
+* *What schemas mean cannot be known* (the registry does not let us in, what was kept of it is
+  damaged): that is not mended by trying. No other attempt is made.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ class JobFailed:
     """The job raised: no report counts."""
 
     detail: str
-    cause: Literal["lost", "raised", "storage", "gone"] = "lost"
+    cause: Literal["lost", "raised", "storage", "gone", "schemas"] = "lost"
     """A process, a host or Kafka went away; the code raised; a folder cannot be written; rows are
-    gone."""
+    gone; what schemas mean cannot be known."""
 
 
 def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | None:
@@ -61,6 +64,11 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
             "it was committed. It is not tried again. Where nobody has these rows any more, go on "
             f"without them: `spillway accept-loss --session {plan.session} --reason ...`, and "
             "start again"
+        )
+    if last.cause == "schemas":
+        return (
+            f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed, and no "
+            "message went to quarantine for it: mend that, run `spillway doctor`, and start again"
         )
     recent = failures[-SAME_ERRORS:]
     same = {_VARYING.sub("#", failure.detail) for failure in recent}

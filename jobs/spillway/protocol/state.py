@@ -177,6 +177,8 @@ class JournalState:
     """Bytes by slot, where a command has set them in this term."""
     cores: int = 0
     """Cores of the executors of the last driver; 0: not known."""
+    max_results: int = 0
+    """The last driver's limit of a session's results at run time (`intake_held`); 0: none."""
     moves: tuple[Move, ...] = ()
     """Obeyed and still to be carried out, in this order."""
     lost_to: Offsets = field(default_factory=dict)
@@ -395,7 +397,14 @@ def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
         raise JournalBroken(f"entry {claim.n} claims term {claim.term} after term {state.term}")
     # A budget that a command has set ends with the driver: were it more than the machine has, no
     # driver could ever start again.
-    grown = replace(state, n=claim.n, term=claim.term, cores=claim.cores, budgets={})
+    grown = replace(
+        state,
+        n=claim.n,
+        term=claim.term,
+        cores=claim.cores,
+        max_results=claim.max_results,
+        budgets={},
+    )
     if claim.text is not None:
         grown = replace(grown, genesis=state.genesis.model_copy(update={"text": claim.text}))
     if claim.begins is not None:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 from spillway.allocators import uncollected
 from spillway.places import var_folder
 from spillway.private import open_private, private_folder
+from spillway.readmodel.hottest import HotKey
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.kept import MOST_ENTRIES, begun, followed, following, keep_found
 from spillway.readmodel.model import KeptReadModel, ReadModel
@@ -52,6 +53,8 @@ class ReadCache:
     """Per data file of `quarantine`: rows by reason."""
     joins: tuple[str, list[JoinFigures]] | None = None
     """A tree's joins, and the digest of the entry after which they were looked at; not saved."""
+    hot_keys: tuple[str, list[HotKey]] | None = None
+    """The hottest keys, and the digest of the entry after which they were looked at; not saved."""
     saved_n: int = -1
 
 

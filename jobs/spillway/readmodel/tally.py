@@ -137,6 +137,8 @@ class SessionTally(BaseModel):
     rows: dict[str, int] = {}
     rejected: dict[str, int] = {}
     filtered: dict[str, int] = {}
+    outside: dict[str, int] = {}
+    """Rows that happened outside its day; only topics of which that is counted."""
     results: int = 0
     spills: int = 0
     overflows: int = 0
@@ -350,6 +352,10 @@ class Tally(BaseModel):
                 _count(getattr(session, kind), topic, count - later)
                 if later and after is not None:
                     _count(getattr(after, kind), topic, later)
+            if part.outside is not None:
+                _count(session.outside, topic, part.outside)
+            if part.next_outside is not None and after is not None:
+                _count(after.outside, topic, part.next_outside)
 
     def _slot(self, session: SessionTally, totals: SlotTotals, *, flush: bool) -> None:
         slot = self.slots.setdefault(totals.slot, SlotTally())

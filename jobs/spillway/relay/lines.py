@@ -24,7 +24,7 @@ def step_line(done: Relayed) -> str:
         first = step.after + 1
         what = f"epoch {first}" if first == step.upto else f"epochs {first} to {step.upto}"
     else:
-        what = f"cleanup of {step.session}"
+        what = f"{step.phase} of {step.session}"
     part = f", part {step.part + 1} of {step.parts}" if step.parts > 1 else ""
     return (
         f"{what}{part}: {times_text(done.rows, 'row')} | {done.total:,} in all | "

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from spillway.readmodel.adaptations import DecisionFacts
+from spillway.readmodel.hottest import HotKey
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.tally import Point, SealAnswer, SlotTally
 from spillway.readmodel.waiting import OpenLoss, PendingSeal, Waiting
@@ -32,6 +33,8 @@ class TopicStatus(StatusRecord):
     """Every value read, good or bad."""
     rejected: int
     filtered: int
+    outside: int | None
+    """Rows that keep their contract and happened outside the session's day; None: not counted."""
     lag_rows: int | None
     """Offsets from the journal's end to Kafka's: at most so many rows wait. None: no answer."""
 
@@ -55,6 +58,10 @@ class DecisionStatus(StatusRecord, DecisionFacts):
 
     results_since: int
     """Results of the warehouse since then, at run time."""
+
+
+class HotKeyStatus(StatusRecord, HotKey):
+    """A key that many rows have."""
 
 
 class JoinStatus(StatusRecord, JoinFigures):
@@ -104,6 +111,9 @@ class SessionStatus(StatusRecord):
     """Per topic."""
     rejected: int
     filtered: int
+    outside: dict[str, int]
+    """Per topic, rows that keep their contract and happened outside the session's day; only topics
+    of which that is counted."""
     results_run_time: int
     results_cleanup: int | None
     """None before cleanup has begun."""
@@ -221,6 +231,10 @@ class Status(StatusRecord):
     open session has a result."""
     delay_p99_ms: int | None
     lag_rows: int | None
+    intake_held: str
+    """Why no more rows are read (`results.max_per_session`), and what to do; empty: they are."""
+    hot_keys: list[HotKeyStatus]
+    """The keys with the most rows in memory, of the large groups, those first."""
     event_time: EventTimeStatus | None
     """None: the query has no window."""
     threshold: float

@@ -21,12 +21,15 @@ from pydantic import TypeAdapter
 
 from spillway.clock import rfc3339
 from spillway.processes import process_runs
+from spillway.protocol.limit import intake_held
 from spillway.protocol.offsets import padded, partitions
 from spillway.protocol.queries import kept_query, told_changes
 from spillway.protocol.state import AnotherQuery
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.event_time import event_time_of
+from spillway.readmodel.groups import group_states
+from spillway.readmodel.hottest import HotKey, hottest_keys
 from spillway.readmodel.joins import JoinFigures, look_at_joins
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.tally import SessionTally, delay_quantile_ms, summed_delay
@@ -35,6 +38,7 @@ from spillway.report.detail import detail_of
 from spillway.report.model import (
     DecisionStatus,
     EventTimeStatus,
+    HotKeyStatus,
     JoinStatus,
     SessionStatus,
     SlotStatus,
@@ -43,13 +47,14 @@ from spillway.report.model import (
     Verdict,
 )
 from spillway.tables import SessionEvent, Warehouse
-from spillway.tables.events import Outcome, SessionHistory
+from spillway.tables.events import Outcome, SessionHistory, standing_verdicts
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import Query, QueryError, load_query
 from spillway_schemas.settings import Settings
 
 DECISIONS = TypeAdapter(list[DecisionStatus])
 RECENT_S = 60.0
+MOST_HOT_KEYS = 10
 MOST_REASONS = 20
 """Different reasons that are told apart; the rest is counted as one."""
 MOST_REASONS_A_FILE = 500
@@ -128,6 +133,8 @@ def status(
         delay_p50_ms=delay_quantile_ms(delay, 0.5),
         delay_p99_ms=delay_quantile_ms(delay, 0.99),
         lag_rows=lag_rows,
+        intake_held=intake_held(model.state),
+        hot_keys=[HotKeyStatus(**dict(each)) for each in _hot_keys(warehouse, known, model)],
         event_time=_event_time(model),
         threshold=settings.spill.threshold,
         topics=topics,
@@ -206,6 +213,15 @@ def _joins(warehouse: Warehouse, memory: ReadCache, model: ReadModel) -> list[Jo
     known = memory.joins
     if known is None or known[0] != model.entry:
         memory.joins = known = (model.entry, look_at_joins(warehouse, model))
+    return known[1]
+
+
+def _hot_keys(warehouse: Warehouse, memory: ReadCache, model: ReadModel) -> list[HotKey]:
+    """The hottest keys, looked at again only where the journal has gone on."""
+    known = memory.hot_keys
+    if known is None or known[0] != model.entry:
+        found = hottest_keys(model, group_states(warehouse, model, 0.0), MOST_HOT_KEYS)
+        memory.hot_keys = known = (model.entry, found)
     return known[1]
 
 
@@ -331,6 +347,7 @@ def topics_of(model: ReadModel, ends: Offsets | None) -> tuple[list[TopicStatus]
             rows=session.rows.get(topic, 0),
             rejected=session.rejected.get(topic, 0),
             filtered=session.filtered.get(topic, 0),
+            outside=session.outside.get(topic),
             lag_rows=lag[topic] if ends is not None and topic in ends else None,
         )
         for topic, count in model.partitions.items()
@@ -375,6 +392,7 @@ def _session(
         rows_in=session.rows or dict.fromkeys(model.partitions, 0),
         rejected=sum(session.rejected.values()),
         filtered=sum(session.filtered.values()),
+        outside=session.outside,
         results_run_time=session.results,
         results_cleanup=by_cleanup,
         cleanup_ranges=session.ranges,
@@ -401,7 +419,7 @@ def _session(
         seal_reason=session.seal_reason,
         seal_answers=session.seal_answers,
         cleanup_s=None if cleaned is None else cleaned.seconds,
-        verdict=_verdict(_last(own, "verified")),
+        verdict=_verdict(standing_verdicts(own).get(session.session)),
     )
 
 

@@ -58,6 +58,8 @@ def render(status: Status, console: Console, width: int | None = None) -> Render
     parts += [_slots(status, width, fancy), Text()]
     if status.joins:
         parts += [_joins(status, width), Text()]
+    if status.hot_keys:
+        parts += [_hot_keys(status, width), Text()]
     parts.append(_sessions(status, width))
     if status.sessions_left_out:
         parts.append(Text(_left_out(status), style="dim"))
@@ -120,6 +122,8 @@ def _head(status: Status, width: int) -> RenderableType:
     if status.query_problem:
         line.add_row("query", Text(f"{status.query}: {status.query_problem}", style="yellow"))
     line.add_row("stream", _stream(status, width))
+    if status.intake_held:
+        line.add_row("intake", Text(f"stopped: {visible(status.intake_held)}", style="red"))
     if open_ is not None and open_.seal_answers:
         answer = open_.seal_answers[-1]
         about = "loss" if answer.what.startswith("loss") else "seal"
@@ -131,6 +135,8 @@ def _head(status: Status, width: int) -> RenderableType:
             line.add_row("gone", Text(loss, style="yellow"))
     if open_ is not None and open_.overflows:
         line.add_row("spills", Text(overflow_text(open_), style="yellow"))
+    if open_ is not None and any(open_.outside.values()):
+        line.add_row("times", Text(outside_text(open_), style="yellow"))
     for each in status.sessions:
         if each.deferred_slots and each.stage != "cleaned":
             line.add_row("lost", Text(deferred_text(each), style="yellow"))
@@ -257,6 +263,19 @@ def ranges_text(ranges: Sequence[LostRange]) -> str:
     return ", ".join(str(each) for each in ranges[:MOST_RANGES]) + more
 
 
+def outside_text(session: SessionStatus) -> str:
+    """Which topics have rows whose time is not of the session's day."""
+    named = [
+        f"{count_text(rows)} of {count_text(session.rows_in.get(topic))} rows of {visible(topic)}"
+        for topic, rows in session.outside.items()
+        if rows
+    ]
+    return (
+        f"{', '.join(named)} happened outside the day of {session.session}. They are joined all "
+        "the same: see whether a producer's clock is wrong, or rows of another day were sent"
+    )
+
+
 def deferred_text(session: SessionStatus) -> str:
     """What a cleanup that is still to come needs besides the warehouse."""
     return (
@@ -278,9 +297,12 @@ def _seal_answer(answer: SealAnswer) -> Text:
 def _topics(status: Status, width: int) -> Table:
     table = _table("stream", "rows in", "quarantined", "lag")
     wide = width >= NARROW
+    outside = wide and any(topic.outside is not None for topic in status.topics)
     if wide:
         table.add_column("filtered", justify="right")
         table.add_column("partitions", justify="right")
+    if outside:
+        table.add_column("outside the day", justify="right")
     for topic in status.topics:
         row: list[RenderableType] = [
             Text(visible(topic.topic)),
@@ -290,7 +312,27 @@ def _topics(status: Status, width: int) -> Table:
         ]
         if wide:
             row += [count_text(topic.filtered), str(topic.partitions)]
+        if outside:
+            row.append(Text(count_text(topic.outside), style="yellow" if topic.outside else ""))
         table.add_row(*row)
+    return table
+
+
+def _hot_keys(status: Status, width: int) -> Table:
+    """The keys with the most rows in memory."""
+    tree = len(status.joins) > 0
+    head = (["join"] if tree else []) + ["rows", "of its group"]
+    head += ["group", "slot"] if width >= NARROW else []
+    table = _table("hottest key", *head)
+    for each in status.hot_keys[:SHOWN]:
+        cells = {
+            "join": visible(each.join),
+            "rows": count_text(each.rows),
+            "of its group": part_text(each.share),
+            "group": each.group,
+            "slot": str(each.slot),
+        }
+        table.add_row(Text(visible(each.key)), *(Text(cells[name]) for name in head))
     return table
 
 

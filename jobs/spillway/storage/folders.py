@@ -73,6 +73,10 @@ class Folder(Protocol):
     def write_new(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write a whole file. Raises FileExistsError when the name is taken."""
 
+    def publish(self, name: str, data: bytes) -> None:
+        """Write a whole file that nobody ever sees in part. Raises FileExistsError when the name is
+        taken: of several that race for it, one has written, and the others can read that."""
+
     def create(self, name: str) -> AbstractContextManager[Any]:
         """Open a new file to write into: a `pa.NativeFile` that every pyarrow writer takes.
 

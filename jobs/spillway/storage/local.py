@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import urllib.parse
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,6 +85,18 @@ class LocalFolder:
             except BaseException:
                 _remove(path)
                 raise
+
+    def publish(self, name: str, data: bytes) -> None:
+        """Write a whole file that nobody ever sees in part. Raises FileExistsError when the name is
+        taken."""
+        part = f"{name}.{uuid.uuid4().hex}.part"
+        self.write_new(part, data)
+        try:
+            self.sync([part])  # or its name could outlive its bytes
+            with explained("write", self.path(name)):
+                os.link(self.path(part), self.path(name))
+        finally:
+            self.delete(part)
 
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:

@@ -169,6 +169,10 @@ class ObjectFolder:
 
     # --- writing -------------------------------------------------------------------------
 
+    def publish(self, name: str, data: bytes) -> None:
+        """Write a whole file: a store shows no part of one. Raises FileExistsError."""
+        self.write_new(name, data)
+
     def write_new(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write a whole file. Raises FileExistsError when the name is taken."""
         mark = uuid.uuid4().hex

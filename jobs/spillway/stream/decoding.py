@@ -61,10 +61,14 @@ class DecodeTask:
     """Rows are read again to be carried into the open session."""
     deferred: DeferredGenerations | None = None
     """Set when rows are read for a cleanup."""
+    only: U64 | None = None
+    """Ascending hashes: of a restore, rows of others are left out; None: all are wanted."""
     event_time: EventTime | None = None
     """None: the query has no window."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Per session the watermark of the epoch before, where there is one."""
+    days_us: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Per session the times of its day, the end not included; a session without one is left out."""
 
     def slot_of_partition(self, partition: int) -> int:
         """The slot that is told of a topic partition's counts and rejected rows."""
@@ -95,7 +99,7 @@ def _decode_chunk(
     task: DecodeTask, stream: StreamPlan, chunk: Chunk, *, again: bool
 ) -> tuple[PartitionCount, list[Block]]:
     """`again`: another reading of the stream has told what is rejected, which is the same."""
-    decoded = decode(stream, chunk.values)
+    decoded = decode(stream, chunk.values, chunk.kafka_ms)
     bound = None if task.bound is None else task.bound[chunk.topic][chunk.partition]
     if stream.time is not None:
         decoded = _in_time(task, stream, chunk, decoded, bound)
@@ -108,6 +112,7 @@ def _decode_chunk(
         bytes=pc.sum(pc.binary_length(chunk.values)).as_py() or 0,
         digest=partition_digest(value_digest(chunk.values), chunk.offsets),
         **_greatest(decoded, chunk, bound),
+        **_outside(task, decoded, chunk, bound),
     )
     where = Coordinates(
         partition=np.full(len(decoded.kept), chunk.partition, dtype=np.int32),
@@ -181,6 +186,22 @@ def _greatest(decoded: Decoded, chunk: Chunk, bound: int | None) -> dict[str, in
     }
 
 
+def _outside(task: DecodeTask, decoded: Decoded, chunk: Chunk, bound: int | None) -> dict[str, int]:
+    """How many rows of the open session, and of the next one, happened outside its day."""
+    if decoded.happened is None or task.restore is not None:
+        return {}
+    rows, times_us = decoded.happened
+    at = len(rows) if bound is None else int(np.searchsorted(chunk.offsets[rows], bound))
+    found = {}
+    for name, session, mine in (
+        ("outside", task.session, times_us[:at]),
+        ("next_outside", task.next_session, times_us[at:]),
+    ):
+        if (day := task.days_us.get(session)) is not None:
+            found[name] = int(np.count_nonzero((mine < day[0]) | (mine >= day[1])))
+    return found
+
+
 def _by_session(
     task: DecodeTask, bound: int | None, offsets: I64
 ) -> Iterator[tuple[str, Bool | None]]:
@@ -230,6 +251,8 @@ def _restored(
         held = were_held(task, session, chunk.topic, chunk.partition, where.offset, hashes)
         if where.time_us is not None:
             held &= ~are_over(task.spec, stream.index, where.time_us, session.expired_by_us)
+        if task.only is not None:
+            held &= among(hashes, task.only)
         return held & _late_enough(session, where)
 
     return route(
@@ -310,6 +333,15 @@ def cut_epochs(deferred: Deferred, topic: str, partition: int, offsets: I64) -> 
     ends = np.array([_at(end, topic, partition) for _, end in deferred.marks], np.int64)
     epochs = np.array([epoch for epoch, _ in deferred.marks], np.int64)
     found: I64 = np.append(epochs, epochs[-1] + 1)[np.searchsorted(ends, offsets, side="right")]
+    return found
+
+
+def among(hashes: U64, wanted: U64) -> Bool:
+    """Which hashes (n,) are among the wanted ones, which are ascending: bool (n,)."""
+    if not len(wanted):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    found: Bool = wanted[at] == hashes
     return found
 
 

@@ -32,6 +32,7 @@ from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
+from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
@@ -61,6 +62,7 @@ class StreamDriver:
         on_trouble: Callable[[str], None],
         *,
         cores: int,
+        max_results: int,
         recovery: RecoverySettings,
         secrets: Options,
         query: Genesis | None = None,
@@ -73,6 +75,7 @@ class StreamDriver:
         self._on_epoch = on_epoch
         self._on_trouble = on_trouble
         self._cores = cores
+        self._max_results = max_results
         self._secrets = secrets
         self._most_per_s = 0.0
         """The greatest `rate_shown` of this term."""
@@ -168,7 +171,9 @@ class StreamDriver:
         self._warehouse.journal.refresh()
         journal, applied = self._warehouse.journal, self._warehouse.applied_all()
         known, entries = (None, journal.read(after + 1)) if after >= 0 else journal.read_on(applied)
-        return protocol.JournalRead(entries, applied, self._topics, self._cores, known)
+        return protocol.JournalRead(
+            entries, applied, self._topics, self._cores, known, self._max_results
+        )
 
     def read_history(self, after_epoch: int) -> protocol.HistoryRead:
         """The journal's epochs after one, as this driver knows the journal."""
@@ -327,8 +332,10 @@ LOST_DATA = frozenset(
 are gone."""
 
 
-def _cause(text: str) -> Literal["lost", "raised", "storage", "gone"]:
+def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
+    if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
+        return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
     if any(mark in text for mark in FULL):
         return "storage"
     if any(mark in text for mark in LOST_DATA):
@@ -345,6 +352,8 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
     text = hide(str(error), secrets)
     if told := _STORAGE.search(text):
         return told[1][:most]
+    if trouble := SchemaTrouble.told_by(RuntimeError(text)):
+        return str(trouble)[:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]

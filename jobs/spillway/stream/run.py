@@ -43,5 +43,11 @@ class SessionNotOpen(Exception):
     exit_code = FAILED
 
 
+class IntakeHeld(Exception):
+    """What Kafka holds was asked for, and the session has as many results as it may have."""
+
+    exit_code = FAILED
+
+
 class StreamFailed(Exception):
     """The stream ended with an error (exit code 3); what was journaled stays exact."""

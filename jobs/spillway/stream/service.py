@@ -29,6 +29,7 @@ from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
+from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import obey_losses
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
@@ -42,7 +43,7 @@ from spillway.stream.driver import Ended, StreamDriver
 from spillway.stream.failures import beyond_mending
 from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
-from spillway.stream.run import Wanted, Watcher
+from spillway.stream.run import IntakeHeld, Wanted, Watcher
 from spillway.stream.source import kafka_options
 from spillway.stream.start import (
     check_session,
@@ -85,6 +86,8 @@ class Stream:
         self._wanted_rows = settings.stream.max_rows_per_epoch
         self._told_away = False
         """Whether it was said that the calendar's seal waits for Kafka."""
+        self._held = ""
+        """Why no row is read, as it was told; empty: rows are read."""
 
     @cached_property
     def spec(self) -> TreeSpec:
@@ -180,6 +183,7 @@ class Stream:
             self._journaled,
             self.watcher.on_trouble,
             cores=spark.sparkContext.defaultParallelism,
+            max_results=self.settings.results.max_per_session,
             recovery=self.settings.recovery,
             secrets=self.settings.secrets,
             query=changed,
@@ -300,18 +304,25 @@ class Stream:
             spark,
             self._kafka(),
             self._checkpoints() / str(self.driver.state.term),
-            EpochHooks(self._epoch, self._is_sealed, self._is_over),
+            EpochHooks(self._epoch, self._is_sealed, self._is_held, self._is_over),
             trigger_s=self.settings.stream.trigger_s,
             available_now=self.wanted.available_now,
         )
         self._accept_losses()
-        query.start(self.driver.state.end, self._wanted_rows)
+        if not self._is_held():
+            query.start(self.driver.state.end, self._wanted_rows)
         away_since: float | None = None
         looked = 0.0
         while True:
             if self._is_over():
                 query.stop()
                 return
+            if self._holds(query):
+                self._idle_epoch()
+                if self.wanted.available_now and self._is_held():
+                    raise IntakeHeld(self._held)
+                self.watcher.stop.wait(min(self.settings.stream.trigger_s, 1.0))
+                continue
             if not query.is_active:
                 if query.failure is None:
                     if waits(self.driver.state, self.commands.waiting(self.driver.state)):
@@ -345,6 +356,25 @@ class Stream:
             return False
         self._epoch(self.driver.state.end, losses=True)
         return True
+
+    def _is_held(self) -> bool:
+        return bool(intake_held(self.driver.state))
+
+    def _holds(self, query: SupervisedQuery) -> bool:
+        """Stop the query while no row may be read, and say why; start it again afterwards."""
+        held = intake_held(self.driver.state)
+        if held:
+            if not self._held:
+                query.stop()
+                if query.has_failed_epoch:
+                    return False
+            if held != self._held:
+                self.watcher.on_trouble(held)
+        elif self._held or query.has_refused:
+            query.stop()
+            query.start(self.driver.state.end, self._wanted_rows)
+        self._held = held
+        return bool(held)
 
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""

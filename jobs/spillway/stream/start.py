@@ -15,6 +15,7 @@ from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
 from spillway.protocol.queries import goes_on_by_another, told_changes
 from spillway.protocol.state import JournalState, fold
+from spillway.registry import with_schemas
 from spillway.stream.genesis import check_carry, genesis_by
 from spillway.stream.messages import MessageSource
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
@@ -148,7 +149,7 @@ def job_settings(
     victims = victims_for(settings.spill.victims, len(spec.joins))
     return JobSettings(
         spec=spec,
-        streams=compile_streams(query),
+        streams=with_schemas(compile_streams(query), settings.registry, warehouse.place),
         warehouse_id=state.genesis.warehouse_id,
         warehouse_root=settings.warehouse.root,
         state_root=settings.state.root,
@@ -160,6 +161,8 @@ def job_settings(
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=victims,
         reactivation=reactivation_for(settings.spill.reactivation, victims),
+        days=settings.session.days,
+        grace_s=settings.session.grace_s,
         calendar=settings.session.days if settings.session.boundary == "calendar" else "",
         kafka=MessageSource(settings.kafka.bootstrap_servers, settings.kafka.options),
         warehouse_options=settings.warehouse.options,

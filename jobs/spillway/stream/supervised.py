@@ -33,6 +33,8 @@ class EpochHooks:
     """Run an epoch up to these offsets; how many rows it has read."""
     is_done: Callable[[], bool]
     """Whether no further epoch is wanted."""
+    is_held: Callable[[], bool]
+    """Whether no row may be read now."""
     is_ending: Callable[[], bool]
     """Whether the stream is to end soon: then nobody waits for more rows."""
 
@@ -59,6 +61,7 @@ class SupervisedQuery:
         self._available_now = available_now
         self._lock = threading.Lock()
         self._stopping = False
+        self._refused = False
         self._failure: BaseException | None = None
         self._query: Any = None
         self._starts = 0
@@ -73,6 +76,7 @@ class SupervisedQuery:
         self._starts += 1
         self._failure = None
         self.left_rows = False
+        self._refused = False
         _end_idle_callbacks(self._spark)
         self.max_rows = max_rows
         private_folder(self._folder.parent)
@@ -90,7 +94,9 @@ class SupervisedQuery:
         self._query = writer.start()
 
     def stop(self) -> None:
-        """Stop it between two epochs."""
+        """Stop it between two epochs; a no-op before the first start."""
+        if self._query is None:
+            return
         with self._lock:
             self._stopping = True
         self._query.stop()
@@ -100,6 +106,16 @@ class SupervisedQuery:
     def is_active(self) -> bool:
         """Whether it runs; if not, it failed or has read all there was."""
         return bool(self._query.isActive)
+
+    @property
+    def has_failed_epoch(self) -> bool:
+        """Whether an epoch has failed, and not Spark's query alone."""
+        return self._failure is not None
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether a batch came while no row might be read: none is taken until a new start."""
+        return self._refused
 
     @property
     def failure(self) -> BaseException | None:
@@ -130,6 +146,11 @@ class SupervisedQuery:
                 return
         try:
             if self._stopping or self._hooks.is_done():
+                return
+            # Spark takes a refused batch for read: the epoch of the next one would have its rows,
+            # too, more than memory was asked for.
+            self._refused = self._refused or self._hooks.is_held()
+            if self._refused:
                 return
             read = self._hooks.epoch(batch_end(self.checkpoint, batch))
         except BaseException as error:

@@ -5,13 +5,14 @@ run exactly what the job runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 from pydantic import SecretBytes
 
-from spillway.calendar import open_ms
+from spillway.calendar import CalendarError, day_ms, open_ms
 from spillway.decode import StreamPlan
 from spillway.engine.groups import GroupMap, ranges_mask, relocations
 from spillway.engine.join.tree import TreeSpec
@@ -55,6 +56,10 @@ class JobSettings:
     kafka: MessageSource
     warehouse_options: Options = field(default_factory=dict)
     """Of the object store where `warehouse_root` is, when it is in one."""
+    days: str = ""
+    """The calendar whose days rows' times are held against; empty: they are not."""
+    grace_s: float = 0.0
+    """How long after a close rows still belong to the session."""
     traced_rows: int = 0
     """Of a batch of results so many are traced, where the policy asks for it; 0: all."""
 
@@ -91,7 +96,18 @@ def decode_task(
         carries=carries,
         event_time=plan.event_time,
         watermarks=plan.watermarks,
+        days_us=_days_us(settings, [plan.session, next_session]) if settings.days else {},
     )
+
+
+def _days_us(settings: JobSettings, dates: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """The days of those sessions that are trading days, us since 1970."""
+    found = {}
+    for date in filter(None, dates):
+        with suppress(CalendarError):
+            begin, end = day_ms(settings.days, date, settings.grace_s)
+            found[date] = (begin * 1000, end * 1000)
+    return found
 
 
 def step_tasks(

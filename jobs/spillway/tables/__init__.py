@@ -36,7 +36,7 @@ from spillway.tables.events import NumberedCommand, SessionEvent
 from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile
 from spillway.tables.snapshots import Snapshots
-from spillway.tables.warehouse import Warehouse, exists, opened
+from spillway.tables.warehouse import KeptCorrections, Warehouse, exists, opened
 
 __all__ = [
     "DATA_TABLES",
@@ -46,6 +46,7 @@ __all__ = [
     "FileMismatch",
     "Journal",
     "JournalConflict",
+    "KeptCorrections",
     "NoWarehouse",
     "NothingYet",
     "NumberedCommand",

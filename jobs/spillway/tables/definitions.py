@@ -84,7 +84,7 @@ SESSIONS = TableDefinition(
         [
             _required("n", pa.int64()),
             _required("session_date", pa.string()),
-            _required("event", pa.string()),  # asked, sealed, cleaning, cleaned, verified
+            _required("event", pa.string()),  # see events.SessionEvent
             pa.field("expected", pa.int64()),
             pa.field("run_time", pa.int64()),
             pa.field("cleanup", pa.int64()),
@@ -104,10 +104,33 @@ QUARANTINE = TableDefinition(
 )
 STATISTICS = TableDefinition("statistics", STATISTICS_SCHEMA)
 
+CORRECTIONS = TableDefinition(
+    "corrections",
+    pa.schema(
+        [
+            _required("revision", pa.int64()),
+            _required("topic", pa.string()),
+            _required("partition", pa.int32()),  # the revision, below zero
+            _required("offset", pa.int64()),
+            _required("value", pa.binary()),
+            _required("kafka_timestamp", TIMESTAMP),
+            _required("source", pa.string()),
+            _required("reason", pa.string()),
+            _required("by", pa.string()),
+            _required("digest", pa.string()),
+            pa.field("read_to", pa.string()),  # JSON, spillway_schemas.corrections.TopicPlace
+            SESSION_DATE,
+        ]
+    ),
+    ("session_date",),
+)
+
 NUMBERED = (JOURNAL, COMMANDS, SESSIONS)
 NUMBERED_NAMES = frozenset(table.name for table in NUMBERED)
 OF_QUERY = ("results", "spill")
 """Tables whose columns are the query's."""
+ON_DEMAND = frozenset({CORRECTIONS.name})
+"""Tables that their first writer makes: most warehouses never have them."""
 DATA_TABLES = ("spill", "results", "quarantine", "statistics")
 """Tables whose files the journal names."""
 
@@ -125,6 +148,7 @@ def definitions(
         TableDefinition("spill", spilled, ("session_date",)),
         QUARANTINE,
         STATISTICS,
+        CORRECTIONS,
         TableDefinition("results", results, ("session_date",)),
     )
     return {table.name: table for table in tables}

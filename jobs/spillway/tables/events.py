@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ from spillway.protocol.state import JournalState
 from spillway.tables.log import Table
 from spillway.tables.numbered import Numbered
 from spillway_schemas.commands import Command, CommandLine, SessionCommand, command_from
+from spillway_schemas.corrections import Revision
 from spillway_schemas.losses import AcceptedLoss
 
 
@@ -84,8 +85,8 @@ class Commands:
 class SessionEvent(BaseModel):
     """A line of `sessions`: a session was sealed, cleaned or verified, a cleanup has begun
     (`cleaning`), somebody gave a reason for looking at what might be done and nothing of it went
-    to the stream (`asked`), or has accepted that input is lost for good (`accepted`). Counts are of
-    results.
+    to the stream (`asked`), or has accepted that input is lost for good (`accepted`), or a revision
+    of a closed session is in (`corrected`). Counts are of results.
 
     Readers take a session's *last* event of a kind.
     """
@@ -93,7 +94,7 @@ class SessionEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str
-    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked", "accepted"]
+    event: Literal["sealed", "cleaning", "cleaned", "verified", "asked", "accepted", "corrected"]
     expected: int | None = None
     run_time: int | None = None
     cleanup: int | None = None
@@ -114,12 +115,36 @@ class SessionEvent(BaseModel):
         return bool(self.complete) or "loss" in self.details
 
 
+def standing_verdicts(events: Iterable[SessionEvent]) -> dict[str, SessionEvent]:
+    """The last verdict on each session, unless it does not know of all corrections: then
+    the session has to be proved again. `events`: in order."""
+    found: dict[str, SessionEvent] = {}
+    revisions: dict[str, int] = {}
+    for event in events:
+        if event.event == "corrected":
+            newest = max(event.details["revision"], revisions.get(event.session, 0))
+            revisions[event.session] = newest
+        elif event.event == "verified":
+            found[event.session] = event
+    return {
+        session: event
+        for session, event in found.items()
+        if knows(event.details, revisions.get(session, 0))
+    }
+
+
+def knows(details: Mapping[str, Any], revisions: int) -> bool:
+    """Whether a verdict with these details knows of so many corrections. One that was read while
+    another came does not."""
+    return bool(details.get("corrections", {}).get("revisions", 0) >= revisions)
+
+
 class Outcome(NamedTuple):
     """What became of a session after its seal."""
 
     cleaned: bool
     complete: bool | None
-    """What `verify` said last; None: nothing yet."""
+    """What `verify` said last; None: nothing yet, or nothing of the last correction."""
     accepted: bool = False
     """What it said is that input is lost, and that somebody has accepted that."""
 
@@ -135,6 +160,7 @@ class SessionHistory:
         cleaned: set[str] = set()
         verdicts: dict[str, bool] = {}
         lost: dict[str, bool] = {}
+        corrected = self.corrected()
         wanted = ["session_date", "event", "complete", "details"]
         columns = self.rows.select(wanted).to_pydict().values()
         for session, event, complete, details in zip(*columns, strict=True):
@@ -143,10 +169,24 @@ class SessionHistory:
             elif event == "verified":
                 verdicts[session] = bool(complete)
                 lost[session] = not complete and "loss" in json.loads(details)
+                if session in corrected and not knows(json.loads(details), corrected[session]):
+                    del verdicts[session], lost[session]
         return {
             session: Outcome(session in cleaned, verdicts.get(session), lost.get(session, False))
             for session in cleaned | verdicts.keys()
         }
+
+    def corrected(self) -> dict[str, int]:
+        """How many corrections of each session are in, where there are any."""
+        wanted = self.rows.filter(pc.equal(self.rows["event"], "corrected"))
+        return {date: len(self.revisions(date)) for date in set(wanted["session_date"].to_pylist())}
+
+    def revisions(self, session: str) -> dict[int, Revision]:
+        """A session's corrections that are in, by their numbers."""
+        found = [
+            Revision(**each.details) for each in self.events([session]) if each.event == "corrected"
+        ]
+        return {each.revision: each for each in reversed(found)}  # the first word counts
 
     def events(self, sessions: Collection[str] | None = None) -> list[SessionEvent]:
         """The events in the order in which they were appended: all, or those of these sessions."""
@@ -193,6 +233,10 @@ class Sessions:
         found = [each.details["loss"] for each in events if each.event == "accepted"]
         loss = AcceptedLoss.model_validate(found[-1]) if found else None
         return loss if loss is not None and loss.ranges else None
+
+    def revisions(self, session: str) -> dict[int, Revision]:
+        """Return the session's corrections that are in, by their numbers."""
+        return self.history().revisions(session)
 
     def history(self) -> SessionHistory:
         """Return all that the table says, the newest included."""

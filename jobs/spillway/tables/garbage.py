@@ -8,6 +8,7 @@ go only when nothing can ever name it again:
 |---|---|
 | a step in epoch e | every journaled commit of epochs <= e is in every table, and e is journaled |
 | cleanup of a session | the session is cleaned |
+| a correction of a session, revision r | the table has the session's revision r |
 | compaction v | the table's compaction transaction has reached v |
 | an append of number n | the table's own transaction has reached n |
 | anybody else | never: `vacuum` reports it |
@@ -31,7 +32,7 @@ import pyarrow.parquet as pq
 from spillway.storage import FileInfo
 from spillway.tables.damage import LOG, last_checkpoint, log_name, log_versions
 from spillway.tables.log import Table
-from spillway_schemas.filenames import origin
+from spillway_schemas.filenames import correction_app, origin
 
 MIN_AGE_S = 24 * 3600.0
 """Default minimum age of what vacuum deletes, in seconds: longer than any reader reads."""
@@ -46,7 +47,8 @@ class Settled:
     cleaned: frozenset[str]
     """Sessions that are cleaned."""
     transactions: Mapping[str, Mapping[str, int]]
-    """Per table: of `compaction` and of the table's own numbers, the last transaction."""
+    """Per table: of `compaction`, of the table's own numbers and of each corrected session's
+    revisions, the last transaction."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def _decided(table: str, path: str, settled: Settled) -> bool:
             return made.number <= settled.epoch
         case "cleanup":
             return made.session in settled.cleaned
+        case "correct":
+            return made.number <= transactions.get(correction_app(made.session), -1)
         case "compact":
             return made.number <= transactions.get("compaction", -1)
         case "entry":

@@ -10,6 +10,8 @@ Invariants:
 * `apply(table, epoch, files)` takes effect at most once per (table, epoch), whoever calls it and
   how often; a driver that was taken over can only repeat what is there.
 * `apply_cleanup(session, ranges)`: the same for (session, n), and in order of n.
+* `keep_correction`, `apply_correction`: the same for (session, revision); results of a revision
+  come after its rows, and after those of the revision before it.
 * A commit names only files that exist with the size that their record says.
 
 Known limitation: one `Warehouse` object is for one thread; another thread or process opens its
@@ -24,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
@@ -37,20 +40,28 @@ from spillway.tables.compaction import APP as COMPACTION
 from spillway.tables.compaction import COMPACTED, DAY_BYTES, FAN_IN, compact
 from spillway.tables.damage import is_table
 from spillway.tables.definitions import (
+    CORRECTIONS,
     DATA_TABLES,
     NUMBERED_NAMES,
     OF_QUERY,
+    ON_DEMAND,
     REMOVED_KNOWN_S,
     TableDefinition,
     definitions,
 )
-from spillway.tables.errors import FileMismatch, NoWarehouse, TableConflict
+from spillway.tables.errors import (
+    DamagedTable,
+    FileMismatch,
+    NoWarehouse,
+    TableConflict,
+)
 from spillway.tables.events import Commands, Sessions
 from spillway.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
 from spillway.tables.journal import Journal
 from spillway.tables.log import ActiveFile, Table
 from spillway.tables.snapshots import JOURNAL_SNAPSHOTS, S, Snapshots
 from spillway.tables.statekey import state_key
+from spillway_schemas.filenames import correction_app
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import FileRecord, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
@@ -74,6 +85,19 @@ class Compacted:
     checkpoints: list[str] = field(default_factory=list)
     compacted: dict[str, int] = field(default_factory=dict)
     """Per table: files that were replaced."""
+
+
+@dataclass(frozen=True)
+class KeptCorrections:
+    """Corrections of one session, as one look at the tables shows them."""
+
+    paths: tuple[str, ...] = ()
+    """Files of the table `corrections`, in its folder: the rows of all revisions."""
+    rows: int = 0
+    last: int = 0
+    """The newest revision whose rows are kept; 0: there is none."""
+    applied: int = 0
+    """The newest revision whose results are in."""
 
 
 def exists(root: str, options: Options | None = None) -> bool:
@@ -133,7 +157,7 @@ class Warehouse:
         self.sessions = Sessions(self.table("sessions"))
         if self._create:
             for name in self._definitions:
-                if name not in later:
+                if name not in {*later, *ON_DEMAND}:
                     self.table(name)
 
     def snapshots(self, name: str, kind: type[S]) -> Snapshots[S]:
@@ -195,11 +219,17 @@ class Warehouse:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all tables."""
-        return tuple(self._definitions)
+        """The names of all tables that there are."""
+        return tuple(
+            name
+            for name in self._definitions
+            if name not in ON_DEMAND or is_table(self.place.child(name))
+        )
 
     def files(self, name: str) -> list[ActiveFile]:
-        """Return the newest version's files of a table."""
+        """Return the newest version's files of a table; none of one that nobody has made yet."""
+        if name not in self.names:
+            return []
         table = self.table(name)
         table.refresh()
         return table.files()
@@ -294,6 +324,79 @@ class Warehouse:
         self.table("spill").sync_files(files)
         self._commit_once("spill", _deferred(session), 0, lambda _: files)
 
+    # --- corrections ---------------------------------------------------------------------
+
+    def corrections(self, session: str) -> KeptCorrections:
+        """Return the corrections of a closed session whose rows are kept, and how many are in."""
+        if CORRECTIONS.name not in self.names:
+            return KeptCorrections()
+        # Rows come first: whoever commits meanwhile is seen as one that is not in yet, or again.
+        files = [f for f in self.files("corrections") if f.partition["session_date"] == session]
+        self.table("results").refresh()
+        return KeptCorrections(
+            tuple(file.path for file in files),
+            sum(file.rows for file in files),
+            max(self.table("corrections").transaction(correction_app(session)), 0),
+            self.corrected_to(session),
+        )
+
+    def correction_rows(self, kept: KeptCorrections, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of the corrections' rows, in no order. Raises `DamagedTable`."""
+        schema = CORRECTIONS.file_schema
+        wanted = pa.schema([schema.field(name) for name in columns])
+        place = self.folder(CORRECTIONS.name)
+        parts = [wanted.empty_table()]
+        for path in kept.paths:
+            try:
+                with place.open(path) as file:
+                    rows = pq.read_table(
+                        file, columns=list(columns), page_checksum_verification=True
+                    )
+                parts.append(rows.select(columns).cast(wanted))
+            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+                raise DamagedTable(
+                    f"{place.path(path)} of the table 'corrections' cannot be read ({error}): "
+                    "restore it from a backup of the warehouse"
+                ) from error
+        return pa.concat_tables(parts)
+
+    def corrected_to(self, session: str) -> int:
+        """Return the newest revision whose results are in `results` as last seen; 0 when none."""
+        return max(self.table("results").transaction(correction_app(session)), 0)
+
+    def keep_correction(self, session: str, revision: int, files: Sequence[FileRecord]) -> None:
+        """Commit the rows of a session's correction as this revision.
+
+        Raises `TableConflict` when there is one of this number, or the one before is lacking;
+        `FileMismatch`, `OutcomeUnknown`.
+        """
+        table = self._made("corrections")
+        table.sync_files(files)
+        table.refresh()
+        if (seen := max(table.transaction(correction_app(session)), 0)) != revision - 1:
+            raise TableConflict(f"corrections: after revision {seen} of {session} comes the next")
+        _check_files(table, files)
+        table.commit(files, correction_app(session), revision)
+
+    def apply_correction(self, session: str, revision: int, files: Sequence[FileRecord]) -> None:
+        """Commit the results that a revision adds.
+
+        Does nothing when that was done already. Raises ValueError when the revision before it is
+        not in; `FileMismatch`, `OutcomeUnknown`.
+        """
+        if revision > (before := self.corrections(session).applied) + 1:
+            raise ValueError(
+                f"revision {revision} of {session} cannot be committed: {before + 1} comes first"
+            )
+        self.table("results").sync_files(files)
+        self._commit_once("results", correction_app(session), revision, lambda _: files)
+
+    def _made(self, name: str) -> Table:
+        """A table of `ON_DEMAND`, made when it is not there."""
+        if name not in self._tables:
+            self._tables[name] = self._opened(self._definitions[name], create=True)
+        return self._tables[name]
+
     # --- upkeep --------------------------------------------------------------------------
 
     def accepted_loss(self, genesis: Genesis, sealed: Sealed) -> AcceptedLoss | None:
@@ -327,10 +430,12 @@ class Warehouse:
     def settled(self) -> Settled:
         """Return what can no longer change (see `garbage`)."""
         transactions = {}
-        for name in self._definitions:
+        corrected = {file.partition["session_date"] for file in self.files("corrections")}
+        for name in self.names:
             table = self.table(name)
             table.refresh()
-            transactions[name] = {app: table.transaction(app) for app in (COMPACTION, name)}
+            apps = (COMPACTION, name, *map(correction_app, corrected))
+            transactions[name] = {app: table.transaction(app) for app in apps}
         applied = self.applied_all()
         state, entries = self.journal.read_on(applied)
         return Settled(
@@ -358,7 +463,7 @@ class Warehouse:
         now_s = time.time() if now_s is None else now_s
         settled = self.settled()  # before the listing, see `garbage`
         found = {}
-        for name in self._definitions:
+        for name in settled.transactions:
             table = self.table(name)
             listed = list(table.place.list())
             table.refresh()
@@ -387,7 +492,9 @@ class Warehouse:
         """
         problems = []
         # What is written last is read first: whoever works beside this has then written the rest.
-        cleaned = self.sessions.cleaned()
+        history = self.sessions.history()
+        cleaned = {date for date, found in history.outcomes().items() if found.cleaned}
+        corrected = history.corrected()
         applied_all = self.applied_all()
         self.journal.refresh()
         if thorough:
@@ -400,10 +507,11 @@ class Warehouse:
                     "entries were lost. Restore the journal from a backup, or use a new warehouse"
                 )
         problems += self._lost_cleanups(cleaned)
+        problems += self._lost_corrections(corrected)
         sizes = {
             (name, file.path): file.bytes
-            for name in (*applied_all, *NUMBERED_NAMES)
-            for file in self.table(name).files()
+            for name in (*applied_all, *NUMBERED_NAMES, *ON_DEMAND)
+            for file in self.files(name)
         }
         # The next start gives the tables what the journal owes them.
         sizes |= {(each.table, file.path): file.bytes for each in owed for file in each.files}
@@ -439,6 +547,18 @@ class Warehouse:
                         f"{table} has {there} of the {wanted} ranges of {session}, which is "
                         "cleaned: commits were lost. Restore the warehouse from a backup, or make "
                         "the day again"
+                    )
+
+    def _lost_corrections(self, corrected: Mapping[str, int]) -> Iterator[str]:
+        """Say of which corrections tables lack what they have committed. `corrected`: the newest
+        revision of each session."""
+        for session, revision in sorted(corrected.items()):
+            kept = self.corrections(session)
+            for table, there in (("corrections", kept.last), ("results", kept.applied)):
+                if there < revision:
+                    yield (
+                        f"{table} has {there} of the {revision} corrections of {session}: commits "
+                        "were lost. Restore the warehouse from a backup"
                     )
 
     # --- inside --------------------------------------------------------------------------

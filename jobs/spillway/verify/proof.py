@@ -24,17 +24,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spillway.decode import StreamPlan, compile_streams
+from spillway.decode.chunks import COLUMNS
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query, genesis_of
+from spillway.registry import SchemaTrouble, with_schemas
 from spillway.stream.messages import MessageSource
-from spillway.tables import NothingYet, SessionEvent, Warehouse
+from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.single import SingleProof
 from spillway.verify.tasks import ResultsDamaged, TableFiles
@@ -45,6 +47,7 @@ from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
+from spillway_schemas.settings import RegistrySettings
 
 EXAMPLES = 20
 """Differences that a report gives with their coordinates."""
@@ -79,7 +82,8 @@ class VerifyReport:
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
     `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
     the pairs of leaves whose keys were combined. Where input is lost: `problems`, `cleaned`,
-    `seconds`, and `loss` (`AcceptedLoss`)."""
+    `seconds`, and `loss` (`AcceptedLoss`). Of a session that was corrected: `corrections`, with
+    their number, their rows and the results that they have added, which `cleanup` leaves out."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `spillway verify --json` prints it."""
@@ -94,6 +98,7 @@ def verify(
     *,
     bootstrap: str,
     client: Options | None = None,
+    registry: RegistrySettings | None = None,
     exhaustive: bool = False,
     examples: int = EXAMPLES,
     salt: int | None = None,
@@ -105,6 +110,7 @@ def verify(
 
     `start_spark` gives a session in UTC with Spark's Kafka source; it is called only where Spark
     proves (trees, windows), and where differences are to be named. `client`: Java client options.
+    `registry`: for ids of schemas that the warehouse does not keep.
     `salt`: for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is
     told each step. `cores`: of this host, for what is proved without Spark.
     Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, `ResultsDamaged`,
@@ -128,7 +134,9 @@ def verify(
     start = padded(carried_from(genesis, sealed, entries), sealed.end)
     timing = timing_of(genesis, sealed, entries)
     messages = MessageSource(bootstrap, client or {})
-    source = TopicRanges(messages, start, sealed.end, timing)
+    kept, added = _corrections(warehouse, session)
+    rows = warehouse.correction_rows(kept, COLUMNS) if kept.last else None
+    source = TopicRanges(messages, start, sealed.end, timing, rows)
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
@@ -152,13 +160,26 @@ def verify(
                 ended.enter_context(_few_partitions(started))
                 return started
 
-            asked = _Asked(spark, warehouse, query, source, session, salt, cores)
+            asked = _Asked(
+                spark,
+                warehouse,
+                query,
+                source,
+                session,
+                salt,
+                cores,
+                registry or RegistrySettings(),
+            )
             frames = ended.enter_context(closing(frames_of(asked)))
+            if warehouse.corrected_to(session) != kept.last:  # as the files were listed
+                raise NotCleaned(f"{session} was corrected meanwhile: verify again")
             proof = _Proof(spark, frames, session, session in warehouse.sessions.cleaned())
-            report = proof.report(entries, sealed, exhaustive, examples, told)
+            report = proof.report(entries, sealed, exhaustive, examples, told, added)
     except Exception as error:
         if not isinstance(error, ResultsDamaged) and (damaged := ResultsDamaged.told_by(error)):
             raise damaged from error
+        if trouble := SchemaTrouble.told_by(error):
+            raise trouble from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             check_input(input_losses(view, genesis.topics, start, sealed.end), session)
         raise
@@ -229,6 +250,14 @@ def check_input(losses: Sequence[InputLoss], session: str) -> None:
         )
 
 
+class AddedRows(NamedTuple):
+    """What the corrections of a session have added, as `sessions` says."""
+
+    revisions: int
+    rows: int
+    results: int
+
+
 class ProofFrames(Protocol):
     """What the proof is made from, of a query of one join or of a tree."""
 
@@ -260,6 +289,15 @@ class _Asked:
     session: str
     salt: int
     cores: int
+    registry: RegistrySettings
+
+    def plans(self) -> tuple[StreamPlan, ...]:
+        """How each stream's messages are read."""
+        return self.knowing(compile_streams(self.query))
+
+    def knowing(self, plans: Iterable[StreamPlan]) -> tuple[StreamPlan, ...]:
+        """Plans that know what ids of schemas have meant to the warehouse."""
+        return with_schemas(plans, self.registry, self.warehouse.place)
 
 
 def frames_of(asked: _Asked) -> ProofFrames:
@@ -270,7 +308,7 @@ def frames_of(asked: _Asked) -> ProofFrames:
         for name in ("results", "quarantine")
     }
     if query.is_single and query.spans[0] is None:
-        plans = compile_streams(query)
+        plans = asked.plans()
         return SingleProof(
             plans,
             source,
@@ -293,12 +331,12 @@ def frames_of(asked: _Asked) -> ProofFrames:
     if query.is_single:
         span = query.spans[0]
         assert span is not None
-        plans = compile_streams(query)
+        plans = asked.plans()
         inputs = [input_rows(spark, plan, source, salt) for plan in plans]
         results = result_rows(spark, plans, files["results"], salt)
         return WindowedFrames(spark, span, plans, inputs, results, quarantine, salt)
     values = values_of(query)
-    plans = leaf_plans(query, values)
+    plans = asked.knowing(leaf_plans(query, values))
     leaves = [
         leaf_rows(spark, plan, leaf, source, salt)
         for plan, leaf in zip(plans, values.leaves, strict=True)
@@ -347,6 +385,7 @@ class _Proof:
         exhaustive: bool,
         examples: int,
         told: VerifyProgress,
+        added: AddedRows | None,
     ) -> VerifyReport:
         how_far = self._frames.how_far
         told.step(
@@ -386,7 +425,7 @@ class _Proof:
             session=self._session,
             expected=totals["expected"],
             run_time=totals["run_time"],
-            cleanup=totals["cleanup"],
+            cleanup=totals["cleanup"] - (0 if added is None else added.results),
             missing=found.missing,
             doubled=found.doubled,
             complete=not problems and not found.missing and not found.doubled,
@@ -398,6 +437,7 @@ class _Proof:
                 "rejected": totals["rejected"],
                 "quarantined": totals["quarantined"],
                 "cleaned": self._cleaned,
+                **({} if added is None else {"corrections": added._asdict()}),
                 **({"joined_keys": joined} if (joined := self._frames.joined) else {}),
             },
         )
@@ -410,6 +450,23 @@ def _must_be_cleaned(warehouse: Warehouse, sealed: Sealed) -> None:
             f"the session {sealed.session} is sealed, but what was spilled is not joined yet: run "
             f"'spillway cleanup --session {sealed.session}', then verify again"
         )
+
+
+def _corrections(warehouse: Warehouse, session: str) -> tuple[KeptCorrections, AddedRows | None]:
+    """The corrections that the session's results have, and what they have added; None: there are
+    none. Raises `NotCleaned` when one is not finished."""
+    kept = warehouse.corrections(session)
+    if not kept.last:
+        return kept, None
+    noted = warehouse.sessions.revisions(session)
+    mine = [noted[n] for n in range(1, kept.last + 1) if n in noted]
+    if kept.applied != kept.last or len(mine) != kept.last:
+        raise NotCleaned(
+            f"revision {kept.last} of {session} was begun and is not finished: run "
+            f"'spillway correct --session {session}', then verify again"
+        )
+    rows, results = sum(each.rows for each in mine), sum(each.results for each in mine)
+    return kept, AddedRows(kept.last, rows, results)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ def verdict_table(report: dict[str, Any]) -> Table:
         ("doubled or altered", "doubled"),
     ):
         found.add_row(label, count_text(report[name]))
+    if "corrections" in details:
+        found.add_row("results by corrections", count_text(details["corrections"]["results"]))
     if "loss" not in details:
         found.add_row("keys", f"{details['keys']:,}")
         found.add_row("input rows in quarantine", f"{details['quarantined']:,}")

@@ -19,13 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode import StreamPlan
-from spillway.kafka.reading import TopicRange
 from spillway.protocol.offsets import rows_between
 from spillway.storage import Folder
 from spillway.stream.messages import ranges_of
 from spillway.verify.processes import ProofProcesses, processes_for
 from spillway.verify.sums import Counted, SumPlan, buckets_for
 from spillway.verify.tasks import (
+    CorrectionRows,
+    InputPart,
     Part,
     ProofSource,
     ProofTasks,
@@ -146,13 +147,16 @@ def _named(tasks: ProofTasks, part: Part, hashes: Any) -> pa.Table:
     return tasks.named(part, hashes)
 
 
-def input_parts(source: TopicRanges) -> list[TopicRange]:
-    """The session's messages in ranges of at most `ROWS_A_PART` offsets."""
-    return [
+def input_parts(source: TopicRanges) -> list[InputPart]:
+    """The session's messages in ranges of at most `ROWS_A_PART` offsets, and the corrections'."""
+    parts: list[InputPart] = [
         replace(each, begin=at, end=min(at + ROWS_A_PART, each.end))
         for each in ranges_of(source.start, source.end)
         for at in range(each.begin, each.end, ROWS_A_PART)
     ]
+    if source.corrections is not None:
+        parts.append(CorrectionRows(source.corrections))
+    return parts
 
 
 def file_parts(files: Sequence[tuple[str, int]], processes: int) -> list[ResultFiles]:

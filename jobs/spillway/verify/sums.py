@@ -185,7 +185,7 @@ class Summing:
             reduce(partial(_product, prime), of_prime)
             for prime, of_prime in zip(PRIMES, zip(*weights, strict=True), strict=True)
         )
-        late = pc.sum(pc.fill_null(pc.equal(batch["phase"], "cleanup"), False)).as_py() or 0
+        late = pc.sum(pc.fill_null(pc.not_equal(batch["phase"], "run-time"), False)).as_py() or 0
         self.counted.cleanup += late
         self.counted.run_time += batch.num_rows - late
         self._spool.add(len(streams), self.hashes(self.result_keys(batch)), a, b)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spillway.decode import StreamPlan
+from spillway.decode.chunks import Chunk, chunks_of
 from spillway.kafka.reading import TopicRange
 from spillway.storage import Folder
 from spillway.stream.messages import MessageSource, read_messages
@@ -78,7 +79,15 @@ class QuarantineFiles:
     paths: tuple[str, ...]
 
 
-Part = TopicRange | ResultFiles | QuarantineFiles
+@dataclass(frozen=True)
+class CorrectionRows:
+    """Rows that corrections have added: `decode.chunks.COLUMNS`."""
+
+    rows: pa.Table
+
+
+InputPart = TopicRange | CorrectionRows
+Part = InputPart | ResultFiles | QuarantineFiles
 """What one task reads."""
 
 
@@ -94,14 +103,12 @@ class ProofTasks:
         keep_freed_memory()
         spool = Spool(self._source.spool, self._plan.buckets)
         summing = Summing(self._plan, spool)
-        if isinstance(part, TopicRange):
-            first: StreamPlan | None = None
+        if isinstance(part, InputPart):
+            first: dict[str, StreamPlan] = {}
             for stream, batch in self._decoded(part):
-                first = first or stream
                 # What a topic rejects counts once, however many inputs read it.
-                summing.add_input(
-                    stream, batch if stream is first else batch.filter(batch.column("kept"))
-                )
+                counts = first.setdefault(stream.topic, stream) is stream
+                summing.add_input(stream, batch if counts else batch.filter(batch.column("kept")))
         elif isinstance(part, ResultFiles):
             for batch in self._results(part):
                 summing.add_results(batch)
@@ -130,7 +137,7 @@ class ProofTasks:
         return distinct(pa.concat_tables(found))
 
     def _keys(self, part: Part, of: Summing) -> Iterator[list[Column]]:
-        if isinstance(part, TopicRange):
+        if isinstance(part, InputPart):
             for stream, batch in self._decoded(part):
                 kept = batch.filter(batch.column("kept"))
                 yield kept.columns[: len(stream.keys)]
@@ -141,14 +148,20 @@ class ProofTasks:
     def _results(self, part: ResultFiles) -> Iterator[pa.RecordBatch]:
         return read_files(self._source.results, part.paths, self._plan.result_names)
 
-    def _decoded(self, part: TopicRange) -> Iterator[tuple[StreamPlan, pa.RecordBatch]]:
-        """What each stream that reads this topic makes of its messages."""
-        streams = [each for each in self._plan.streams if each.topic == part.topic]
-        schemas = [decoded_schema(each) for each in streams]
-        for chunk in read_messages(self._source.messages, [part]):
-            for stream, schema in zip(streams, schemas, strict=True):
-                for batch in decoded(stream, schema, None, [chunk]):
-                    yield stream, batch
+    def _decoded(self, part: InputPart) -> Iterator[tuple[StreamPlan, pa.RecordBatch]]:
+        """What each stream makes of the messages of its topic."""
+        streams = [(each, decoded_schema(each)) for each in self._plan.streams]
+        for chunk in self._chunks(part):
+            for stream, schema in streams:
+                if stream.topic == chunk.topic:
+                    for batch in decoded(stream, schema, None, [chunk]):
+                        yield stream, batch
+
+    def _chunks(self, part: InputPart) -> Iterator[Chunk]:
+        if isinstance(part, CorrectionRows):
+            yield from chunks_of(part.rows)
+        else:
+            yield from read_messages(self._source.messages, [part])
 
 
 def distinct(keys: pa.Table) -> pa.Table:

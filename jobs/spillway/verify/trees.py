@@ -165,7 +165,7 @@ class TreeFrames:
         return rows
 
     def _found(self) -> Any:
-        late = sql.col("phase") == "cleanup"
+        late = sql.col("phase") != "run-time"
         weights = result_weights(len(self._leaves))
         values = {
             "run_time": sql.when(late, sql.lit(0)).otherwise(sql.lit(1)),

@@ -114,7 +114,8 @@ def collected(rows: pa.Table) -> JudgedKeys:
 
 @dataclass(frozen=True)
 class Timing:
-    """How the rows of a session were judged by their times."""
+    """How the rows of a session were judged by their times. Those of corrections, of partitions
+    below zero, are not: a closed session has no watermark."""
 
     ahead_us: int
     judgings: Mapping[tuple[str, int], Judging]
@@ -153,6 +154,8 @@ class TopicRanges:
     end: Offsets
     timing: Timing | None = None
     """Of a query with windows."""
+    corrections: pa.Table | None = None
+    """Rows that were added when the session was closed: `decode.chunks.COLUMNS`."""
 
 
 def decoded(
@@ -168,13 +171,15 @@ def decoded(
     """
     keep_freed_memory()
     for chunk in chunks:
-        found = decode(plan, chunk.values)
+        found = decode(plan, chunk.values, chunk.kafka_ms)
         times: list[pa.Array] = []
-        begins = 0 if timing is None else timing.begins[chunk.topic, chunk.partition]
+        added = chunk.partition < 0
+        begins = 0 if timing is None or added else timing.begins[chunk.topic, chunk.partition]
         if found.times is not None:
             assert timing is not None, "a stream has a time where a window asks for it"
-            watermark_us = timing.judgings[chunk.topic, chunk.partition].of(chunk.offsets)
-            found = judged_in_time(plan, found, chunk.kafka_ms, watermark_us, timing.ahead_us)
+            if not added:
+                watermark_us = timing.judgings[chunk.topic, chunk.partition].of(chunk.offsets)
+                found = judged_in_time(plan, found, chunk.kafka_ms, watermark_us, timing.ahead_us)
             assert found.times is not None
             carried = chunk.offsets[found.kept] < begins
             times = [pa.array(found.times.kept_us), pa.array(carried)]

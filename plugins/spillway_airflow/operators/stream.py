@@ -21,7 +21,7 @@ from spillway_airflow.operators.base import (
     close_delay_option,
     is_true,
 )
-from spillway_airflow.watch import Finding, late_days, look_at_stream, stood_still
+from spillway_airflow.watch import Finding, held_intake, late_days, look_at_stream, stood_still
 from spillway_schemas.exits import NOTHING_YET
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ class StreamWatchOperator(SpillwayOperator):
     def execute(self, context: Context) -> list[str]:
         """Look and act. Raises `CommandFailed` when there is no status, `LaunchFailed`."""
         status = self.status()
-        late = late_days(
+        late = held_intake(status)
+        late += late_days(
             status,
             now_ms=int(time.time() * 1000),
             closes_ms=self._closes(status),

@@ -28,6 +28,7 @@ from spillway.protocol import driver as protocol
 from spillway.protocol import plan as plans
 from spillway.protocol.entry import missing_slots
 from spillway.protocol.failing import JobFailed
+from spillway.protocol.limit import intake_held
 from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import chosen, snapshot_of, text_digest
@@ -140,6 +141,10 @@ class Shell:
         self.ready = False
         self.luck = Random(name)
         """Of snapshots, which change nothing that happens."""
+        self.limits = Random(f"{name} limit")
+        """Of the most results that a session may have."""
+        few = not context.quiet and self.limits.random() < 0.2
+        self.max_results = self.limits.choice((30, 300)) if few else 0
         self.commands_read = 0
         self.pending: list[Command] = []
         self.lost: frozenset[int] = frozenset()
@@ -189,7 +194,15 @@ class Shell:
                     if after < 0 and (known := self.known(seen, applied)) is not None:
                         after = known.n
                     now = topics(self.world)
-                    self.tell(protocol.JournalRead(seen[after + 1 :], applied, now, snapshot=known))
+                    self.tell(
+                        protocol.JournalRead(
+                            seen[after + 1 :],
+                            applied,
+                            now,
+                            snapshot=known,
+                            max_results=self.max_results,
+                        )
+                    )
                 case protocol.ReadHistory():
                     yield
                     state = self.driver.state
@@ -323,6 +336,11 @@ class Shell:
             late = not self.context.quiet and rng.random() < 0.5
             commands = [] if late else self.commands(state)
             end = drawn_end(world, rng, state.end, generous=self.context.quiet)
+            if intake_held(state):
+                end = state.end
+                if self.context.quiet or self.limits.random() < 0.3:
+                    self.todo.append(protocol.End("somebody wants a higher limit", fenced=False))
+                    return
             worth = end != state.end or plans.waits(state, commands)
             if worth or self.context.flip(0.02):
                 break

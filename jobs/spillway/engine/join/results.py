@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from spillway.engine.join.tree import TreeSpec
 
-PHASES = ("run-time", "cleanup")
+PHASES = ("run-time", "cleanup", "correction")
 SESSION_DATE = pa.field("session_date", pa.string(), nullable=False)
 _TAIL = (
     pa.field("epoch", pa.int64(), nullable=False),

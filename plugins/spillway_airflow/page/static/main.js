@@ -198,6 +198,7 @@ class Page {
         new: ["wait", "no epoch yet"],
         working: ["good", `epoch ${count(stream.epoch)}, ${last === null ? "" : age(last)} ago`],
         quiet: ["quiet", `nothing waits, ${ago}`],
+        held: ["bad", "no more rows are read: the session has as many results as it may have"],
         stalled: ["bad", `the stream stands still: ${count(lag)} rows wait, ${ago}`],
         unknown: ["warn", `Kafka does not answer, ${ago}`],
       };

@@ -33,8 +33,18 @@ export class Overview {
     this.data = data;
     this.tick();
     const unfinished = data.unfinished.slice(0, 5);
+    const held = data.stream.intake_held;
+    const outside = Object.entries(data.day.session.outside).filter(([, rows]) => rows);
     put(
       this.notes,
+      held && h("p", { class: "note warn", "data-note": "held" }, icon("warn"), h("span", {}, visible(held))),
+      outside.length > 0 &&
+        h(
+          "p",
+          { class: "note warn", "data-note": "outside" },
+          icon("warn"),
+          h("span", {}, `${outside.map(([topic, rows]) => `${count(rows)} rows of ${visible(topic)}`).join(", ")} happened outside the day of ${date(data.day.session.session)}. They are joined all the same.`),
+        ),
       unfinished.length > 0 &&
         h(
           "p",

@@ -165,6 +165,7 @@ export class Sessions {
       ["proved", verdict && [time(verdict.verified_at), `, took ${span(verdict.seconds)}`]],
       ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
+      ["outside the day", Object.entries(session.outside).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["spilled", `${bytes(session.spilled_bytes)} in ${times(session.spills, "spill")}, ${bytes(session.flushed_bytes)} at the seal`],
       ["came back to memory", session.returned_bytes ? bytes(session.returned_bytes) : null],
       ["spills for want of room", session.overflows ? `${count(session.overflows)} took groups below the threshold: raise state.budget_bytes or lower spill.threshold` : null],

@@ -1,0 +1,16 @@
+"""Corrections: late rows for a session that is closed, joined with its input.
+
+Model: a correction is one more epoch of a closed session. Its rows are new, all rows that the
+session has had are old, and the join's kernel gives the combinations with at least one new row, as
+it does at run time. With inputs A_i and rows D_i that come to them, these are the join of the
+A_i + D_i without that of the A_i: a combination of the enlarged input has a new row, or is there.
+
+| module | idea |
+|---|---|
+| `rows` | a file's or topic's messages as a correction's rows; what is wrong with them |
+| `task` | what runs in Spark's workers: rows of one part of the hashes in, results out |
+| `job` | the driver: keeps the rows, has them joined, commits their results |
+| `shown` | what a correction came to, for people |
+
+Importing this package imports neither Spark nor deltalake (workers import it too).
+"""

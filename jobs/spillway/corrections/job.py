@@ -1,0 +1,471 @@
+"""The driver of a correction: keep its rows, have them joined, commit what they add.
+
+Model: corrections of a session are revisions 1, 2, ... of it. Each has two commits with the
+application transaction (`correct/<session>`, revision): its rows in the table `corrections`, and
+then its results in `results`. A revision is joined with the session's input, read again in Kafka,
+and with the rows of all revisions before it; only rows of keys that the correction has travel. What
+is read is held against the journal's counts and digests before anything is committed. An event
+`corrected` in `sessions` says that it is in.
+
+Invariants:
+
+* A revision's results are exactly the combinations with at least one of its rows and otherwise rows
+  of the session or of earlier revisions; so all revisions together give the join of the enlarged
+  input, whatever they were split into.
+* Results of a revision are committed once, after those of the one before, by whomever.
+
+Failure paths:
+
+* *The input is not what it was, or the disk is full*: nothing is kept, for a revision is joined
+  before its rows are.
+* *Killed before the rows are kept*: nothing was done; files are orphans.
+* *Killed before the results are in*: the next start, with the same correction, another one or none,
+  finishes this revision first, from the rows that are kept. Until then `verify` refuses.
+* *Killed before the event*: the next start appends it, and counts the results that are there.
+* *The same correction again*: its digest is among the revisions, and nothing is done.
+* *Two at once*: one of them takes the number; the other sees that, looks again, and comes after it.
+  Both may compute a revision that was not finished, and one of them commits it.
+
+Known limitation: the rows of all corrections of a session pass through this process.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spillway.cleanup.deferred import READERS_PER_CORE, TopicSource, frame_schema, parts_of
+from spillway.corrections.rows import ROWS, Correction, CorrectionRefused
+from spillway.corrections.task import (
+    ADDED_SCHEMA,
+    AdditionTask,
+    PartAdded,
+    add_parts,
+    batched,
+    hashes_of,
+    row_blocks,
+)
+from spillway.engine.join.results import result_schema
+from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.spillfile import spill_schema
+from spillway.engine.wire.blocks import BLOCK_SCHEMA
+from spillway.engine.wire.datafile import write_data_files
+from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.held import input_gone
+from spillway.protocol.closed import whole_session
+from spillway.protocol.deferral import rows_to_read
+from spillway.protocol.recovery import Restore, check_restored
+from spillway.protocol.seal import not_sealed
+from spillway.protocol.state import JournalState, check_query, genesis_of
+from spillway.storage import StorageError
+from spillway.stream.decoding import DecodeTask, decode_chunks
+from spillway.stream.messages import ranges_of, reading_frame, shares
+from spillway.stream.pins import salted, salts
+from spillway.tables import NothingYet, SessionEvent, TableConflict, Warehouse
+from spillway.tables.definitions import CORRECTIONS
+from spillway_schemas.corrections import Revision, TopicPlace
+from spillway_schemas.filenames import correct_name
+from spillway_schemas.journal import FileRecord, Genesis, Sealed
+
+UNREADABLE = "The session's input cannot be read again in Kafka as it was read then"
+ATTEMPTS = 100
+"""Corrections of one session that may be faster, one after the other."""
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """What a correction came to. Counts of rows and results."""
+
+    session: str
+    finished: tuple[Revision, ...]
+    """Revisions that were begun before, and that this run has finished."""
+    revision: Revision | None
+    """The correction's own; None: none was given."""
+    already: bool
+    """It was in before; nothing was done for it."""
+    seconds: float
+    planned: bool = False
+    """Nothing was done: this is what it would come to."""
+    unfinished: int = 0
+    """Revisions that would be finished first."""
+
+
+@dataclass(frozen=True)
+class CorrectionRequest:
+    """A correction that somebody asks for."""
+
+    read: Callable[[Sequence[KeptRevision]], Correction | None]
+    """Gives its rows, by the revisions that are kept; None: there are none that are new."""
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True)
+class KeptRevision:
+    """What the rows of a revision say of it."""
+
+    revision: int
+    source: str
+    reason: str
+    by: str
+    digest: str
+    read_to: TopicPlace | None
+    rows: int
+
+
+def run_correction(
+    start_spark: Callable[[], Any],
+    warehouse: Warehouse,
+    spec: TreeSpec,
+    session: str,
+    source: TopicSource,
+    wanted: CorrectionRequest | None,
+    *,
+    fingerprint: str,
+    plan: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Corrected:
+    """Finish what was begun for a closed session, and add a correction; only once, however often
+    this is started.
+
+    `start_spark` gives a session; it is called only when there is something to compute. `wanted`:
+    None to finish only. `plan`: count what would be added, and change nothing. `tell` hears of what
+    takes long.
+    Raises `NothingYet`, `AnotherQuery`, `CorrectionRefused`, `InputChanged`, KafkaUnavailable,
+    `OutcomeUnknown`.
+    """
+    began = time.monotonic()
+    run = _Run(start_spark, warehouse, spec, _closed(warehouse, session, fingerprint), source, tell)
+    finished: list[Revision] = []
+    for _ in range(ATTEMPTS):
+        kept = run.kept()
+        if not plan:
+            finished += run.finish(kept)
+        correction = None if wanted is None else wanted.read(kept)
+        if wanted is None or correction is None:
+            return Corrected(session, tuple(finished), None, False, _since(began), plan)
+        digest, noted = correction.digest, run.noted()
+        known = next((each for each in kept if each.digest == digest), None)
+        if known is not None and known.revision in noted:
+            own = noted[known.revision]
+            return Corrected(session, tuple(finished), own, True, _since(began), plan)
+        mine = known or KeptRevision(
+            len(kept) + 1,
+            correction.source,
+            wanted.reason,
+            wanted.by,
+            digest,
+            correction.read_to,
+            len(correction.topics),
+        )
+        rows = correction.as_revision(mine.revision, time.time_ns() // 1000)
+        run.check_input()
+        files, results = run.added(mine.revision, run.rows(mine.revision), rows, write=not plan)
+        if plan:
+            left = sum(each.revision not in noted for each in kept if each is not known)
+            own = _revision(mine, results)
+            return Corrected(session, (), own, False, _since(began), plan, left)
+        try:
+            run.keep(mine, rows)
+        except TableConflict:
+            tell("another correction of the session was faster: looking again")
+            continue
+        warehouse.apply_correction(session, mine.revision, files)
+        own = run.note(mine, began)
+        return Corrected(session, tuple(finished), own, False, _since(began))
+    raise CorrectionRefused(f"{ATTEMPTS} other corrections of {session} were faster: try again")
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 3)
+
+
+def _revision(kept: KeptRevision, results: int) -> Revision:
+    return Revision(
+        revision=kept.revision,
+        source=kept.source,
+        reason=kept.reason,
+        by=kept.by,
+        digest=kept.digest,
+        rows=kept.rows,
+        results=results,
+    )
+
+
+@dataclass(frozen=True)
+class ClosedSession:
+    """A session to which rows may be added."""
+
+    state: JournalState
+    sealed: Sealed
+    again: Restore
+    """All of its input; `slots` is empty."""
+    cleaned: int
+    """Results that cleanup has added."""
+
+    @property
+    def genesis(self) -> Genesis:
+        """What the warehouse was when the session ran."""
+        return genesis_of(self.state, self.sealed)
+
+
+def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSession:
+    """The session, when it can be corrected. Raises `NothingYet`, `AnotherQuery`,
+    `CorrectionRefused`."""
+    warehouse.journal.refresh()
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
+        raise CorrectionRefused(
+            f"{problem}. Only a closed session is corrected; to an open one rows are sent"
+        )
+    sealed = state.sealed[session]
+    genesis = genesis_of(state, sealed)
+    check_query(genesis, fingerprint)
+    if len(genesis.parents) > 1:
+        raise CorrectionRefused(
+            "the query is a tree of joins, and corrections are built for one join: make the day "
+            "again, see the runbook, `Make a day again`"
+        )
+    if genesis.carry:
+        raise CorrectionRefused(
+            "sessions carry their rows into the next one (session.carry), so a row of this one may "
+            "belong into results of another, and corrections are not built for that: make the days "
+            "again, see the runbook, `Make a day again`"
+        )
+    events = [each for each in warehouse.sessions.read() if each.session == session]
+    verdicts = [each for each in events if each.event == "verified"]
+    if not verdicts or not verdicts[-1].complete:
+        raise CorrectionRefused(
+            f"{session} is not proved complete: clean it and prove it first (spillway cleanup, "
+            "spillway verify). What a correction adds is known only beside a complete day"
+        )
+    entries = warehouse.journal.read_after(sealed.base - 1)
+    cleaned = [each.cleanup or 0 for each in events if each.event == "cleaned"]
+    return ClosedSession(
+        state,
+        sealed,
+        whole_session(genesis, sealed, entries),
+        cleaned[-1] if cleaned else 0,
+    )
+
+
+class _Run:
+    """One run over the revisions of a session."""
+
+    def __init__(
+        self,
+        start_spark: Callable[[], Any],
+        warehouse: Warehouse,
+        spec: TreeSpec,
+        closed: ClosedSession,
+        source: TopicSource,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._start_spark = start_spark
+        self._warehouse = warehouse
+        self._spec = spec
+        self._closed = closed
+        self._session = closed.sealed.session
+        self._source = source
+        self._tell = tell
+        warehouse.compare_columns(
+            result_schema(spec), spill_schema(spec), changes=bool(closed.state.before)
+        )
+
+    def kept(self) -> list[KeptRevision]:
+        """The revisions whose rows are kept, in order."""
+        names = ["revision", "source", "reason", "by", "digest", "read_to"]
+        table = self._read(names)
+        counted = table.group_by(names).aggregate([([], "count_all")]).sort_by("revision")
+        return [
+            KeptRevision(
+                rows=row.pop("count_all"),
+                read_to=_place(row.pop("read_to")),
+                **row,
+            )
+            for row in counted.to_pylist()
+        ]
+
+    def rows(self, before: int, since: int = 1) -> pa.Table:
+        """Rows of the kept revisions from `since` to the one before `before` (`ROWS`)."""
+        table = self._read(["revision", *ROWS.names])
+        of = pc.field("revision")
+        return table.filter((of >= since) & (of < before)).select(ROWS.names).cast(ROWS)
+
+    def _read(self, columns: Sequence[str]) -> pa.Table:
+        kept = self._warehouse.corrections(self._session)
+        return self._warehouse.correction_rows(kept, columns)
+
+    def keep(self, mine: KeptRevision, rows: pa.Table) -> None:
+        """Commit a revision's rows. Raises `TableConflict` when the number is taken."""
+        n = len(rows)
+        place = None if mine.read_to is None else mine.read_to.model_dump_json()
+        told = {**vars(mine), "read_to": place}
+        columns = [
+            rows[field.name] if field.name in ROWS.names else _repeated(told[field.name], field, n)
+            for field in CORRECTIONS.file_schema
+        ]
+        files = write_data_files(
+            self._warehouse.folder(CORRECTIONS.name),
+            CORRECTIONS.name,
+            partial(correct_name, self._session, mine.revision, uuid.uuid4().hex[:12]),
+            CORRECTIONS.file_schema,
+            [pa.Table.from_arrays(columns, schema=CORRECTIONS.file_schema)],
+            {"session_date": self._session},
+        )
+        self._warehouse.keep_correction(self._session, mine.revision, files)
+
+    def finish(self, kept: Sequence[KeptRevision]) -> list[Revision]:
+        """Commit the results of all revisions that are kept and not in; those that this did."""
+        done = []
+        known = self.noted()
+        for each in kept:
+            if each.revision in known:
+                continue
+            began = time.monotonic()
+            if each.revision > self._warehouse.corrections(self._session).applied:
+                self._tell(f"joining the rows of revision {each.revision}")
+                self.check_input()
+                files, _ = self.added(
+                    each.revision,
+                    self.rows(each.revision),
+                    self.rows(each.revision + 1, each.revision),
+                )
+                self._warehouse.apply_correction(self._session, each.revision, files)
+            done.append(self.note(each, began))
+        return done
+
+    def note(self, kept: KeptRevision, began: float) -> Revision:
+        """Say in `sessions` that a revision is in, unless somebody has."""
+        stored = sum(
+            file.rows
+            for file in self._warehouse.files("results")
+            if file.partition["session_date"] == self._session
+        )
+        # As seen with these files. Whoever commits the next revision has noted this one before.
+        applied = self._warehouse.corrected_to(self._session)
+        known = self.noted()
+        if kept.revision in known or applied > kept.revision:
+            return self.noted()[kept.revision]
+        before = self._closed.sealed.results + self._closed.cleaned
+        before += sum(each.results for each in known.values())
+        mine = _revision(kept, stored - before)
+        if mine.results < 0:
+            raise CorrectionRefused(
+                f"the results table holds {stored:,} rows of {self._session}, and {before:,} were "
+                "there before its last correction: rows are missing. Something other than spillway "
+                "has changed the table: restore it"
+            )
+        self._warehouse.sessions.append(
+            SessionEvent(
+                session=self._session,
+                event="corrected",
+                seconds=_since(began),
+                details=mine.model_dump(),
+            )
+        )
+        return mine
+
+    def noted(self) -> dict[int, Revision]:
+        """The revisions that are in, by their numbers."""
+        return self._warehouse.sessions.revisions(self._session)
+
+    def check_input(self) -> None:
+        """Raise `CorrectionRefused` unless Kafka holds all of the session's input."""
+        again = self._closed.again
+        demand_listener(self._source.messages.bootstrap)
+        with cluster(self._source.messages.bootstrap, self._source.messages.client) as view:
+            topics = self._closed.genesis.topics
+            problem = input_gone(view, topics, again.read_from, again.read_to)
+        if problem:
+            raise CorrectionRefused(
+                f"{problem}. A correction is joined with all of the session's input: bring the "
+                "topic's messages back and run it again"
+            )
+
+    def added(
+        self, revision: int, old: pa.Table, new: pa.Table, *, write: bool = True
+    ) -> tuple[list[FileRecord], int]:
+        """Write what new rows add to the session and the old rows (both `ROWS`), not committed: the
+        files, and the number of results. Without `write` they are only counted.
+
+        Raises `InputChanged`, `StorageError`.
+        """
+        spark, spec, sealed = self._start_spark(), self._spec, self._closed.sealed
+        again = self._closed.again
+        groups = parts_of(rows_to_read(again))
+        salt = salts(spark, len(groups))
+        again = replace(again, slots=frozenset(range(len(groups))))
+        rows_as = partial(row_blocks, spec, self._source.streams, groups, self._session)
+        added = rows_as(new, "new")
+        only = hashes_of(spec, added)
+        others = rows_as(old, "restore", only)
+        own = [salted(salt, some) for some in batched([*added, *others])]
+        if not added:  # the query's filter leaves all of them out
+            return [], 0
+        decode = DecodeTask(
+            spec=spec,
+            streams=self._source.streams,
+            groups=groups,
+            salts=salt,
+            session=self._session,
+            next_session="",
+            bound=None,
+            restore=again,
+            only=only,
+            event_time=self._closed.genesis.event_time,
+        )
+        task = AdditionTask(
+            spec=spec,
+            groups=groups,
+            salts=salt,
+            session=self._session,
+            epoch=sealed.epoch,
+            revision=revision,
+            results=self._warehouse.folder("results") if write else None,
+            committed_us=time.time_ns() // 1000,
+        )
+        found = parts_added(spark, self._source, decode, task, own)
+        for part in found:
+            if part.problem is not None:
+                raise StorageError(*part.problem)
+        check_restored(again, [count for part in found for count in part.counts], UNREADABLE)
+        files = [file for part in found for file in part.files]
+        return files, sum(part.results for part in found)
+
+
+def parts_added(
+    spark: Any, source: TopicSource, decode: DecodeTask, task: AdditionTask, own: Sequence[Any]
+) -> list[PartAdded]:
+    """What each part of the hashes adds, of what the decoders read and of `own`, the driver's
+    batches of blocks."""
+    again = decode.restore
+    assert again is not None, "a correction reads the session's input"
+    schema = frame_schema(BLOCK_SCHEMA)
+    frame = spark.createDataFrame(pa.Table.from_batches(own, BLOCK_SCHEMA), schema)
+    if ranges := ranges_of(again.read_from, again.read_to):
+        tasks = READERS_PER_CORE * spark.sparkContext.defaultParallelism
+        work = partial(decode_chunks, decode)
+        read = reading_frame(spark, source.messages, shares(ranges, tasks), work, schema)
+        frame = frame.unionAll(read)
+    written = frame.repartition(len(task.groups), "slot").mapInArrow(
+        partial(add_parts, task), frame_schema(ADDED_SCHEMA)
+    )
+    return [PartAdded.model_validate_json(row.added) for row in written.collect()]
+
+
+def _repeated(value: Any, field: pa.Field, n: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, field.type), n)
+
+
+def _place(text: str | None) -> TopicPlace | None:
+    return None if text is None else TopicPlace.model_validate_json(text)

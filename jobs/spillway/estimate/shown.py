@@ -1,0 +1,121 @@
+"""An estimate for people, and for programs."""
+
+from __future__ import annotations
+
+from math import floor, log10
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from spillway.clock import rfc3339
+from spillway.engine.hotkeys import key_text
+from spillway.estimate.reading import SessionEstimate
+from spillway.estimate.scaling import Estimate
+from spillway.report.words import clock_text, count_text, part_text, visible
+
+
+def as_json(found: SessionEstimate) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "results": _numbers(found.results),
+        "leaves": [
+            {
+                "name": leaf.name,
+                "topic": leaf.topic,
+                "offsets": leaf.offsets,
+                "fraction": leaf.fraction,
+                "rows": leaf.rows,
+                "sampled": {
+                    "kept": leaf.kept,
+                    "rejected": leaf.rejected,
+                    "filtered": leaf.filtered,
+                },
+            }
+            for leaf in found.leaves
+        ],
+        "keys": [
+            {"key": key_text(each.key), "results": _numbers(each.results)} for each in found.keys
+        ],
+        "gap_offsets": found.gap_offsets,
+        "from": None if found.first_ms is None else rfc3339(found.first_ms),
+        "to": None if found.last_ms is None else rfc3339(found.last_ms),
+    }
+
+
+def as_tables(found: SessionEstimate) -> Group:
+    """The inputs, the results, and the keys that give most of them."""
+    inputs = _table("input", "offsets", "read", "rows", "rejected")
+    for leaf in found.leaves:
+        seen = leaf.kept + leaf.rejected + leaf.filtered
+        inputs.add_row(
+            leaf.name,
+            count_text(leaf.offsets),
+            part_text(leaf.fraction) if leaf.fraction in (0, 1) else f"{100 * leaf.fraction:.2g} %",
+            _about(leaf.rows, exact=leaf.fraction == 1),
+            f"{100 * leaf.rejected / seen:.2g} %" if seen else "–",
+        )
+    keys = _table("key", "results", "range")
+    keys.columns[0].header = f"key ({', '.join(found.names)})"
+    for each in found.keys:
+        keys.add_row(visible(key_text(each.key)), _value(each.results), _range(each.results))
+    lines = [_verdict(found.results), *_doubts(found)]
+    return Group(inputs, "", *lines, "", keys) if found.keys else Group(inputs, "", *lines)
+
+
+def _verdict(results: Estimate) -> str:
+    if results.is_exact:
+        return f"Results: {_value(results)}. Everything was read, so this is exact."
+    return f"Results: {_value(results)}; 19 of 20 samples are right with {_range(results)}."
+
+
+def _doubts(found: SessionEstimate) -> list[str]:
+    said = []
+    if found.first_ms is not None and found.last_ms is not None:
+        first, last = (clock_text(rfc3339(each)) for each in (found.first_ms, found.last_ms))
+        said.append(f"By rows of {first} to {last} (Kafka's times).")
+    if found.results.is_rough:
+        said.append(
+            "This is a rough guess: few results have all of their rows in the sample. "
+            "Read more with --rows."
+        )
+    if found.gap_offsets:
+        said.append(
+            "A key may be missing whose rows all lie within "
+            f"{_about(found.gap_offsets)} offsets of a partition."
+        )
+    return said
+
+
+def _table(*titles: str) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for at, title in enumerate(titles):
+        found.add_column(title, justify="right" if at else "left", overflow="fold")
+    return found
+
+
+def _value(found: Estimate) -> str:
+    return _about(found.value, exact=found.is_exact)
+
+
+def _range(found: Estimate) -> str:
+    if found.is_exact:
+        return "exact"
+    return f"{_about(found.low)} to {_about(found.high)}"
+
+
+def _about(number: float, *, exact: bool = False) -> str:
+    """`about` a number by its first two digits; an exact one whole."""
+    if exact or number < 100:
+        return count_text(round(number))
+    digits = 1 - floor(log10(number))
+    return count_text(round(number, digits).__round__())
+
+
+def _numbers(found: Estimate) -> dict[str, float | bool]:
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "exact": found.is_exact,
+    }

@@ -1,0 +1,270 @@
+"""A client of the Schema Registry's HTTP API, which Confluent's, Karapace and others speak.
+
+What it asks: a schema by its id, and what that refers to by subject and version. Protobuf's schemas
+are asked for serialized (`format=serialized`), so that nobody has to compile them here.
+
+Failure paths. A schema that the registry does not have is an answer. A registry that is away (no
+connection, no answer, 429, 5xx) is asked again for `wait_s`, then it is `RegistryUnavailable`. One
+that answers otherwise (who we are, what we ask, HTML of a proxy) is not asked again:
+`RegistryRefuses`. Neither says anything of a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http.client
+import json
+import re
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from spillway_schemas.exits import FAILED
+from spillway_schemas.formats import WriterSchema
+from spillway_schemas.secret import Options, hide, revealed
+
+ANSWER_S = 10.0
+"""How long an answer may take."""
+WAITS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Between two tries; the last one again and again."""
+NOT_FOUND = {40401: "subject", 40402: "version", 40403: "schema"}
+"""A registry's own codes. A 404 without one is somebody else's."""
+MOST_REFERENCES = 200
+ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+class SchemaTrouble(RuntimeError):
+    """What an id means cannot be known now. Nothing becomes of its messages."""
+
+    exit_code = FAILED
+
+    @staticmethod
+    def told_by(error: BaseException) -> SchemaTrouble | None:
+        """The one that a task raised, in the text of the error of its job; None: it is another."""
+        found = _TOLD.search(str(error))
+        return _TROUBLES[found[1]](found[2].strip()) if found else None
+
+
+class RegistryUnavailable(SchemaTrouble):
+    """The registry does not answer; later it may."""
+
+
+class RegistryRefuses(SchemaTrouble):
+    """The registry does not answer what it is asked, and will not later."""
+
+
+class DamagedSchema(SchemaTrouble):
+    """A file of what ids mean is not as it was written."""
+
+
+_TROUBLES: dict[str, type[SchemaTrouble]] = {
+    each.__name__: each for each in (RegistryUnavailable, RegistryRefuses, DamagedSchema)
+}
+_TOLD = re.compile(rf"\b({'|'.join(_TROUBLES)}): (.*)")
+
+
+class NotThere(LookupError):
+    """The registry has no such thing; the message says what."""
+
+
+class RegistryClient:
+    """Asks the registries of one cluster. Picklable; keeps no connection."""
+
+    def __init__(
+        self,
+        urls: str,
+        options: Options,
+        *,
+        wait_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`urls`: separated by commas; the next one is asked where one is away."""
+        self.urls = tuple(each.strip().rstrip("/") for each in urls.split(",") if each.strip())
+        self._options = dict(options)
+        self._wait_s = wait_s
+        self._sleep = sleep
+        self._clock = clock
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        """A schema by its id. Raises NotThere, RegistryUnavailable, RegistryRefuses."""
+        path = f"/schemas/ids/{schema_id}"
+        return self._whole(schema_id, path, self.ask(path))
+
+    def latest(self, subject: str) -> WriterSchema:
+        """The last version of a subject. Raises as `schema` does."""
+        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest"
+        found = self.ask(path)
+        if not isinstance(found.get("id"), int):
+            raise self._odd(path, found)
+        return self._whole(found["id"], path, found)
+
+    def register(self, subject: str, kind: str, text: str) -> int:
+        """Give a subject a schema, or find it there; its id. Raises as `schema` does."""
+        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+        found = self.ask(path, {"schemaType": kind, "schema": text})
+        if not isinstance(found.get("id"), int):
+            raise self._odd(path, found)
+        return int(found["id"])
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a GET, or to a POST of `body`. Raises as `schema` does."""
+        if not self.urls:
+            raise RegistryRefuses(
+                "values of a stream begin with the id of a schema, and no registry is named: set "
+                "registry.url, or give the stream the file of its schema (writer)"
+            )
+        until = self._clock() + self._wait_s
+        tries = 0
+        while True:
+            for url in self.urls:
+                try:
+                    return self._once(url, path, body)
+                except RegistryUnavailable as error:
+                    last = error
+            left = until - self._clock()
+            if left <= 0:
+                raise last
+            self._sleep(min(left, WAITS_S[min(tries, len(WAITS_S) - 1)]))
+            tries += 1
+
+    def _once(self, url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        request = urllib.request.Request(url + path, headers={"Accept": ACCEPT, **self._login()})
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        try:
+            with self._opener().open(request, timeout=ANSWER_S) as answer:
+                return self._object(url, answer.read())
+        except urllib.error.HTTPError as error:
+            raise self._refused(url, path, error) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLError) and not isinstance(reason, TimeoutError):
+                told = self._told(reason)
+                raise RegistryRefuses(
+                    f"the schema registry at {url}: no TLS with it ({told}). Check "
+                    "ssl.truststore.location in registry.options"
+                ) from None
+            told = self._told(reason)
+            raise RegistryUnavailable(
+                f"the schema registry at {url} does not answer ({told})"
+            ) from None
+
+    def _refused(self, url: str, path: str, error: urllib.error.HTTPError) -> Exception:
+        said: dict[str, Any] = {}
+        with error:
+            try:
+                said = json.loads(error.read())
+            except (OSError, ValueError, http.client.HTTPException):
+                pass
+        code = said.get("error_code") if isinstance(said, dict) else None
+        if error.code == 404 and code in NOT_FOUND:
+            return NotThere(f"the registry has no such {NOT_FOUND[code]}")
+        if error.code == 429 or error.code >= 500:
+            return RegistryUnavailable(
+                f"the schema registry at {url} does not answer (HTTP {error.code})"
+            )
+        told = self._told(said.get("message", "") if isinstance(said, dict) else "")
+        why = {
+            401: "it does not know this user: check basic.auth.user.info in registry.options",
+            403: "this user may not read schemas: grant it that",
+            404: "no registry is there: check registry.url",
+        }.get(error.code, told or "it gives no reason")
+        return RegistryRefuses(f"the schema registry at {url}{path}: HTTP {error.code}, {why}")
+
+    def _object(self, url: str, data: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RegistryRefuses(
+                f"what answers at {url} is no schema registry: check registry.url"
+            )
+        return found
+
+    def _odd(self, path: str, found: dict[str, Any]) -> RegistryRefuses:
+        return RegistryRefuses(
+            f"the schema registry at {self.urls[0]}{path} answers without what was asked for: "
+            f"{self._told(', '.join(found))}"
+        )
+
+    def _told(self, what: object) -> str:
+        return hide(str(what), self._options)[:200]
+
+    def _login(self) -> dict[str, str]:
+        options = revealed(self._options)
+        if user := options.get("basic.auth.user.info"):
+            return {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()}
+        if token := options.get("bearer.auth.token"):
+            return {"Authorization": f"Bearer {token}"}
+        return {}
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        options = revealed(self._options)
+        named = (
+            options.get(f"ssl.{name}")
+            for name in ("truststore.location", "keystore.location", "key.password")
+        )
+        return _opener(*named)
+
+    # ------------------------------------------------------------------------- whole schemas
+
+    def _whole(self, schema_id: int, path: str, found: dict[str, Any]) -> WriterSchema:
+        kind = found.get("schemaType", "AVRO")
+        if kind == "PROTOBUF":
+            found = self.ask(path + "?format=serialized")
+        if not isinstance(found.get("schema"), str) or not isinstance(kind, str):
+            raise self._odd(path, found)
+        references: dict[str, str] = {}
+        self._refer(found, kind, references, ())
+        return WriterSchema(schema_id, kind, found["schema"], tuple(references.items()))
+
+    def _refer(
+        self, found: dict[str, Any], kind: str, into: dict[str, str], above: tuple[str, ...]
+    ) -> None:
+        """Add what a schema refers to, each behind what that refers to."""
+        for each in found.get("references") or ():
+            name, subject, version = (each.get(key) for key in ("name", "subject", "version"))
+            if name in into:
+                continue
+            if name in above or len(into) >= MOST_REFERENCES:
+                raise NotThere(f"its references have no end: {name}")
+            query = "?deleted=true" + ("&format=serialized" if kind == "PROTOBUF" else "")
+            path = f"/subjects/{urllib.parse.quote(str(subject), safe='')}/versions/{version}"
+            try:
+                below = self.ask(path + query)
+            except NotThere:
+                raise NotThere(f"it refers to {name}, which the registry does not have") from None
+            self._refer(below, kind, into, (*above, name))
+            into[name] = below["schema"]
+
+
+@functools.lru_cache(maxsize=8)
+def _opener(
+    authorities: str | None, certificate: str | None, password: str | None
+) -> urllib.request.OpenerDirector:
+    """For one trust store and certificate, both PEM. Raises RegistryRefuses."""
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate:
+            context.load_cert_chain(certificate, password=password)
+    except OSError as error:
+        told = error.strerror or type(error).__name__
+        raise RegistryRefuses(
+            f"registry.options: a file of ssl.* cannot be used ({told}): PEM files are needed"
+        ) from None
+    return urllib.request.build_opener(_NotElsewhere, urllib.request.HTTPSHandler(context=context))
+
+
+class _NotElsewhere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it would take the login along, whoever is there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Leave the answer as it is, which is no registry's."""

@@ -1,0 +1,172 @@
+"""What ids have meant to a warehouse, for good.
+
+A value is judged when it comes, again when lost state is restored, and again by `verify`. Between,
+a registry may learn of an id, lose one, be made anew or be away. So what it said first is kept in
+the warehouse and holds: a verdict is of the id and of Kafka's time of the message.
+
+Model: of each id a short list of files, `<id>-0.json`, `<id>-1.json`, ...; each says *absent until
+T* (what Kafka has from T or before has no schema) or, once and as the last one, the *schema*. A
+file appears whole and under a name that nobody had (`Folder.publish`), so all that read and write
+agree on the list: whoever comes second reads what the first has said.
+
+    message at t, list              verdict
+    absent until T, t <= T          none, however the list goes on
+    otherwise, with a schema        that schema
+    otherwise                       the registry is asked; what it says is published first
+
+Invariants:
+
+* A verdict never changes: *absent until T* is published for messages that no file said anything
+  of, and nothing behind a schema.
+* A schema's id is asked for once in the warehouse's life, not once a worker. What stays in a
+  process is what files say, and only a cache.
+* A registry that does not answer gives no verdict: nothing is published.
+
+Known limitations: the list is of ids, whatever registry gave them. A registry made anew that gives
+old ids new schemas is noticed by `doctor`, and needs a warehouse of its own. And each id that the
+registry does not know costs a question and a file, so a topic of random bytes that begin with a
+zero is read slowly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from spillway.registry.client import DamagedSchema, NotThere, RegistryClient
+from spillway.storage import Folder
+from spillway_schemas.formats import Resolved, WriterSchema
+
+FOLDER = "schemas"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class KnownSchemas:
+    """What ids mean. Picklable."""
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        place: Folder | None,
+        now_ms: Callable[[], int] = _now_ms,
+    ) -> None:
+        """`place`: where it is kept; None: in this process."""
+        self._client = client
+        self._place = place
+        self._now_ms = now_ms
+        self._cached: dict[int, _Said] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what this process has read."""
+        return {**self.__dict__, "_cached": {}}
+
+    def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
+        """What an id means: see `Writers`. Raises RegistryUnavailable, RegistryRefuses,
+        DamagedSchema."""
+        said = self._read(schema_id)
+        while not said.says_of(newest_ms):
+            said = self._add(schema_id, said, self._asked(schema_id, newest_ms))
+        self._cached[schema_id] = said
+        return Resolved(said.schema, said.absent_until_ms, said.why)
+
+    def kept(self) -> list[WriterSchema]:
+        """All schemas that are kept, by their ids. Raises DamagedSchema."""
+        if self._place is None:
+            return []
+        ids = {int(name.partition("-")[0]) for name in self._place.names() if _is_ours(name)}
+        found = (self._read(each).schema for each in sorted(ids))
+        return [each for each in found if each is not None]
+
+    def _read(self, schema_id: int) -> _Said:
+        said = self._cached.get(schema_id, _Said())
+        if self._place is None or said.schema is not None:
+            return said
+        while True:
+            name = f"{schema_id}-{said.files}.json"
+            try:
+                data = self._place.read(name)
+            except FileNotFoundError:
+                return said
+            said = said.and_then(_decoded(data, name, self._place))
+
+    def _asked(self, schema_id: int, newest_ms: int) -> dict[str, Any]:
+        try:
+            return {"schema": asdict(self._client.schema(schema_id))}
+        except NotThere as error:
+            # Later messages are asked for again: the id may have been given by then.
+            until = max(newest_ms, self._now_ms()) if self._place is not None else newest_ms
+            return {"absent_until_ms": until, "why": str(error)}
+
+    def _add(self, schema_id: int, said: _Said, answer: dict[str, Any]) -> _Said:
+        """What was said, and the answer, unless somebody has published another before."""
+        if self._place is None:
+            return said.and_then(answer)
+        name = f"{schema_id}-{said.files}.json"
+        try:
+            self._place.publish(name, _encoded(answer))
+        except FileExistsError:
+            return self._read(schema_id)
+        self._place.sync([name])
+        return said.and_then(answer)
+
+
+class _Said:
+    """What the files of one id say together."""
+
+    def __init__(
+        self,
+        files: int = 0,
+        absent_until_ms: int = -(2**63),
+        why: str = "",
+        schema: WriterSchema | None = None,
+    ) -> None:
+        self.files = files
+        self.absent_until_ms = absent_until_ms
+        self.why = why
+        self.schema = schema
+
+    def says_of(self, newest_ms: int) -> bool:
+        """Whether it is known what messages up to this time mean."""
+        return self.schema is not None or newest_ms <= self.absent_until_ms
+
+    def and_then(self, content: dict[str, Any]) -> _Said:
+        """With one file more."""
+        if (found := content.get("schema")) is None:
+            until, why = content["absent_until_ms"], content["why"]
+            return _Said(self.files + 1, until, why, self.schema)
+        references = tuple((name, text) for name, text in found["references"])
+        schema = WriterSchema(found["id"], found["kind"], found["text"], references)
+        return _Said(self.files + 1, self.absent_until_ms, self.why, schema)
+
+
+def _encoded(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content)
+    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "said": text}).encode()
+
+
+def _decoded(data: bytes, name: str, place: Folder) -> dict[str, Any]:
+    try:
+        outer = json.loads(data)
+        text = outer["said"]
+        if hashlib.sha256(text.encode()).hexdigest() == outer["sha256"]:
+            found: dict[str, Any] = json.loads(text)
+            return found
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise DamagedSchema(
+        f"{place.path(name)} is damaged: what schema {name.partition('-')[0]} means is not known. "
+        "Bring the file back from a backup. Without one, remove it where it held a schema: the "
+        "registry is asked again, and ids never change their schemas"
+    )
+
+
+def _is_ours(name: str) -> bool:
+    first, dash, rest = name.partition("-")
+    return bool(dash) and first.isdigit() and rest.endswith(".json")

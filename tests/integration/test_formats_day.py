@@ -1,0 +1,149 @@
+"""A day whose streams are Avro, Protobuf and JSON, on the real parts but for the registry."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+from tests.formats import avro, framed, proto, record, serialized
+from tests.integration.day import STREAMS, Day, messages
+from tests.registry import StandIn
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+
+SESSION = "2026-01-05"
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+OLD = record(("symbol", "string"), ("ts", MICROS), ("price", "float"), name="Stock")
+NEW = record(
+    ("venue", "string", ""), ("symbol", "string"), ("ts", MICROS), ("price", "double"), name="Stock"
+)
+VOLUME = proto(
+    ("shares", 1, "int64"),
+    ("symbol", 2, "string"),
+    ("ts", 3, "google.protobuf.Timestamp"),
+    imports=["google/protobuf/timestamp.proto"],
+)
+
+
+def _volume() -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    stamp = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
+    pool.Add(stamp)
+    pool.Add(VOLUME)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("desk.M"))
+
+
+Volume = _volume()
+
+
+class FormatsDay(Day):
+    """`stock` is Avro and `volume` Protobuf, by ids; `review` is JSON."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        file = self.folder / "query.toml"
+        text = file.read_text()
+        for stream, format_ in (("stock", "avro"), ("volume", "protobuf")):
+            header = f"[streams.{stream}]\n"
+            text = text.replace(header, f'{header}format = "{format_}"\n')
+        file.write_text(text)
+
+    def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
+        """As JSON, for the brute force: what the libraries read, one by one."""
+        return {
+            stream: [(partition, offset, _json(stream, value)) for partition, offset, value in rows]
+            for stream, rows in super().read_topics().items()
+        }
+
+
+def _written(stream: str, value: bytes, number: int, ids: Sequence[int]) -> bytes:
+    """A message of `messages` in its stream's format; those that are broken stay as they are."""
+    try:
+        found = json.loads(value)
+        when = datetime.fromisoformat(found["ts"])
+    except (ValueError, KeyError, TypeError):
+        return value
+    old, new, volume = ids
+    if stream == "stock":
+        by = number % 2
+        body = avro((OLD, NEW)[by], found | {"ts": when, "venue": "X"})
+        return framed((old, new)[by] if number % 50 else 999, body)  # 999: nobody knows it
+    if stream == "volume":
+        message = Volume(symbol=found["symbol"], shares=found["shares"])
+        message.ts.FromDatetime(when.replace(tzinfo=None))
+        return framed(volume, b"\x00" + message.SerializeToString())
+    return value
+
+
+def _json(stream: str, value: bytes | None) -> bytes | None:
+    if stream == "review" or not value or value[:1] != b"\x00":
+        return value if stream == "review" else b"not readable"
+    number = struct.unpack(">I", value[1:5])[0]
+    if number == 999:
+        return b"not readable"
+    if stream == "stock":
+        schema = fastavro.parse_schema((OLD, NEW)[number - 1])
+        found = fastavro.schemaless_reader(io.BytesIO(value[5:]), schema)
+        return json.dumps(found | {"ts": found["ts"].isoformat()}).encode()
+    message = Volume.FromString(value[6:])
+    ts = message.ts.ToDatetime(tzinfo=UTC).isoformat()
+    return json.dumps({"symbol": message.symbol, "shares": message.shares, "ts": ts}).encode()
+
+
+@pytest.fixture
+def make_day(
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
+) -> Iterator[Callable[[StandIn], FormatsDay]]:
+    made: list[FormatsDay] = []
+
+    def make(registry: StandIn) -> FormatsDay:
+        names = topics(*STREAMS, partitions=2)
+        extra = {"REGISTRY__URL": registry.url, "REGISTRY__WAIT_S": "30"}
+        made.append(FormatsDay(tmp_path / "day", broker, names, spark_env, extra=extra))
+        return made[-1]
+
+    yield make
+    for day in made:
+        day.clean()
+
+
+def test_a_day_of_three_formats(make_day: Callable[[StandIn], FormatsDay]) -> None:
+    """A schema evolves, the registry is away at first and gone when the day is proved."""
+    with StandIn() as registry:
+        day = make_day(registry)
+        ids = [
+            registry.register(f"{day.topics['stock']}-value", json.dumps(OLD)),
+            registry.register(f"{day.topics['stock']}-value", json.dumps(NEW)),
+            registry.register(f"{day.topics['volume']}-value", serialized(VOLUME), "PROTOBUF"),
+        ]
+        made = messages(3, 3_000, keys=300)
+        day.produce(
+            [(stream, _written(stream, value, n, ids)) for n, (stream, value) in enumerate(made)]
+        )
+        registry.faults = [503] * 6
+        day.ok("stream", "--session", SESSION, "--available-now")
+        # Each id once, and the unknown one when messages of it came: whatever workers there were.
+        asked = {path: n for path, n in registry.asked.items() if path.startswith("/schemas/ids/")}
+        assert asked.keys() >= {f"/schemas/ids/{n}" for n in (*ids, 999)}
+        registry.away = True
+        day.finish(SESSION)
+    phases = day.check(SESSION)
+    assert sum(phases.values()) > 1_000
+    reasons = {each["reason"] for each in day.quarantined()}
+    assert "schema 999: the registry has no such schema" in reasons
+    assert not [each for each in reasons if "does not answer" in each]
+    kept = sorted(path.name for path in (day.folder / "warehouse" / "schemas").iterdir())
+    assert {"1-0.json", "2-0.json", "3-0.json", "999-0.json"} <= set(kept)

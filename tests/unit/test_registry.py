@@ -1,0 +1,303 @@
+"""What ids mean: asked for once, kept for good, and the same whoever asks when."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from spillway.registry import known
+from spillway.registry.client import (
+    DamagedSchema,
+    NotThere,
+    RegistryClient,
+    RegistryRefuses,
+    RegistryUnavailable,
+    SchemaTrouble,
+)
+from spillway.registry.known import KnownSchemas
+from spillway.storage import folder
+from tests.registry import StandIn
+
+TEXT = '{"type":"record","name":"R","fields":[{"name":"a","type":"long"}]}'
+OTHER = '{"type":"record","name":"R","fields":[]}'
+
+
+@pytest.fixture
+def registry() -> Iterator[StandIn]:
+    with StandIn() as found:
+        yield found
+
+
+def client(registry: StandIn, wait_s: float = 0.0, **options: str) -> RegistryClient:
+    given = {name.replace("_", "."): SecretStr(value) for name, value in options.items()}
+    return RegistryClient(registry.url, given, wait_s=wait_s, sleep=lambda _: None)
+
+
+def keeper(registry: StandIn, place: Path, now_ms: int = 1_000) -> KnownSchemas:
+    return KnownSchemas(client(registry), folder(str(place)), lambda: now_ms)
+
+
+# ---------------------------------------------------------------------------------- the client
+
+
+def test_a_schema_comes_with_all_that_it_refers_to(registry: StandIn) -> None:
+    registry.register("base", TEXT)
+    refers = [{"name": "Base", "subject": "base", "version": 1}]
+    registry.register("middle", OTHER, references=refers)
+    refers = [
+        {"name": "Middle", "subject": "middle", "version": 1},
+        {"name": "Base", "subject": "base", "version": 1},
+    ]
+    number = registry.register("top", '"x"', references=refers)
+    found = client(registry).schema(number)
+    assert found.references == (("Base", TEXT), ("Middle", OTHER))
+    assert (found.id, found.kind, found.text) == (number, "AVRO", '"x"')
+
+
+def test_protobuf_is_asked_for_serialized(registry: StandIn) -> None:
+    number = registry.register("s", "CgE=", "PROTOBUF")
+    found = client(registry).schema(number)
+    assert (found.kind, found.text) == ("PROTOBUF", "CgE=")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, "hang up"])
+def test_a_registry_that_is_away_is_asked_again(registry: StandIn, status: Any) -> None:
+    number = registry.register("s", TEXT)
+    registry.faults = [status, status]
+    assert client(registry, wait_s=60.0).schema(number).text == TEXT
+    registry.faults = [status] * 9
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        client(registry).schema(number)
+    assert len(registry.faults) == 8
+
+
+def test_the_wait_has_an_end(registry: StandIn) -> None:
+    registry.away = True
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    asking = RegistryClient(registry.url, {}, wait_s=30.0, sleep=sleep, clock=lambda: now[0])
+    with pytest.raises(RegistryUnavailable, match="HTTP 503"):
+        asking.schema(1)
+    assert now[0] == 30.0
+    assert 8 < registry.asked.total() < 15
+
+
+def test_another_registry_of_the_cluster_is_asked(registry: StandIn) -> None:
+    number = registry.register("s", TEXT)
+    asking = RegistryClient(f"http://127.0.0.1:1, {registry.url}/", {}, wait_s=0.0)
+    assert asking.schema(number).text == TEXT
+
+
+def test_nobody_there_is_away() -> None:
+    with pytest.raises(RegistryUnavailable, match="Connection refused"):
+        RegistryClient("http://127.0.0.1:1", {}, wait_s=0.0).schema(1)
+
+
+def test_no_schema_is_an_answer(registry: StandIn) -> None:
+    with pytest.raises(NotThere, match="the registry has no such schema"):
+        client(registry).schema(7)
+    registry.register("s", TEXT, references=[{"name": "B", "subject": "none", "version": 1}])
+    with pytest.raises(NotThere, match="it refers to B, which the registry does not have"):
+        client(registry).schema(1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (401, "does not know this user"),
+        (403, "may not read schemas"),
+        (404, "no registry is there"),  # of a proxy: no verdict on any message
+        (422, "a fault"),
+        (302, "HTTP 302"),
+        ("<html>", "is no schema registry"),
+        ("[]", "is no schema registry"),
+        ('{"welcome":1}', "answers without what was asked for: welcome"),
+    ],
+)
+def test_other_answers_are_no_verdicts(registry: StandIn, fault: Any, told: str) -> None:
+    registry.faults = [fault]
+    with pytest.raises(RegistryRefuses, match=told):
+        client(registry, wait_s=60.0).schema(1)
+    assert registry.asked.total() == 1
+
+
+def test_a_login_is_sent_and_never_shown(registry: StandIn) -> None:
+    registry.login = "desk:hunter22"
+    number = registry.register("s", TEXT)
+    assert client(registry, basic_auth_user_info="desk:hunter22").schema(number).text == TEXT
+    with pytest.raises(RegistryRefuses) as caught:
+        client(registry, basic_auth_user_info="desk:hunter23").schema(number)
+    assert "hunter23" not in str(caught.value)
+    registry.faults = [422]
+    assert "hunter23" not in repr(client(registry, basic_auth_user_info="desk:hunter23").__dict__)
+
+
+def test_no_url_says_what_to_set() -> None:
+    with pytest.raises(RegistryRefuses, match=r"set registry\.url"):
+        RegistryClient("", {}, wait_s=0.0).schema(1)
+
+
+def test_a_file_of_authorities_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no")
+    options = {"ssl.truststore.location": str(tmp_path / "ca.pem")}
+    with pytest.raises(RegistryRefuses, match="PEM files are needed"):
+        RegistryClient("https://127.0.0.1:1", options, wait_s=0.0).schema(1)
+
+
+def test_troubles_are_known_by_a_jobs_text() -> None:
+    text = "Job aborted\n  spillway.registry.client.RegistryUnavailable: nobody there\n at x"
+    found = SchemaTrouble.told_by(RuntimeError(text))
+    assert isinstance(found, RegistryUnavailable)
+    assert str(found) == "nobody there"
+    assert SchemaTrouble.told_by(RuntimeError("ValueError: other")) is None
+
+
+# ------------------------------------------------------------------------------ what is known
+
+
+def test_a_schema_is_asked_for_once_and_kept(registry: StandIn, tmp_path: Path) -> None:
+    number = registry.register("s", TEXT)
+    first = keeper(registry, tmp_path)
+    assert first.resolve(number, 5).schema == client(registry).schema(number)
+    registry.away = True
+    for again in (
+        first,
+        keeper(registry, tmp_path),
+        pickle.loads(pickle.dumps(_real(registry, tmp_path))),
+    ):
+        found = again.resolve(number, 10**15)
+        assert found.schema is not None
+        assert found.schema.text == TEXT
+        assert found.absent_until_ms < 0
+    assert [each.id for each in keeper(registry, tmp_path).kept()] == [number]
+
+
+def _real(registry: StandIn, place: Path) -> KnownSchemas:
+    """One without a test's clock: it can be pickled."""
+    return KnownSchemas(RegistryClient(registry.url, {}, wait_s=0.0), folder(str(place)))
+
+
+def test_what_was_absent_stays_so_for_its_messages(registry: StandIn, tmp_path: Path) -> None:
+    found = keeper(registry, tmp_path, now_ms=1_000).resolve(7, 900)
+    assert (found.schema, found.absent_until_ms) == (None, 1_000)
+    registry.register("s", TEXT, schema_id=7)
+    # Messages of then are judged as they were, later ones by the schema; by everybody alike.
+    for later in (2_000, 3_000):
+        found = keeper(registry, tmp_path, now_ms=later).resolve(7, 1_001)
+        assert (found.absent_until_ms, found.why) == (1_000, "the registry has no such schema")
+        assert found.schema is not None
+    registry.schemas.clear()
+    assert keeper(registry, tmp_path).resolve(7, 10**9).schema is not None
+
+
+def test_a_message_dated_ahead_is_absent_too(registry: StandIn, tmp_path: Path) -> None:
+    assert keeper(registry, tmp_path, now_ms=10).resolve(7, 5_000).absent_until_ms == 5_000
+    assert keeper(registry, tmp_path, now_ms=20).resolve(7, 5_000).absent_until_ms == 5_000
+    assert keeper(registry, tmp_path, now_ms=30).resolve(7, 5_001).absent_until_ms == 5_001
+    assert registry.asked.total() == 2
+
+
+def test_an_absent_id_is_not_asked_for_again_for_its_messages(
+    registry: StandIn, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        keeper(registry, tmp_path, now_ms=1_000).resolve(7, 1_000)
+    assert registry.asked.total() == 1
+
+
+def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_path: Path) -> None:
+    """One hears that the id is absent, the other, a moment later, its schema."""
+    slow, fast = keeper(registry, tmp_path, 1_000), keeper(registry, tmp_path, 1_000)
+    before, asked = slow._read(7), slow._asked(7, 900)
+    registry.register("s", TEXT, schema_id=7)
+    assert fast.resolve(7, 900).schema is not None
+    said = slow._add(7, before, asked)
+    assert said.schema is not None
+    assert said.absent_until_ms < 0
+    # And the other way round: what is published as absent holds for the one who saw the schema.
+    other = tmp_path / "other"
+    slow, fast = keeper(registry, other, 1_000), keeper(registry, other, 1_000)
+    before, asked = slow._read(7), slow._asked(7, 900)
+    del registry.schemas[7]
+    assert fast.resolve(7, 900).schema is None
+    said = slow._add(7, before, asked)
+    assert not said.says_of(1_001)
+    assert said.says_of(1_000)
+
+
+def test_many_workers_agree(registry: StandIn, tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def ask(now_ms: int) -> None:
+        found.append(keeper(registry, tmp_path, now_ms).resolve(7, 50))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(100, 116)]
+    for each in threads:
+        each.start()
+    registry.register("s", TEXT, schema_id=7)
+    for each in threads:
+        each.join()
+    assert len({each.schema is not None and each.absent_until_ms < 50 for each in found}) == 1
+
+
+@pytest.mark.parametrize("fault", [503, 401, 404])
+def test_no_answer_is_kept_as_none(registry: StandIn, tmp_path: Path, fault: int) -> None:
+    registry.register("s", TEXT)
+    registry.faults = [fault]
+    with pytest.raises(SchemaTrouble):
+        keeper(registry, tmp_path).resolve(1, 5)
+    assert not list(tmp_path.iterdir())
+    assert keeper(registry, tmp_path).resolve(1, 5).schema is not None
+
+
+def test_nothing_is_kept_without_a_place(registry: StandIn) -> None:
+    asking = KnownSchemas(client(registry), None, lambda: 10)
+    assert asking.resolve(7, 5).schema is None
+    registry.register("s", TEXT, schema_id=7)
+    assert asking.resolve(7, 6).schema is not None
+
+
+def test_every_byte_of_a_file_counts(registry: StandIn, tmp_path: Path) -> None:
+    registry.register("s", TEXT)
+    keeper(registry, tmp_path).resolve(1, 5)
+    [file] = tmp_path.iterdir()
+    whole = file.read_bytes()
+    said = json.loads(json.loads(whole)["said"])
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with contextlib.suppress(DamagedSchema):
+            found = keeper(registry, tmp_path).resolve(1, 5)
+            assert found.schema is not None
+            assert found.schema.text == said["schema"]["text"]
+    file.write_bytes(whole[:40])  # a backup that was cut off
+    with pytest.raises(DamagedSchema, match="remove it where it held a schema"):
+        keeper(registry, tmp_path).resolve(1, 5)
+
+
+def test_a_crash_while_publishing_leaves_nothing_that_counts(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("s", TEXT)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            keeper(registry, tmp_path).resolve(1, 5)
+    (tmp_path / "1-0.json.abc.part").write_bytes(b"half")
+    assert keeper(registry, tmp_path).resolve(1, 5).schema is not None
+    assert known._is_ours("1-0.json")
+    assert [each.id for each in keeper(registry, tmp_path).kept()] == [1]
+
+
+def _crash(*_: object) -> None:
+    raise KeyboardInterrupt
